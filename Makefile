@@ -1,0 +1,50 @@
+# Each target sets up its environment by itself; nothing but Python >= 3.11 and make is needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
+
+.PHONY: help demo test test-fast test-slow lint format bench clean
+
+help:
+	@echo "make demo       train the tiny LLaMA under every optimizer and print the comparison"
+	@echo "make test       the test suite (under 10 minutes on two cores)"
+	@echo "make test-fast  the quick part of it (under 2 minutes)"
+	@echo "make test-slow  everything that the other two leave out"
+	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
+	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optax_matrix needs Python >= 3.11: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.pretrain compare --size tiny --out runs/demo
+
+test: $(STAMP)
+	$(PYTEST) -m "not slow"
+
+test-fast: $(STAMP)
+	$(PYTEST) -m "not slow and not broad"
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m examples.benchmarks.step
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache

@@ -1,0 +1,23 @@
+"""Eight CPU devices for every test; this file must not import optax_matrix."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture(scope="session")
+def cpus():
+    devices = jax.devices("cpu")
+    assert len(devices) == 8, "the sharded tests need eight CPU devices"
+    return devices
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
