@@ -1,0 +1,220 @@
+r"""Coefficient tables of odd polynomials that push singular values to one.
+
+A row ``(a, b, c)`` stands for :math:`p(x) = a x + b x^3 + c x^5`; a table is
+applied row by row, and its last row repeats when more steps are asked for.
+Tables are data here (with their origin) or computed from the interval that
+holds the singular values.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Row = tuple[float, float, float]
+Table = tuple[Row, ...]
+_Fit = Callable[[float, float], Row]
+
+# Jordan et al., Muon (2024): the largest slope at zero that keeps [0, 1] bounded;
+# five steps bring [0.01, 1] to [0.68, 1.13] and do not converge to one.
+JORDAN: Table = ((3.4445, -4.7750, 2.0315),)
+
+# Newton-Schulz proper: converges to one for every singular value in (0, sqrt(3)).
+CUBIC: Table = ((1.5, -0.5, 0.0),)
+
+# Taylor polynomial of degree five at one: cubic convergence on (0, 1.5].
+TAYLOR: Table = ((15 / 8, -5 / 4, 3 / 8),)
+
+# You (2025), the "dion" preset of optax and the default of Gram Newton-Schulz:
+# tuned per step for singular values in (0, 1].
+YOU: Table = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+
+# Polar Express (arXiv 2505.16932), the set of the Dion repository: five steps with a
+# safety factor of 1.02, so that rounding in bfloat16 cannot leave the interval.
+POLAR_EXPRESS: Table = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+
+# Turbo-Muon (2025), four steps for a matrix scaled by the AOL row sums, whose
+# singular values start closer to one than after a Frobenius scaling.
+AOL: Table = (
+    (4.0098, -7.0585, 2.4635),
+    (3.4585, -5.5479, 2.5959),
+    (2.7573, -3.2939, 1.4254),
+    (2.7215, -3.0494, 1.3169),
+)
+
+
+def rows_for(table: Sequence[Sequence[float]], steps: int) -> list[Row]:
+    """Return one row per step, the last row repeated when the table is short.
+
+    Examples:
+        >>> rows_for(JORDAN, 2)
+        [(3.4445, -4.775, 2.0315), (3.4445, -4.775, 2.0315)]
+    """
+    if not table or any(len(row) != 3 for row in table):
+        raise ValueError(
+            f"`coefficients` must be rows of three numbers, got {table!r}; "
+            "write a cubic as (a, b, 0.0)."
+        )
+    if steps < 0:
+        raise ValueError(f"`steps` must be a non-negative int, got {steps!r}.")
+    last = len(table) - 1
+    return [tuple(table[min(i, last)]) for i in range(steps)]  # pyright: ignore
+
+
+@functools.lru_cache
+def polar_express(
+    steps: int,
+    lower: float = 1e-3,
+    *,
+    cushion: float = 0.02407327424182761,
+    safety: float = 1.01,
+) -> Table:
+    r"""Compute the Polar Express table: greedy optimal odd quintics.
+
+    Step ``t`` takes the quintic with the least worst error
+    :math:`\max_{[l_t, u_t]} |1 - p_t(x)|`; its image is the next interval. The
+    greedy choice is the optimal composition.
+
+    Args:
+        steps: Number of rows.
+        lower: Least singular value to bring to one, relative to a scale of one.
+        cushion: A step is fitted on ``[max(l, cushion * u), u]``, which keeps the
+            slope at zero, and with it the growth of rounding errors, moderate.
+        safety: Rows but the last are contracted to ``p(x / safety)``, so that
+            rounding does not leave the interval; 1 for exact arithmetic.
+
+    Returns:
+        A table of ``steps`` rows.
+
+    Raises:
+        ValueError: If ``steps``, ``lower`` or ``safety`` is out of range.
+
+    Examples:
+        >>> [[round(c, 4) for c in row] for row in polar_express(2, safety=1.0)]
+        [[8.2872, -23.5959, 17.3004], [4.1071, -2.9478, 0.5448]]
+
+    References:
+        Amsel et al., `The Polar Express <https://arxiv.org/abs/2505.16932>`_, 2025.
+    """
+    _check(steps, lower, 1.0)
+    if not safety >= 1.0:
+        raise ValueError(f"`safety` must be at least 1, got {safety!r}.")
+
+    def fit(l: float, u: float) -> Row:
+        row = _optimal_quintic(max(l, cushion * u), u)
+        # The cushion moves the error off centre on [l, u]: centre it again.
+        return _scale_output(row, 2 / (_evaluate(row, l) + _evaluate(row, u)))
+
+    table = _compose(fit, steps, lower, 1.0)
+    return tuple(_scale_input(row, 1 / safety) for row in table[:-1]) + table[-1:]
+
+
+@functools.lru_cache
+def cans(steps: int, lower: float, upper: float = 1.0, *, degree: int = 5) -> Table:
+    r"""Compute Chebyshev-accelerated Newton-Schulz rows for ``[lower, upper]``.
+
+    Every row has the least worst error on the interval that the previous one left,
+    :math:`[1 - \varepsilon, 1 + \varepsilon]`. Cubics are in closed form,
+
+    .. math::
+        p(x) = \alpha e^2 x - \tfrac{\alpha}{3} x^3,\quad
+        e^2 = \tfrac{l^2 + l u + u^2}{3},\quad
+        \alpha = \frac{6}{2 e^3 + l u (l + u)},
+
+    quintics by Remez exchange.
+
+    Args:
+        steps: Number of rows.
+        lower: Least singular value of the input, positive.
+        upper: Largest singular value of the input.
+        degree: 3 or 5.
+
+    Returns:
+        A table of ``steps`` rows.
+
+    Raises:
+        ValueError: If ``steps``, the interval or ``degree`` is out of range.
+
+    Examples:
+        >>> [[round(c, 4) for c in row] for row in cans(2, 0.1, degree=3)]
+        [[3.9634, -3.5706, 0.0], [1.8497, -0.5491, 0.0]]
+
+    References:
+        Grishina et al., `CANS <https://arxiv.org/abs/2506.10935>`_, 2025.
+    """
+    _check(steps, lower, upper)
+    if degree not in (3, 5):
+        raise ValueError(f"`degree` must be 3 or 5, got {degree!r}.")
+    fit = _optimal_cubic if degree == 3 else _optimal_quintic
+    return _compose(fit, steps, lower, upper)
+
+
+def _check(steps: int, lower: float, upper: float) -> None:
+    if steps < 1:
+        raise ValueError(f"`steps` must be a positive int, got {steps!r}.")
+    if not 0 < lower <= upper:
+        raise ValueError(
+            f"`lower` must be positive and at most {upper!r}, got {lower!r}."
+        )
+
+
+def _compose(fit: _Fit, steps: int, l: float, u: float) -> Table:
+    table = []
+    for _ in range(steps):
+        table.append(fit(l, u))
+        # The least value is taken at l and the largest is its mirror image.
+        l = min(_evaluate(table[-1], l), 1.0)
+        u = 2 - l
+    return tuple(table)
+
+
+def _optimal_cubic(l: float, u: float) -> Row:
+    e = math.sqrt((l * l + l * u + u * u) / 3)  # the interior extremum
+    alpha = 6 / (2 * e**3 + l * u * (l + u))
+    return (alpha * e * e, -alpha / 3, 0.0)
+
+
+def _optimal_quintic(l: float, u: float) -> Row:
+    if l >= (1 - 5e-6) * u:  # the error is below float64's resolution
+        return _scale_input(TAYLOR[0], 1 / u)
+    # Remez exchange in x / u; the first guess is exact as l approaches u.
+    l, q, r = l / u, (3 * l / u + 1) / 4, (l / u + 3) / 4
+    a = b = c = error = 0.0
+    for _ in range(100):
+        nodes, previous = np.array([l, q, r, 1.0]), error
+        powers = nodes[:, None] ** np.array([1, 3, 5])
+        system = np.column_stack([powers, [1.0, -1.0, 1.0, -1.0]])
+        a, b, c, error = np.linalg.solve(system, np.ones(4))
+        root = math.sqrt(9 * b * b - 20 * a * c)  # of p' = a + 3 b x^2 + 5 c x^4
+        q, r = (math.sqrt((-3 * b + sign * root) / (10 * c)) for sign in (-1, 1))
+        if abs(error - previous) <= 1e-15:
+            break
+    return _scale_input((float(a), float(b), float(c)), 1 / u)
+
+
+def _evaluate(row: Row, x: float) -> float:
+    a, b, c = row
+    return a * x + b * x**3 + c * x**5
+
+
+def _scale_input(row: Row, s: float) -> Row:
+    a, b, c = row
+    return (a * s, b * s**3, c * s**5)
+
+
+def _scale_output(row: Row, s: float) -> Row:
+    a, b, c = row
+    return (a * s, b * s, c * s)

@@ -1,0 +1,200 @@
+r"""Exact polar factors by decompositions: SVD, eigh, QR and QDWH.
+
+All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
+:math:`\sum u_i v_i^\top` over singular values above ``rtol`` times the largest, so
+that a rank-deficient matrix has a finite and unique answer.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from optax_matrix.linalg._scale import unit_peak, work_dtype
+
+_MAX_CHOLESKY_WEIGHT = 100.0
+
+
+def polar_svd(
+    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+) -> Float[Array, "*batch m n"]:
+    r"""Compute the polar factor :math:`U V^\top` from the SVD.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rtol: Singular values up to ``rtol`` times the largest count as zero. None:
+            ten times the machine epsilon of the working precision.
+
+    Returns:
+        Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
+
+    Examples:
+        >>> polar_svd(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    y, _ = unit_peak(x.astype(work_dtype(x.dtype)))
+    return _compact_svd(y, _rtol(rtol, y.dtype)).astype(x.dtype)
+
+
+def polar_eigh(
+    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+) -> Float[Array, "*batch m n"]:
+    r"""Compute the polar factor as :math:`(X X^\top)^{-1/2} X` from an eigh.
+
+    One eigendecomposition of the small Gram matrix: the fastest exact kernel for
+    wide and tall matrices, but forming the Gram matrix squares the condition
+    number, so that in float32 only singular values above about 1e-3 of the largest
+    are resolved; smaller ones count as zero.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rtol: Singular values up to ``rtol`` times the largest count as zero. None:
+            the square root of ten times the machine epsilon.
+
+    Returns:
+        Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
+
+    Examples:
+        >>> polar_eigh(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    y, transposed = _wide(x)
+    cut = _rtol(None, y.dtype) if rtol is None else rtol**2
+    w, v = jnp.linalg.eigh(_dot(y, y.mT), symmetrize_input=False)
+    kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
+    inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
+    q = _dot(v * inverse_root[..., None, :], _dot(v.mT, y))
+    return (q.mT if transposed else q).astype(x.dtype)
+
+
+def polar_qr(
+    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+) -> Float[Array, "*batch m n"]:
+    r"""Compute the polar factor from a QR of the long side and a small SVD.
+
+    With :math:`X^\top = Q R` the factor is :math:`\mathrm{polar}(R^\top) Q^\top`; it
+    keeps the accuracy of :func:`polar_svd` and decomposes only the short side.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rtol: As in :func:`polar_svd`.
+
+    Returns:
+        Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
+
+    Examples:
+        >>> polar_qr(jnp.array([[0.0, 4.0, 0.0], [3.0, 0.0, 0.0]])).round(3).tolist()
+        [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    y, transposed = _wide(x)
+    q, r = jnp.linalg.qr(y.mT)
+    q = _dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
+    return (q.mT if transposed else q).astype(x.dtype)
+
+
+def polar_qdwh(
+    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+) -> Float[Array, "*batch m n"]:
+    r"""Compute the polar factor by dynamically weighted Halley iterations (QDWH).
+
+    .. math::
+        X \leftarrow X (a I + b X^\top X)(I + c X^\top X)^{-1}
+
+    with weights from the interval that holds the singular values, inverse-free by
+    QR of :math:`[\sqrt{c} X; I]` while ``c`` is large, and by Cholesky afterwards.
+    The interval starts at ``rtol``, so the weights are constants and the number of
+    iterations (four in float32) is fixed. The long side is taken off by a QR first.
+    Singular values below ``rtol`` are then removed by the spectral step
+    :math:`\tfrac12 (I + \mathrm{sign}(H - \mathrm{rtol}\, I))`, :math:`H = U^\top X`.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rtol: As in :func:`polar_svd`. Zero leaves the removal out, which halves the
+            work: directions of rounding noise then come out anywhere in [0, 1].
+
+    Returns:
+        Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
+
+    Examples:
+        >>> polar_qdwh(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+
+    References:
+        Nakatsukasa, Bai and Gygi, `Optimizing Halley's iteration
+        <https://doi.org/10.1137/090774999>`_, 2010.
+    """
+    y, transposed = _wide(x)
+    q, r = jnp.linalg.qr(y.mT)
+    r = r.mT
+    u = _qdwh(r)
+    cut = _rtol(rtol, y.dtype)
+    if cut:
+        h = _dot(u.mT, r)
+        h = (h + h.mT) / 2
+        top = jnp.linalg.norm(r, axis=(-2, -1), keepdims=True)
+        eye = jnp.eye(h.shape[-1], dtype=h.dtype)
+        u = (u + _dot(u, _qdwh(h - cut * top * eye))) / 2
+    q = _dot(u, q.mT)
+    return (q.mT if transposed else q).astype(x.dtype)
+
+
+def _qdwh(x: Array) -> Array:
+    """Iterate on square matrices of any scale."""
+    norm = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
+    x = x / jnp.where(norm > 0, norm, 1.0)
+    eps = float(jnp.finfo(x.dtype).eps)
+    m = x.shape[-1]
+    eye = jnp.broadcast_to(jnp.eye(m, dtype=x.dtype), x.shape)
+    # The Frobenius norm exceeds the spectral norm by at most sqrt(m).
+    for a, b, c in _qdwh_weights(eps / math.sqrt(m), eps):
+        if c > _MAX_CHOLESKY_WEIGHT:
+            q, _ = jnp.linalg.qr(jnp.concatenate([math.sqrt(c) * x, eye], axis=-2))
+            halley = _dot(q[..., :m, :], q[..., m:, :].mT) / math.sqrt(c)
+        else:
+            factor = jnp.linalg.cholesky(eye + c * _dot(x.mT, x))
+            solve = functools.partial(jax.lax.linalg.triangular_solve, lower=True)
+            halley = solve(factor, x, transpose_a=True)
+            halley = solve(factor, halley)
+        x = (b / c) * x + (a - b / c) * halley
+    return x
+
+
+@functools.lru_cache
+def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...]:
+    """Return the weights that bring the interval ``[l, 1]`` to one within eps."""
+    weights = []
+    while 1 - l > eps:
+        l2 = l * l
+        d = np.cbrt(4 * (1 - l2) / (l2 * l2))
+        root = math.sqrt(1 + d)
+        a = root + math.sqrt(8 - 4 * d + 8 * (2 - l2) / (l2 * root)) / 2
+        b = (a - 1) ** 2 / 4
+        c = a + b - 1
+        weights.append((float(a), float(b), float(c)))
+        l = min(l * (a + b * l2) / (1 + c * l2), 1.0)
+    return tuple(weights)
+
+
+def _wide(x: Array) -> tuple[Array, bool]:
+    x = x.astype(work_dtype(x.dtype))
+    transposed = x.shape[-2] > x.shape[-1]
+    y, _ = unit_peak(x.mT if transposed else x)
+    return y, transposed
+
+
+def _compact_svd(x: Array, rtol: float) -> Array:
+    u, s, vt = jnp.linalg.svd(x, full_matrices=False)
+    kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
+    return _dot(u * kept[..., None, :].astype(u.dtype), vt)
+
+
+def _rtol(rtol: float | None, dtype: jnp.dtype) -> float:
+    return 10 * float(jnp.finfo(dtype).eps) if rtol is None else rtol
+
+
+def _dot(x: Array, y: Array) -> Array:
+    """Multiply without the one-pass bfloat16 default of accelerators."""
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,35 @@
+"""Bring matrices to the working precision and to a largest entry of one."""
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+
+def work_dtype(dtype: DTypeLike) -> jnp.dtype:
+    """Return float64 for float64 and float32 for every narrower type.
+
+    Examples:
+        >>> work_dtype(jnp.bfloat16)
+        dtype('float32')
+    """
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def unit_peak(
+    x: Float[Array, "*batch m n"],
+) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch 1 1"]]:
+    """Divide each matrix by its largest absolute entry.
+
+    Afterwards squares and sums of squares neither overflow nor underflow, at 1e20
+    and 1e-20 alike. A zero (or subnormal) matrix is left at zero scale one.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``, in the working precision.
+
+    Returns:
+        The scaled matrices and the divisors, of shape ``(..., 1, 1)``.
+    """
+    peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
+    # `~(<)` and not `>=`, so that a NaN stays visible.
+    peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
+    return x / peak, peak
