@@ -1,0 +1,67 @@
+"""NumPy float64 restatements of the matrix functions; one matrix at a time."""
+
+import numpy as np
+
+JORDAN = (3.4445, -4.7750, 2.0315)
+
+
+def newton_schulz5(x, steps=5, eps=1e-7):
+    """Keller Jordan's NS5 on the short side of one matrix."""
+    a, b, c = JORDAN
+    flipped = x.shape[0] > x.shape[1]
+    x = x.T if flipped else x
+    x = x / (np.linalg.norm(x) + eps * np.max(np.abs(x), initial=1e-300))
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if flipped else x
+
+
+def polar(x):
+    """The exact polar factor of one full-rank matrix."""
+    u, _, vt = np.linalg.svd(x, full_matrices=False)
+    return u @ vt
+
+
+def row_scaled(x, eps=1e-8):
+    """MuonEq R; eps relative to the mean row, as the package documents."""
+    d = np.sum(x**2, axis=1, keepdims=True)
+    return x / np.sqrt(d + eps * np.mean(d))
+
+
+def col_scaled(x, eps=1e-8):
+    """MuonEq C."""
+    return row_scaled(x.T, eps).T
+
+
+def row_and_col_scaled(x, eps=1e-8):
+    """MuonEq RC: both factors from the same input."""
+    r = np.sum(x**2, axis=1, keepdims=True)
+    c = np.sum(x**2, axis=0, keepdims=True)
+    r, c = r + eps * np.mean(r), c + eps * np.mean(c)
+    return x / np.sqrt(r) / np.sqrt(c)
+
+
+def sinkhorn_alternating(x, rounds=5):
+    """SinkGD: rows to norm sqrt(n), then columns to norm sqrt(m)."""
+    m, n = x.shape
+    for _ in range(rounds):
+        x = x * np.sqrt(n) / np.linalg.norm(x, axis=1, keepdims=True)
+        x = x * np.sqrt(m) / np.linalg.norm(x, axis=0, keepdims=True)
+    return x
+
+
+def standardized_rows(x):
+    """SWAN's GradNorm: every row to mean 0 and standard deviation 1."""
+    centred = x - np.mean(x, axis=1, keepdims=True)
+    return centred / np.std(x, axis=1, keepdims=True)
+
+
+def racs_fixed_point(g, rounds=5):
+    """Lines 4-5 of RACS, Algorithm 1: the vectors s and q."""
+    squared = g**2
+    q = np.ones(g.shape[0])
+    for _ in range(rounds):
+        s = squared.T @ q / np.sum(q**2)
+        q = squared @ s / np.sum(s**2)
+    return s, q
