@@ -1,1 +1,38 @@
-"""Placeholder."""
+"""The matrix view of a parameter tree.
+
+`resolve` decides which leaves are matrices, `MatrixView` sees one leaf as matrices
+``(batch, out, in)``, `make_layout` groups equal ones into stacks, and `on_matrices` runs
+a transformation of stacks on the whole tree. No mathematics here.
+"""
+
+from optax_matrix.layout._dimension_numbers import (
+    MatrixDimensionNumbers,
+    MatrixView,
+    make_view,
+)
+from optax_matrix.layout._infer import infer
+from optax_matrix.layout._labels import label_params
+from optax_matrix.layout._layout import STACK_ELEMENTS, Group, Layout, make_layout
+from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
+from optax_matrix.layout._per_matrix import per_matrix
+from optax_matrix.layout._probe import refuse_coupling
+from optax_matrix.layout._rules import PathRule, by_path, default_rule
+
+__all__ = [
+    "STACK_ELEMENTS",
+    "Group",
+    "Layout",
+    "MatrixDimensionNumbers",
+    "MatrixView",
+    "OnMatricesState",
+    "PathRule",
+    "by_path",
+    "default_rule",
+    "infer",
+    "label_params",
+    "make_layout",
+    "make_view",
+    "on_matrices",
+    "per_matrix",
+    "refuse_coupling",
+]

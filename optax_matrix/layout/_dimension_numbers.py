@@ -1,0 +1,265 @@
+"""Which axes of a parameter are its matrix, and the canonical view made of them."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+Side = Literal["out", "in"]
+Axes = int | Sequence[int]
+Sections = int | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixDimensionNumbers:
+    """Names the axes of one parameter that form its matrix; the rest are batch.
+
+    The first two fields mean what they mean in `optax.contrib.MuonDimensionNumbers`,
+    which is accepted wherever this class is.
+
+    Attributes:
+        reduction_axis: Axis or axes that the layer sums over (fan-in).
+        output_axis: Axis or axes that the layer produces (fan-out).
+        output_sections: Splits the output side into several matrices: a number of
+            equal ones (heads), or their sizes (a fused query-key-value kernel).
+        reduction_sections: The same for the reduction side (the heads of an
+            attention output kernel).
+        residual: The side that touches the residual stream, ``"out"`` for a kernel
+            that writes it, ``"in"`` for one that reads it, None if unknown.
+
+    Examples:
+        >>> fused_qkv = MatrixDimensionNumbers(0, 1, output_sections=(64, 16, 16))
+        >>> per_head = MatrixDimensionNumbers(reduction_axis=0, output_axis=2)
+        >>> merged_heads = MatrixDimensionNumbers(0, (1, 2))
+    """
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+    output_sections: Sections = 1
+    reduction_sections: Sections = 1
+    residual: Side | None = None
+
+    def __post_init__(self):
+        if self.residual not in ("out", "in", None):
+            raise ValueError(
+                "`residual` must be 'out' (the kernel writes the residual stream), "
+                f"'in' (it reads it) or None, got {self.residual!r}."
+            )
+
+
+def is_dimension_numbers(x: Any) -> bool:
+    """Whether `x` names reduction and output axes, whatever library made it."""
+    return hasattr(x, "reduction_axis") and hasattr(x, "output_axis")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One block of a view: ``count`` matrices of shape ``(rows, cols)``."""
+
+    count: int
+    rows: int
+    cols: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixView:
+    """How one leaf is seen as matrices ``(batch, out, in)``; static and hashable.
+
+    Attributes:
+        shape: The leaf's shape.
+        batch_axes: Leaf axes that count matrices.
+        output_axes: Leaf axes merged into the rows.
+        reduction_axes: Leaf axes merged into the columns.
+        output_sections: Row sizes of the pieces, or a number of equal ones.
+        reduction_sections: Column sizes of the pieces, or a number of equal ones.
+        residual: Side of the residual stream, if known.
+    """
+
+    shape: tuple[int, ...]
+    batch_axes: tuple[int, ...]
+    output_axes: tuple[int, ...]
+    reduction_axes: tuple[int, ...]
+    output_sections: int | tuple[int, ...] = 1
+    reduction_sections: int | tuple[int, ...] = 1
+    residual: Side | None = None
+
+    @property
+    def batch(self) -> int:
+        """Number of matrices before any split into sections."""
+        return math.prod(self.shape[a] for a in self.batch_axes)
+
+    @property
+    def rows(self) -> int:
+        """Rows before any split: the product of the output axes."""
+        return math.prod(self.shape[a] for a in self.output_axes)
+
+    @property
+    def cols(self) -> int:
+        """Columns before any split: the product of the reduction axes."""
+        return math.prod(self.shape[a] for a in self.reduction_axes)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The permutation of the leaf's axes that leads to the view."""
+        return self.batch_axes + self.output_axes + self.reduction_axes
+
+    @functools.cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The blocks of equal matrices that the leaf consists of."""
+        return tuple(
+            Piece(self.batch * p * q, rows, cols)
+            for p, rows in _blocks(self.output_sections, self.rows)
+            for q, cols in _blocks(self.reduction_sections, self.cols)
+        )
+
+    def to_matrices(self, x: Array) -> list[Array]:
+        """The leaf as one array ``(count, rows, cols)`` per piece."""
+        x = jnp.transpose(x, self.order).reshape(self.batch, self.rows, self.cols)
+        return [
+            _fold(block, p, q)
+            for p, row_band in _bands(x, self.output_sections, axis=1)
+            for q, block in _bands(row_band, self.reduction_sections, axis=2)
+        ]
+
+    def from_matrices(self, pieces: Sequence[Array]) -> Array:
+        """The leaf whose pieces these are; the inverse of `to_matrices`."""
+        blocks, pieces = [], list(pieces)
+        for p, _ in _blocks(self.output_sections, self.rows):
+            band = []
+            for q, _ in _blocks(self.reduction_sections, self.cols):
+                band.append(_unfold(pieces.pop(0), self.batch, p, q))
+            blocks.append(_join(band, axis=2))
+        x = _join(blocks, axis=1)
+        x = x.reshape([self.shape[a] for a in self.order])
+        return jnp.transpose(x, _inverse(self.order))
+
+    def spec_of_piece(self, spec: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Mesh axes of ``(batch, out, in)`` for a leaf laid out by `spec`.
+
+        Merged axes keep the mesh axes of the first of them; mesh axes of the others
+        cannot be expressed on the merged axis and are dropped, as are those of a side
+        that is split.
+        """
+        spec = tuple(spec) + (None,) * (len(self.shape) - len(spec))
+        whole = self.output_sections == 1, self.reduction_sections == 1
+        first = lambda axes: next((spec[a] for a in axes if self.shape[a] > 1), None)
+        return (
+            first(self.batch_axes) if all(whole) else None,
+            first(self.output_axes) if whole[0] else None,
+            first(self.reduction_axes) if whole[1] else None,
+        )
+
+
+def make_view(shape: Sequence[int], numbers: Any, path: str = "") -> MatrixView:
+    """Checks dimension numbers against a leaf's shape and resolves them.
+
+    Args:
+        shape: The leaf's shape.
+        numbers: A `MatrixDimensionNumbers`, or anything with ``reduction_axis`` and
+            ``output_axis`` (`optax.contrib.MuonDimensionNumbers`).
+        path: The leaf's path, for error messages.
+
+    Returns:
+        The static view.
+
+    Raises:
+        ValueError: If an axis is out of range or named twice, or sections do not add
+            up to the side that they split.
+    """
+    where = f" of parameter {path!r} with shape {tuple(shape)}" if path else ""
+    reduction = _axes("reduction_axis", numbers.reduction_axis, len(shape), where)
+    output = _axes("output_axis", numbers.output_axis, len(shape), where)
+    if twice := set(reduction) & set(output):
+        raise ValueError(
+            f"`reduction_axis` and `output_axis`{where} must not share axes, both name "
+            f"{sorted(twice)}; give each axis to one side."
+        )
+    view = MatrixView(
+        shape=tuple(shape),
+        batch_axes=tuple(a for a in range(len(shape)) if a not in reduction + output),
+        output_axes=output,
+        reduction_axes=reduction,
+        output_sections=_sections(getattr(numbers, "output_sections", 1)),
+        reduction_sections=_sections(getattr(numbers, "reduction_sections", 1)),
+        residual=getattr(numbers, "residual", None),
+    )
+    _check_sections("output_sections", view.output_sections, view.rows, where)
+    _check_sections("reduction_sections", view.reduction_sections, view.cols, where)
+    return view
+
+
+def _axes(name: str, axes: Axes, ndim: int, where: str) -> tuple[int, ...]:
+    axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    if not axes or any(not -ndim <= a < ndim for a in axes):
+        raise ValueError(
+            f"`{name}`{where} must name axes between {-ndim} and {ndim - 1}, got "
+            f"{axes}; correct it, or give None for leaves that are no matrices."
+        )
+    axes = tuple(a % ndim for a in axes)
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"`{name}`{where} must not repeat an axis, got {axes}.")
+    return axes
+
+
+def _sections(sections: Sections) -> int | tuple[int, ...]:
+    return sections if isinstance(sections, int) else tuple(sections)
+
+
+def _check_sections(name: str, sections, size: int, where: str) -> None:
+    if isinstance(sections, int):
+        if sections < 1 or size % sections:
+            raise ValueError(
+                f"`{name}`{where} must divide the side of size {size} that it splits, "
+                f"got {sections}; give the sizes of the sections if they differ."
+            )
+    elif any(s < 1 for s in sections) or sum(sections) != size:
+        raise ValueError(
+            f"`{name}`{where} must be positive sizes that add up to {size}, got "
+            f"{sections} with sum {sum(sections)}."
+        )
+
+
+def _blocks(sections, size: int) -> list[tuple[int, int]]:
+    """Per block of a side: how many equal sections it has, and their size."""
+    if isinstance(sections, int):
+        return [(sections, size // sections)]
+    return [(1, s) for s in sections]
+
+
+def _bands(x: Array, sections, axis: int):
+    if isinstance(sections, int):
+        return [(sections, x)]
+    bounds = [sum(sections[:i]) for i in range(len(sections) + 1)]
+    return [
+        (1, jax.lax.slice_in_dim(x, lo, hi, axis=axis))
+        for lo, hi in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def _fold(x: Array, p: int, q: int) -> Array:
+    """``(b, p*m, q*n)`` to ``(b*p*q, m, n)``."""
+    b, rows, cols = x.shape
+    if p == q == 1:
+        return x
+    x = x.reshape(b, p, rows // p, q, cols // q).transpose(0, 1, 3, 2, 4)
+    return x.reshape(b * p * q, rows // p, cols // q)
+
+
+def _unfold(x: Array, b: int, p: int, q: int) -> Array:
+    if p == q == 1:
+        return x
+    _, m, n = x.shape
+    return x.reshape(b, p, q, m, n).transpose(0, 1, 3, 2, 4).reshape(b, p * m, q * n)
+
+
+def _join(parts: list[Array], axis: int) -> Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(a) for a in range(len(order)))

@@ -1,0 +1,102 @@
+"""Dimension numbers from a model's logical axis names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._paths import named_leaves
+from optax_matrix.layout._rules import Decision, PathRule, default_rule
+
+
+def infer(
+    model: Any,
+    *,
+    residual: Sequence[str] = ("embed", "d_model", "hidden"),
+    batch: Sequence[str] = ("layers", "layer", "expert", "experts", "stack"),
+    vocab: Sequence[str] = ("vocab", "vocabulary"),
+) -> PathRule:
+    """Reads logical axis names once and binds them as a rule.
+
+    A kernel whose first axis (batch axes aside) is on the residual stream reads it:
+    that axis is reduced, all others are outputs. One whose last axis is on the stream
+    writes it. Axes named in `batch` count matrices; a leaf with a `vocab` axis is an
+    embedding or head and goes to the other optimizer. Leaves without names fall back to
+    the default rule.
+
+    The names are read here, once: Flax NNX shows them to `init` but not to `update`, so
+    a rule that read them from its argument would disagree with itself.
+
+    Args:
+        model: An NNX module or state, Linen variables with (logical) partitioning, or
+            any tree whose leaves carry axis names.
+        residual: Names of the axis of the residual stream.
+        batch: Names of axes that count matrices.
+        vocab: Names of the vocabulary axis.
+
+    Returns:
+        A rule for the ``dimension_numbers`` argument of every recipe.
+
+    Examples:
+        >>> import flax.nnx as nnx
+        >>> init = nnx.with_partitioning(
+        ...     nnx.initializers.lecun_normal(), ("embed", "mlp"), eager_sharding=False
+        ... )
+        >>> model = nnx.Linear(4, 8, kernel_init=init, rngs=nnx.Rngs(0))
+        >>> rule = infer(model)
+        >>> rule.decide("kernel", model.kernel)[0].residual
+        'in'
+    """
+    roles = {
+        **dict.fromkeys(residual, "residual"),
+        **dict.fromkeys(batch, "batch"),
+        **dict.fromkeys(vocab, "vocab"),
+    }
+    boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
+    names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
+
+    def decide(path: str, leaf: Any) -> Decision:
+        if len(names.get(path, ())) != len(leaf.shape):
+            return default_rule(path, leaf)
+        return _decide_by_names(names[path], roles) or default_rule(path, leaf)
+
+    return PathRule(decide)
+
+
+def _decide_by_names(names: tuple, roles: dict[str, str]) -> Decision | None:
+    kinds = [roles.get(name) for name in names]
+    if "vocab" in kinds:
+        return None, f"embedding or head: axes {names}"
+    matrix = [a for a, kind in enumerate(kinds) if kind != "batch"]
+    if len(matrix) < 2:
+        return None, f"no matrix: axes {names}"
+    reads, writes = (kinds[matrix[i]] == "residual" for i in (0, -1))
+    reason = f"axes {names}"
+    if reads and not writes:
+        output = tuple(matrix[1:])
+        return MatrixDimensionNumbers(matrix[0], output, residual="in"), reason
+    if writes and not reads:
+        reduction = tuple(matrix[:-1])
+        return MatrixDimensionNumbers(reduction, matrix[-1], residual="out"), reason
+    if len(matrix) == 2:
+        return MatrixDimensionNumbers(*matrix), reason
+    return None
+
+
+def _axis_names(box: Any) -> tuple[str | None, ...] | None:
+    """Logical axis names of an NNX variable or Linen box, None for anything else."""
+    if callable(metadata := getattr(box, "get_metadata", None)):
+        fields = metadata()
+        for key in ("sharding_names", "out_sharding", "sharding"):
+            if _are_names(names := fields.get(key)):
+                return tuple(names)
+        return None
+    names = getattr(box, "names", None)
+    return tuple(names) if hasattr(box, "unbox") and _are_names(names) else None
+
+
+def _are_names(names: Any) -> bool:
+    if not isinstance(names, (tuple, list, jax.sharding.PartitionSpec)):
+        return False
+    return all(n is None or isinstance(n, (str, tuple)) for n in names)

@@ -1,0 +1,192 @@
+"""Groups of equal matrices: a parameter tree as ``{group: (batch, out, in)}``."""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from optax_matrix.layout._dimension_numbers import MatrixView, Side
+from optax_matrix.layout._paths import named_leaves, natural_order
+from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._sharding import explicit_spec
+
+STACK_ELEMENTS = 2**26
+"""Default bound of a stack, in elements: 256 MiB in float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """Piece ``piece`` of the leaf at ``path``: ``count`` matrices from ``start`` on."""
+
+    path: str
+    piece: int
+    start: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Matrices that are stacked and updated together; static.
+
+    Attributes:
+        name: Key of the stack: shape, residual side, dtype, checksum of the paths.
+        rows: Output size m.
+        cols: Reduction size n.
+        dtype: Dtype of the leaves.
+        residual: Side of the residual stream (``"out"``, ``"in"``), if known.
+        spec: Mesh axes of ``(batch, out, in)`` if the leaves' types show them.
+        members: The pieces of leaves, in stack order.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    dtype: Any
+    residual: Side | None
+    spec: tuple
+    members: tuple[Member, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of matrices."""
+        return sum(member.count for member in self.members)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the stack: ``(count, rows, cols)``."""
+        return self.count, self.rows, self.cols
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Identity of each matrix: crc32 of its path, position in its leaf."""
+        return _identities(self.members)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The static picture of a parameter tree that blocks are built for.
+
+    Attributes:
+        groups: The groups by name, in a fixed order.
+        views: The view of every matrix leaf, by path.
+        others: Why each other leaf is no matrix, by path.
+        reasons: Why each matrix leaf is one, by path.
+    """
+
+    groups: Mapping[str, Group]
+    views: Mapping[str, MatrixView]
+    others: Mapping[str, str]
+    reasons: Mapping[str, str]
+
+    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks."""
+        pieces = {p: view.to_matrices(leaves[p]) for p, view in self.views.items()}
+        return {
+            name: _concatenate([pieces[m.path][m.piece] for m in group.members])
+            for name, group in self.groups.items()
+        }
+
+    def unstack(self, stacks: Mapping[str, Array]) -> dict[str, Array]:
+        """The matrix leaves, by path, whose stacks these are."""
+        pieces: dict[str, dict[int, Array]] = {path: {} for path in self.views}
+        for name, group in self.groups.items():
+            for m in group.members:
+                rows = jax.lax.slice_in_dim(stacks[name], m.start, m.start + m.count)
+                pieces[m.path][m.piece] = rows
+        return {
+            path: view.from_matrices([part for _, part in sorted(pieces[path].items())])
+            for path, view in self.views.items()
+        }
+
+    def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of every stack."""
+        return {
+            name: jax.ShapeDtypeStruct(group.shape, group.dtype)
+            for name, group in self.groups.items()
+        }
+
+
+def make_layout(
+    params: Any, dimension_numbers: Any = None, max_batch: int | None = None
+) -> Layout:
+    """Resolves and groups the matrix leaves of a tree.
+
+    Leaves share a stack when their matrices have the same shape, residual side, dtype
+    and (under explicit axes) sharding. Stacks are ordered by path and hold at most
+    `max_batch` matrices, or `STACK_ELEMENTS` elements, but at least one leaf.
+
+    Args:
+        params: Parameters, gradients, or their `jax.ShapeDtypeStruct`.
+        dimension_numbers: As in `resolve`.
+        max_batch: Largest number of matrices in a stack.
+
+    Returns:
+        The layout; equal for equal paths, shapes, dtypes and shardings.
+    """
+    resolved = resolve(dimension_numbers, params)
+    leaves = named_leaves(params)
+    views = {p: r.view for p, r in resolved.items() if r.view is not None}
+    pools: dict[tuple, list[tuple[str, int, int]]] = {}
+    for path in sorted(views, key=natural_order):
+        view, dtype = views[path], jnp.dtype(leaves[path].dtype)
+        spec = view.spec_of_piece(explicit_spec(leaves[path]))
+        for i, piece in enumerate(view.pieces):
+            key = (piece.rows, piece.cols, view.residual, dtype, spec)
+            pools.setdefault(key, []).append((path, i, piece.count))
+    groups = [
+        _group(key, chunk)
+        for key, pieces in pools.items()
+        for chunk in _chunks(pieces, max_batch or _default_batch(key))
+    ]
+    return Layout(
+        groups={group.name: group for group in groups},
+        views=views,
+        others={p: r.reason for p, r in resolved.items() if r.view is None},
+        reasons={p: r.reason for p, r in resolved.items() if r.view is not None},
+    )
+
+
+def _default_batch(key: tuple) -> int:
+    return max(1, STACK_ELEMENTS // (key[0] * key[1]))
+
+
+def _chunks(pieces: list[tuple[str, int, int]], limit: int):
+    chunk: list[tuple[str, int, int]] = []
+    total = 0
+    for piece in pieces:
+        if chunk and total + piece[2] > limit:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(piece)
+        total += piece[2]
+    yield chunk
+
+
+def _group(key: tuple, pieces: list[tuple[str, int, int]]) -> Group:
+    rows, cols, residual, dtype, spec = key
+    members, start = [], 0
+    for path, piece, count in pieces:
+        members.append(Member(path, piece, start, count))
+        start += count
+    checksum = zlib.crc32(_identities(members).tobytes())
+    parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
+    name = "-".join(p for p in parts if p) + f"@{checksum:08x}"
+    return Group(name, rows, cols, dtype, residual, spec, tuple(members))
+
+
+def _identities(members) -> np.ndarray:
+    rows = [
+        (zlib.crc32(m.path.encode()), (m.piece << 20) + i)
+        for m in members
+        for i in range(m.count)
+    ]
+    return np.array(rows, np.uint32).reshape(-1, 2)
+
+
+def _concatenate(pieces: list[Array]) -> Array:
+    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)

@@ -1,0 +1,47 @@
+"""Parameter trees as ``{path: leaf}``, the same for dict, NNX, Linen and Equinox."""
+
+import re
+from typing import Any
+
+import jax
+
+
+def key_name(key: Any) -> str:
+    """The name of one pytree key, without the decoration of its container."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def path_name(keys: tuple[Any, ...]) -> str:
+    """The keys as ``a/b/c``.
+
+    NNX variables and Linen boxes hold their array in ``.value``, but only sometimes
+    (NNX hands variables to `init` and bare arrays to `update`), so a last attribute of
+    that name is not part of the path.
+    """
+    if keys and isinstance(keys[-1], jax.tree_util.GetAttrKey):
+        keys = keys[:-1] if keys[-1].name == "value" else keys
+    return "/".join(key_name(k) for k in keys)
+
+
+def named_leaves(tree: Any, is_leaf=None) -> dict[str, Any]:
+    """The leaves of a tree by path; absent nodes (None, `MaskedNode`) do not show."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
+    return {path_name(keys): leaf for keys, leaf in leaves}
+
+
+def map_named(f, tree: Any, *rest: Any) -> Any:
+    """`jax.tree.map` of ``f(path, leaf, ...)``."""
+    named = lambda keys, *leaves: f(path_name(keys), *leaves)
+    return jax.tree_util.tree_map_with_path(named, tree, *rest)
+
+
+def natural_order(path: str) -> tuple:
+    """Sort key under which ``layers/2`` comes before ``layers/10``."""
+    return tuple(
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in re.split(r"(\d+)", path)
+        if part
+    )

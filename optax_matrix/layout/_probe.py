@@ -1,0 +1,150 @@
+"""Trying out that a transformation treats each matrix of a stack by itself."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from optax_matrix.layout._layout import Group, Layout, Member
+
+_SIDE = 6
+_COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
+_STEPS = 2
+
+
+def refuse_coupling(
+    build: Callable,
+    hyperparams: Mapping[str, Any],
+    layout: Layout,
+    needs_params: bool = False,
+) -> None:
+    """Raises if an update or a state leaf of one matrix depends on its neighbours.
+
+    The transformation is built for small stacks, and again with one more matrix in front
+    of each, and run for a few steps: outputs and state of the others must agree. Skipped
+    when a hyperparameter is traced.
+
+    Args:
+        build: As in `on_matrices`.
+        hyperparams: As in `on_matrices`.
+        layout: The layout whose first groups, cut to small sides, are tried.
+        needs_params: Whether the transformation gets parameters.
+
+    Raises:
+        ValueError: If matrices are coupled; names the transformations that do it.
+    """
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(hyperparams))
+    if traced or not layout.groups:
+        return
+    small = [_small(layout, newcomers) for newcomers in (0, 1)]
+    with jax.ensure_compile_time_eval():
+        transformations = [build(lay, **hyperparams) for lay in small]
+        if not _coupled(transformations, small, needs_params):
+            return
+        parts = [_parts(tx) for tx in transformations]
+        culprits = [
+            _name(pair[0])
+            for pair in zip(*parts, strict=True)
+            if _coupled(pair, small, needs_params)
+        ]
+    names = ", ".join(culprits or [_name(transformations[0])])
+    raise ValueError(
+        f"`build` must treat each matrix of a stack by itself, but {names} gives a "
+        "matrix another update or state when other matrices join its stack, so results "
+        "would change with grouping; wrap it in optax_matrix.per_matrix(...), or chain "
+        "it outside `on_matrices`."
+    )
+
+
+def _small(layout: Layout, newcomers: int) -> Layout:
+    groups: dict[str, Group] = {}
+    for name, group in list(layout.groups.items())[:2]:
+        members = (
+            Member("a newcomer", 0, 0, newcomers),
+            dataclasses.replace(group.members[0], start=newcomers, count=_COUNT),
+        )
+        groups[name] = dataclasses.replace(
+            group,
+            rows=min(group.rows, _SIDE),
+            cols=min(group.cols, _SIDE),
+            dtype=np.dtype(np.float32),
+            spec=(None, None, None),
+            members=members,
+        )
+    return dataclasses.replace(layout, groups=groups)
+
+
+def _coupled(transformations, layouts, needs_params: bool) -> bool:
+    few, many = (
+        _run(tx, lay, needs_params)
+        for tx, lay in zip(transformations, layouts, strict=True)
+    )
+    if jax.tree.structure(few) != jax.tree.structure(many):
+        return True
+    pairs = zip(jax.tree.leaves(few), jax.tree.leaves(many), strict=True)
+    return not all(_agree(np.asarray(a), np.asarray(b)) for a, b in pairs)
+
+
+def _run(tx: optax.GradientTransformation, layout: Layout, needs_params: bool) -> Any:
+    tx = optax.with_extra_args_support(tx)
+    steps = [_stacks(layout, seed) for seed in range(_STEPS + 1)]
+    params = steps[-1] if needs_params else None
+
+    @jax.jit
+    def trajectory(steps):
+        state, outputs = tx.init(steps[-1]), []
+        for stacks in steps[:-1]:
+            updates, state = tx.update(stacks, state, params)
+            outputs.append(updates)
+        return outputs, state
+
+    return jax.tree.map(_raw, trajectory(steps))
+
+
+def _stacks(layout: Layout, seed: int) -> dict[str, np.ndarray]:
+    stacks = {}
+    for i, (name, group) in enumerate(layout.groups.items()):
+        rng = np.random.default_rng((seed, i))
+        x = rng.standard_normal((1 + _COUNT, group.rows, group.cols), np.float32)
+        x[0] *= 1e3  # A newcomer that cannot be overlooked.
+        stacks[name] = x[-group.count :]
+    return stacks
+
+
+def _raw(x: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _agree(few: np.ndarray, many: np.ndarray) -> bool:
+    if few.shape != many.shape:
+        if few.shape[:1] != (_COUNT,) or many.shape != (1 + _COUNT, *few.shape[1:]):
+            return False
+        many = many[1:]
+    return np.allclose(few, many, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def _parts(tx: optax.GradientTransformation) -> list[optax.GradientTransformation]:
+    """The members of an `optax.chain`, in order; the transformation itself if none."""
+    inits, updates = (_closure(f) for f in (tx.init, tx.update))
+    inits, updates = inits.get("init_fns"), updates.get("update_fns")
+    if not inits or not updates:
+        return [tx]
+    pairs = zip(inits, updates, strict=True)
+    members = [optax.GradientTransformationExtraArgs(*pair) for pair in pairs]
+    return [part for member in members for part in _parts(member)]
+
+
+def _closure(f: Callable) -> dict[str, Any]:
+    code, cells = getattr(f, "__code__", None), getattr(f, "__closure__", None) or ()
+    names = code.co_freevars if code else ()
+    return {n: c.cell_contents for n, c in zip(names, cells, strict=True)}
+
+
+def _name(tx: optax.GradientTransformation) -> str:
+    wrapped = _closure(tx.update).get("tx")  # `with_extra_args_support`
+    update = wrapped.update if wrapped is not None else tx.update
+    return getattr(update, "__qualname__", repr(update)).split(".")[0]

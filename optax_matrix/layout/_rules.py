@@ -1,0 +1,229 @@
+"""Which leaves are matrices: a rule of path, shape and dtype, and what overrides it."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.layout._dimension_numbers import (
+    MatrixDimensionNumbers,
+    MatrixView,
+    is_dimension_numbers,
+    make_view,
+)
+from optax_matrix.layout._paths import map_named, named_leaves, path_name
+
+_VECTORS = re.compile(r"(^|/)(bias|scale|gain|gamma|beta|b)$|norm|(^|/)ln[_\d/]", re.I)
+_EMBEDDINGS = re.compile(r"embed|(^|[/_])(wte|wpe|emb)([/_]|$)", re.I)
+_HEADS = re.compile(r"(^|/)(lm_head|head|logits(_dense)?|classifier)(/|$)", re.I)
+_ROUTERS = re.compile(r"router", re.I)
+_STATE_SPACES = re.compile(r"a_log|dt_bias|conv1d", re.I)
+_CONVOLUTIONS = re.compile(r"conv", re.I)
+_READ_HEADS = re.compile(r"(att|mha).*/(query|key|value)/[^/]*$", re.I)
+_WRITE_HEADS = re.compile(r"(att|mha).*/out/[^/]*$", re.I)
+
+_BY_NAME = (
+    (_EMBEDDINGS, "an embedding by its name"),
+    (_HEADS, "an output head by its name"),
+    (_VECTORS, "a bias, scale or norm by its name"),
+    (_ROUTERS, "a router by its name"),
+    (_STATE_SPACES, "a state-space or 1-D convolution parameter by its name"),
+)
+
+Decision = tuple[Any, str]
+
+
+def default_rule(path: str, leaf: Any) -> Decision:
+    """Decides from a leaf's path, shape and dtype whether and how it is a matrix.
+
+    Embeddings, output heads, norms, biases, routers and depthwise convolutions are
+    recognised by name (`re` search, any case) and left to the other optimizer.
+    Convolution kernels ``(h, w, in, out)`` sum over all axes but the last;
+    query/key/value and out kernels of Flax attention merge heads and head dimension;
+    every other kernel is ``(..., in, out)`` with leading batch axes.
+
+    Args:
+        path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
+        leaf: Anything with ``shape`` and ``dtype``.
+
+    Returns:
+        The dimension numbers, or None for the other optimizer, and the reason.
+    """
+    shape = leaf.shape
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return None, f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
+    if len(shape) < 2:
+        return None, f"{len(shape)} axes are no matrix"
+    for pattern, reason in _BY_NAME:
+        if pattern.search(path):
+            return None, reason
+    numbers, reason = _numbers_of_kernel(path, len(shape))
+    view = make_view(shape, numbers, path)
+    if _CONVOLUTIONS.search(path) and len(shape) > 2 and shape[-2] == 1:
+        return None, "a depthwise convolution: one input channel"
+    if min(view.rows, view.cols) < 2 or view.batch == 0:
+        return None, "a side of length one: a vector"
+    return numbers, reason
+
+
+def _numbers_of_kernel(path: str, ndim: int) -> tuple[MatrixDimensionNumbers, str]:
+    if ndim > 2 and _CONVOLUTIONS.search(path):
+        inputs = tuple(range(ndim - 1))
+        return MatrixDimensionNumbers(inputs, -1), "a convolution kernel by its name"
+    if ndim > 2 and _READ_HEADS.search(path):
+        return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"
+    if ndim > 2 and _WRITE_HEADS.search(path):
+        return MatrixDimensionNumbers((-3, -2), -1), "attention kernel (heads, dim, out)"
+    reason = "kernel (in, out)" if ndim == 2 else "kernels (..., in, out), batch first"
+    return MatrixDimensionNumbers(-2, -1), reason
+
+
+@dataclasses.dataclass(frozen=True)
+class PathRule:
+    """A rule ``decide(path, leaf) -> (dimension numbers or None, reason)``.
+
+    Calling it with a parameter tree gives the tree of dimension numbers, which is what
+    `optax.contrib.muon` takes for ``muon_weight_dimension_numbers``.
+    """
+
+    decide: Callable[[str, Any], Decision]
+
+    def __call__(self, params: Any) -> Any:
+        """The tree of dimension numbers, None for leaves that are no matrices."""
+        return map_named(lambda path, leaf: self.decide(path, leaf)[0], params)
+
+
+def by_path(
+    include: str | None = None,
+    exclude: str | None = None,
+    numbers: Mapping[str, Any] | None = None,
+    otherwise: Any = None,
+) -> PathRule:
+    """Overrides the default rule for the leaves whose path matches.
+
+    Args:
+        include: Leaves that match this regular expression (`re.search`) are matrices
+            whatever their name: the default view of their shape applies.
+        exclude: Leaves that match are left to the other optimizer; wins over the rest.
+        numbers: Dimension numbers (or None) by regular expression; the first that
+            matches decides, before `include`.
+        otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns;
+            None for the default rule.
+
+    Returns:
+        A rule for the ``dimension_numbers`` argument of every recipe.
+
+    Raises:
+        ValueError: If an expression does not compile.
+
+    Examples:
+        Embedding and head by the matrix optimizer as well, the last layer not:
+
+        >>> rule = by_path(include="embed|lm_head", exclude="layers/11/")
+    """
+    include_, exclude_ = _compile("include", include), _compile("exclude", exclude)
+    table = [(_compile("numbers", k), v) for k, v in (numbers or {}).items()]
+    fallback = default_rule if otherwise is None else otherwise.decide
+
+    def decide(path: str, leaf: Any) -> Decision:
+        if exclude_ and exclude_.search(path):
+            return None, f"excluded by {exclude!r}"
+        for pattern, value in table:
+            if pattern and pattern.search(path):
+                return value, f"given for {pattern.pattern!r}"
+        if include_ and include_.search(path) and len(leaf.shape) >= 2:
+            value = _numbers_of_kernel(path, len(leaf.shape))[0]
+            return value, f"included by {include!r}"
+        return fallback(path, leaf)
+
+    return PathRule(decide)
+
+
+def _compile(name: str, pattern: str | None) -> re.Pattern | None:
+    try:
+        return None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"`{name}` must be a regular expression, got {pattern!r}: {error}."
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """What became of one leaf: its view, or None, and the reason."""
+
+    view: MatrixView | None
+    reason: str
+
+
+def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
+    """Applies dimension numbers in any accepted form to the leaves of a tree.
+
+    Args:
+        dimension_numbers: None (the default rule), a `PathRule`, a tree or prefix tree
+            of dimension numbers with None for other leaves, or a callable from the
+            parameters to such a tree.
+        params: The parameter tree; absent nodes are skipped.
+
+    Returns:
+        The decision for every leaf, by path.
+
+    Raises:
+        ValueError: If a leaf is not covered or dimension numbers do not fit a leaf.
+    """
+    leaves = named_leaves(params)
+    if len(leaves) != len(jax.tree.leaves(params)):
+        raise ValueError(
+            "`params` must not hold two leaves of the same path; rename one of the "
+            "keys that contain '/'."
+        )
+    decide = _decider(dimension_numbers, params)
+    return {path: _resolve_leaf(path, leaf, decide) for path, leaf in leaves.items()}
+
+
+def _resolve_leaf(path: str, leaf: Any, decide) -> Resolved:
+    numbers, reason = decide(path, leaf)
+    if numbers is None:
+        return Resolved(None, reason)
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        raise ValueError(
+            f"`dimension_numbers` of parameter {path!r} must be None: its dtype "
+            f"{jnp.dtype(leaf.dtype).name} is not floating."
+        )
+    return Resolved(make_view(leaf.shape, numbers, path), reason)
+
+
+def _decider(dimension_numbers: Any, params: Any) -> Callable[[str, Any], Decision]:
+    if dimension_numbers is None:
+        return default_rule
+    if isinstance(dimension_numbers, PathRule):
+        return dimension_numbers.decide
+    if callable(dimension_numbers) and not is_dimension_numbers(dimension_numbers):
+        dimension_numbers = dimension_numbers(params)
+    is_leaf = lambda x: x is None or is_dimension_numbers(x)
+    pairs = jax.tree_util.tree_flatten_with_path(dimension_numbers, is_leaf=is_leaf)[0]
+    table = {path_name(keys): value for keys, value in pairs}
+    wrong = {p: v for p, v in table.items() if not is_leaf(v)}
+    if wrong:
+        path, value = next(iter(wrong.items()))
+        raise ValueError(
+            "`dimension_numbers` must hold MatrixDimensionNumbers or None, got "
+            f"{value!r} at {path!r}."
+        )
+
+    def decide(path: str, leaf: Any) -> Decision:
+        del leaf
+        parts = path.split("/")
+        for k in range(len(parts), -1, -1):
+            if (prefix := "/".join(parts[:k])) in table:
+                value = table[prefix]
+                return value, "given" if value is not None else "given as None"
+        raise ValueError(
+            "`dimension_numbers` must cover every parameter (a prefix tree will do), "
+            f"nothing stands for {path!r}; add MatrixDimensionNumbers, or None."
+        )
+
+    return decide
