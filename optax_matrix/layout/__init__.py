@@ -10,16 +10,19 @@ from optax_matrix.layout._dimension_numbers import (
     MatrixView,
     make_view,
 )
+from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import STACK_ELEMENTS, Group, Layout, make_layout
 from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
+from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
 from optax_matrix.layout._rules import PathRule, by_path, default_rule
 
 __all__ = [
     "STACK_ELEMENTS",
+    "Description",
     "Group",
     "Layout",
     "MatrixDimensionNumbers",
@@ -27,7 +30,10 @@ __all__ = [
     "OnMatricesState",
     "PathRule",
     "by_path",
+    "check_restored",
     "default_rule",
+    "describe",
+    "from_portable",
     "infer",
     "label_params",
     "make_layout",
@@ -35,4 +41,5 @@ __all__ = [
     "on_matrices",
     "per_matrix",
     "refuse_coupling",
+    "to_portable",
 ]

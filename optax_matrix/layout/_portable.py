@@ -2,8 +2,8 @@
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
     ``<place in the state>/<path>``; everything else keeps its place in the state as its
-    name. The result does not depend on grouping, `max_batch`, sharding or padding, and
-    can be saved by anything that saves a dict of arrays.
+    name. The result does not depend on grouping, `max_batch` or sharding, and can be
+    saved by anything that saves a dict of arrays.
 
     Args:
         state: State of any optimizer that contains `on_matrices`.
@@ -33,10 +33,11 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         A flat dict.
 
     Raises:
-        ValueError: If the state holds a matrix of which `params` knows nothing.
+        ValueError: If the state holds a matrix that `params` does not have.
 
     Examples:
         >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
         >>> tx = on_matrices(optax.trace(0.9))
         >>> params = {"up": {"kernel": jnp.ones((3, 5))}}
         >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
@@ -44,17 +45,187 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     """
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
     flat: dict[str, Array] = {}
-    for prefix, node in _nodes(state):
-        if not isinstance(node, OnMatricesState):
-            flat[prefix] = node
-            continue
-        rows = {name: _rows_by_path(ids, paths) for name, ids in node.manifest.items()}
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(node.inner_state)[0]:
-            place, group = _place(keys, rows)
-            place = "/".join(p for p in (prefix, "inner_state", place) if p)
-            if group is None or jnp.ndim(leaf) == 0:
-                flat[place if group is None else f"{place}/{_shapes(group)}"] = leaf
-                continue
-            for path, order in rows[group].items():
-                flat[f"{place}/{path}"] = _append(flat.get(f"{place}/{path}"), leaf[order])
+    for _, leaf, entries in _places(state, paths):
+        for key, rows in entries:
+            flat[key] = leaf if rows is None else leaf[rows]
     return flat
+
+
+def from_portable(
+    portable: Mapping[str, Array],
+    state: optax.OptState,
+    params: Any,
+    *,
+    rename: Rename | None = None,
+    missing: Literal["error", "init"] = "error",
+    unused: Literal["error", "drop"] = "error",
+) -> optax.OptState:
+    """Fills a fresh optimizer state from its portable form.
+
+    Args:
+        portable: What `to_portable` returned, for these or other parameters.
+        state: The state to fill, as ``tx.init(params)`` makes it: decides structure,
+            dtypes and sharding.
+        params: The parameters that `state` belongs to.
+        rename: Old path (or the leading part of one) to new path; or a callable from
+            old key to new key.
+        missing: What happens to state that `portable` does not have (added layers):
+            an error, or ``"init"`` to leave it as it was initialised.
+        unused: What happens to entries that `state` does not want (removed or frozen
+            layers): an error, or ``"drop"``.
+
+    Returns:
+        The filled state.
+
+    Raises:
+        ValueError: If entries are missing, unused, or of another shape.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
+        >>> tx, old = on_matrices(optax.trace(0.9)), {"up": jnp.ones((3, 5))}
+        >>> portable = to_portable(tx.init(old), old)
+        >>> new = {"gate": jnp.ones((3, 5))}
+        >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
+    """
+    given = {_renamed(key, rename): value for key, value in portable.items()}
+    paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
+    leaves, wanted, absent = [], set(), []
+    for index, leaf, entries in _places(state, paths):
+        new = leaf
+        for key, rows in entries:
+            wanted.add(key)
+            if key in given:
+                new = _fill(new, rows, given[key], key)
+            else:
+                absent.append(key)
+        leaves.append((index, new))
+    if absent and missing == "error":
+        raise ValueError(_complaint("has no state for", absent, "missing", "init"))
+    if (extra := sorted(set(given) - wanted)) and unused == "error":
+        raise ValueError(_complaint("holds state of no use:", extra, "unused", "drop"))
+    ordered = [leaf for _, leaf in sorted(leaves, key=lambda pair: pair[0])]
+    return jax.tree.unflatten(jax.tree.structure(state), ordered)
+
+
+def check_restored(state: optax.OptState) -> None:
+    """Checks that a restored state's stacks hold the matrices that their names say.
+
+    A restore that goes by position instead of names can put one layer's momentum under
+    another's; names and contents then disagree. Call it after restoring a checkpoint by
+    anything but `from_portable`.
+
+    Args:
+        state: A restored optimizer state with concrete arrays.
+
+    Raises:
+        ValueError: If a stack holds other matrices than its name says.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
+        >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
+    """
+    is_ours = lambda x: isinstance(x, OnMatricesState)
+    for node in filter(is_ours, jax.tree.leaves(state, is_leaf=is_ours)):
+        for name, leaf in node.manifest.items():
+            ids = np.asarray(jax.tree.leaves(leaf)[0])
+            if not name.endswith(f"@{zlib.crc32(ids.tobytes()):08x}"):
+                raise ValueError(
+                    f"`state` must hold in stack {name!r} the matrices that it was "
+                    "named for, it holds others: it was restored by position from the "
+                    "state of other parameters; save optax_matrix.to_portable(state, "
+                    "params) and restore by from_portable(..., rename=...)."
+                )
+
+
+Entry = tuple[str, np.ndarray | None]
+
+
+def _places(
+    state: Any, paths: dict[int, str]
+) -> Iterator[tuple[int, Any, list[Entry]]]:
+    """Every leaf with its index and the portable entries (key, rows) it consists of.
+
+    Manifests have no entries: they follow from the parameters.
+    """
+    manifests = _manifests(state)
+    for index, (keys, leaf) in enumerate(jax.tree.leaves_with_path(state)):
+        owner = next((k for k in manifests if keys[: len(k)] == k), None)
+        if owner is None:
+            yield index, leaf, [(path_name(keys), None)]
+            continue
+        if key_name(keys[len(owner)]) == "manifest":
+            yield index, leaf, []
+            continue
+        manifest = manifests[owner]
+        kept = tuple(key for key in keys if key_name(key) not in manifest)
+        group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
+        place = path_name(kept)
+        if group is None:
+            yield index, leaf, [(place, None)]
+            continue
+        rows = _rows_by_path(manifest[group], paths)
+        scalar = jnp.ndim(leaf) == 0
+        entries: list[Entry] = [
+            (f"{place}/{path}", None if scalar else at) for path, at in rows.items()
+        ]
+        yield index, leaf, entries
+
+
+def _manifests(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
+    is_ours = lambda x: isinstance(x, OnMatricesState)
+    nodes = jax.tree.leaves_with_path(state, is_leaf=is_ours)
+    return {
+        keys: {
+            name: np.asarray(jax.tree.leaves(ids)[0])
+            for name, ids in node.manifest.items()
+        }
+        for keys, node in nodes
+        if is_ours(node)
+    }
+
+
+def _rows_by_path(ids: np.ndarray, paths: dict[int, str]) -> dict[str, np.ndarray]:
+    """Stack positions of each leaf's matrices; further pieces are named ``path#k``."""
+    rows: dict[str, list[int]] = {}
+    for position, (crc, index) in enumerate(ids.tolist()):
+        if crc not in paths:
+            raise ValueError(
+                "`params` must be the parameters that the state belongs to; it holds a "
+                f"matrix of a leaf (crc32 of its path {crc:#010x}) that they lack."
+            )
+        piece = f"#{index >> 20}" if index >> 20 else ""
+        rows.setdefault(paths[crc] + piece, []).append(position)
+    return {
+        path: np.array(sorted(at, key=lambda i: ids[i, 1])) for path, at in rows.items()
+    }
+
+
+def _fill(leaf: Any, rows: np.ndarray | None, value: Any, key: str) -> Any:
+    shape = jnp.shape(leaf) if rows is None else (len(rows), *jnp.shape(leaf)[1:])
+    if jnp.shape(value) != shape:
+        raise ValueError(
+            f"`portable` must hold an array of shape {shape} for {key!r}, got "
+            f"{jnp.shape(value)}; the layer's shape or dimension numbers changed."
+        )
+    new = jnp.asarray(value, leaf.dtype)
+    new = new if rows is None else jnp.asarray(leaf).at[rows].set(new)
+    return jax.device_put(new, leaf.sharding) if hasattr(leaf, "sharding") else new
+
+
+def _renamed(key: str, rename: Rename | None) -> str:
+    if callable(rename):
+        return rename(key)
+    for old, new in (rename or {}).items():
+        if re.search(pattern := rf"(^|/){re.escape(old)}(?=/|#|$)", key):
+            return re.sub(pattern, lambda m, new=new: m[1] + new, key, count=1)
+    return key
+
+
+def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:
+    shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
+    return (
+        f"`portable` {what} {shown}; pass rename={{old path: new path}}, or "
+        f"{argument}={value!r} if that is meant."
+    )

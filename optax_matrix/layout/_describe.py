@@ -1,0 +1,80 @@
+"""A table of which leaf goes where, and why."""
+
+import dataclasses
+from typing import Any
+
+from optax_matrix.layout._layout import make_layout
+from optax_matrix.layout._paths import named_leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One leaf: path, shape, view ``batch x (out, in)``, groups, optimizer, reason."""
+
+    leaf: str
+    shape: tuple[int, ...]
+    view: str
+    group: str
+    optimizer: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """Rows of `describe`; prints as a table."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        header = tuple(f.name for f in dataclasses.fields(Row))
+        table = [header, *(tuple(map(str, dataclasses.astuple(r))) for r in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join(
+            "  ".join(map(str.ljust, line, widths)).rstrip() for line in table
+        )
+
+
+def describe(
+    params: Any,
+    dimension_numbers: Any = None,
+    *,
+    matrix: str = "matrix",
+    other: str = "other",
+    max_batch: int | None = None,
+) -> Description:
+    """Tells for every leaf whether and how it is seen as matrices, and why.
+
+    Args:
+        params: Parameters, or their shapes.
+        dimension_numbers: As in `on_matrices`.
+        matrix: Name to print for the optimizer of the matrices.
+        other: Name to print for the optimizer of the rest.
+        max_batch: As in `on_matrices`.
+
+    Returns:
+        The rows; `print` shows a table.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
+        >>> print(describe(params, matrix="muoneq", other="adamw"))
+        leaf       shape   view      group         optimizer  why
+        up/bias    (5,)    -         -             adamw      1 axes are no matrix
+        up/kernel  (3, 5)  1x (5, 3) 5x3@d5d3b3b5  muoneq     kernel (in, out)
+    """
+    layout = make_layout(params, dimension_numbers, max_batch)
+    groups: dict[str, list[str]] = {}
+    for name, group in layout.groups.items():
+        for member in group.members:
+            groups.setdefault(member.path, []).append(name)
+
+    def row(path: str, leaf: Any) -> Row:
+        shape = tuple(leaf.shape)
+        if path in layout.others:
+            return Row(path, shape, "-", "-", other, layout.others[path])
+        view = layout.views[path]
+        pieces = ", ".join(f"{p.count}x ({p.rows}, {p.cols})" for p in view.pieces)
+        names = ", ".join(dict.fromkeys(groups[path]))
+        return Row(path, shape, pieces, names, matrix, layout.reasons[path])
+
+    return Description(tuple(row(p, leaf) for p, leaf in named_leaves(params).items()))

@@ -1,0 +1,59 @@
+"""Hyperparameters as state, without rounding them or tracing what is static."""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+def inject_hyperparams(
+    factory: Callable[..., optax.GradientTransformation],
+    static_args: Iterable[str] = (),
+) -> Callable[..., optax.GradientTransformationExtraArgs]:
+    """`optax.inject_hyperparams` for factories with static arguments and bf16 trees.
+
+    Numbers and schedules become state, so that they can be read, changed between steps
+    and scheduled. Arguments that `factory` does not annotate as numbers
+    (`ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints, strings, kernels,
+    rules and masks stay what they are. Hyperparameters are float32 whatever the dtype of
+    the parameters: optax rounds them to it, and 0.999 is 1.0 in bfloat16.
+
+    Args:
+        factory: A recipe or block of this package or of optax.
+        static_args: Names of further arguments to keep static.
+
+    Returns:
+        A factory with the signature of `factory`.
+
+    Raises:
+        ValueError: If `static_args` names an argument that `factory` does not have.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax, optax_matrix as om
+        >>> schedule = optax.linear_schedule(1.0, 0.0, 10)
+        >>> tx = om.inject_hyperparams(om.muoneq)(schedule, b1=0.9)
+        >>> state = tx.init({"kernel": jnp.ones((2, 3), jnp.bfloat16)})
+        >>> state.hyperparams["b1"].dtype.name
+        'float32'
+    """
+    parameters = inspect.signature(factory, eval_str=True).parameters
+    if unknown := sorted(set(static_args) - set(parameters)):
+        raise ValueError(
+            f"`static_args` must name arguments of {factory.__name__}, got {unknown}; "
+            f"it has {sorted(parameters)}."
+        )
+    static = {name for name, p in parameters.items() if not _is_dynamic(p.annotation)}
+    return optax.inject_hyperparams(
+        factory, static_args=static | set(static_args), hyperparam_dtype=jnp.float32
+    )
+
+
+def _is_dynamic(annotation: Any) -> bool:
+    """Whether an argument is a number: its annotation admits a float or an array."""
+    if annotation is inspect.Parameter.empty:
+        return True
+    kinds = typing.get_args(annotation) or (annotation,)
+    return float in kinds or jax.Array in kinds
