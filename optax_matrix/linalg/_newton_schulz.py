@@ -1,13 +1,19 @@
 r"""Polar factor by composed odd polynomials: Newton-Schulz and its Gram form."""
 
+import itertools
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._coefficients import JORDAN, YOU, rows_for
+from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
+from optax_matrix.linalg._products import (
+    Product,
+    dot,
+    on_each_platform,
+    precise_dot,
+)
 from optax_matrix.linalg._scale import unit_peak, work_dtype
 
 
@@ -46,7 +52,8 @@ def newton_schulz(
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
-        >>> print(newton_schulz(x, coefficients=[(1.5, -0.5, 0.0)], steps=12).round(3))
+        >>> q = newton_schulz(x, coefficients=[(1.5, -0.5, 0.0)], steps=12)
+        >>> print(q.round(3))
         [[ 1.  0.  0.]
          [ 0.  0. -1.]]
 
@@ -56,13 +63,17 @@ def newton_schulz(
     """
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+
+    def iterate(y: Array, symmetric_dot: Product) -> Array:
+        for a, b, c in rows:
+            gram = symmetric_dot(y, y.mT)
+            narrow = gram.astype(dtype)
+            z = (b * gram + c * symmetric_dot(narrow, narrow)).astype(dtype)
+            y = (a * y + dot(z, y)).astype(dtype)
+        return y
+
     y, transposed = _start(x, eps)
-    y = y.astype(dtype)
-    for a, b, c in rows:
-        gram = _dot(y, y.mT)
-        narrow = gram.astype(dtype)
-        z = b * gram + c * _dot(narrow, narrow)
-        y = (a * y + _dot(z.astype(dtype), y)).astype(dtype)
+    y = on_each_platform(iterate, y.astype(dtype), dot)
     return (y.mT if transposed else y).astype(x.dtype)
 
 
@@ -105,11 +116,8 @@ def gram_newton_schulz(
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
-        >>> print(
-        ...     gram_newton_schulz(x, coefficients=[(1.5, -0.5, 0.0)], steps=12).round(
-        ...         3
-        ...     )
-        ... )
+        >>> q = gram_newton_schulz(x, coefficients=[(1.5, -0.5, 0.0)], steps=12)
+        >>> print(q.round(3))
         [[ 1.  0.  0.]
          [ 0.  0. -1.]]
 
@@ -119,26 +127,42 @@ def gram_newton_schulz(
     """
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+    pieces = _split(rows, restarts)
+
+    def iterate(y: Array, symmetric_dot: Product) -> Array:
+        for piece in pieces:
+            q = _accumulate(y, piece, symmetric_dot)
+            y = dot(q, y).astype(dtype)
+        return y
+
     y, transposed = _start(x, eps)
-    y = y.astype(dtype)
-    q = r = None
-    for i, (a, b, c) in enumerate(rows):
-        if q is not None and i in restarts:
-            y, q = _dot(q, y).astype(dtype), None
-        if q is None or r is None:
-            r = _dot(y, y.mT).astype(dtype)
-        z = (b * r + c * _precise_dot(r, r)).astype(dtype)
-        # a I stays out of Z: adding it would round the small entries of Z away.
-        if q is None:
-            q = _add_to_diagonal(z, a)
-        else:
-            q = (a * q + _precise_dot(q, z)).astype(dtype)
-        if i + 1 < len(rows) and i + 1 not in restarts:
-            t = (a * r + _precise_dot(r, z)).astype(dtype)
-            r = (a * t + _precise_dot(z, t)).astype(dtype)
-    if q is not None:
-        y = _dot(q, y)
+    y = on_each_platform(iterate, y.astype(dtype), precise_dot)
     return (y.mT if transposed else y).astype(x.dtype)
+
+
+def _split(rows: list[Row], restarts: Sequence[int]) -> list[list[Row]]:
+    """Cut the table at the restarts."""
+    cuts = sorted({0, len(rows), *(i for i in restarts if 0 < i < len(rows))})
+    return [rows[i:j] for i, j in itertools.pairwise(cuts)]
+
+
+def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
+    """Return the factor Q that takes ``y`` through all of ``rows``."""
+    dtype = y.dtype
+    r = symmetric_dot(y, y.mT).astype(dtype)
+    q = None
+    for i, (a, b, c) in enumerate(rows):
+        z = (b * r + c * symmetric_dot(r, r)).astype(dtype)
+        # `a I` is applied, not added to Z: that would round the entries of Z away.
+        if q is None:
+            q = z + a * jnp.eye(z.shape[-1], dtype=dtype)
+        else:
+            q = (a * q + symmetric_dot(q, z)).astype(dtype)
+        if i + 1 < len(rows):
+            t = (a * r + symmetric_dot(r, z)).astype(dtype)
+            r = (a * t + symmetric_dot(z, t)).astype(dtype)
+    assert q is not None
+    return q
 
 
 def _start(x: Array, eps: ArrayLike) -> tuple[Array, bool]:
@@ -148,22 +172,3 @@ def _start(x: Array, eps: ArrayLike) -> tuple[Array, bool]:
     x, _ = unit_peak(x.mT if transposed else x)
     norm = jnp.sqrt(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
     return x / (norm + jnp.asarray(eps, x.dtype)), transposed
-
-
-def _dot(x: Array, y: Array) -> Array:
-    """Multiply, accumulating and returning at least float32."""
-    return jnp.matmul(x, y, preferred_element_type=work_dtype(x.dtype))
-
-
-def _precise_dot(x: Array, y: Array) -> Array:
-    """Multiply square factors; float32 must not be cut to one bfloat16 pass."""
-    return jnp.matmul(
-        x,
-        y,
-        precision=jax.lax.Precision.HIGH,
-        preferred_element_type=work_dtype(x.dtype),
-    )
-
-
-def _add_to_diagonal(x: Array, a: float) -> Array:
-    return x + a * jnp.eye(x.shape[-1], dtype=x.dtype)
