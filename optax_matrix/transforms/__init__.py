@@ -1,1 +1,32 @@
-"""Placeholder."""
+"""Blocks: optax transformations of trees whose leaves are stacks of matrices.
+
+Every leaf is ``(..., m, n)``: the last two axes are the matrix, rows are output
+neurons, and every block treats each matrix by itself. `layout.on_matrices` brings the
+parameters of a model into that form; without it the blocks work on plain matrices.
+"""
+
+from optax_matrix.transforms._equilibrate import (
+    EquilibrateWithEmaState,
+    equilibrate_with_ema,
+)
+from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
+from optax_matrix.transforms._numerics import row_rms
+from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
+from optax_matrix.transforms._stateless import equilibrate, in_float32, orthogonalize
+from optax_matrix.transforms._variance import CorrectVarianceState, correct_variance
+
+__all__ = [
+    "CorrectVarianceState",
+    "EquilibrateWithEmaState",
+    "LimitNormGrowthState",
+    "correct_variance",
+    "equilibrate",
+    "equilibrate_with_ema",
+    "in_float32",
+    "limit_norm_growth",
+    "match_rms",
+    "orthogonalize",
+    "preserve_norm",
+    "row_rms",
+    "scale_by_shape",
+]

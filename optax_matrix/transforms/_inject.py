@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+
 def inject_hyperparams(
     factory: Callable[..., optax.GradientTransformation],
     static_args: Iterable[str] = (),

@@ -51,10 +51,10 @@ def sinkhorn_alternating(x, rounds=5):
     return x
 
 
-def standardized_rows(x):
-    """SWAN's GradNorm: every row to mean 0 and standard deviation 1."""
+def standardized_rows(x, eps=1e-8):
+    """SWAN's GradNorm; eps relative to the mean square, as the package documents."""
     centred = x - np.mean(x, axis=1, keepdims=True)
-    return centred / np.std(x, axis=1, keepdims=True)
+    return centred / np.sqrt(np.var(x, axis=1, keepdims=True) + eps * np.mean(x**2))
 
 
 def racs_fixed_point(g, rounds=5):

@@ -1,0 +1,135 @@
+"""Blocks that are one function of one matrix, and the change of precision."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from optax_matrix.transforms._checks import check_callable
+from optax_matrix.transforms._numerics import widened
+
+
+def map_matrices(
+    kernel: Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformationExtraArgs:
+    """Applies one function to every stack of matrices, without state.
+
+    Args:
+        kernel: Function of matrices ``(..., m, n)`` that returns the same shape.
+
+    Returns:
+        A stateless transformation.
+    """
+
+    def update_fn(updates, params):
+        del params
+        return jax.tree.map(kernel, updates)
+
+    return optax.with_extra_args_support(optax.stateless(update_fn))
+
+
+def equilibrate(
+    kernel: Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformationExtraArgs:
+    r"""Rescales rows or columns of every matrix by a stateless kernel.
+
+    .. math::
+        \hat{M} = D_r^{-1/2} M D_c^{-1/2}
+
+    where the kernel decides how the two diagonal matrices follow from :math:`M`.
+
+    Args:
+        kernel: Function of matrices ``(..., m, n)``: `scale_rows`, `scale_columns`,
+            `scale_rows_and_columns`, `sinkhorn`, `standardize_rows` from `linalg`, or
+            any function of that shape. Rows are output neurons.
+
+    Returns:
+        A stateless transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``kernel`` cannot be called.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.equilibrate(om.linalg.scale_rows)
+        >>> w = {"w": jnp.array([[3.0, 4.0], [0.0, 10.0]])}
+        >>> updates, _ = tx.update(w, tx.init(w))
+        >>> updates["w"].round(3).tolist()
+        [[0.6..., 0.8...], [0.0, 1.0]]
+    """
+    check_callable("kernel", kernel)
+    return map_matrices(kernel)
+
+
+def orthogonalize(
+    polar: Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformationExtraArgs:
+    r"""Replaces every matrix by its polar factor.
+
+    .. math::
+        U \Sigma V^\top \mapsto U V^\top
+
+    exactly or nearly, as the kernel does it.
+
+    Args:
+        polar: Function of matrices ``(..., m, n)``, such as `newton_schulz`,
+            `polar_svd`, or ``functools.partial(newton_schulz, steps=7)``.
+
+    Returns:
+        A stateless transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``polar`` cannot be called.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.orthogonalize(om.linalg.polar_svd)
+        >>> w = {"w": jnp.array([[0.0, 5.0], [3.0, 0.0]])}
+        >>> updates, _ = tx.update(w, tx.init(w))
+        >>> abs(updates["w"].round(3)).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    check_callable("polar", polar)
+    return map_matrices(polar)
+
+
+def in_float32(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Runs a transformation in float32 where the updates are in half precision.
+
+    optax keeps second moments in the parameters' dtype; with a decay of 0.999 a
+    bfloat16 moment stops following its input. Here the state is float32 (float64 for
+    float64 parameters) and the updates leave in the dtype in which they came.
+
+    Args:
+        inner: The transformation to run.
+
+    Returns:
+        A transformation with the state of ``inner``, at least float32.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.in_float32(optax.scale_by_rms(0.999))
+        >>> tx.init({"w": jnp.ones((2, 2), jnp.bfloat16)}).nu["w"].dtype
+        dtype('float32')
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def widen(tree: Any) -> Any:
+        return jax.tree.map(widened, tree)
+
+    def init_fn(params):
+        return inner.init(widen(params))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        wide, state = inner.update(widen(updates), state, widen(params), **extra_args)
+        updates = jax.tree.map(lambda new, old: new.astype(old.dtype), wide, updates)
+        return updates, state
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
