@@ -99,7 +99,7 @@ def mars_adamw(
     b2: ArrayLike = 0.99,
     eps: ArrayLike = 1e-8,
     max_norm: ArrayLike | None = 1.0,
-    weight_decay: ArrayLike = 0.1,
+    weight_decay: optax.ScalarOrSchedule = 0.1,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -121,7 +121,7 @@ def mars_adamw(
         b2: Decay rate of the second moment.
         eps: Added to the root of the second moment.
         max_norm: Largest Frobenius norm of a corrected gradient; None for no clipping.
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.

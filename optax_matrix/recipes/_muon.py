@@ -91,7 +91,7 @@ def muon(
     nesterov: bool = True,
     polar: Polar = newton_schulz,
     scaling: str = "out/in",
-    weight_decay: ArrayLike | None = None,
+    weight_decay: optax.ScalarOrSchedule | None = None,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -113,8 +113,8 @@ def muon(
         nesterov: Whether to look ahead by one step.
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`: ``"out/in"`` or ``"max"``.
-        weight_decay: Decoupled weight decay of both sides; None for what goes with
-            the scaling: 0.1 for ``"max"``, else 0.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule;
+            None for what goes with the scaling: 0.1 for ``"max"``, else 0.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.

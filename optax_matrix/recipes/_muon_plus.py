@@ -105,7 +105,7 @@ def muon_plus(
     nesterov: bool = True,
     eps: ArrayLike = 1e-8,
     polar: Polar = newton_schulz,
-    weight_decay: ArrayLike = 0.1,
+    weight_decay: optax.ScalarOrSchedule = 0.1,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -124,7 +124,7 @@ def muon_plus(
         nesterov: Whether to look ahead by one step.
         eps: Floor of a squared norm, relative to the mean of the matrix.
         polar: Kernel that returns the polar factor; five steps of Newton-Schulz.
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.

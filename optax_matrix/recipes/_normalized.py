@@ -88,7 +88,7 @@ def swan(
     *,
     eps: ArrayLike = 1e-8,
     polar: Polar = newton_schulz,
-    weight_decay: ArrayLike = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -104,7 +104,7 @@ def swan(
         learning_rate: Learning rate, a number or a schedule.
         eps: Floor of a row's variance, relative to the mean square of the matrix.
         polar: Kernel that returns the polar factor.
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
@@ -209,7 +209,7 @@ def sinkgd(
     rounds: int = 5,
     scheme: str = "alternating",
     target: ArrayLike = 0.2,
-    weight_decay: ArrayLike = 0.1,
+    weight_decay: optax.ScalarOrSchedule = 0.1,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -227,7 +227,7 @@ def sinkgd(
         rounds: Rounds of the scaling.
         scheme: ``"alternating"``, ``"simultaneous"`` or ``"ruiz"``.
         target: Root mean square of the update.
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.

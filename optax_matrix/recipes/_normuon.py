@@ -16,10 +16,7 @@ from optax_matrix.transforms import (
     row_rms,
     scale_by_shape,
 )
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-)
+from optax_matrix.transforms._checks import check_choice, check_decay
 
 
 def scale_by_normuon(
@@ -106,7 +103,7 @@ def normuon(
     nesterov: bool = True,
     polar: Polar = newton_schulz,
     scaling: str = "rms",
-    weight_decay: ArrayLike = 0.1,
+    weight_decay: optax.ScalarOrSchedule = 0.1,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -125,7 +122,7 @@ def normuon(
         nesterov: Whether to look ahead by one step.
         polar: Kernel that returns the polar factor; five steps of Newton-Schulz.
         scaling: ``"rms"`` (the paper) or ``"out/in"`` (the authors' code).
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.

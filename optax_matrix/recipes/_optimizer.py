@@ -3,21 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.layout import label_params
 from optax_matrix.transforms._checks import check_callable, check_not_negative
 
-Polar = Callable[[jax.Array], jax.Array]
+Polar = Callable[..., Any]  # (..., m, n) -> (..., m, n)
 
 
 def matrix_optimizer(
     matrix: optax.GradientTransformation,
     learning_rate: optax.ScalarOrSchedule,
     *,
-    weight_decay: ArrayLike,
+    weight_decay: optax.ScalarOrSchedule,
     weight_decay_mask: Any,
     dimension_numbers: Any,
     other: optax.GradientTransformation | None,
@@ -34,7 +33,7 @@ def matrix_optimizer(
     Args:
         matrix: Transformation of a whole tree that scales the gradients of matrices.
         learning_rate: Learning rate of the matrices, a number or a schedule.
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         other: Optimizer of the other leaves; None for AdamW.
@@ -55,7 +54,7 @@ def matrix_optimizer(
             learning_rate if other_learning_rate is None else other_learning_rate,
             b1=0.9,
             b2=other_b2,
-            weight_decay=weight_decay,  # pyright: ignore[reportArgumentType]
+            weight_decay=weight_decay,
             mask=weight_decay_mask,
             mu_dtype=mu_dtype,
         )
@@ -72,7 +71,7 @@ def matrix_optimizer(
 
 def scaled_learning_rate(
     learning_rate: optax.ScalarOrSchedule, factor: ArrayLike
-) -> optax.ScalarOrSchedule:
+) -> Any:
     """Multiplies a learning rate, be it a number or a schedule.
 
     Args:

@@ -100,7 +100,7 @@ def racs(
     limiter: ArrayLike = 1.01,
     rounds: int = 5,
     bias_correction: bool = False,
-    weight_decay: ArrayLike = 0.0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
     weight_decay_mask: Any = None,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -119,7 +119,7 @@ def racs(
         limiter: Largest growth of the update's norm per step.
         rounds: Rounds of the fixed-point iteration.
         bias_correction: Whether to correct the averages, which the paper does not.
-        weight_decay: Decoupled weight decay of both sides.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`; by default
             embeddings and the head are not, as in the paper.

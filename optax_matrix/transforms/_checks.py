@@ -1,7 +1,6 @@
 """Argument checks for the factories; traced and array values are left alone."""
 
 from collections.abc import Callable, Collection
-from numbers import Real
 from typing import Any
 
 
@@ -15,7 +14,7 @@ def check_decay(name: str, value: Any) -> None:
     Raises:
         ValueError: If the number lies outside the interval.
     """
-    if isinstance(value, Real) and not 0 <= value < 1:
+    if isinstance(value, int | float) and not 0 <= value < 1:
         raise ValueError(f"`{name}` must be in [0, 1), got {value!r}.")
 
 
@@ -29,7 +28,7 @@ def check_positive(name: str, value: Any) -> None:
     Raises:
         ValueError: If the number is zero, negative or NaN.
     """
-    if isinstance(value, Real) and not value > 0:
+    if isinstance(value, int | float) and not value > 0:
         raise ValueError(f"`{name}` must be positive, got {value!r}.")
 
 
@@ -43,7 +42,7 @@ def check_not_negative(name: str, value: Any) -> None:
     Raises:
         ValueError: If the number is negative or NaN.
     """
-    if isinstance(value, Real) and not value >= 0:
+    if isinstance(value, int | float) and not value >= 0:
         raise ValueError(f"`{name}` must not be negative, got {value!r}.")
 
 
