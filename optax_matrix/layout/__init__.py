@@ -1,16 +1,16 @@
 """The matrix view of a parameter tree.
 
-`resolve` decides which leaves are matrices, `MatrixView` sees one leaf as matrices
-``(batch, out, in)``, `make_layout` groups equal ones into stacks, and `on_matrices` runs
-a transformation of stacks on the whole tree. No mathematics here.
+A rule decides which leaves are matrices, a `MatrixView` sees one leaf as matrices
+``(batch, out, in)``, `make_layout` groups equal ones into stacks, and `on_matrices`
+runs a transformation of stacks on the whole tree. No mathematics here.
 """
 
+from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import (
     MatrixDimensionNumbers,
     MatrixView,
     make_view,
 )
-from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import STACK_ELEMENTS, Group, Layout, make_layout

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -237,7 +238,7 @@ def _bands(x: Array, sections, axis: int):
     bounds = [sum(sections[:i]) for i in range(len(sections) + 1)]
     return [
         (1, jax.lax.slice_in_dim(x, lo, hi, axis=axis))
-        for lo, hi in zip(bounds, bounds[1:], strict=False)
+        for lo, hi in itertools.pairwise(bounds)
     ]
 
 

@@ -66,6 +66,8 @@ def infer(
 
 def _decide_by_names(names: tuple, roles: dict[str, str]) -> Decision | None:
     kinds = [roles.get(name) for name in names]
+    if not any(kinds):
+        return None  # Mesh axes, or names that nobody told us.
     if "vocab" in kinds:
         return None, f"embedding or head: axes {names}"
     matrix = [a for a, kind in enumerate(kinds) if kind != "batch"]
@@ -80,23 +82,23 @@ def _decide_by_names(names: tuple, roles: dict[str, str]) -> Decision | None:
         reduction = tuple(matrix[:-1])
         return MatrixDimensionNumbers(reduction, matrix[-1], residual="out"), reason
     if len(matrix) == 2:
-        return MatrixDimensionNumbers(*matrix), reason
+        return MatrixDimensionNumbers(matrix[0], matrix[1]), reason
     return None
 
 
 def _axis_names(box: Any) -> tuple[str | None, ...] | None:
     """Logical axis names of an NNX variable or Linen box, None for anything else."""
-    if callable(metadata := getattr(box, "get_metadata", None)):
-        fields = metadata()
-        for key in ("sharding_names", "out_sharding", "sharding"):
-            if _are_names(names := fields.get(key)):
-                return tuple(names)
+    if hasattr(box, "unbox"):
+        return _names(getattr(box, "names", None))
+    if not hasattr(box, "get_metadata"):
         return None
-    names = getattr(box, "names", None)
-    return tuple(names) if hasattr(box, "unbox") and _are_names(names) else None
+    fields: Any = box.get_metadata()
+    found = map(_names, map(fields.get, ("sharding_names", "out_sharding", "sharding")))
+    return next((names for names in found if names is not None), None)
 
 
-def _are_names(names: Any) -> bool:
+def _names(names: Any) -> tuple[str | None, ...] | None:
     if not isinstance(names, (tuple, list, jax.sharding.PartitionSpec)):
-        return False
-    return all(n is None or isinstance(n, (str, tuple)) for n in names)
+        return None
+    known = all(n is None or isinstance(n, (str, tuple)) for n in names)
+    return tuple(names) if known else None

@@ -91,7 +91,7 @@ class Layout:
             for name, group in self.groups.items()
         }
 
-    def unstack(self, stacks: Mapping[str, Array]) -> dict[str, Array]:
+    def unstack(self, stacks: Any) -> dict[str, Array]:
         """The matrix leaves, by path, whose stacks these are."""
         pieces: dict[str, dict[int, Array]] = {path: {} for path in self.views}
         for name, group in self.groups.items():
@@ -101,13 +101,6 @@ class Layout:
         return {
             path: view.from_matrices([part for _, part in sorted(pieces[path].items())])
             for path, view in self.views.items()
-        }
-
-    def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shape and dtype of every stack."""
-        return {
-            name: jax.ShapeDtypeStruct(group.shape, group.dtype)
-            for name, group in self.groups.items()
         }
 
 

@@ -1,5 +1,7 @@
 """The wrapper that lets a block for stacks of matrices run on any parameter tree."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -82,76 +84,86 @@ def on_matrices(
         >>> float(updates["up"]["kernel"][0, 0]), float(updates["up"]["bias"][0])
         (2.0, 1.0)
     """
-    build = _as_build(build)
     _check(placement, max_batch)
-    hyperparams = dict(hyperparams or {})
-    place = placement or AsSharded()
+    wrapper = _OnMatrices(
+        build=_as_build(build),
+        hyperparams=dict(hyperparams or {}),
+        make_layout=functools.partial(
+            make_layout, dimension_numbers=dimension_numbers, max_batch=max_batch
+        ),
+        placement=AsSharded() if placement is None else placement,
+        needs_params=needs_params,
+        probe=probe,
+    )
+    return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
 
-    def init_fn(params):
+
+@dataclasses.dataclass(frozen=True)
+class _OnMatrices:
+    build: Build
+    hyperparams: dict[str, Any]
+    make_layout: Callable[[Any], Layout]
+    placement: Any
+    needs_params: bool
+    probe: bool
+
+    def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
             return _OPAQUE  # `optax.tree.map_params` asks which state mirrors params.
-        layout = make_layout(params, dimension_numbers, max_batch)
-        if probe:
-            refuse_coupling(build, hyperparams, layout, needs_params)
+        layout = self.make_layout(params)
+        if self.probe:
+            refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
+        leaves = _matrix_leaves(layout, params)
 
         def make_state():
-            manifest = {name: jnp.asarray(g.ids) for name, g in layout.groups.items()}
-            zeros = {
-                name: jnp.zeros(x.shape, x.dtype)
-                for name, x in layout.abstract().items()
-            }
-            if needs_params:
-                zeros = layout.stack(_matrix_leaves(layout, params))
-            tx = build(layout, **hyperparams)
-            return OnMatricesState(manifest, tx.init(zeros))
+            zeros = {n: jnp.zeros(g.shape, g.dtype) for n, g in layout.groups.items()}
+            stacks = layout.stack(leaves) if self.needs_params else zeros
+            inner_state = self.build(layout, **self.hyperparams).init(stacks)
+            manifest = {n: jnp.asarray(g.ids) for n, g in layout.groups.items()}
+            return OnMatricesState(manifest, inner_state)
 
-        return place.init(layout, _matrix_leaves(layout, params), make_state)
+        return self.placement.init(layout, leaves, make_state)
 
-    def update_fn(updates, state, params=None, **extra_args):
-        like = updates if params is None else params
-        layout = make_layout(_reference(updates, like), dimension_numbers, max_batch)
-        _check_manifest(layout, state)
-        if needs_params and params is None:
+    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
+        if self.needs_params and params is None:
             raise ValueError(
                 "`params` must be passed to `update`: this transformation uses the "
                 "parameters; call tx.update(updates, state, params)."
             )
-        leaves = _matrix_leaves(layout, updates)
+        like = _like(updates, params)
+        layout = self.make_layout(like)
+        _check_manifest(layout, state)
         arrays, fixed = _split_arrays(extra_args)
         traced = {
-            "hyperparams": hyperparams,
-            "params": _matrix_leaves(layout, params) if needs_params else None,
+            "hyperparams": self.hyperparams,
+            "params": _matrix_leaves(layout, params) if self.needs_params else None,
             "extra_args": arrays,
         }
-        dtypes = {path: leaf.dtype for path, leaf in named_leaves(like).items()}
 
         def step(leaves, state, traced):
-            tx = optax.with_extra_args_support(build(layout, **traced["hyperparams"]))
-            stacked = traced["params"] and layout.stack(traced["params"])
-            new, inner = tx.update(
+            tx = self.build(layout, **traced["hyperparams"])
+            new, inner_state = optax.with_extra_args_support(tx).update(
                 layout.stack(leaves),
                 state.inner_state,
-                stacked,
+                traced["params"] and layout.stack(traced["params"]),
                 **traced["extra_args"],
                 **fixed,
             )
-            inner = jax.tree.map(_keep_dtype, inner, state.inner_state)
-            new = layout.unstack(new)
-            new = {path: x.astype(dtypes[path]) for path, x in new.items()}
-            return new, state._replace(inner_state=inner)
+            inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
+            new = {p: _keep_dtype(x, like[p]) for p, x in layout.unstack(new).items()}
+            return new, state._replace(inner_state=inner_state)
 
-        new, state = place.update(layout, step, leaves, state, traced)
+        leaves = _matrix_leaves(layout, updates)
+        new, state = self.placement.update(layout, step, leaves, state, traced)
         return map_named(lambda path, leaf: new.get(path, leaf), updates), state
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+_OPAQUE: Any = object()
 
 
-_OPAQUE = object()
-
-
-def _as_build(build: Any) -> Build:
+def _as_build(build: Any) -> Any:
     if isinstance(build, optax.GradientTransformation):
-        return lambda layout: build
+        return lambda _: build
     if not callable(build):
         raise ValueError(
             "`build` must be a gradient transformation or a callable "
@@ -176,20 +188,19 @@ def _matrix_leaves(layout: Layout, tree: Any) -> dict[str, Any]:
     return {path: leaves[path] for path in layout.views}
 
 
-def _reference(updates: Any, like: Any) -> Any:
-    """The leaves of `like` that `updates` has: shapes and dtypes decide the layout."""
-    if updates is like:
-        return updates
-    present = named_leaves(updates)
-    return {p: leaf for p, leaf in named_leaves(like).items() if p in present}
+def _like(updates: Any, params: Any) -> dict[str, Any]:
+    """The leaves whose shapes and dtypes decide: parameters, where there are updates."""
+    updates = named_leaves(updates)
+    leaves = updates if params is None else named_leaves(params)
+    return {path: leaf for path, leaf in leaves.items() if path in updates}
 
 
 def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
     held, wanted = set(state.manifest), set(layout.groups)
     if held != wanted:
         raise ValueError(
-            "`state` must belong to these parameters: it holds the stacks "
-            f"{sorted(held - wanted)} where the parameters make {sorted(wanted - held)} "
+            "`state` must belong to these parameters: it holds stacks "
+            f"{sorted(held - wanted)} where they make {sorted(wanted - held)} "
             "(name: shape, dtype, checksum of the parameter paths). If a layer was "
             "renamed, added or frozen, or the sharding or `max_batch` changed, carry "
             "the state over with optax_matrix.to_portable and from_portable."

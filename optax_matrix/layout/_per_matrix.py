@@ -33,8 +33,8 @@ def per_matrix(
     """
     inner = optax.with_extra_args_support(inner)
 
-    def init_fn(stacks):
-        return {name: jax.vmap(inner.init)(x) for name, x in stacks.items()}
+    def init_fn(params):
+        return {name: jax.vmap(inner.init)(x) for name, x in params.items()}
 
     def update_fn(updates, state, params=None, **extra_args):
         def one(g: Any, s: Any, p: Any):

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.core
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -23,9 +25,9 @@ def refuse_coupling(
 ) -> None:
     """Raises if an update or a state leaf of one matrix depends on its neighbours.
 
-    The transformation is built for small stacks, and again with one more matrix in front
-    of each, and run for a few steps: outputs and state of the others must agree. Skipped
-    when a hyperparameter is traced.
+    The transformation is built for small stacks, and again with one more matrix in
+    front of each, and run for a few steps: outputs and state of the others must agree.
+    Skipped when a hyperparameter is traced.
 
     Args:
         build: As in `on_matrices`.
@@ -115,7 +117,7 @@ def _stacks(layout: Layout, seed: int) -> dict[str, np.ndarray]:
 
 
 def _raw(x: Any) -> Any:
-    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
 
 

@@ -16,7 +16,7 @@ from optax_matrix.layout._dimension_numbers import (
 )
 from optax_matrix.layout._paths import map_named, named_leaves, path_name
 
-_VECTORS = re.compile(r"(^|/)(bias|scale|gain|gamma|beta|b)$|norm|(^|/)ln[_\d/]", re.I)
+_VECTORS = re.compile(r"(^|/)(bias|scale|gain|gamma|beta)$|norm|(^|/)ln[_\d/]", re.I)
 _EMBEDDINGS = re.compile(r"embed|(^|[/_])(wte|wpe|emb)([/_]|$)", re.I)
 _HEADS = re.compile(r"(^|/)(lm_head|head|logits(_dense)?|classifier)(/|$)", re.I)
 _ROUTERS = re.compile(r"router", re.I)
@@ -76,7 +76,9 @@ def _numbers_of_kernel(path: str, ndim: int) -> tuple[MatrixDimensionNumbers, st
     if ndim > 2 and _READ_HEADS.search(path):
         return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"
     if ndim > 2 and _WRITE_HEADS.search(path):
-        return MatrixDimensionNumbers((-3, -2), -1), "attention kernel (heads, dim, out)"
+        return MatrixDimensionNumbers(
+            (-3, -2), -1
+        ), "attention kernel (heads, dim, out)"
     reason = "kernel (in, out)" if ndim == 2 else "kernels (..., in, out), batch first"
     return MatrixDimensionNumbers(-2, -1), reason
 

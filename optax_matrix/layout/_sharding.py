@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.layout._paths import key_name
@@ -20,10 +21,10 @@ def explicit_spec(leaf: Any) -> tuple:
 class AsSharded:
     """The placement of ``placement=None``: parameters and state stay as they lie.
 
-    Under Explicit axes, where contractions and decompositions of sharded matrices raise,
-    the step runs with its axes made Auto and the types of its inputs given back to its
-    outputs. Otherwise the partitioner decides. State of the stacks' shape is born with
-    the sharding of its first leaf, as far as it can be seen.
+    Under Explicit axes, where contractions and decompositions of sharded matrices
+    raise, the step runs with its axes made Auto and the types of its inputs given back
+    to its outputs. Otherwise the partitioner decides. State of the stacks' shape is
+    born with the sharding of its first leaf, as far as it can be seen.
     """
 
     def init(self, layout: Any, leaves: Mapping[str, Any], make_state: Callable) -> Any:
@@ -34,7 +35,7 @@ class AsSharded:
         shardings = _state_shardings(layout, leaves, mesh, jax.eval_shape(make_state))
         if isinstance(mesh, jax.sharding.Mesh):
             return jax.jit(make_state, out_shardings=shardings)()
-        return jax.sharding.auto_axes(make_state, out_sharding=shardings)()
+        return _with_auto_axes(make_state, shardings)()
 
     def update(
         self,
@@ -51,8 +52,12 @@ class AsSharded:
             return step(updates, state, arrays)
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         shardings = jax.tree.map(of_type, (updates, state))
-        run = jax.sharding.auto_axes(step, out_sharding=shardings)
-        return run(updates, state, arrays)
+        return _with_auto_axes(step, shardings)(updates, state, arrays)
+
+
+def _with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
+    run: Any = jax.sharding.auto_axes  # Its stub hides that it takes `f` first.
+    return run(f, out_sharding=out_sharding)
 
 
 def _concrete_sharding(leaf: Any) -> NamedSharding | None:
@@ -83,13 +88,14 @@ def _state_shardings(layout: Any, leaves: Mapping[str, Any], mesh: Any, state: A
         names = (key_name(key) for key in keys)
         group = next((layout.groups[n] for n in names if n in layout.groups), None)
         if group is None or x.shape != group.shape:
-            return NamedSharding(mesh, PartitionSpec())
+            return NamedSharding(mesh, PartitionSpec(*[None] * len(x.shape)))
         member = group.members[0]
         leaf = leaves[member.path]
         concrete = _concrete_sharding(leaf)
         spec = tuple(concrete.spec) if concrete else explicit_spec(leaf)
         axes = layout.views[member.path].spec_of_piece(spec)
-        fits = [a if _divides(mesh, a, n) else None for a, n in zip(axes, x.shape)]
+        pairs = zip(axes, x.shape, strict=True)
+        fits = [a if _divides(mesh, a, n) else None for a, n in pairs]
         return NamedSharding(mesh, PartitionSpec(*fits))
 
     return jax.tree_util.tree_map_with_path(of_leaf, state)
