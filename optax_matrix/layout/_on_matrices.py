@@ -189,7 +189,7 @@ def _matrix_leaves(layout: Layout, tree: Any) -> dict[str, Any]:
 
 
 def _like(updates: Any, params: Any) -> dict[str, Any]:
-    """The leaves whose shapes and dtypes decide: parameters, where there are updates."""
+    """The leaves that decide on shapes and dtypes: parameters that have updates."""
     updates = named_leaves(updates)
     leaves = updates if params is None else named_leaves(params)
     return {path: leaf for path, leaf in leaves.items() if path in updates}

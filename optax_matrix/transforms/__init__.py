@@ -9,6 +9,7 @@ from optax_matrix.transforms._equilibrate import (
     EquilibrateWithEmaState,
     equilibrate_with_ema,
 )
+from optax_matrix.transforms._inject import inject_hyperparams
 from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
 from optax_matrix.transforms._numerics import row_rms
 from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
@@ -23,6 +24,7 @@ __all__ = [
     "equilibrate",
     "equilibrate_with_ema",
     "in_float32",
+    "inject_hyperparams",
     "limit_norm_growth",
     "match_rms",
     "orthogonalize",

@@ -18,9 +18,9 @@ def inject_hyperparams(
 
     Numbers and schedules become state, so that they can be read, changed between steps
     and scheduled. Arguments that `factory` does not annotate as numbers
-    (`ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints, strings, kernels,
-    rules and masks stay what they are. Hyperparameters are float32 whatever the dtype of
-    the parameters: optax rounds them to it, and 0.999 is 1.0 in bfloat16.
+    (`ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints, strings,
+    kernels, rules and masks stay what they are. Hyperparameters are float32 whatever
+    the dtype of the parameters: optax rounds them to it, and 0.999 is 1.0 in bfloat16.
 
     Args:
         factory: A recipe or block of this package or of optax.

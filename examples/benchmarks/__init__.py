@@ -1,0 +1,1 @@
+"""Measurements that the README quotes; each is a module to run."""
