@@ -155,7 +155,7 @@ def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
         z = (b * r + c * symmetric_dot(r, r)).astype(dtype)
         # `a I` is applied, not added to Z: that would round the entries of Z away.
         if q is None:
-            q = z + a * jnp.eye(z.shape[-1], dtype=dtype)
+            q = z + a * jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=dtype), z.shape)
         else:
             q = (a * q + symmetric_dot(q, z)).astype(dtype)
         if i + 1 < len(rows):

@@ -135,7 +135,7 @@ def polar_qdwh(
         h = _dot(u.mT, r)
         h = (h + h.mT) / 2
         top = jnp.linalg.norm(r, axis=(-2, -1), keepdims=True)
-        eye = jnp.eye(h.shape[-1], dtype=h.dtype)
+        eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
         u = (u + _dot(u, _qdwh(h - cut * top * eye))) / 2
     q = _dot(u, q.mT)
     return (q.mT if transposed else q).astype(x.dtype)

@@ -12,7 +12,7 @@ def work_dtype(dtype: DTypeLike) -> jnp.dtype:
         >>> work_dtype(jnp.bfloat16)
         dtype('float32')
     """
-    return jnp.promote_types(dtype, jnp.float32)
+    return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
 
 
 def unit_peak(

@@ -1,0 +1,251 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _matrices import (
+    gaussian,
+    matrix_with_singular_values,
+    near_singular,
+    orthonormal,
+    polar,
+    rank_one,
+    shapes,
+    strict,
+)
+
+from optax_matrix import linalg
+
+KERNELS = {
+    "newton_schulz": linalg.newton_schulz,
+    "gram_newton_schulz": linalg.gram_newton_schulz,
+}
+# Rounding of a few products of float32 matrices, amplified by the slopes of the
+# polynomials at zero (3.44 ** 5, about 500) for the smallest singular values.
+ROUNDING = 2e-4
+
+
+@functools.cache
+def jitted(name, **options):
+    return jax.jit(functools.partial(KERNELS[name], **options))
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    with strict():
+        yield functools.partial(run, request.param)
+
+
+def run(name, x, **options):
+    return np.asarray(jitted(name, **options)(x))
+
+
+def reference(x, table, steps):
+    """The iteration as published, in float64: X <- aX + (bA + cAA)X."""
+    x = np.asarray(x, np.float64)
+    x = x / np.linalg.norm(x, axis=(-2, -1), keepdims=True)
+    for i in range(steps):
+        a, b, c = table[min(i, len(table) - 1)]
+        gram = x @ np.swapaxes(x, -1, -2)
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [(name, "YOU") for name in shapes()]
+    + [("wide", "JORDAN"), ("wide", "POLAR_EXPRESS")],
+)
+def test_equals_the_float64_iteration(kernel, name, table):
+    x, table = shapes()[name], getattr(linalg, table)
+    ours = kernel(jnp.asarray(x, jnp.float32), coefficients=table)
+    np.testing.assert_allclose(ours, reference(x, table, 5), atol=ROUNDING)
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 96), (512, 520)], ids=["loop", "blocked"])
+def test_large_matrices_take_the_cpu_path_with_equal_result(shape):
+    x = gaussian(*shape)
+    ours = run("newton_schulz", jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(ours, reference(x, linalg.JORDAN, 5), atol=ROUNDING)
+
+
+def test_singular_values_follow_the_scalar_polynomial():
+    # Exact identity: the iteration maps U S V' to U p(...p(S)) V'.
+    s = np.array([1.0, 0.7, 0.2, 0.05, 0.01, 1e-3])
+    x = matrix_with_singular_values(s, 6, 9)
+    expected = s / np.linalg.norm(s)
+    for _ in range(5):
+        a, b, c = linalg.JORDAN[0]
+        expected = a * expected + b * expected**3 + c * expected**5
+    with jax.enable_x64(True):
+        q = run("newton_schulz", jnp.asarray(x), eps=0.0)
+    u, v = orthonormal(6, 6, 0), orthonormal(9, 6, 1)
+    np.testing.assert_allclose(u.T @ q @ v, np.diag(expected), atol=1e-12)
+
+
+def test_converging_table_gives_the_polar_factor(kernel):
+    x = near_singular(12, 20, smallest=1e-2)
+    table = linalg.polar_express(8)
+    q = kernel(jnp.asarray(x, jnp.float32), coefficients=table, steps=8)
+    np.testing.assert_allclose(q, polar(x), atol=1e-3)
+    np.testing.assert_allclose(q @ q.T, np.eye(12), atol=1e-3)
+    symmetric = q.T @ x
+    np.testing.assert_allclose(symmetric, symmetric.T, atol=1e-3)
+    assert np.linalg.eigvalsh((symmetric + symmetric.T) / 2).min() > -1e-3
+
+
+def test_rotation_equivariance(kernel):
+    x = gaussian(8, 20)
+    p, q = orthonormal(8, 8, 5), orthonormal(20, 20, 6)
+    turned = kernel(jnp.asarray(p @ x @ q, jnp.float32))
+    np.testing.assert_allclose(
+        turned, p @ kernel(jnp.asarray(x, jnp.float32)) @ q, atol=ROUNDING
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 7.0, 1e20])
+def test_scale_invariance(kernel, scale):
+    x = gaussian(8, 20)
+    np.testing.assert_allclose(
+        kernel(jnp.asarray(scale * x, jnp.float32)),
+        kernel(jnp.asarray(x, jnp.float32)),
+        atol=ROUNDING,
+    )
+
+
+def test_transpose_symmetry(kernel):
+    x = jnp.asarray(gaussian(8, 20), jnp.float32)
+    np.testing.assert_allclose(kernel(x.mT), kernel(x).T, atol=1e-6)
+
+
+def test_batched_equals_loop_and_vmap(kernel):
+    x = jnp.asarray(shapes()["batched"], jnp.float32)
+    batched = kernel(x)
+    loop = np.stack([np.stack([kernel(y) for y in row]) for row in x])
+    np.testing.assert_allclose(batched, loop, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.vmap(jitted("newton_schulz"), in_axes=1, out_axes=1)(x),
+        run("newton_schulz", x),
+        atol=1e-5,
+    )
+
+
+def test_hard_matrices_stay_finite_and_bounded(kernel):
+    zero = np.zeros((8, 20))
+    one_hot = np.eye(8, 20) * (np.arange(8) == 3)[:, None]
+    mixed = gaussian(8, 20) * np.geomspace(1e-20, 1e15, 8)[:, None]
+    x = np.stack([zero, rank_one(8, 20), one_hot, mixed, near_singular(8, 20, 1e-7)])
+    q = kernel(jnp.asarray(x, jnp.float32))
+    assert np.isfinite(q).all()
+    np.testing.assert_array_equal(q[0], 0)
+    assert np.linalg.norm(q, ord=2, axis=(-2, -1)).max() < 1.2
+
+
+def test_one_row_is_normalised(kernel):
+    x = gaussian(1, 8)
+    q = kernel(jnp.asarray(x, jnp.float32), coefficients=linalg.CUBIC, steps=8)
+    np.testing.assert_allclose(q, x / np.linalg.norm(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_dtype_is_kept_and_computed_in_float32(kernel, dtype):
+    x = jnp.asarray(gaussian(8, 20), dtype)
+    q = kernel(x)
+    assert q.dtype == dtype
+    exact = kernel(x.astype(jnp.float32))
+    np.testing.assert_array_equal(q, np.asarray(jnp.asarray(exact).astype(dtype)))
+
+
+def test_float64_keeps_its_precision(kernel):
+    x = gaussian(8, 20)
+    table = linalg.polar_express(12)
+    with jax.enable_x64(True):
+        q = kernel(jnp.asarray(x), coefficients=table, steps=12)
+    assert q.dtype == np.float64
+    np.testing.assert_allclose(q, polar(x), atol=1e-10)
+
+
+def test_zero_steps_only_normalise():
+    x = gaussian(8, 20)
+    q = run("newton_schulz", jnp.asarray(x, jnp.float32), steps=0)
+    np.testing.assert_allclose(q, x / np.linalg.norm(x), atol=1e-6)
+
+
+def test_restarts_outside_the_steps_are_ignored():
+    x = jnp.asarray(gaussian(8, 20), jnp.float32)
+    np.testing.assert_array_equal(
+        run("gram_newton_schulz", x, restarts=(0, 2, 2, 9)),
+        run("gram_newton_schulz", x, restarts=(2,)),
+    )
+
+
+def test_bad_coefficients_raise_before_any_array_exists(kernel):
+    with pytest.raises(ValueError, match="`coefficients` must be rows of three"):
+        kernel(jnp.ones((2, 2)), coefficients=((1.5, -0.5),))
+
+
+def test_runs_under_shard_map_without_communication(cpus):
+    mesh = jax.sharding.Mesh(np.array(cpus), ("d",))
+    spec = jax.P("d")
+    x = jnp.asarray(gaussian(8, 64, 64), jnp.float32)
+    f = jax.jit(
+        jax.shard_map(linalg.newton_schulz, mesh=mesh, in_specs=spec, out_specs=spec)
+    )
+    np.testing.assert_allclose(f(x), linalg.newton_schulz(x), atol=1e-5)
+    text = f.lower(x).compile().as_text()
+    assert not any(word in text for word in ("all-reduce", "all-gather", "all-to-all"))
+
+
+SPECTRA = {"inverse": 1 / np.arange(1, 513), "log": np.geomspace(1, 1e-4, 512)}
+RAW = np.array(linalg.polar_express(5, safety=1.0))
+TABLES = {
+    "jordan": linalg.JORDAN,
+    "you": linalg.YOU,
+    "polar_express": linalg.polar_express(5),
+    "contracted": tuple(map(tuple, (RAW / 1.05 ** np.array([1, 3, 5])).tolist())),
+}
+
+
+@functools.cache
+def large(spectrum):
+    if spectrum == "gaussian":
+        x = gaussian(512, 2048)
+        return jnp.asarray(x, jnp.float32), polar(x)
+    s = SPECTRA[spectrum]
+    x = matrix_with_singular_values(s, 512, 2048)
+    return jnp.asarray(x, jnp.float32), orthonormal(512, 512) @ orthonormal(
+        2048, 512, 1
+    ).T
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    ("spectrum", "name", "table", "expected"),
+    [
+        ("gaussian", "newton_schulz", "jordan", 0.146),
+        ("gaussian", "newton_schulz", "you", 0.017),
+        ("gaussian", "newton_schulz", "polar_express", 0.089),
+        ("inverse", "newton_schulz", "jordan", 0.178),
+        ("inverse", "newton_schulz", "you", 0.137),
+        ("inverse", "gram_newton_schulz", "contracted", 0.086),
+        ("log", "newton_schulz", "you", 0.593),
+        ("log", "gram_newton_schulz", "contracted", 0.551),
+    ],
+)
+def test_accuracy_known_from_earlier_measurements(spectrum, name, table, expected):
+    x, exact = large(spectrum)
+    q = run(name, x, coefficients=TABLES[table])
+    error = np.linalg.norm(q - exact) / np.sqrt(512)
+    assert error == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(("table", "expected"), [("jordan", 0.128), ("you", 0.024)])
+def test_standard_form_is_as_accurate_in_bfloat16(table, expected):
+    x, exact = large("gaussian")
+    options = {"coefficients": TABLES[table], "compute_dtype": jnp.bfloat16}
+    error = np.linalg.norm(run("newton_schulz", x, **options) - exact) / np.sqrt(512)
+    # XLA may keep more than bfloat16 between operations: never worse, up to a fifth
+    # nearer to the float32 figures.
+    assert 0.6 * expected < error < 1.2 * expected

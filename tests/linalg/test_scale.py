@@ -1,0 +1,45 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _matrices import gaussian, strict
+
+from optax_matrix.linalg._scale import unit_peak, work_dtype
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32")],
+)
+def test_work_dtype_is_at_least_float32(given, expected):
+    assert work_dtype(jnp.dtype(given)) == jnp.dtype(expected)
+
+
+def test_work_dtype_keeps_float64():
+    with jax.enable_x64(True):
+        assert work_dtype(jnp.float64) == jnp.float64
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e30])
+def test_unit_peak_is_exact_up_to_rounding(scale):
+    x = jnp.asarray(gaussian(2, 4, 5) * scale, jnp.float32)
+    with strict():
+        y, peak = unit_peak(x)
+    # XLA divides by multiplying with a reciprocal: one unit in the last place.
+    np.testing.assert_allclose(jnp.max(jnp.abs(y), axis=(-2, -1)), 1.0, rtol=2e-7)
+    np.testing.assert_allclose(y * peak, x, rtol=2e-7)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-40], ids=["zero", "subnormal"])
+def test_unit_peak_leaves_nothing_alone(value):
+    y, peak = unit_peak(jnp.full((3, 2), value, jnp.float32))
+    np.testing.assert_allclose(y, value, atol=1e-38)
+    np.testing.assert_array_equal(peak, 1.0)
+
+
+def test_unit_peak_shows_nan_and_infinity():
+    x = jnp.array([[[1.0, jnp.nan]], [[1.0, jnp.inf]], [[1.0, 2.0]]])
+    y, _ = unit_peak(x)
+    assert np.isnan(y[0]).any()
+    assert np.isnan(y[1]).any()
+    np.testing.assert_array_equal(y[2], [[0.5, 1.0]])
