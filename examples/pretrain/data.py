@@ -1,0 +1,37 @@
+"""The text that `--data` names, as shuffled batches of tokens.
+
+A training batch has the shape `(accumulate, batch / accumulate, context + 1)`: one
+micro-batch after the other, each window with the token that follows it. The order is
+a function of the seed, and the iterator's `get_state()` is small and goes to JSON.
+"""
+
+import pathlib
+
+from examples.pretrain import streaming
+from examples.pretrain.texts import from_texts, read_text
+from examples.pretrain.windows import Data, Windows
+
+BOOKS = pathlib.Path(__file__).parents[1] / "data"
+
+
+def open_data(name: str, windows: Windows, tokenizer: str | None = None) -> Data:
+    """The data that `--data` and `--tokenizer` name.
+
+    Args:
+        name: `books`, `c4`, or the path of a text file (`.gz` allowed).
+        windows: How to cut it.
+        tokenizer: Name or file of a Hugging Face tokenizer; bytes if None. `c4`
+            has a default of its own.
+
+    Returns:
+        The batches and the validation set.
+    """
+    if name == "c4":
+        return streaming.c4(windows, tokenizer)
+    paths = sorted(BOOKS.glob("*.txt.gz")) if name == "books" else [pathlib.Path(name)]
+    texts = [read_text(path) for path in paths]
+    if tokenizer is None:
+        return from_texts(texts, windows)
+    encoding = streaming.load_tokenizer(tokenizer)
+    encode = lambda text: encoding.encode(text.decode("utf-8", "replace"))
+    return from_texts(texts, windows, encode=encode, vocab=encoding.vocab)

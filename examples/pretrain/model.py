@@ -1,0 +1,189 @@
+"""LLaMA in Flax NNX: RMSNorm, RoPE, SwiGLU, grouped-query attention, untied head.
+
+Weights are float32 and named `embed/embedding`, `layers/<i>/attn/{q,k,v,o}/kernel`,
+`layers/<i>/mlp/{gate,up,down}/kernel`, `layers/<i>/{attn_norm,mlp_norm}/scale`,
+`norm/scale` and `lm_head/kernel`; kernels are `(in, out)`. Scanned layers have no
+`<i>`: each weight holds all layers on a leading axis. Every weight says what its axes
+are in its `out_sharding`; the names are metadata only and need no mesh.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from examples.pretrain.config import ModelConfig
+
+
+def _weight(rngs: nnx.Rngs, shape, axes, scale):
+    """A float32 weight drawn from a normal; `scale=None` gives ones."""
+    if scale is None:
+        value = jnp.ones(shape, jnp.float32)
+    else:
+        value = scale * jax.random.normal(rngs.params(), shape, jnp.float32)
+    return nnx.Param(value, out_sharding=axes, eager_sharding=False)
+
+
+class Linear(nnx.Module):
+    """`x @ kernel` in the compute dtype."""
+
+    def __init__(self, shape, axes, scale, dtype, rngs):
+        self.dtype = dtype
+        self.kernel = _weight(rngs, shape, axes, scale)
+
+    def __call__(self, x):
+        # One flat batch of tokens: XLA's CPU backend is a third slower without.
+        tokens = x.astype(self.dtype).reshape(-1, x.shape[-1])
+        y = tokens @ self.kernel[...].astype(self.dtype)
+        return y.reshape(*x.shape[:-1], -1)
+
+
+class Embed(nnx.Module):
+    """Rows of a table."""
+
+    def __init__(self, config: ModelConfig, rngs):
+        self.dtype = config.dtype
+        shape, axes = (config.vocab, config.embed), ("vocab", "embed")
+        self.embedding = _weight(rngs, shape, axes, config.init_scale)
+
+    def __call__(self, tokens):
+        return self.embedding[...].astype(self.dtype)[tokens]
+
+
+class RMSNorm(nnx.Module):
+    """Root mean square normalisation, computed in float32."""
+
+    def __init__(self, config: ModelConfig, rngs):
+        self.eps = config.norm_eps
+        self.scale = _weight(rngs, (config.embed,), ("embed",), None)
+
+    def __call__(self, x):
+        y = x.astype(jnp.float32)
+        y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.eps)
+        return (y * self.scale[...]).astype(x.dtype)
+
+
+def rotate_by_position(x, base, offset=0):
+    """Rotary position embedding of `(batch, time, heads, head_dim)`.
+
+    Component `i` of the first half and component `i` of the second make a plane,
+    which position `t` turns by the angle `t * base**(-2 i / head_dim)`.
+    """
+    half = x.shape[-1] // 2
+    frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    position = offset + jnp.arange(x.shape[1], dtype=jnp.float32)
+    angle = (position[:, None] * frequency)[:, None, :]
+    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Causal attention in which several query heads share a key and value head."""
+
+    def __init__(self, config: ModelConfig, rngs):
+        c, d, width = config, config.embed, config.head_dim
+        self.head_dim, self.rope_base = width, c.rope_base
+
+        def reader(heads, name):
+            shape, axes = (d, heads * width), ("embed", name)
+            return Linear(shape, axes, c.init_scale, c.dtype, rngs)
+
+        self.q = reader(c.heads, "heads")
+        self.k = reader(c.kv_heads, "kv_heads")
+        self.v = reader(c.kv_heads, "kv_heads")
+        shape, axes = (c.heads * width, d), ("heads", "embed")
+        self.o = Linear(shape, axes, _residual_scale(c), c.dtype, rngs)
+
+    def __call__(self, x):
+        split = lambda y: y.reshape(*y.shape[:-1], -1, self.head_dim)
+        q = rotate_by_position(split(self.q(x)), self.rope_base)
+        k = rotate_by_position(split(self.k(x)), self.rope_base)
+        y = jax.nn.dot_product_attention(q, k, split(self.v(x)), is_causal=True)
+        return self.o(y.reshape(*y.shape[:-2], -1))
+
+
+class MLP(nnx.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: ModelConfig, rngs):
+        c = config
+        read = ((c.embed, c.mlp), ("embed", "mlp"), c.init_scale, c.dtype)
+        write = ((c.mlp, c.embed), ("mlp", "embed"), _residual_scale(c), c.dtype)
+        self.gate = Linear(*read, rngs)
+        self.up = Linear(*read, rngs)
+        self.down = Linear(*write, rngs)
+
+    def __call__(self, x):
+        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+
+
+def _residual_scale(config: ModelConfig) -> float:
+    depth = 2 * config.layers if config.scaled_residual else 1
+    return config.init_scale / math.sqrt(depth)
+
+
+class Block(nnx.Module):
+    """One layer: both halves read the normalised stream and add to it."""
+
+    def __init__(self, config: ModelConfig, rngs):
+        self.attn_norm = RMSNorm(config, rngs)
+        self.attn = Attention(config, rngs)
+        self.mlp_norm = RMSNorm(config, rngs)
+        self.mlp = MLP(config, rngs)
+
+    def __call__(self, x):
+        x = x + self.attn(self.attn_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+def _stacked(config: ModelConfig, keys):
+    """All blocks in one, each weight with the layers on its leading axis."""
+
+    @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layers"})
+    def build(key):
+        return Block(config, nnx.Rngs(params=key))
+
+    return build(keys)
+
+
+class Llama(nnx.Module):
+    """Tokens `(batch, time)` to float32 logits `(batch, time, vocab)`.
+
+    The same seed gives the same weights whether the layers are scanned or not.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.embed = Embed(config, rngs)
+        keys = jax.random.split(rngs.params(), config.layers)
+        if config.scan:
+            self.layers = _stacked(config, keys)
+        else:
+            blocks = [Block(config, nnx.Rngs(params=key)) for key in keys]
+            self.layers = nnx.List(blocks)
+        self.norm = RMSNorm(config, rngs)
+        shape, axes = (config.embed, config.vocab), ("embed", "vocab")
+        self.lm_head = Linear(shape, axes, config.init_scale, config.dtype, rngs)
+
+    def __call__(self, tokens):
+        x = self.norm(self._run_layers(self.embed(tokens)))
+        return self.lm_head(x).astype(jnp.float32)
+
+    def _run_layers(self, x):
+        scan = self.config.scan
+        layers = [self.layers] if scan else list(self.layers)
+        graph = nnx.graphdef(layers[0])
+        states = [nnx.state(layer) for layer in layers]
+
+        def apply(x, state):
+            return nnx.merge(graph, state)(x), None
+
+        if self.config.remat:
+            apply = jax.checkpoint(apply)
+        if scan:
+            return jax.lax.scan(apply, x, states[0])[0]
+        for state in states:
+            x, _ = apply(x, state)
+        return x

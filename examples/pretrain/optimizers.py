@@ -1,0 +1,74 @@
+"""The optimizers by name: one line each, a learning rate or schedule in.
+
+The same AdamW moves embeddings, head and norms under every one of them, and every
+update of a matrix has a root mean square of about 0.2, which is AdamW's: so AdamW's
+learning rate serves all of them (ARO, Sec. 4.4).
+"""
+
+from collections.abc import Callable
+
+import optax
+
+import optax_matrix as om
+from examples.pretrain.errors import UserError
+
+Build = Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]
+
+BETAS = {"b1": 0.9, "b2": 0.95}
+WEIGHT_DECAY = 0.1
+DECAY = {"weight_decay": WEIGHT_DECAY}
+
+
+def adamw(lr):
+    """AdamW as the comparison has it everywhere."""
+    return optax.adamw(lr, **BETAS, weight_decay=WEIGHT_DECAY)
+
+
+def matched(direction: optax.GradientTransformation) -> Build:
+    """A method whose own update size is another one, brought to AdamW's.
+
+    Args:
+        direction: Transformation of a whole tree that changes the matrices.
+
+    Returns:
+        Learning rate to optimizer.
+    """
+
+    def build(lr):
+        matrix = optax.chain(
+            direction,
+            om.on_matrices(om.match_rms(0.2)),
+            optax.add_decayed_weights(WEIGHT_DECAY),
+            optax.scale_by_learning_rate(lr),
+        )
+        parts = {"matrix": matrix, "other": adamw(lr)}
+        return optax.partition(parts, om.layout.label_params())
+
+    return build
+
+
+OPTIMIZERS: dict[str, Build] = {
+    "adamw": adamw,
+    "muon": lambda lr: om.muon(lr, scaling="max", **DECAY),
+    "muoneq": lambda lr: om.muoneq(lr, **DECAY),
+    "muon_plus": matched(om.scale_by_muon_plus()),
+    "adamuon": lambda lr: om.adamuon(lr, **DECAY),
+    "normuon": lambda lr: om.normuon(lr, **DECAY),
+    "swan": lambda lr: om.swan(lr, other=adamw(lr), **DECAY),
+    "sinkgd": lambda lr: om.sinkgd(lr, other=adamw(lr), **DECAY),
+    "racs": matched(om.scale_by_racs()),
+    "mars_adamw": lambda lr: om.mars_adamw(lr, **DECAY),
+}
+
+
+def find(name: str) -> Build:
+    """The optimizer of that name.
+
+    Raises:
+        UserError: If there is none; the message lists the names.
+    """
+    if name not in OPTIMIZERS:
+        raise UserError(
+            f"There is no optimizer {name!r}; choose from {', '.join(OPTIMIZERS)}."
+        )
+    return OPTIMIZERS[name]

@@ -1,0 +1,64 @@
+"""The progress bar: loss, tokens a second, time left."""
+
+import contextlib
+import time
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class Bar:
+    """A progress bar over the steps of one run.
+
+    Args:
+        progress: The rich display.
+        name: What is printed in front.
+        steps: Length of the run.
+        done: Steps done before.
+        tokens: Tokens in a step.
+    """
+
+    def __init__(self, progress, name: str, steps: int, done: int, tokens: int):
+        self._progress, self._tokens, self._done = progress, tokens, done
+        self._task = progress.add_task(
+            name, total=steps, completed=done, loss="-", speed="-"
+        )
+        self._since, self._from = time.perf_counter(), done
+
+    def show(self, step: int, loss: float) -> float:
+        """Moves to a step.
+
+        Returns:
+            Tokens a second since the last call.
+        """
+        now = time.perf_counter()
+        speed = self._tokens * (step - self._from) / max(now - self._since, 1e-9)
+        self._since, self._from = now, step
+        self._progress.update(
+            self._task, completed=step, loss=f"{loss:.3f}", speed=f"{speed:,.0f}"
+        )
+        return speed
+
+
+@contextlib.contextmanager
+def display(console: Console | None = None):
+    """A rich display for bars; one bar after the other stays on the screen."""
+    columns = (
+        TextColumn("{task.description:<22}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("{task.fields[speed]} tokens/s"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield progress

@@ -1,0 +1,104 @@
+"""The table on the screen, and what it does and does not say."""
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.pretrain.compare import Comparison
+from examples.pretrain.protocol import REFERENCE, Row
+
+
+def table(rows: list[Row]) -> Table:
+    """The comparison, best validation loss first."""
+    view = Table(title="Validation loss under the same data, weights and schedule")
+    view.add_column("optimizer")
+    for name in (
+        "learning rate",
+        "rates x seeds",
+        "validation loss",
+        "steps to AdamW's loss",
+        "speedup",
+        "ms per step",
+        "optimizer state",
+    ):
+        view.add_column(name, justify="right")
+    for row in rows:
+        bold = "bold" if row.optimizer == REFERENCE else None
+        view.add_row(*_cells(row), style=bold)
+    return view
+
+
+def _cells(row):
+    reached, speedup = "not reached", "-"
+    if row.reached is not None:
+        reached, speedup = f"{row.reached:g}", f"{row.speedup:.2f}x"
+    return (
+        row.optimizer,
+        f"{row.learning_rate:g}",
+        f"{row.tried} x {row.seeds}",
+        _loss(row),
+        reached,
+        speedup,
+        f"{row.milliseconds:.1f}",
+        size(row.state_bytes),
+    )
+
+
+def _loss(row):
+    if not math.isfinite(row.loss):
+        return "diverged"
+    if row.seeds == 1:
+        return f"{row.loss:.4f}"
+    return f"{row.loss:.4f} ({row.spread[0]:.4f}-{row.spread[1]:.4f})"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def notes(plan: Comparison, rows: list[Row]) -> list[str]:
+    """How the numbers came about, for under the table."""
+    adamw = next(row for row in rows if row.optimizer == REFERENCE)
+    rates = ", ".join(f"{rate:g}" for rate in plan.learning_rates)
+    seeds = f"{plan.seeds} seed" + "s" * (plan.seeds > 1)
+    return [
+        f"Every run: {plan.steps} steps of {plan.batch} x {plan.model.context} tokens "
+        f"({plan.steps * plan.tokens / 1e6:.2f}M in all), {seeds}, warm-up over 10%, "
+        f"cosine to 10%, global norm clipped at 1; embeddings, head and norms by the "
+        f"same AdamW throughout.",
+        _about_rates(plan, adamw, rates),
+        f"Steps to AdamW's loss: the first evaluated step (one in {plan.eval_every}) "
+        f"with a validation loss at or below AdamW's at the end of its run"
+        + (", median over seeds." if plan.seeds > 1 else ".")
+        + " Nothing is extrapolated.",
+        "ms per step: median, compilation left out, on this machine at this size; the "
+        "smaller the model and batch, the larger the optimizer's share.",
+        "A short run favours some methods and hurts others (ARO, for one, starts "
+        "behind AdamW), and one seed is no error bar: read it as a demonstration, not "
+        "as a ranking.",
+    ]
+
+
+def _about_rates(plan, adamw, rates):
+    best, tried = adamw.learning_rate, plan.learning_rates
+    if plan.sweep == "all":
+        return f"Learning rates: every method was run at {rates}; its best is shown."
+    line = f"Learning rates: AdamW was run at {rates}; the others at AdamW's best, "
+    line += f"{best:g}, only (updates matched to AdamW's root mean square, 0.2)."
+    if len(tried) > 1 and best in (min(tried), max(tried)):
+        line += " The best is at the edge of the sweep: widen --learning-rates."
+    return line
+
+
+def show(plan: Comparison, rows: list[Row], console: Console) -> None:
+    """Prints the table and the notes."""
+    console.print()
+    console.print(table(rows))
+    for line in notes(plan, rows):
+        console.print(f"- {line}", highlight=False)

@@ -1,0 +1,144 @@
+"""One update of the weights, compiled once for every learning rate and seed."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from examples.pretrain.config import ModelConfig
+from examples.pretrain.model import Llama
+from examples.pretrain.optimizers import Build
+
+CLIP = 1.0
+WARM_UP = 0.1
+FINAL = 0.1
+
+
+class TrainState(NamedTuple):
+    """What a checkpoint must hold: weights and optimizer state."""
+
+    params: Any
+    opt_state: Any
+
+
+def learning_rate(peak, steps: int) -> optax.Schedule:
+    """Linear warm-up over a tenth of the steps, then a cosine to a tenth."""
+    warm_up = max(int(WARM_UP * steps), 1)
+    shape = optax.warmup_cosine_decay_schedule(
+        0.0, 1.0, warm_up, max(steps, warm_up + 1), FINAL
+    )
+    return lambda count: peak * shape(count)
+
+
+def cross_entropy(model, windows):
+    """Mean loss of predicting each token of `(batch, context + 1)`."""
+    tokens = windows.astype(jnp.int32)
+    logits = model(tokens[:, :-1])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def initial_weights(config: ModelConfig, seed) -> nnx.State:
+    """The weights of a fresh model; compiled once per model."""
+    rngs = nnx.Rngs(jax.random.key(seed))
+    return nnx.state(Llama(config, rngs=rngs), nnx.Param)
+
+
+def model_graph(config: ModelConfig) -> nnx.GraphDef:
+    """The model without its weights."""
+    model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+    return nnx.graphdef(model)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def loss_and_gradient(config: ModelConfig, params, windows):
+    """Loss and gradient of one micro-batch; compiled once per model."""
+    graph = model_graph(config)
+    loss = lambda params: cross_entropy(nnx.merge(graph, params), windows)
+    return jax.value_and_grad(loss)(params)
+
+
+class Trainer:
+    """One model under one optimizer.
+
+    The peak learning rate is an argument, so that a sweep compiles once; and the
+    gradient is compiled apart from the optimizer, so that a comparison compiles it
+    once.
+
+    Args:
+        config: The model.
+        build: Learning rate (here a schedule) to optimizer.
+        steps: Length of the schedule.
+        accumulate: Micro-batches in an update.
+    """
+
+    def __init__(self, config: ModelConfig, build: Build, steps: int, accumulate: int):
+        self._config, self._build, self._steps = config, build, steps
+        self._accumulate = accumulate
+
+    def _optimizer(self, peak):
+        tx = optax.chain(
+            optax.clip_by_global_norm(CLIP),
+            self._build(learning_rate(peak, self._steps)),
+        )
+        if self._accumulate == 1:
+            return tx
+        return optax.MultiSteps(tx, self._accumulate).gradient_transformation()
+
+    def init(self, seed: int) -> TrainState:
+        """Fresh weights, the same under every optimizer, and its state."""
+        params = initial_weights(self._config, seed)
+        return TrainState(params, self._init(params))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _init(self, params):
+        return self._optimizer(0.0).init(params)
+
+    def update(self, state: TrainState, batch, peak):
+        """One update from `(accumulate, micro_batch, context + 1)` tokens.
+
+        Args:
+            state: Weights and optimizer state; used up.
+            batch: The micro-batches.
+            peak: Peak of the learning rate's schedule.
+
+        Returns:
+            The new state, and the mean loss before the update.
+        """
+        losses = []
+        for windows in batch:
+            loss, gradient = loss_and_gradient(self._config, state.params, windows)
+            state = self._apply(state, gradient, peak)
+            losses.append(loss)
+        return state, sum(losses) / len(losses)
+
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+    def _apply(self, state, gradient, peak):
+        tx = self._optimizer(peak)
+        updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mean_loss(config, params, batches):
+    graph = model_graph(config)
+    loss = lambda windows: cross_entropy(nnx.merge(graph, params), windows)
+    return jax.lax.map(loss, batches).mean()
+
+
+def evaluate(config: ModelConfig, params, batches) -> float:
+    """Mean loss on `(batches, micro_batch, context + 1)` tokens.
+
+    Compiled once per model, whatever the optimizer.
+    """
+    return float(_mean_loss(config, params, batches))
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of all arrays of a tree, also of an abstract one."""
+    leaves = jax.tree.leaves(state)
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)

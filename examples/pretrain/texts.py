@@ -1,0 +1,116 @@
+"""Texts that fit in memory: read, split, cut into windows, shuffled by Grain."""
+
+import gzip
+import pathlib
+from collections.abc import Callable, Sequence
+
+import grain
+import numpy as np
+
+from examples.pretrain.errors import UserError
+from examples.pretrain.windows import Data, Windows
+
+VALIDATION_SHARE = 0.1
+
+
+class TokenWindows:
+    """Windows of `context + 1` tokens laid side by side over several texts."""
+
+    def __init__(self, texts: Sequence[np.ndarray], context: int):
+        self._texts, self._context = texts, context
+        counts = [max(0, (len(text) - 1) // context) for text in texts]
+        self._ends = np.cumsum(counts)
+
+    def __len__(self):
+        return int(self._ends[-1])
+
+    def __getitem__(self, index):
+        which = int(np.searchsorted(self._ends, index, side="right"))
+        start = int(index - (self._ends[which - 1] if which else 0)) * self._context
+        return self._texts[which][start : start + self._context + 1]
+
+
+def read_text(path: pathlib.Path) -> bytes:
+    """The bytes of a text file, decompressed if it ends in `.gz`."""
+    try:
+        if path.suffix == ".gz":
+            return gzip.decompress(path.read_bytes())
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no file {path}; give --data a text file, `books` or `c4`."
+        ) from None
+    except (OSError, EOFError) as error:
+        message = f"Cannot read {path} ({error}); give --data a text file."
+        raise UserError(message) from None
+
+
+def as_bytes(text: bytes) -> np.ndarray:
+    """One token per byte."""
+    return np.frombuffer(text, np.uint8)
+
+
+def split(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first nine tenths for training, the rest for validation."""
+    border = len(tokens) - int(len(tokens) * VALIDATION_SHARE)
+    return tokens[:border], tokens[border:]
+
+
+def from_texts(
+    texts: Sequence[bytes],
+    windows: Windows,
+    *,
+    encode: Callable[[bytes], np.ndarray] = as_bytes,
+    vocab: int = 256,
+) -> Data:
+    """Batches of texts that fit in memory.
+
+    Args:
+        texts: Raw texts; each is split into training and validation on its own.
+        windows: How to cut them.
+        encode: Text to tokens.
+        vocab: Number of tokens that `encode` knows.
+
+    Returns:
+        The batches and the validation set.
+
+    Raises:
+        UserError: If the text is too short for one batch of either kind.
+    """
+    parts = [split(encode(text)) for text in texts]
+    train = TokenWindows([part[0] for part in parts], windows.context)
+    held_out = TokenWindows([part[1] for part in parts], windows.context)
+    _check_length(train, held_out, windows)
+    dataset = (
+        grain.MapDataset.source(train)
+        .seed(windows.seed)
+        .shuffle()
+        .repeat()
+        .batch(windows.micro_batch, drop_remainder=True)
+        .batch(windows.accumulate, drop_remainder=True)
+    )
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+    return Data(dataset.to_iter_dataset(options), _spread(held_out, windows), vocab)
+
+
+def _check_length(train, held_out, windows):
+    if len(train) >= windows.batch and len(held_out) >= windows.micro_batch:
+        return
+    need = max(
+        windows.batch / (1 - VALIDATION_SHARE), windows.micro_batch / VALIDATION_SHARE
+    )
+    raise UserError(
+        f"The text is too short: {len(train)} training and {len(held_out)} validation "
+        f"windows of {windows.context} tokens for a batch of {windows.batch}; give "
+        f"some {int(need + 2) * windows.context:,} tokens or more, or a smaller "
+        f"--batch or --context."
+    )
+
+
+def _spread(held_out, windows):
+    """Evenly spaced validation windows, in whole micro-batches."""
+    count = min(windows.validation, len(held_out))
+    count = max(count // windows.micro_batch, 1) * windows.micro_batch
+    index = np.linspace(0, len(held_out) - 1, count).astype(int)
+    rows = np.stack([held_out[i] for i in index])
+    return rows.reshape(-1, windows.micro_batch, windows.context + 1)

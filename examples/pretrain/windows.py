@@ -1,0 +1,53 @@
+"""What a batch is: the shape of the windows, and a source of them."""
+
+import dataclasses
+
+import grain
+import numpy as np
+
+from examples.pretrain.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """How the text is cut into batches.
+
+    Attributes:
+        context: Tokens that one window predicts.
+        batch: Windows in one update of the weights.
+        accumulate: Micro-batches that share one update.
+        validation: Windows on which every run is evaluated.
+        seed: Seed of the order.
+    """
+
+    context: int
+    batch: int
+    accumulate: int = 1
+    validation: int = 64
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.batch % self.accumulate:
+            raise UserError(
+                f"--batch {self.batch} does not divide into --accumulate "
+                f"{self.accumulate} micro-batches; choose a multiple of it."
+            )
+
+    @property
+    def micro_batch(self) -> int:
+        return self.batch // self.accumulate
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Training batches without end, and a fixed validation set.
+
+    Attributes:
+        train: Dataset of batches `(accumulate, batch / accumulate, context + 1)`.
+        validation: Tokens `(batches, micro_batch, context + 1)`.
+        vocab: Number of tokens of the encoding.
+    """
+
+    train: grain.IterDataset
+    validation: np.ndarray
+    vocab: int
