@@ -80,14 +80,6 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def without_probe(monkeypatch):
-    # `init` tries out that matrices do not influence one another, at the price of two
-    # more compilations; the contract tests keep it on.
-    target = "optax_matrix.layout._on_matrices.refuse_coupling"
-    monkeypatch.setattr(target, lambda *_: None)
-
-
 def assert_follows(case):
     name, arguments, step, (b2, weight_decay, other_lr) = case
     tx = getattr(recipes, name)(
