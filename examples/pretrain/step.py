@@ -116,7 +116,7 @@ class Trainer:
             losses.append(loss)
         return state, sum(losses) / len(losses)
 
-    @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
     def _apply(self, state, gradient, peak):
         tx = self._optimizer(peak)
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
