@@ -29,7 +29,9 @@ def muon_state_from_optax(
 
     Args:
         optax_state: State of `optax.contrib.muon`, alone or inside `optax.chain`.
-        tx: The `muon` that is to continue, with the default ``other``.
+        tx: The `muon` that is to continue, with an ``other`` that holds one Adam. (The
+            default decays ``nu`` with 0.95; optax's has 0.999 and Nesterov, which
+            ``other=optax.adamw(rate, 0.9, 0.999, nesterov=True)`` keeps.)
         params: The parameters, for which both optimizers have the same leaves as
             matrices: optax's default takes every 2-D leaf, embeddings and head
             included, ours leaves those to AdamW.
@@ -84,6 +86,6 @@ def _find(state: Any, kind: type) -> Any:
     if len(found) != 1:
         raise ValueError(
             f"`optax_state` must hold one {kind.__name__}, got {len(found)}; pass the "
-            "state of optax.contrib.muon, and a `tx` whose `other` is the default."
+            "state of optax.contrib.muon, and a `tx` whose `other` holds one Adam."
         )
     return found[0]

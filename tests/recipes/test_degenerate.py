@@ -1,0 +1,133 @@
+"""Gradients that break naive code, and arguments that make no sense."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax.contrib import MuonDimensionNumbers
+
+from optax_matrix import recipes
+
+SCALINGS = {
+    name: getattr(recipes, name)
+    for name in recipes.__all__
+    if name.startswith("scale_by_")
+}
+NUMBERS = {"stack": MuonDimensionNumbers(-2, -1), "row": MuonDimensionNumbers(-2, -1)}
+
+
+def hard_gradients():
+    """Six matrices of the stack are hard in six ways; the last one is normal."""
+    rng = np.random.default_rng(0)
+    stack = rng.standard_normal((7, 4, 6)).astype(np.float32)
+    stack[0] = 0
+    stack[1] = np.outer(stack[1, :, 0], stack[1, 0])
+    stack[2] *= np.float32(1e-20)
+    stack[3] *= np.float32(1e20)
+    stack[4, 1] = 0
+    stack[5] = np.eye(4, 6)
+    row = rng.standard_normal((5, 1)).astype(np.float32)  # one output
+    return {"stack": stack, "row": row}
+
+
+@pytest.fixture(scope="module", params=SCALINGS)
+def trajectory(request):
+    tx = SCALINGS[request.param](dimension_numbers=NUMBERS)
+    rng = np.random.default_rng(1)
+    hard = hard_gradients()
+    normal = jax.tree.map(
+        lambda g: rng.standard_normal((3, *g.shape)).astype(np.float32), hard
+    )
+    # normal, hard, normal, normal
+    grads = jax.tree.map(
+        lambda n, g: np.concatenate([n[:1], g[None], n[1:]]), normal, hard
+    )
+
+    @jax.jit
+    def scan(grads):
+        def body(state, g):
+            updates, state = tx.update(g, state)
+            return state, (updates, state)
+
+        start = tx.init(jax.tree.map(lambda g: jnp.zeros_like(g[0]), grads))
+        return jax.lax.scan(body, start, grads)[1]
+
+    return jax.tree.map(np.asarray, scan(grads))
+
+
+def test_updates_are_finite(trajectory):
+    updates, _ = trajectory
+    assert all(np.isfinite(u).all() for u in jax.tree.leaves(updates))
+
+
+def test_state_is_finite(trajectory):
+    _, state = trajectory
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+def test_state_is_live(trajectory):
+    # The normal gradients after the hard one still give an update, to every matrix.
+    updates, _ = trajectory
+    for u in jax.tree.leaves(updates):
+        assert (np.abs(u[2:]).max(axis=(-2, -1)) > 0).all()
+
+
+def test_a_zero_first_gradient_gives_zero():
+    for name in ("scale_by_muoneq", "scale_by_adamuon", "scale_by_normuon"):
+        tx = SCALINGS[name]()
+        zero = {"kernel": jnp.zeros((3, 4))}
+        updates, _ = tx.update(zero, tx.init(zero))
+        np.testing.assert_array_equal(updates["kernel"], 0)
+
+
+WRONG = [
+    (recipes.muon, {"b1": 1.0}, r"`b1` must be in \[0, 1\), got 1.0"),
+    (recipes.muon, {"scaling": "fan"}, "`scaling` must be one of 'out/in'"),
+    (recipes.muon, {"polar": "svd"}, "`polar` must be a function"),
+    (recipes.muon, {"weight_decay": -0.1}, "`weight_decay` must not be negative"),
+    (recipes.muon, {"other": 1e-3}, "`other` must be a gradient transformation"),
+    (recipes.muoneq, {"mode": "left"}, "`mode` must be one of 'row', 'col'"),
+    (recipes.muoneq, {"eps": -1.0}, "`eps` must not be negative"),
+    (recipes.muon_plus, {"mode": "none"}, "`mode` must be one of"),
+    (recipes.adamuon, {"variant": "new"}, "`variant` must be one of 'sign'"),
+    (recipes.adamuon, {"b2": 1.5}, "`b2` must be in"),
+    (recipes.normuon, {"scaling": "max"}, "`scaling` must be one of 'rms'"),
+    (recipes.swan, {"polar": None}, "`polar` must be a function"),
+    (recipes.sinkgd, {"rounds": 0}, "`rounds` must be a positive int, got 0"),
+    (recipes.sinkgd, {"scheme": "both"}, "`scheme` must be one of"),
+    (recipes.racs, {"beta": -0.1}, "`beta` must be in"),
+    (recipes.racs, {"limiter": 0.0}, "`limiter` must be positive"),
+    (recipes.racs, {"rounds": 2.0}, "`rounds` must be a positive int"),
+    (recipes.mars_adamw, {"gamma": -1.0}, "`gamma` must not be negative"),
+    (recipes.mars_adamw, {"max_norm": 0.0}, "`max_norm` must be positive"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "arguments", "message"), WRONG)
+def test_wrong_arguments_are_named_in_the_factory(recipe, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(1e-3, **arguments)
+
+
+def test_numbers_may_be_traced():
+    params = {"kernel": jnp.eye(3, 4)}
+
+    @jax.jit
+    def first_update(learning_rate, b1, weight_decay):
+        tx = recipes.muon(learning_rate, b1=b1, weight_decay=weight_decay)
+        return tx.update(params, tx.init(params), params)[0]
+
+    tx = recipes.muon(0.1, b1=0.9, weight_decay=0.2)
+    expected, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(
+        first_update(0.1, 0.9, 0.2)["kernel"], expected["kernel"], rtol=1e-6
+    )
+
+
+def test_racs_takes_adams_rate_for_the_other_leaves():
+    params = {"bias": jnp.ones(3)}
+    for rate in (0.02, optax.constant_schedule(0.02)):
+        tx = recipes.racs(rate)
+        updates, _ = tx.update(params, tx.init(params), params)
+        np.testing.assert_allclose(updates["bias"], -1e-3, rtol=1e-5)
