@@ -66,13 +66,13 @@ def scale_by_adamuon(
         ValueError: If an argument is out of range.
 
     Examples:
-        >>> import jax.numpy as jnp
+        >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_adamuon()
-        >>> params = {"kernel": jnp.ones((4, 8))}
-        >>> updates, _ = tx.update(params, tx.init(params))
-        >>> updates["kernel"].shape
-        (4, 8)
+        >>> tx = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     om.scale_by_adamuon(),
+        ...     optax.scale_by_learning_rate(3e-3),
+        ... )
 
     References:
         Si et al., `AdaMuon <https://arxiv.org/abs/2507.11005>`_, 2025; both versions as

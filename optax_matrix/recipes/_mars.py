@@ -50,13 +50,13 @@ def scale_by_mars_adamw(
         ValueError: If an argument is out of range.
 
     Examples:
-        >>> import jax.numpy as jnp
+        >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_mars_adamw()
-        >>> params = {"kernel": jnp.ones((4, 8))}
-        >>> updates, _ = tx.update(params, tx.init(params))
-        >>> updates["kernel"].shape
-        (4, 8)
+        >>> tx = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     om.scale_by_mars_adamw(),
+        ...     optax.scale_by_learning_rate(3e-3),
+        ... )
 
     References:
         Yuan et al., `MARS <https://arxiv.org/abs/2411.10438>`_, 2024, as in the

@@ -60,13 +60,13 @@ def scale_by_muon_plus(
         ValueError: If an argument is out of range.
 
     Examples:
-        >>> import jax.numpy as jnp
+        >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_muon_plus()
-        >>> params = {"kernel": jnp.ones((4, 8))}
-        >>> updates, _ = tx.update(params, tx.init(params))
-        >>> updates["kernel"].shape
-        (4, 8)
+        >>> tx = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     om.scale_by_muon_plus(),
+        ...     optax.scale_by_learning_rate(3e-3),
+        ... )
 
     References:
         Zhang et al., `Muon+ <https://arxiv.org/abs/2602.21545>`_, 2026. The authors'

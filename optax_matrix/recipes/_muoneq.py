@@ -63,13 +63,13 @@ def scale_by_muoneq(
         ValueError: If an argument is out of range.
 
     Examples:
-        >>> import jax.numpy as jnp
+        >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_muoneq("row")
-        >>> params = {"kernel": jnp.ones((4, 8))}
-        >>> updates, _ = tx.update(params, tx.init(params))
-        >>> updates["kernel"].shape
-        (4, 8)
+        >>> tx = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     om.scale_by_muoneq("row"),
+        ...     optax.scale_by_learning_rate(3e-3),
+        ... )
 
     References:
         MuonEq, Algorithm 1. Deviations: ``eps`` acts relative to the matrix, so that

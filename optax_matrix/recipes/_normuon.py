@@ -58,13 +58,13 @@ def scale_by_normuon(
         ValueError: If an argument is out of range.
 
     Examples:
-        >>> import jax.numpy as jnp
+        >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_normuon()
-        >>> params = {"kernel": jnp.ones((4, 8))}
-        >>> updates, _ = tx.update(params, tx.init(params))
-        >>> updates["kernel"].shape
-        (4, 8)
+        >>> tx = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     om.scale_by_normuon(),
+        ...     optax.scale_by_learning_rate(3e-3),
+        ... )
 
     References:
         Li et al., `NorMuon <https://arxiv.org/abs/2510.05491>`_, 2025. Deviations:

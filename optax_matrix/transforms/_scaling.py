@@ -112,8 +112,8 @@ def preserve_norm(
         >>> import optax_matrix as om
         >>> tx = om.preserve_norm(optax.scale_by_sign())
         >>> w = {"w": jnp.array([[3.0, -4.0]])}
-        >>> tx.update(w, tx.init(w))[0]["w"].round(2).tolist()
-        [[3.54, -3.54]]
+        >>> print(tx.update(w, tx.init(w))[0]["w"].round(2))
+        [[ 3.54 -3.54]]
     """
     inner = optax.with_extra_args_support(inner)
 
