@@ -51,14 +51,13 @@ class Bar:
 def display(console: Console | None = None):
     """A rich display for bars; one bar after the other stays on the screen."""
     columns = (
-        TextColumn("{task.description:<22}"),
-        BarColumn(bar_width=24),
+        TextColumn("{task.description:<17}"),
+        BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}"),
-        TextColumn("{task.fields[speed]} tokens/s"),
+        TextColumn("{task.fields[speed]} tok/s"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=False),
     )
     with Progress(*columns, console=console) as progress:
         yield progress

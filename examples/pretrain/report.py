@@ -2,27 +2,33 @@
 
 import math
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from examples.pretrain.compare import Comparison
 from examples.pretrain.protocol import REFERENCE, Row
 
+TITLE = "Same data, initial weights and schedule for all"
+
+
+HEADINGS = (
+    "best\nrate",
+    "rates x\nseeds",
+    "validation\nloss",
+    "steps to\nAdamW's\nloss",
+    "speed-\nup",
+    "ms per\nstep",
+    "optimizer\nstate",
+)
+
 
 def table(rows: list[Row]) -> Table:
     """The comparison, best validation loss first."""
-    view = Table(title="Validation loss under the same data, weights and schedule")
-    view.add_column("optimizer")
-    for name in (
-        "learning rate",
-        "rates x seeds",
-        "validation loss",
-        "steps to AdamW's loss",
-        "speedup",
-        "ms per step",
-        "optimizer state",
-    ):
-        view.add_column(name, justify="right")
+    view = Table(title=TITLE, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    view.add_column("optimizer", no_wrap=True)
+    for heading in HEADINGS:
+        view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         bold = "bold" if row.optimizer == REFERENCE else None
         view.add_row(*_cells(row), style=bold)
