@@ -7,6 +7,7 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.layout import label_params
+from optax_matrix.transforms import keep_dtype
 from optax_matrix.transforms._checks import check_callable, check_not_negative
 
 Polar = Callable[..., Any]  # (..., m, n) -> (..., m, n)
@@ -66,7 +67,7 @@ def matrix_optimizer(
     decayed = optax.add_decayed_weights(weight_decay, weight_decay_mask)
     steps = optax.chain(matrix, decayed, optax.scale_by_learning_rate(learning_rate))
     labels = label_params(dimension_numbers)
-    return optax.partition({"matrix": steps, "other": other}, labels)
+    return keep_dtype(optax.partition({"matrix": steps, "other": other}, labels))
 
 
 def scaled_learning_rate(

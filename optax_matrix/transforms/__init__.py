@@ -13,7 +13,12 @@ from optax_matrix.transforms._inject import inject_hyperparams
 from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
 from optax_matrix.transforms._numerics import row_rms
 from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
-from optax_matrix.transforms._stateless import equilibrate, in_float32, orthogonalize
+from optax_matrix.transforms._stateless import (
+    equilibrate,
+    in_float32,
+    keep_dtype,
+    orthogonalize,
+)
 from optax_matrix.transforms._variance import CorrectVarianceState, correct_variance
 
 __all__ = [
@@ -25,6 +30,7 @@ __all__ = [
     "equilibrate_with_ema",
     "in_float32",
     "inject_hyperparams",
+    "keep_dtype",
     "limit_norm_growth",
     "match_rms",
     "orthogonalize",

@@ -1,4 +1,4 @@
-"""Blocks that are one function of one matrix, and the change of precision."""
+"""Blocks that are one function of one matrix, and changes of precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -133,3 +133,39 @@ def in_float32(
         return updates, state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def keep_dtype(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Returns updates in the dtype of the parameters, whatever happened inside.
+
+    A traced learning rate is a float32 array and lifts bfloat16 updates to float32.
+
+    Args:
+        inner: The transformation to run.
+
+    Returns:
+        A transformation with the state of ``inner``. Without parameters the dtype is
+        that of the incoming updates.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.transforms.keep_dtype(optax.scale(jnp.float32(0.1)))
+        >>> w = {"w": jnp.ones((2, 2), jnp.bfloat16)}
+        >>> tx.update(w, tx.init(w))[0]["w"].dtype
+        dtype(bfloat16)
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def cast(x, like):
+        return None if x is None else x.astype(like.dtype)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        like = updates if params is None else params
+        new, state = inner.update(updates, state, params, **extra_args)
+        return jax.tree.map(cast, new, like, is_leaf=lambda x: x is None), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update_fn)

@@ -7,7 +7,9 @@ import optax
 import pytest
 from optax.contrib import MuonDimensionNumbers
 
+import optax_matrix as om
 from optax_matrix import recipes
+from optax_matrix.linalg import polar_svd
 
 SCALINGS = {
     name: getattr(recipes, name)
@@ -131,3 +133,26 @@ def test_racs_takes_adams_rate_for_the_other_leaves():
         tx = recipes.racs(rate)
         updates, _ = tx.update(params, tx.init(params), params)
         np.testing.assert_allclose(updates["bias"], -1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["muoneq", "racs", "mars_adamw"])
+def test_bfloat16_stays_bfloat16_under_injected_hyperparameters(name):
+    params = {"kernel": jnp.eye(4, 3), "bias": jnp.ones(3)}
+    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+    schedule = optax.linear_schedule(0.1, 0.0, 10)
+    tx = om.inject_hyperparams(getattr(recipes, name))(schedule, weight_decay=0.1)
+    state = tx.init(params)
+    updates, new_state = jax.jit(tx.update)(params, state, params)
+    kinds = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+    assert kinds(updates) == kinds(params)
+    assert kinds(new_state) == kinds(state)
+    assert all(bool(jnp.isfinite(u).all()) for u in jax.tree.leaves(updates))
+
+
+def test_kernels_stay_static_under_injected_hyperparameters():
+    params = {"kernel": jnp.eye(4, 3)}
+    tx = om.inject_hyperparams(recipes.muon)(0.1, polar=polar_svd)
+    state = tx.init(params)
+    assert set(state.hyperparams) == {"learning_rate", "b1"}
+    updates, _ = tx.update(params, state, params)
+    np.testing.assert_allclose(updates["kernel"], -0.1 * np.eye(4, 3), atol=1e-6)

@@ -10,6 +10,7 @@ from optax_matrix.linalg import polar_svd
 from optax_matrix.transforms import (
     correct_variance,
     in_float32,
+    keep_dtype,
     limit_norm_growth,
     match_rms,
     orthogonalize,
@@ -184,6 +185,7 @@ BLOCKS = {
     "limit_norm_growth": limit_norm_growth(),
     "correct_variance": correct_variance(),
     "in_float32": in_float32(optax.scale_by_rms()),
+    "keep_dtype": keep_dtype(optax.scale(jnp.float32(0.5))),
 }
 
 
