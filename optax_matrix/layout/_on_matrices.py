@@ -106,13 +106,15 @@ class _OnMatrices:
     placement: Any
     needs_params: bool
     probe: bool
+    probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
 
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
             return _OPAQUE  # `optax.tree.map_params` asks which state mirrors params.
         layout = self.make_layout(params)
-        if self.probe:
+        if self.probe and frozenset(layout.groups) not in self.probed:
             refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
+            self.probed.add(frozenset(layout.groups))
         leaves = _matrix_leaves(layout, params)
 
         def make_state():

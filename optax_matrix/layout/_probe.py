@@ -95,15 +95,12 @@ def _run(tx: optax.GradientTransformation, layout: Layout, needs_params: bool) -
     steps = [_stacks(layout, seed) for seed in range(_STEPS + 1)]
     params = steps[-1] if needs_params else None
 
-    @jax.jit
-    def trajectory(steps):
-        state, outputs = tx.init(steps[-1]), []
-        for stacks in steps[:-1]:
-            updates, state = tx.update(stacks, state, params)
-            outputs.append(updates)
-        return outputs, state
-
-    return jax.tree.map(_raw, trajectory(steps))
+    update = jax.jit(tx.update)
+    state, outputs = jax.jit(tx.init)(steps[-1]), []
+    for stacks in steps[:-1]:
+        updates, state = update(stacks, state, params)
+        outputs.append(updates)
+    return jax.tree.map(_raw, (outputs, state))
 
 
 def _stacks(layout: Layout, seed: int) -> dict[str, np.ndarray]:

@@ -1,0 +1,82 @@
+"""Every recipe and block by name, and the tree that exercises them."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import optax_matrix as om
+
+RECIPES = {
+    "muon": om.muon,
+    "muon-moonlight": functools.partial(om.muon, scaling="max"),
+    "muoneq-row": om.muoneq,
+    "muoneq-col": functools.partial(om.muoneq, mode="col"),
+    "muoneq-rowcol": functools.partial(om.muoneq, mode="rowcol"),
+    "muon_plus": om.muon_plus,
+    "adamuon-sign": om.adamuon,
+    "adamuon-first": functools.partial(om.adamuon, variant="first"),
+    "normuon": om.normuon,
+    "swan": om.swan,
+    "sinkgd": om.sinkgd,
+    "racs": om.racs,
+    "racs-corrected": functools.partial(om.racs, bias_correction=True),
+    "mars_adamw": om.mars_adamw,
+}
+
+_KERNELS = {
+    "newton_schulz": om.linalg.newton_schulz,
+    "gram_newton_schulz": om.linalg.gram_newton_schulz,
+    "polar_svd": om.linalg.polar_svd,
+    "polar_eigh": om.linalg.polar_eigh,
+    "polar_qr": om.linalg.polar_qr,
+    "polar_qdwh": om.linalg.polar_qdwh,
+}
+
+BLOCKS = {
+    "equilibrate-rows": lambda: om.equilibrate(om.linalg.scale_rows),
+    "equilibrate-columns": lambda: om.equilibrate(om.linalg.scale_columns),
+    "equilibrate-both": lambda: om.equilibrate(om.linalg.scale_rows_and_columns),
+    "equilibrate-standardize": lambda: om.equilibrate(om.linalg.standardize_rows),
+    "equilibrate-sinkhorn": lambda: om.equilibrate(om.linalg.sinkhorn),
+    "equilibrate_with_ema-racs": lambda: om.equilibrate_with_ema(
+        om.linalg.rank_one_scales, 0.9
+    ),
+    "equilibrate_with_ema-rows": lambda: om.equilibrate_with_ema(
+        om.row_rms, 0.9, bias_correction=True
+    ),
+    "limit_norm_growth": om.limit_norm_growth,
+    "match_rms": om.match_rms,
+    "scale_by_shape-out/in": lambda: om.scale_by_shape("out/in"),
+    "scale_by_shape-max": lambda: om.scale_by_shape("max"),
+    "preserve_norm": lambda: om.preserve_norm(optax.scale_by_sign()),
+    "correct_variance": om.correct_variance,
+    "in_float32": lambda: om.in_float32(optax.scale_by_rms()),
+    **{
+        f"orthogonalize-{name}": functools.partial(om.orthogonalize, kernel)
+        for name, kernel in _KERNELS.items()
+    },
+}
+
+SHAPES = {
+    "tall": {"kernel": (6, 3)},
+    "wide": {"kernel": (3, 6)},
+    "square": {"kernel": (4, 4), "bias": (4,)},
+    "layers": {"kernel": (2, 3, 6)},
+    "embed": {"embedding": (7, 4)},
+    "temperature": (),
+}
+MATRICES = {"tall/kernel", "wide/kernel", "square/kernel", "layers/kernel"}
+
+
+def tree(seed=0, dtype=np.float32, scale=1.0, shapes=None):
+    """A tree of normal numbers in the shapes above."""
+    rng = np.random.default_rng(seed)
+
+    def draw(shape):
+        if isinstance(shape, dict):
+            return {name: draw(s) for name, s in shape.items()}
+        return jnp.asarray(scale * rng.standard_normal(shape), dtype)
+
+    return draw(SHAPES if shapes is None else shapes)

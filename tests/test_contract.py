@@ -1,0 +1,360 @@
+"""What every recipe and block keeps to, whatever it computes.
+
+One compilation per recipe serves all assertions on its plain update.
+"""
+
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _registry import BLOCKS, MATRICES, RECIPES, tree
+
+import optax_matrix as om
+from optax_matrix.layout import OnMatricesState, make_layout
+
+LEARNING_RATE = 0.01
+PARAMS = tree(0)
+
+recipes = pytest.mark.parametrize("name", RECIPES)
+blocks = pytest.mark.parametrize("name", BLOCKS)
+
+
+def of_type(pytree):
+    return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), pytree)
+
+
+def is_finite(pytree):
+    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(pytree))
+
+
+def assert_close(got, want, **tolerance):
+    compare = functools.partial(np.testing.assert_allclose, **tolerance)
+    jax.tree.map(compare, got, want)
+
+
+@functools.cache
+def compiled(name):
+    """A recipe and its update, compiled once for the whole file."""
+    tx = RECIPES[name](LEARNING_RATE)
+    return tx, jax.jit(lambda g, s, p: tx.update(g, s, p, unknown_extra_arg=1.0))
+
+
+@functools.cache
+def compiled_block(name):
+    tx = om.on_matrices(BLOCKS[name]())  # The probe runs at `init`.
+    return tx, jax.jit(lambda g, s: tx.update(g, s, unknown_extra_arg=1.0))
+
+
+def extreme(kind):
+    """A gradient that training may meet once."""
+    grads = tree(1)
+    if kind == "zero":
+        return jax.tree.map(jnp.zeros_like, grads)
+    if kind == "rank-one":
+        return jax.tree.map(lambda x: jnp.ones_like(x) * jnp.mean(x), grads)
+    if kind == "one-row":
+        keep = lambda x: x * (jnp.arange(x.shape[-1]) == 0) if x.ndim > 1 else x
+        return jax.tree.map(keep, grads)
+    return jax.tree.map(lambda x: x * float(kind), grads)
+
+
+EXTREMES = ("zero", "rank-one", "one-row", "1e-20", "1e20")
+
+
+@recipes
+def test_update_has_the_parameters_structure_shape_and_dtype(name):
+    tx, update = compiled(name)
+    updates, _ = update(tree(1), tx.init(PARAMS), PARAMS)
+    assert of_type(updates) == of_type(PARAMS)
+    assert is_finite(updates)
+    moved = {
+        k: bool(jnp.any(v != 0))
+        for k, v in om.layout._paths.named_leaves(updates).items()
+    }
+    assert all(moved.values()), moved
+
+
+@recipes
+def test_matrices_really_take_the_matrix_path(name):
+    tx, _ = compiled(name)
+    is_ours = lambda x: isinstance(x, OnMatricesState)
+    nodes = jax.tree.leaves(tx.init(PARAMS), is_leaf=is_ours)
+    (state,) = [node for node in nodes if is_ours(node)]
+    layout = make_layout(PARAMS)
+    assert set(layout.views) == MATRICES
+    assert set(state.manifest) == set(layout.groups)
+
+
+@recipes
+def test_state_is_stable_and_the_second_call_compiles_nothing(name):
+    tx, update = compiled(name)
+    state = tx.init(PARAMS)
+    types = jax.tree.map(jax.typeof, state)
+    for seed in (1, 2):
+        _, state = update(tree(seed), state, PARAMS)
+        assert jax.tree.map(jax.typeof, state) == types
+    assert update._cache_size() == 1
+    assert is_finite(state)
+
+
+@recipes
+def test_abstract_init_equals_init(name):
+    tx, _ = compiled(name)
+    shapes = jax.eval_shape(lambda: PARAMS)
+    assert of_type(jax.eval_shape(tx.init, shapes)) == of_type(tx.init(PARAMS))
+
+
+@recipes
+@pytest.mark.parametrize("kind", EXTREMES)
+def test_extreme_gradients_give_finite_updates_and_state(name, kind):
+    tx, update = compiled(name)
+    state = tx.init(PARAMS)
+    for _ in range(2):
+        updates, state = update(extreme(kind), state, PARAMS)
+        matrices = {p: om.layout._paths.named_leaves(updates)[p] for p in MATRICES}
+        assert is_finite(matrices)
+    ours = [x for x in jax.tree.leaves(state.inner_states["matrix"])]
+    assert is_finite(ours)
+
+
+def _clip(grads):
+    """As every training loop of these papers does; 1e20 becomes a zero gradient."""
+    clip = optax.clip_by_global_norm(1.0)
+    return clip.update(grads, clip.init(grads))[0]
+
+
+@recipes
+@pytest.mark.broad
+def test_one_extreme_gradient_is_forgotten(name):
+    """After it, 100 normal gradients end where a fresh run ends."""
+    tx, update = compiled(name)
+    stream = [_clip(tree(100 + t)) for t in range(100)]
+
+    def last_update(state):
+        for grads in stream:
+            updates, state = update(grads, state, PARAMS)
+        return updates
+
+    fresh = last_update(tx.init(PARAMS))
+    for kind in EXTREMES:
+        _, state = update(_clip(extreme(kind)), tx.init(PARAMS), PARAMS)
+        updates = last_update(state)
+        for path in MATRICES:
+            got = om.layout._paths.named_leaves(updates)[path]
+            want = om.layout._paths.named_leaves(fresh)[path]
+            # 0.95^100 = 0.6% of a momentum of 20 gradients' weight may be left, and
+            # a thousandth of the slowest second moment (decay 0.999).
+            error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
+            assert error < 0.05, (kind, path, error)
+
+
+FORGETFUL = {
+    "muon": lambda: om.scale_by_muon(0.5),
+    "muoneq": lambda: om.scale_by_muoneq(b1=0.5),
+    "muon_plus": lambda: om.scale_by_muon_plus(b1=0.5),
+    "adamuon": lambda: om.scale_by_adamuon(b1=0.5, b2=0.5),
+    "normuon": lambda: om.scale_by_normuon(0.5, b2=0.5),
+    "racs": lambda: om.scale_by_racs(0.3, limiter=10.0),
+    "mars_adamw": lambda: om.scale_by_mars_adamw(b1=0.5, b2=0.5),
+}
+
+
+@pytest.mark.parametrize("name", FORGETFUL)
+@pytest.mark.broad
+def test_state_stays_alive_through_an_unclipped_gradient_of_1e20(name):
+    """With decay rates that forget 1e20 within 100 steps, nothing of it is left.
+
+    With the papers' own (0.9 and more) the methods themselves remember it for longer.
+    """
+    tx = FORGETFUL[name]()
+    update = jax.jit(tx.update)
+    state, fresh = tx.init(PARAMS), tx.init(PARAMS)
+    _, state = update(extreme("1e20"), state)
+    for t in range(100):
+        got, state = update(tree(t), state)
+        want, fresh = update(tree(t), fresh)
+    for path in MATRICES:
+        x, y = (om.layout._paths.named_leaves(tree_)[path] for tree_ in (got, want))
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3 * jnp.abs(y).max())
+
+
+@recipes
+@pytest.mark.broad
+def test_bfloat16_with_injected_hyperparameters(name):
+    """optax rounds 0.999 to 1.0 there, and the first update is NaN."""
+    params, grads = tree(0, jnp.bfloat16), tree(1, jnp.bfloat16)
+    recipe = RECIPES[name]
+    factory = getattr(recipe, "func", recipe)
+    keywords = getattr(recipe, "keywords", {})
+    schedule = optax.linear_schedule(LEARNING_RATE, 0.0, 10)
+    injected = om.inject_hyperparams(factory)(schedule, **keywords)
+    plain = recipe(schedule)
+
+    @jax.jit
+    def run(grads, state, plain_state, params):
+        got, state = injected.update(grads, state, params)
+        want, plain_state = plain.update(grads, plain_state, params)
+        return got, want, state, plain_state
+
+    states = injected.init(params), plain.init(params)
+    types = jax.tree.map(jax.typeof, states)
+    for _ in range(2):
+        got, want, *states = run(grads, *states, params)
+        assert is_finite(got)
+        assert of_type(got) == of_type(params)
+        assert_close(got, want, rtol=0.02, atol=1e-4)  # bf16 keeps 8 bits
+    assert jax.tree.map(jax.typeof, tuple(states)) == types
+    for value in states[0].hyperparams.values():
+        assert value.dtype == jnp.float32
+
+
+@recipes
+@pytest.mark.broad
+def test_works_inside_the_wrappers_of_optax(name):
+    """One compilation of all of them around each other, against the bare update."""
+    tx, update = compiled(name)
+    mask = jax.tree.map(lambda _: True, PARAMS)
+    wrapped = optax.chain(optax.identity(), tx)
+    wrapped = optax.partition({"all": optax.masked(wrapped, mask)}, "all")
+    wrapped = optax.MultiSteps(optax.apply_if_finite(wrapped, 3), 2)
+    state, bare = wrapped.init(PARAMS), tx.init(PARAMS)
+
+    @jax.jit
+    def two_updates(state, grads):
+        def body(state, g):
+            updates, state = wrapped.update(g, state, PARAMS)
+            return state, updates
+
+        return jax.lax.scan(body, state, grads)
+
+    halves = jax.tree.map(lambda a, b: jnp.stack([a, b]), tree(1), tree(2))
+    mean = jax.tree.map(lambda x: x.mean(0), halves)
+    for _ in range(2):
+        state, updates = two_updates(state, halves)
+        want, bare = update(mean, bare, PARAMS)
+        accumulated = jax.tree.map(lambda u: u[1], updates)
+        assert_close(accumulated, want, rtol=1e-3, atol=1e-5)
+
+
+@recipes
+def test_map_params_leaves_stacks_alone(name):
+    tx, _ = compiled(name)
+    state = tx.init(PARAMS)
+    marked = optax.tree.map_params(tx, lambda x: x + 1, state)
+    assert of_type(marked) == of_type(state)
+    same = jax.tree.map(
+        lambda a, b: bool((a == b).all()),
+        marked.inner_states["matrix"],
+        state.inner_states["matrix"],
+    )
+    ours = [leaf for leaf in jax.tree.leaves(same)]
+    assert all(ours)
+
+
+@blocks
+def test_block_keeps_shape_dtype_and_state(name):
+    tx, update = compiled_block(name)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        params = tree(0, dtype)
+        state = tx.init(params)
+        types = jax.tree.map(jax.typeof, state)
+        for seed in (1, 2):
+            updates, state = update(tree(seed, dtype), state)
+            assert of_type(updates) == of_type(params)
+            assert is_finite(updates)
+            assert jax.tree.map(jax.typeof, state) == types
+        np.testing.assert_array_equal(
+            updates["temperature"], tree(2, dtype)["temperature"]
+        )
+
+
+@blocks
+@pytest.mark.parametrize("kind", EXTREMES)
+def test_block_survives_extreme_gradients(name, kind):
+    tx, update = compiled_block(name)
+    state = tx.init(PARAMS)
+    for grads in (extreme(kind), extreme(kind), tree(2)):
+        updates, state = update(grads, state)
+        assert is_finite(updates)
+        assert is_finite(state)
+
+
+SIDES = st.integers(1, 5)
+DEGENERATE = ("normal", "zero", "rank-one", "zero-row", "zero-column", "1e-20", "1e20")
+
+
+@hypothesis.given(
+    shape=st.tuples(SIDES, SIDES),
+    kind=st.sampled_from(DEGENERATE),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+    seed=st.integers(0, 2**16),
+)
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@pytest.mark.parametrize("name", ["muoneq-rowcol", "normuon", "racs", "sinkgd", "swan"])
+@pytest.mark.slow
+def test_any_shape_and_gradient(name, shape, kind, dtype, seed):
+    x = np.random.default_rng(seed).standard_normal(shape)
+    if kind == "zero":
+        x = 0 * x
+    elif kind == "rank-one":
+        x = np.outer(x[:, 0], x[0])
+    elif kind == "zero-row":
+        x[0] = 0
+    elif kind == "zero-column":
+        x[:, 0] = 0
+    elif kind != "normal":
+        x = x * float(kind)
+    grads = {"w": jnp.asarray(x, dtype), "v": jnp.ones((3, *shape), dtype)}
+    tx = RECIPES[name](LEARNING_RATE)
+    state = tx.init(grads)
+    for _ in range(2):
+        updates, state = tx.update(grads, state, grads)
+        assert of_type(updates) == of_type(grads)
+        assert is_finite(updates)
+    assert is_finite(state.inner_states["matrix"])
+
+
+STATE_OF_A_MATRIX = {
+    "muon": lambda m, n: m * n,
+    "muoneq-row": lambda m, n: m * n,
+    "muon_plus": lambda m, n: m * n,
+    "adamuon-sign": lambda m, n: 2 * m * n,
+    "normuon": lambda m, n: m * n + m,
+    "swan": lambda m, n: 0,
+    "sinkgd": lambda m, n: 0,
+    "racs": lambda m, n: m + n + 1,
+    "mars_adamw": lambda m, n: 3 * m * n,
+}
+
+
+@pytest.mark.parametrize("name", STATE_OF_A_MATRIX)
+def test_state_size_is_the_papers(name):
+    """Elements per matrix, as the README's table says; step counts aside."""
+    m, n = 12, 7
+    params = {"kernel": jax.ShapeDtypeStruct((n, m), jnp.float32)}
+    state = jax.eval_shape(RECIPES[name](LEARNING_RATE).init, params)
+    (ours,) = (
+        x
+        for x in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, OnMatricesState))
+        if isinstance(x, OnMatricesState)
+    )
+    sizes = [x.size for x in jax.tree.leaves(ours.inner_state)]
+    counts = [x for x in jax.tree.leaves(ours.inner_state) if x.dtype == jnp.int32]
+    assert sum(sizes) - len(counts) == STATE_OF_A_MATRIX[name](m, n)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.broad
+def test_a_matrix_moves_the_same_whoever_shares_its_stack(name):
+    """What the probe of `on_matrices` looks for, on the recipes themselves."""
+    tx, update = compiled(name)
+    alone, _ = update(tree(1), tx.init(PARAMS), PARAMS)
+    more = lambda seed: tree(seed) | {"a_wide": 1e3 * tree(seed + 7)["wide"]["kernel"]}
+    together, _ = jax.jit(tx.update)(more(1), tx.init(more(0)), more(0))
+    together.pop("a_wide")
+    assert_close(together, alone, rtol=1e-4, atol=1e-7)

@@ -1,0 +1,54 @@
+"""Imports go one way: recipes -> transforms -> linalg, recipes -> layout."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import optax_matrix
+
+ROOT = Path(optax_matrix.__file__).parent
+ALLOWED = {
+    "linalg": set(),
+    "layout": set(),
+    "transforms": {"linalg"},
+    "recipes": {"transforms", "layout", "linalg"},
+}
+THIRD_PARTY = {
+    "linalg": {"jax", "jaxtyping", "numpy"},
+    "layout": {"jax", "jaxtyping", "numpy", "optax"},
+    "transforms": {"jax", "optax"},
+    "recipes": {"jax", "optax"},
+}
+MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
+
+
+def _imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path):
+    package = path.relative_to(ROOT).parts[0]
+    for name in _imported(path):
+        top, *rest = name.split(".")
+        if top == "optax_matrix":
+            assert rest, f"{path} imports the whole package"
+            assert rest[0] in ALLOWED[package] | {package}, f"{path} imports {name}"
+        elif top not in __import__("sys").stdlib_module_names:
+            assert top in THIRD_PARTY[package], f"{path} imports {name}"
+
+
+def test_every_package_is_ruled():
+    packages = {p.relative_to(ROOT).parts[0] for p in MODULES}
+    assert packages == set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_recipes_hold_no_arithmetic_on_arrays(path):
+    if path.relative_to(ROOT).parts[0] == "recipes":
+        assert "jax.numpy" not in set(_imported(path)) or path.name == "_from_optax.py"

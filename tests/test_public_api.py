@@ -1,0 +1,65 @@
+"""Public names: listed, documented, and in the README."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import optax_matrix as om
+
+README = Path(__file__).parents[1] / "README.md"
+PACKAGES = (om, om.layout, om.linalg, om.transforms, om.recipes)
+FUNCTIONS = {
+    f"{package.__name__}.{name}": getattr(package, name)
+    for package in PACKAGES
+    for name in package.__all__
+    if inspect.isfunction(getattr(package, name))
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
+def test_all_is_sorted_and_true(package):
+    assert list(package.__all__) == sorted(package.__all__)
+    for name in package.__all__:
+        assert hasattr(package, name)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_has_its_sections(name):
+    doc = inspect.getdoc(FUNCTIONS[name])
+    parameters = inspect.signature(FUNCTIONS[name]).parameters
+    assert "Args:" in doc or not parameters
+    for parameter in parameters:
+        assert f"{parameter}:" in doc, f"{parameter} is not documented"
+
+
+@pytest.mark.parametrize("name", om.recipes.__all__)
+def test_recipe_has_an_example(name):
+    assert ">>>" in inspect.getdoc(getattr(om.recipes, name))
+
+
+def _recipes():
+    return [n for n in om.recipes.__all__ if hasattr(om.recipes, f"scale_by_{n}")]
+
+
+@pytest.mark.parametrize("name", _recipes())
+def test_recipe_takes_the_common_keywords(name):
+    common = {
+        "weight_decay",
+        "weight_decay_mask",
+        "dimension_numbers",
+        "placement",
+        "other",
+        "other_learning_rate",
+        "mu_dtype",
+    }
+    parameters = inspect.signature(getattr(om, name)).parameters
+    assert common <= set(parameters)
+    first, *rest = parameters.values()
+    assert first.name == "learning_rate"
+    assert all(p.kind is p.KEYWORD_ONLY for p in rest)
+
+
+@pytest.mark.parametrize("name", om.__all__)
+def test_readme_lists_every_public_name(name):
+    assert f"`{name}`" in README.read_text() or f"om.{name}" in README.read_text()
