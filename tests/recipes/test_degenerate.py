@@ -58,16 +58,19 @@ def trajectory(request):
     return jax.tree.map(np.asarray, scan(grads))
 
 
+@pytest.mark.broad
 def test_updates_are_finite(trajectory):
     updates, _ = trajectory
     assert all(np.isfinite(u).all() for u in jax.tree.leaves(updates))
 
 
+@pytest.mark.broad
 def test_state_is_finite(trajectory):
     _, state = trajectory
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
 
+@pytest.mark.broad
 def test_state_is_live(trajectory):
     # The normal gradients after the hard one still give an update, to every matrix.
     updates, _ = trajectory

@@ -8,6 +8,8 @@ import pytest
 
 from optax_matrix import recipes
 
+pytestmark = pytest.mark.broad
+
 KERNELS = {"kernel": (6, 4), "bias": (4,)}
 BEFORE, AFTER = 150, 50
 

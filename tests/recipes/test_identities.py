@@ -209,6 +209,19 @@ def test_muoneq_row_mode_scales_output_neurons_of_a_flax_kernel():
     assert np.abs(update_with(inputs) - base).max() > 0.02
 
 
+@pytest.mark.parametrize("as_tree", [False, True], ids=["callable", "tree"])
+def test_weight_decay_reaches_what_the_mask_says(as_tree):
+    params = {"kernel": jnp.full((3, 4), 2.0), "scale": jnp.ones(3), "b": jnp.ones(3)}
+    mask = {"kernel": True, "scale": False, "b": True}
+    chosen = mask if as_tree else (lambda p: {name: mask[name] for name in p})
+    tx = recipes.muoneq(0.1, weight_decay=0.5, weight_decay_mask=chosen)
+    zero = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = tx.update(zero, tx.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], -0.1 * 0.5 * 2.0, rtol=1e-6)
+    np.testing.assert_allclose(updates["b"], -0.1 * 0.5, rtol=1e-6)
+    np.testing.assert_array_equal(updates["scale"], 0)
+
+
 def test_public_functions_are_those_of_the_package():
     for name in recipes.__all__:
         assert getattr(om.recipes, name) is getattr(recipes, name)
