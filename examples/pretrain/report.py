@@ -15,11 +15,11 @@ TITLE = "Same data, initial weights and schedule for all"
 HEADINGS = (
     "best\nrate",
     "rates x\nseeds",
-    "validation\nloss",
-    "steps to\nAdamW's\nloss",
+    "valid.\nloss",
+    "steps to\nAdamW's",
     "speed-\nup",
     "ms per\nstep",
-    "optimizer\nstate",
+    "state",
 )
 
 
@@ -56,7 +56,8 @@ def _loss(row):
         return "diverged"
     if row.seeds == 1:
         return f"{row.loss:.4f}"
-    return f"{row.loss:.4f} ({row.spread[0]:.4f}-{row.spread[1]:.4f})"
+    low, high = row.spread
+    return f"{row.loss:.4f} ±{(high - low) / 2:.4f}"
 
 
 def size(count: float) -> str:

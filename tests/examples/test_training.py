@@ -1,0 +1,230 @@
+"""Updates, accumulation, sweeps with one compilation, and runs that survive SIGKILL."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from examples.pretrain import compare, step
+from examples.pretrain.checkpoint import Checkpoints
+from examples.pretrain.config import SIZES
+from examples.pretrain.metrics import Metrics, read
+from examples.pretrain.optimizers import OPTIMIZERS, adamw
+from examples.pretrain.texts import from_texts
+from examples.pretrain.windows import Windows
+
+MODEL = dataclasses.replace(
+    SIZES["tiny"], embed=16, mlp=24, heads=2, kv_heads=1, layers=1, context=8
+)
+TEXT = bytes(range(97, 123)) * 80
+PEAK = np.float32(1e-2)
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def run(trainer, data, steps, seed=0):
+    state, batches, losses = trainer.init(seed), iter(data.train), []
+    for _ in range(steps):
+        state, loss = trainer.update(state, next(batches), PEAK)
+        losses.append(float(loss))
+    return state, losses
+
+
+def test_schedule_warms_up_and_ends_at_a_tenth():
+    schedule = step.learning_rate(3.0, 100)
+    assert float(schedule(0)) == 0.0
+    assert float(schedule(5)) == pytest.approx(1.5)
+    assert float(schedule(10)) == pytest.approx(3.0)
+    assert float(schedule(55)) == pytest.approx(0.55 * 3.0, rel=1e-5)
+    assert float(schedule(100)) == pytest.approx(0.3)
+
+
+def test_loss_falls_and_is_the_mean_cross_entropy():
+    data = from_texts([TEXT], Windows(context=8, batch=8))
+    state, losses = run(step.Trainer(MODEL, adamw, 30, 1), data, 30)
+    assert losses[0] == pytest.approx(np.log(256), abs=0.1)
+    assert losses[-1] < 0.8 * losses[0]
+    held_out = step.evaluate(MODEL, state.params, data.validation)
+    singles = [
+        float(step.loss_and_gradient(MODEL, state.params, rows)[0])
+        for rows in data.validation
+    ]
+    assert held_out == pytest.approx(np.mean(singles), rel=1e-5)
+
+
+def test_accumulated_micro_batches_equal_one_batch():
+    build = lambda lr: optax.sgd(lambda count: 100 * lr(count), momentum=0.9)
+    states = []
+    for count in (1, 4):
+        data = from_texts([TEXT], Windows(context=8, batch=8, accumulate=count))
+        states.append(run(step.Trainer(MODEL, build, 5, count), data, 5)[0])
+    whole, parts = (jax.tree.leaves(state.params) for state in states)
+    start = jax.tree.leaves(step.initial_weights(MODEL, 0))
+    for a, b, c in zip(whole, parts, start, strict=True):
+        moved = float(np.abs(a - c).max())
+        assert moved > 1e-4
+        # Five updates of sums in another order, against how far they moved.
+        np.testing.assert_allclose(a, b, atol=1e-3 * moved)
+
+
+def test_state_bytes_count_every_array():
+    params = step.initial_weights(MODEL, 0)
+    state = optax.scale_by_adam().init(params)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert step.state_bytes(state) == 8 * weights + 4
+    assert step.state_bytes(jax.eval_shape(lambda: state)) == 8 * weights + 4
+
+
+PLAN = compare.Comparison(
+    model=MODEL,
+    optimizers=("muoneq",),
+    learning_rates=(1e-2, 1e30, 3e-3),
+    sweep="adamw",
+    steps=6,
+    batch=4,
+    accumulate=1,
+    data="-",
+    tokenizer=None,
+    seeds=2,
+    eval_every=2,
+)
+
+
+@pytest.fixture(scope="module")
+def compared():
+    compiled = step.Trainer._apply._cache_size()
+    curves = compare.compare(
+        PLAN, lambda seed: from_texts([TEXT], Windows(context=8, batch=4, seed=seed))
+    )
+    return curves, step.Trainer._apply._cache_size() - compiled
+
+
+def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared):
+    curves, compiled = compared
+    assert compiled == 2  # adamw and muoneq, whatever the rates and seeds
+    got = [(c.optimizer, c.learning_rate, c.seed) for c in curves]
+    rates = (1e-2, 1e30, 3e-3)
+    assert got[:6] == [("adamw", rate, seed) for rate in rates for seed in (0, 1)]
+    best = got[6][1]
+    assert best in (1e-2, 3e-3)
+    assert got[6:] == [("muoneq", best, 0), ("muoneq", best, 1)]
+
+
+def test_comparison_ends_a_diverged_run_early(compared):
+    diverged = [c for c in compared[0] if c.learning_rate == 1e30]
+    assert all(c.final == np.inf and np.isnan(c.losses[-1]) for c in diverged)
+
+
+def test_comparison_curves_are_those_of_single_runs(compared):
+    last = compared[0][-1]
+    data = from_texts([TEXT], Windows(context=8, batch=4, seed=1))
+    trainer = step.Trainer(MODEL, OPTIMIZERS["muoneq"], 6, 1)
+    state, batches = trainer.init(1), iter(data.train)
+    for _ in range(6):
+        state, _ = trainer.update(state, next(batches), np.float32(last.learning_rate))
+    assert step.evaluate(MODEL, state.params, data.validation) == last.losses[-1]
+    assert last.state_bytes == step.state_bytes(state.opt_state)
+    assert last.steps == (2, 4, 6)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adamw"])
+def test_every_optimizer_learns_and_treats_the_rest_as_adamw_does(name):
+    """One update from the same gradient moves embeddings, head and norms alike."""
+    data = from_texts([TEXT], Windows(context=8, batch=8))
+    batch = next(iter(data.train))
+    moved = {}
+    for which in ("adamw", name):
+        trainer = step.Trainer(MODEL, OPTIMIZERS[which], 1, 1)
+        state = trainer.init(0)
+        for _ in range(2):  # the first has a learning rate of zero
+            state, _ = trainer.update(state, batch, PEAK)
+        moved[which] = state.params
+    assert float(step.evaluate(MODEL, moved[name], data.validation)) < np.log(256)
+    for path in (("embed", "embedding"), ("lm_head", "kernel"), ("norm", "scale")):
+        ours, theirs = (moved[which][path[0]][path[1]] for which in (name, "adamw"))
+        np.testing.assert_allclose(ours[...], theirs[...], rtol=1e-4, atol=1e-6)
+    ours, theirs = (
+        moved[which]["layers"][0]["mlp"]["up"]["kernel"][...]
+        for which in (name, "adamw")
+    )
+    assert float(np.abs(ours - theirs).max()) > 1e-4
+
+
+def test_metrics_are_cut_to_the_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": i, "loss": 0.1 * i}) for i in (1, 2, 3, 4)]
+    path.write_text("\n".join(lines) + '\n{"step": 5, "lo')
+    metrics = Metrics(path, after=2)
+    metrics.write(step=3, loss=7.0)
+    metrics.close()
+    assert [(row["step"], row["loss"]) for row in read(path)] == [
+        (1, 0.1),
+        (2, 0.2),
+        (3, 7.0),
+    ]
+
+
+def command(out, *more):
+    arguments = "train --optimizer muoneq --context 16 --batch 4 --steps 160 --seed 3"
+    flags = "--accumulate 2 --checkpoint-every 20 --log-every 1 --eval-every 50"
+    return [
+        *(sys.executable, "-W", "error", "-m", "examples.pretrain"),
+        *arguments.split(),
+        *flags.split(),
+        *("--validation", "8", "--out", str(out), *more),
+    ]
+
+
+def outcome(out):
+    """Weights, optimizer state and metrics of a finished run, but for its speed."""
+    model = dataclasses.replace(SIZES["tiny"], context=16)
+    like = step.Trainer(model, OPTIMIZERS["muoneq"], 160, 2).init(0)
+    checkpoints = Checkpoints(out / "checkpoints")
+    done, state, position = checkpoints.restore(like)
+    checkpoints.close()
+    rows = read(out / "metrics.jsonl")
+    for row in rows:
+        del row["tokens_per_second"]
+    return done, jax.tree.leaves(state), position, rows
+
+
+def kill_in_mid_run(out):
+    """Starts the run and kills it once it is past a checkpoint."""
+    metrics = out / "metrics.jsonl"
+    process = subprocess.Popen(
+        command(out), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 240
+    while len(read(metrics)) < 50:
+        assert process.poll() is None, "the run ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    return read(metrics)[-1]["step"]
+
+
+@pytest.mark.broad
+def test_resumed_after_sigkill_is_bit_for_bit_the_same(tmp_path):
+    killed, straight = tmp_path / "killed", tmp_path / "straight"
+    reached = kill_in_mid_run(killed)
+    assert 50 <= reached < 160
+    for arguments in (command(killed, "--resume"), command(straight)):
+        subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
+    done, state, position, rows = outcome(killed)
+    want_done, want_state, want_position, want_rows = outcome(straight)
+    assert done == want_done == 160
+    assert position == want_position
+    assert [row["step"] for row in rows] == list(range(1, 161))
+    assert rows == want_rows
+    for a, b in zip(state, want_state, strict=True):
+        np.testing.assert_array_equal(a, b)
