@@ -175,14 +175,17 @@ def _train(options):
 def _compare(options):
     """Trains under several optimizers; prints a table, writes a PNG and a JSON."""
     from examples.pretrain import compare, plot, protocol, report
-    from examples.pretrain.optimizers import OPTIMIZERS
+    from examples.pretrain.optimizers import OPTIMIZERS, find
 
     names = options.optimizers.split(",") if options.optimizers else list(OPTIMIZERS)
+    for name in names:
+        find(name)
+    rates = dict.fromkeys(map(_positive_rate, options.learning_rates.split(",")))
     first = _open(options, 0)
     plan = compare.Comparison(
         model=_model(options, first.vocab),
         optimizers=tuple(dict.fromkeys(("adamw", *names))),
-        learning_rates=tuple(map(_positive_rate, options.learning_rates.split(","))),
+        learning_rates=tuple(rates),
         sweep=options.sweep,
         seeds=options.seeds,
         **_shared(options),
@@ -205,4 +208,5 @@ def _claim_comparison(out, plan):
     record = out / "run.json"
     same = json.loads(json.dumps(dataclasses.asdict(plan)))
     repeated = record.exists() and json.loads(record.read_text()) == same
-    claim(out, same, resume=repeated)
+    hint = "it holds something else than this comparison; choose another --out"
+    claim(out, same, resume=repeated, hint=hint)

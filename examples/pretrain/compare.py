@@ -71,8 +71,6 @@ def compare(plan: Comparison, open_data: Callable[[int], Data]) -> list[Curve]:
     Returns:
         The curves of all runs, in the order in which they were run.
     """
-    for name in plan.optimizers:
-        find(name)
     data = [open_data(seed) for seed in range(plan.seeds)]
     names = dict.fromkeys((REFERENCE, *plan.optimizers))
     rates, curves = plan.learning_rates, []

@@ -178,7 +178,7 @@ def hugging_face(split: str, *name, **options):
             stream = datasets.load_dataset(
                 *name, split=split, streaming=True, **options
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:  # network, hub and builder each have their own
             raise UserError(
                 f"Cannot open the dataset {name[0]!r} ({_first_line(error)}); check "
                 f"the network, or give --data a text file or `books`."

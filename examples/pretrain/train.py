@@ -69,16 +69,24 @@ class Bookkeeping:
     log_every: int = 10
 
 
-def claim(directory: pathlib.Path, settings: dict, *, resume: bool) -> None:
+def claim(
+    directory: pathlib.Path,
+    settings: dict,
+    *,
+    resume: bool,
+    hint: str = "continue the run in it with --resume, or choose another --out",
+) -> None:
     """Makes the directory the place of this run.
 
     Args:
         directory: Where the run is to write.
         settings: What the run is.
         resume: Whether it is to continue what lies there.
+        hint: What to do about a directory that is not empty.
 
     Raises:
-        UserError: If another run lies there, or none when there should be one.
+        UserError: If another run lies there, or none when there should be one, or if
+            the directory cannot be made.
     """
     record = directory / "run.json"
     settings = json.loads(json.dumps(settings))
@@ -88,14 +96,15 @@ def claim(directory: pathlib.Path, settings: dict, *, resume: bool) -> None:
         _check_same(json.loads(record.read_text()), settings, directory)
         return
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(
-            f"{directory} is not empty; continue the run in it with --resume, or "
-            f"choose another --out."
-        )
-    directory.mkdir(parents=True, exist_ok=True)
-    part = directory / "run.json.part"
-    part.write_text(json.dumps(settings, indent=2) + "\n")
-    os.replace(part, record)
+        raise UserError(f"{directory} is not empty; {hint}.")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        part = directory / "run.json.part"
+        part.write_text(json.dumps(settings, indent=2) + "\n")
+        os.replace(part, record)
+    except OSError as error:
+        message = f"Cannot write to {directory} ({error}); choose another --out."
+        raise UserError(message) from None
 
 
 def _check_same(old, new, directory):

@@ -1,0 +1,128 @@
+"""The command line: what works, and mistakes answered in one line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from examples.pretrain.cli import main
+
+TINY = ("--context", "8", "--batch", "4", "--steps", "4", "--validation", "4")
+EVERY = ("--eval-every", "2")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(bytes(range(97, 123)) * 40)
+    return str(path)
+
+
+def mistake(capsys, *arguments):
+    """Runs a command that must fail; returns its one line."""
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: ")
+    return captured.err
+
+
+MISTAKES = {
+    "no command": ((), "required"),
+    "unknown command": (("trian",), "trian"),
+    "unknown flag": (("train", "--lr", "1"), "--lr"),
+    "unknown optimizer": (("train", "--optimizer", "sgdd"), "muoneq"),
+    "unknown optimizers": (("compare", "--optimizers", "adamw,sgdd"), "muoneq"),
+    "unknown size": (("train", "--size", "7b"), "tiny, 60m, 130m, 350m, 1.3b"),
+    "missing file": (("train", "--data", "missing.txt"), "no file missing.txt"),
+    "indivisible batch": (("train", "--batch", "6", "--accumulate", "4"), "multiple"),
+    "no steps": (("train", "--steps", "0"), "--steps must be 1 or more"),
+    "no seeds": (("compare", "--seeds", "0"), "--seeds must be 1 or more"),
+    "negative rate": (("train", "--learning-rate", "-1"), "3e-3"),
+    "rate that is none": (("train", "--learning-rate", "big"), "big"),
+    "rates that are none": (("compare", "--learning-rates", "1e-3,,"), "3e-3"),
+    "nothing to resume": (("train", "--resume"), "start without --resume"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "hint"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_get_one_line(capsys, tmp_path, arguments, hint):
+    where = ("--out", str(tmp_path / "run")) if arguments else ()
+    assert hint in mistake(capsys, *arguments, *where)
+    assert not (tmp_path / "run").exists()
+
+
+def test_short_text_gets_one_line(capsys, tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("too short")
+    assert "too short" in mistake(capsys, "train", "--data", str(path))
+
+
+def test_unwritable_place_gets_one_line(capsys, tmp_path, text):
+    (tmp_path / "file").write_text("")
+    out = str(tmp_path / "file" / "run")
+    assert "--out" in mistake(capsys, "train", "--data", text, *TINY, "--out", out)
+
+
+def test_no_traceback_from_the_module_itself():
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.pretrain", "train", "--optimizer", "sgdd"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+
+
+def test_train_and_what_may_follow_it(capsys, tmp_path, text):
+    out = str(tmp_path / "run")
+    command = ["train", "--data", text, *TINY, *EVERY, "--out", out]
+    assert main(command) == 0
+    assert "validation loss" in capsys.readouterr().out
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4]
+    assert all("validation_loss" in json.loads(line) for line in lines)
+
+    assert "--resume" in mistake(capsys, *command)
+    other = mistake(capsys, *command, "--resume", "--seed", "1")
+    assert "its seed is 0, not 1" in other
+    wider = mistake(capsys, *command, "--resume", "--layers", "scan")
+    assert "its scan is False, not True" in wider
+    assert "another --out" in mistake(
+        capsys, "compare", "--data", text, *TINY, "--out", out
+    )
+    assert main([*command, "--resume"]) == 0
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() == lines
+
+
+def test_divergence_gets_one_line(capsys, tmp_path, text):
+    rate = ("--learning-rate", "1e30")
+    out = str(tmp_path / "run")
+    assert main(["train", "--data", text, *TINY, *EVERY, *rate, "--out", out]) == 2
+    line = capsys.readouterr().err
+    assert "smaller --learning-rate" in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.broad
+def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
+    out = tmp_path / "comparison"
+    some = ("--optimizers", "muon", "--learning-rates", "1e-3,1e-2")
+    command = ["compare", "--data", text, *TINY, *EVERY, *some, "--out", str(out)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "adamw" in printed
+    assert "muon" in printed
+    assert "Nothing is extrapolated" in " ".join(printed.split())
+    assert (out / "curves.png").stat().st_size > 10_000
+    curves = json.loads((out / "results.json").read_text())["curves"]
+    assert [c["optimizer"] for c in curves] == ["adamw", "adamw", "muon"]
+    assert main(command) == 0
+    again = json.loads((out / "results.json").read_text())["curves"]
+    assert [c["losses"] for c in again] == [c["losses"] for c in curves]
+    capsys.readouterr()
+    assert "another --out" in mistake(capsys, *command, "--seeds", "2")
