@@ -67,7 +67,7 @@ def seeded(name, *losses, rate=1e-3):
 def test_medians_over_seeds_each_against_adamw_of_its_seed():
     adamw = seeded("adamw", [5, 4, 3, 2.0], [5, 4, 3, 1.0], [5, 4, 3, 1.5])
     # Reached at 20, 40 and 30 by its own seed's AdamW.
-    other = seeded("x", [3, 2, 2, 1.9], [5, 3, 2, 1.0], [5, 3, 1.5, 1.4])
+    other = seeded("x", [3, 2, 2, 1.9], [5, 4, 3, 1.0], [5, 1.9, 1.5, 1.4])
     row = by_name(adamw + other)["x"]
     assert (row.loss, row.spread, row.seeds) == (1.4, (1.0, 1.9), 3)
     assert (row.reached, row.speedup) == (30, 40 / 30)
