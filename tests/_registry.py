@@ -16,7 +16,7 @@ RECIPES = {
     "muoneq-rowcol": functools.partial(om.muoneq, mode="rowcol"),
     "muon_plus": om.muon_plus,
     "adamuon-sign": om.adamuon,
-    "adamuon-first": functools.partial(om.adamuon, variant="first"),
+    "adamuon-unsigned": functools.partial(om.adamuon, variant="unsigned"),
     "normuon": om.normuon,
     "swan": om.swan,
     "sinkgd": om.sinkgd,
@@ -52,7 +52,7 @@ BLOCKS = {
     "scale_by_shape-max": lambda: om.scale_by_shape("max"),
     "preserve_norm": lambda: om.preserve_norm(optax.scale_by_sign()),
     "correct_variance": om.correct_variance,
-    "in_float32": lambda: om.in_float32(optax.scale_by_rms()),
+    "in_float32": lambda: om.in_float32(optax.ema(0.9)),
     **{
         f"orthogonalize-{name}": functools.partial(om.orthogonalize, kernel)
         for name, kernel in _KERNELS.items()

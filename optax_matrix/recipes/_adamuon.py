@@ -105,6 +105,7 @@ def scale_by_adamuon(
         hyperparams={"b1": b1, "b2": b2, "eps": eps},
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=polar is not newton_schulz,
     )
 
 

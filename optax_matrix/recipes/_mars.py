@@ -88,6 +88,7 @@ def scale_by_mars_adamw(
         },
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=False,
     )
 
 

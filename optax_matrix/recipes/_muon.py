@@ -81,6 +81,7 @@ def scale_by_muon(
         hyperparams={"b1": b1},
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=polar is not newton_schulz,
     )
 
 

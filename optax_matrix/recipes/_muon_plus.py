@@ -94,6 +94,7 @@ def scale_by_muon_plus(
         hyperparams={"b1": b1, "eps": eps},
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=polar is not newton_schulz,
     )
 
 

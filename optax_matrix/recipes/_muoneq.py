@@ -97,6 +97,7 @@ def scale_by_muoneq(
         hyperparams={"b1": b1, "eps": eps},
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=polar is not newton_schulz,
     )
 
 

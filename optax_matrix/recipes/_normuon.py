@@ -92,6 +92,7 @@ def scale_by_normuon(
         hyperparams={"b1": b1, "b2": b2},
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=polar is not newton_schulz,
     )
 
 

@@ -89,6 +89,7 @@ def scale_by_racs(
         hyperparams={"beta": beta, "scale": scale, "limiter": limiter},
         dimension_numbers=dimension_numbers,
         placement=placement,
+        probe=False,
     )
 
 

@@ -136,7 +136,9 @@ def _mix_roots(old, new, decay, live):
 
 
 def _divided(x, row, col, weight):
-    root = 1 if weight is None else jnp.sqrt(weight)[..., None]
+    root = (
+        1 if weight is None else jnp.sqrt(jnp.where(weight > 0, weight, 1))[..., None]
+    )
     if col is not None:
         x = safe_divide(x, (col / root)[..., None, :])
     if row is not None:

@@ -1,6 +1,7 @@
 """Hyperparameters as state, without rounding them or tracing what is static."""
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -56,5 +57,6 @@ def _is_dynamic(annotation: Any) -> bool:
     """Whether an argument is a number: its annotation admits a float or an array."""
     if annotation is inspect.Parameter.empty:
         return True
-    kinds = typing.get_args(annotation) or (annotation,)
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if is_union else (annotation,)
     return float in kinds or jax.Array in kinds
