@@ -11,6 +11,9 @@ from rich.console import Console
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 
+DTYPES = ("float32", "bfloat16")
+LAYERS = ("scan", "unroll")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
@@ -41,53 +44,65 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser():
-    parser = _Parser(prog="python -m examples.pretrain", description=__doc__)
+    parser = _Parser(
+        prog="python -m examples.pretrain",
+        description="Trains a LLaMA on real text under matrix optimizers.",
+    )
     commands = parser.add_subparsers(title="commands", required=True)
     train = commands.add_parser("train", help="one run", description=_train.__doc__)
-    train.set_defaults(command=_train, batch=16, steps=400, eval_every=20)
-    train.add_argument("--optimizer", default="adamw", metavar="NAME")
-    train.add_argument("--learning-rate", type=float, default=5e-3, metavar="LR")
-    train.add_argument("--seed", type=int, default=0)
+    train.set_defaults(command=_train)
+    add = _adder(train)
+    add("--optimizer", "NAME", "adamw", "muoneq, normuon, ...")
+    add("--learning-rate", "LR", 5e-3, "peak of the schedule", type=float)
+    add("--seed", "N", 0, "of the weights and the data order", type=int)
+    add("--checkpoint-every", "STEPS", 100, type=int)
+    add("--log-every", "STEPS", 10, type=int)
     train.add_argument("--resume", action="store_true", help="continue the run in OUT")
-    train.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS")
-    train.add_argument("--log-every", type=int, default=10, metavar="STEPS")
-    _add_shared(train, "runs/train")
+    _add_shared(add, "runs/train")
     compare = commands.add_parser(
         "compare", help="several optimizers", description=_compare.__doc__
     )
     compare.set_defaults(command=_compare)
-    compare.add_argument("--optimizers", metavar="A,B,C", help="default: all of them")
-    compare.add_argument(
-        "--learning-rates",
-        default="2.5e-3,5e-3,1e-2",
-        metavar="A,B,C",
-        help="AdamW's (default: %(default)s)",
-    )
+    add = _adder(compare)
+    add("--optimizers", "A,B,C", None, "default: all of them")
+    add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "AdamW's")
     compare.add_argument(
         "--sweep",
         choices=("adamw", "all"),
         default="adamw",
         help="adamw: the others run at AdamW's best rate; all: at every rate",
     )
-    compare.add_argument("--seeds", type=int, default=1, metavar="N")
-    _add_shared(compare, "runs/compare")
+    add("--seeds", "N", 1, "runs at each learning rate", type=int)
+    _add_shared(add, "runs/compare")
     return parser
 
 
-def _add_shared(parser, out):
-    add = parser.add_argument
-    add("--size", default="tiny", help=f"one of {', '.join(SIZES)}")
-    add("--data", default="books", help="books, c4 (streamed) or a text file")
-    add("--tokenizer", metavar="NAME", help="of Hugging Face; default: bytes")
-    add("--out", type=pathlib.Path, default=pathlib.Path(out), metavar="DIR")
-    add("--steps", type=int, default=400)
-    add("--batch", type=int, default=16, help="windows in an update")
-    add("--accumulate", type=int, default=1, help="micro-batches in an update")
-    add("--context", type=int, help="tokens in a window; default: the size's")
-    add("--dtype", choices=("float32", "bfloat16"), help="compute; default: the size's")
-    add("--layers", choices=("scan", "unroll"), help="default: the size's")
-    add("--eval-every", type=int, default=20, metavar="STEPS")
-    add("--validation", type=int, default=64, help="windows of an evaluation")
+def _adder(parser):
+    """Adds an option whose help ends with its default."""
+
+    def add(flag, metavar, default, text="", **options):
+        if default is not None:
+            text = f"{text} (default: %(default)s)".strip()
+        parser.add_argument(
+            flag, metavar=metavar, default=default, help=text, **options
+        )
+
+    return add
+
+
+def _add_shared(add, out):
+    add("--size", "SIZE", "tiny", f"one of {', '.join(SIZES)}")
+    add("--data", "DATA", "books", "books, c4 (streamed) or a text file")
+    add("--tokenizer", "NAME", None, "of Hugging Face; default: bytes")
+    add("--out", "DIR", pathlib.Path(out), type=pathlib.Path)
+    add("--steps", "N", 400, "updates", type=int)
+    add("--batch", "N", 16, "windows in an update", type=int)
+    add("--accumulate", "N", 1, "micro-batches in an update", type=int)
+    add("--context", "N", None, "tokens in a window; default: the size's", type=int)
+    add("--eval-every", "STEPS", 20, type=int)
+    add("--validation", "N", 128, "windows of an evaluation", type=int)
+    add("--dtype", None, None, "of the products; default: the size's", choices=DTYPES)
+    add("--layers", None, None, "default: the size's", choices=LAYERS)
 
 
 def _check(options):

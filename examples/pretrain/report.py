@@ -83,7 +83,7 @@ def notes(plan: Comparison, rows: list[Row]) -> list[str]:
         f"Steps to AdamW's loss: the first evaluated step (one in {plan.eval_every}) "
         f"with a validation loss at or below AdamW's at the end of its run"
         + (", median over seeds." if plan.seeds > 1 else ".")
-        + " Nothing is extrapolated.",
+        + " AdamW itself may touch it before its end. Nothing is extrapolated.",
         "ms per step: median, compilation left out, on this machine at this size; the "
         "smaller the model and batch, the larger the optimizer's share.",
         "A short run favours some methods and hurts others (ARO, for one, starts "

@@ -23,7 +23,7 @@ class Windows:
     context: int
     batch: int
     accumulate: int = 1
-    validation: int = 64
+    validation: int = 128
     seed: int = 0
 
     def __post_init__(self):

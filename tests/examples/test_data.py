@@ -93,7 +93,7 @@ def test_validation_is_fixed_and_from_the_held_out_part():
 def test_shipped_books():
     data = open_data("books", Windows(context=64, batch=16))
     assert data.vocab == 256
-    assert data.validation.shape == (4, 16, 65)
+    assert data.validation.shape == (8, 16, 65)
     text = bytes(next(iter(data.train))[0, 0]).decode("utf-8", "replace")
     assert " the " in bytes(data.validation).decode("utf-8", "replace")
     assert len(text) > 32
