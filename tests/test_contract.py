@@ -210,7 +210,7 @@ def test_bfloat16_with_injected_hyperparameters(name):
             lambda a, b: jnp.abs(a - b) <= 0.02 * jnp.abs(b) + 1e-4, got, want
         )
         for entries in jax.tree.leaves(same):
-            assert entries.size < 20 or entries.mean() > 0.9
+            assert entries.size < 16 or entries.mean() > 0.8
     assert jax.tree.map(jax.typeof, tuple(states)) == types
     for value in states[0].hyperparams.values():
         assert value.dtype == jnp.float32

@@ -119,8 +119,9 @@ class MatrixView:
         )
 
     def to_matrices(self, x: Array) -> list[Array]:
-        """The leaf as one array ``(count, rows, cols)`` per piece."""
-        x = jnp.transpose(x, self.order).reshape(self.batch, self.rows, self.cols)
+        """Stacked leaves ``(k, *shape)`` as ``(k * count, rows, cols)`` per piece."""
+        x = jnp.transpose(x, (0, *(1 + a for a in self.order)))
+        x = x.reshape(-1, self.rows, self.cols)
         return [
             _fold(block, p, q)
             for p, row_band in _bands(x, self.output_sections, axis=1)
@@ -128,16 +129,21 @@ class MatrixView:
         ]
 
     def from_matrices(self, pieces: Sequence[Array]) -> Array:
-        """The leaf whose pieces these are; the inverse of `to_matrices`."""
-        blocks, pieces = [], list(pieces)
-        for p, _ in _blocks(self.output_sections, self.rows):
-            band = []
-            for q, _ in _blocks(self.reduction_sections, self.cols):
-                band.append(_unfold(pieces.pop(0), self.batch, p, q))
-            blocks.append(_join(band, axis=2))
-        x = _join(blocks, axis=1)
-        x = x.reshape([self.shape[a] for a in self.order])
-        return jnp.transpose(x, _inverse(self.order))
+        """The stacked leaves whose pieces these are; inverts `to_matrices`."""
+        rest = iter(pieces)
+        bands = [
+            _join(
+                [
+                    _unfold(next(rest), p, q)
+                    for q, _ in _blocks(self.reduction_sections, self.cols)
+                ],
+                axis=2,
+            )
+            for p, _ in _blocks(self.output_sections, self.rows)
+        ]
+        x = _join(bands, axis=1).reshape(-1, *(self.shape[a] for a in self.order))
+        inverse = (self.order.index(a) for a in range(len(self.order)))
+        return jnp.transpose(x, (0, *(1 + i for i in inverse)))
 
     def spec_of_piece(self, spec: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Mesh axes of ``(batch, out, in)`` for a leaf laid out by `spec`.
@@ -251,16 +257,13 @@ def _fold(x: Array, p: int, q: int) -> Array:
     return x.reshape(b * p * q, rows // p, cols // q)
 
 
-def _unfold(x: Array, b: int, p: int, q: int) -> Array:
+def _unfold(x: Array, p: int, q: int) -> Array:
     if p == q == 1:
         return x
     _, m, n = x.shape
-    return x.reshape(b, p, q, m, n).transpose(0, 1, 3, 2, 4).reshape(b, p * m, q * n)
+    x = x.reshape(-1, p, q, m, n).transpose(0, 1, 3, 2, 4)
+    return x.reshape(-1, p * m, q * n)
 
 
 def _join(parts: list[Array], axis: int) -> Array:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
-def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(order.index(a) for a in range(len(order)))

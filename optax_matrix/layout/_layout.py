@@ -1,11 +1,11 @@
 """Groups of equal matrices: a parameter tree as ``{group: (batch, out, in)}``."""
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -85,23 +85,43 @@ class Layout:
 
     def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
         """Gathers matrix leaves, given by path, into stacks."""
-        pieces = {p: view.to_matrices(leaves[p]) for p, view in self.views.items()}
+
+        def run(view: MatrixView, members: list[Member]) -> Array:
+            # Leaves of one view are stacked as they are and turned together: one
+            # transposition where there would be one per leaf.
+            stacked = _concatenate([leaves[m.path][None] for m in members])
+            return view.to_matrices(stacked)[members[0].piece]
+
         return {
-            name: _concatenate([pieces[m.path][m.piece] for m in group.members])
+            name: _concatenate([run(*args) for args in self._runs(group)])
             for name, group in self.groups.items()
         }
 
     def unstack(self, stacks: Any) -> dict[str, Array]:
         """The matrix leaves, by path, whose stacks these are."""
-        pieces: dict[str, dict[int, Array]] = {path: {} for path in self.views}
+        leaves: dict[str, Array] = {}
+        pieces: dict[str, dict[int, Array]] = {}
         for name, group in self.groups.items():
-            for m in group.members:
-                rows = jax.lax.slice_in_dim(stacks[name], m.start, m.start + m.count)
-                pieces[m.path][m.piece] = rows
-        return {
-            path: view.from_matrices([part for _, part in sorted(pieces[path].items())])
-            for path, view in self.views.items()
-        }
+            for view, members in self._runs(group):
+                first, last = members[0], members[-1]
+                rows = slice(first.start, last.start + last.count)
+                if len(view.pieces) == 1:
+                    stacked = view.from_matrices([stacks[name][rows]])
+                    leaves |= {m.path: stacked[i] for i, m in enumerate(members)}
+                    continue
+                for m in members:
+                    rows = slice(m.start, m.start + m.count)
+                    pieces.setdefault(m.path, {})[m.piece] = stacks[name][rows]
+        for path, parts in pieces.items():
+            ordered = [parts[i] for i in range(len(parts))]
+            leaves[path] = self.views[path].from_matrices(ordered)[0]
+        return leaves
+
+    def _runs(self, group: Group) -> list[tuple[MatrixView, list[Member]]]:
+        """The members of a group by view and piece, in stack order."""
+        kind = lambda m: (self.views[m.path], m.piece)
+        runs = itertools.groupby(group.members, key=kind)
+        return [(view, list(members)) for (view, _), members in runs]
 
 
 def make_layout(
@@ -110,8 +130,9 @@ def make_layout(
     """Resolves and groups the matrix leaves of a tree.
 
     Leaves share a stack when their matrices have the same shape, residual side, dtype
-    and (under explicit axes) sharding. Stacks are ordered by path and hold at most
-    `max_batch` matrices, or `STACK_ELEMENTS` elements, but at least one leaf.
+    and (under explicit axes) sharding. Stacks are ordered by view, then by path, and
+    hold at most `max_batch` matrices, or `STACK_ELEMENTS` elements, but at least one
+    leaf.
 
     Args:
         params: Parameters, gradients, or their `jax.ShapeDtypeStruct`.
@@ -124,17 +145,21 @@ def make_layout(
     resolved = resolve(dimension_numbers, params)
     leaves = named_leaves(params)
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
-    pools: dict[tuple, list[tuple[str, int, int]]] = {}
+    pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
     for path in sorted(views, key=natural_order):
         view, dtype = views[path], jnp.dtype(leaves[path].dtype)
         spec = view.spec_of_piece(explicit_spec(leaves[path]))
         for i, piece in enumerate(view.pieces):
             key = (piece.rows, piece.cols, view.residual, dtype, spec)
-            pools.setdefault(key, []).append((path, i, piece.count))
+            pools.setdefault(key, {}).setdefault((view, i), []).append(
+                (path, i, piece.count)
+            )
     groups = [
         _group(key, chunk)
-        for key, pieces in pools.items()
-        for chunk in _chunks(pieces, max_batch or _default_batch(key))
+        for key, runs in pools.items()
+        for chunk in _chunks(
+            list(itertools.chain(*runs.values())), max_batch or _default_batch(key)
+        )
     ]
     return Layout(
         groups={group.name: group for group in groups},
