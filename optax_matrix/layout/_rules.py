@@ -56,7 +56,7 @@ def default_rule(path: str, leaf: Any) -> Decision:
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return None, f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
     if len(shape) < 2:
-        return None, f"{len(shape)} axes are no matrix"
+        return None, "a vector" if shape else "a scalar"
     for pattern, reason in _BY_NAME:
         if pattern.search(path):
             return None, reason
@@ -65,7 +65,7 @@ def default_rule(path: str, leaf: Any) -> Decision:
     if _CONVOLUTIONS.search(path) and len(shape) > 2 and shape[-2] == 1:
         return None, "a depthwise convolution: one input channel"
     if min(view.rows, view.cols) < 2 or view.batch == 0:
-        return None, "a side of length one: a vector"
+        return None, "a side of length one"
     return numbers, reason
 
 

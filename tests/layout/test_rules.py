@@ -59,8 +59,8 @@ def test_default_view(path, shape, view):
         ("router/kernel", (8, 4), "router"),
         ("mamba/A_log", (8, 4), "state-space"),
         ("depthwise_conv/kernel", (3, 3, 1, 8), "depthwise"),
-        ("gate", (8,), "1 axes"),
-        ("temperature", (), "0 axes"),
+        ("gate", (8,), "vector"),
+        ("temperature", (), "scalar"),
         ("w", (1, 8), "length one"),
     ],
 )

@@ -1,0 +1,61 @@
+"""The README's code runs as it stands."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+import optax_matrix as om
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def _block(word):
+    (block,) = (b for b in BLOCKS if word in b)
+    return block
+
+
+@pytest.mark.broad
+def test_quick_start_learns_and_describes_itself(capsys):
+    scope = {}
+    exec(_block("class MLP"), scope)
+    assert scope["loss"] < 0.7
+    exec(_block("om.describe"), scope)
+    printed = capsys.readouterr().out
+    shown = re.search(r"```\n(leaf .*?)\n\.\.\.\n```", README, re.DOTALL)[1]
+    # `describe` is a table; the README shows its first lines.
+    assert shown in printed
+
+
+def test_own_method_in_five_lines():
+    scope = {"optax": optax, "om": om}
+    block = _block("my_method")
+    exec(block, scope)
+    params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
+    updates, _ = scope["my_method"].update(params, scope["my_method"].init(params))
+    rms = jnp.sqrt(jnp.mean(updates["kernel"] ** 2))
+    assert rms == pytest.approx(0.2 * 3e-3, rel=1e-3)
+    assert len(block.strip().splitlines()) == 5
+
+
+def test_rules_are_accepted():
+    params = {"embed": jnp.ones((8, 4)), "qkv": jnp.ones((8, 768))}
+    scope = {"optax": optax, "model": params}
+    exec(_block("layout.by_path"), scope)
+    rule = om.layout.by_path(include="embed", exclude="layers/11/")
+    assert len(om.layout.make_layout(params, rule).views) == 2
+
+
+def test_checkpoint_lines():
+    tx = om.muoneq(1e-3)
+    old = {"attn": {"kernel": jnp.ones((3, 5))}}
+    new = {"mixer": {"kernel": jnp.ones((3, 5))}}
+    save, load = _block("to_portable").strip().splitlines()
+    scope = {"om": om, "tx": tx, "opt_state": tx.init(old), "params": old}
+    exec(save, scope)
+    scope["params"] = new
+    exec(load, scope)
+    om.check_restored(scope["opt_state"])
