@@ -222,12 +222,15 @@ def outcome(out):
     return done, jax.tree.leaves(state), position, rows
 
 
+def start(arguments):
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(arguments, cwd=ROOT, **quiet)
+
+
 def kill_in_mid_run(out):
     """Starts the run and kills it once it is past a checkpoint."""
     metrics = out / "metrics.jsonl"
-    process = subprocess.Popen(
-        command(out), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = start(command(out))
     deadline = time.monotonic() + 240
     while len(read(metrics)) < 50:
         assert process.poll() is None, "the run ended before it was killed"
@@ -241,10 +244,11 @@ def kill_in_mid_run(out):
 @pytest.mark.broad
 def test_resumed_after_sigkill_is_bit_for_bit_the_same(tmp_path):
     killed, straight = tmp_path / "killed", tmp_path / "straight"
+    uninterrupted = start(command(straight))
     reached = kill_in_mid_run(killed)
     assert 50 <= reached < 160
-    for arguments in (command(killed, "--resume"), command(straight)):
-        subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
+    assert start(command(killed, "--resume")).wait() == 0
+    assert uninterrupted.wait() == 0
     done, state, position, rows = outcome(killed)
     want_done, want_state, want_position, want_rows = outcome(straight)
     assert done == want_done == 160
