@@ -223,5 +223,5 @@ def _claim_comparison(out, plan):
     record = out / "run.json"
     same = json.loads(json.dumps(dataclasses.asdict(plan)))
     repeated = record.exists() and json.loads(record.read_text()) == same
-    hint = "it holds something else than this comparison; delete it or choose another --out"
+    hint = "it holds another comparison or run; delete it or choose another --out"
     claim(out, same, resume=repeated, hint=hint)

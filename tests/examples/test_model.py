@@ -91,6 +91,7 @@ def logits_and_gradient(model):
     return logits, flat(nnx.merge(graph, grads))
 
 
+@pytest.mark.broad
 def test_same_seed_same_weights_scanned_or_not():
     config = dataclasses.replace(SMALL, scaled_residual=True)
     unrolled = flat(fresh(config))

@@ -7,6 +7,7 @@ import optax_matrix as om
 from examples import quickstart, quickstart_linen
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "example", [quickstart, quickstart_linen], ids=["nnx", "linen"]
 )

@@ -108,6 +108,7 @@ def compared():
     return curves, step.Trainer._apply._cache_size() - compiled
 
 
+@pytest.mark.broad
 def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared):
     curves, compiled = compared
     assert compiled == 2  # adamw and muoneq, whatever the rates and seeds
@@ -119,11 +120,13 @@ def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared)
     assert got[6:] == [("muoneq", best, 0), ("muoneq", best, 1)]
 
 
+@pytest.mark.broad
 def test_comparison_ends_a_diverged_run_early(compared):
     diverged = [c for c in compared[0] if c.learning_rate == 1e30]
     assert all(c.final == np.inf and np.isnan(c.losses[-1]) for c in diverged)
 
 
+@pytest.mark.broad
 def test_comparison_curves_are_those_of_single_runs(compared):
     last = compared[0][-1]
     data = from_texts([TEXT], Windows(context=8, batch=4, seed=1))
