@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
 
-.PHONY: help demo test test-fast test-slow lint format bench clean
+.PHONY: help demo test test-fast test-slow test-floor lint format bench clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under every optimizer and print the comparison"
 	@echo "make test       the test suite (under 10 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
 	@echo "make test-slow  everything that the other two leave out"
+	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
@@ -33,6 +34,16 @@ test-fast: $(STAMP)
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
+
+# The lowest versions that pyproject.toml allows, in an environment of their own.
+FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	o = p['optional-dependencies']; every = p['dependencies'] + o['examples'] + o['test']; \
+	print(*(d.replace('>=', '==') for d in every if '>=' in d))"
+
+test-floor: pyproject.toml
+	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python -m pip install -q -e . $$($(FLOORS))
+	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist loadfile -q -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -207,7 +207,7 @@ def test_infer_agrees_with_itself_on_pure_arrays():
     model = _Block(nnx.Rngs(0))
     rule = infer(model)
     params = nnx.state(model, nnx.Param)
-    assert make_layout(params, rule) == make_layout(nnx.as_pure(params), rule)
+    assert make_layout(params, rule) == make_layout(nnx.to_pure_dict(params), rule)
 
 
 def test_infer_reads_linen_boxes():
