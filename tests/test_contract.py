@@ -5,6 +5,7 @@ One compilation per recipe serves all assertions on its plain update.
 
 import functools
 
+import chex
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -27,10 +28,6 @@ blocks = pytest.mark.parametrize("name", BLOCKS)
 
 def of_type(pytree):
     return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), pytree)
-
-
-def is_finite(pytree):
-    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(pytree))
 
 
 def assert_close(got, want, **tolerance):
@@ -71,8 +68,8 @@ EXTREMES = ("zero", "rank-one", "one-row", "1e-20", "1e20")
 def test_update_has_the_parameters_structure_shape_and_dtype(name):
     tx, update = compiled(name)
     updates, _ = update(tree(1), tx.init(PARAMS), PARAMS)
-    assert of_type(updates) == of_type(PARAMS)
-    assert is_finite(updates)
+    chex.assert_trees_all_equal_shapes_and_dtypes(updates, PARAMS)
+    chex.assert_tree_all_finite(updates)
     moved = {k: bool(jnp.any(v != 0)) for k, v in named_leaves(updates).items()}
     assert all(moved.values()), moved
 
@@ -97,7 +94,7 @@ def test_state_is_stable_and_the_second_call_compiles_nothing(name):
         _, state = update(tree(seed), state, PARAMS)
         assert jax.tree.map(jax.typeof, state) == types
     assert update._cache_size() == 1
-    assert is_finite(state)
+    chex.assert_tree_all_finite(state)
 
 
 @recipes
@@ -115,8 +112,8 @@ def test_extreme_gradients_give_finite_updates_and_state(name, kind):
     for _ in range(2):
         updates, state = update(extreme(kind), state, PARAMS)
         matrices = {p: named_leaves(updates)[p] for p in MATRICES}
-        assert is_finite(matrices)
-    assert is_finite(state.inner_states["matrix"])
+        chex.assert_tree_all_finite(matrices)
+    chex.assert_tree_all_finite(state.inner_states["matrix"])
 
 
 def _clip(grads):
@@ -202,8 +199,8 @@ def test_bfloat16_with_injected_hyperparameters(name):
     types = jax.tree.map(jax.typeof, states)
     for _ in range(2):
         got, want, *states = run(grads, *states, params)
-        assert is_finite(got)
-        assert of_type(got) == of_type(params)
+        chex.assert_tree_all_finite(got)
+        chex.assert_trees_all_equal_shapes_and_dtypes(got, params)
         # bf16 keeps 8 bits, and a method that ends in a division by a second moment
         # makes full-size entries of entries that are rounding noise.
         same = jax.tree.map(
@@ -249,7 +246,7 @@ def test_map_params_leaves_stacks_alone(name):
     tx, _ = compiled(name)
     state = tx.init(PARAMS)
     marked = optax.tree.map_params(tx, lambda x: x + 1, state)
-    assert of_type(marked) == of_type(state)
+    chex.assert_trees_all_equal_shapes_and_dtypes(marked, state)
     same = jax.tree.map(
         lambda a, b: bool((a == b).all()),
         marked.inner_states["matrix"],
@@ -273,8 +270,8 @@ def test_block_keeps_shape_dtype_and_state(name):
         types = jax.tree.map(jax.typeof, state)
         for seed in (1, 2):
             updates, state = update(tree(seed, dtype), state)
-            assert of_type(updates) == of_type(params)
-            assert is_finite(updates)
+            chex.assert_trees_all_equal_shapes_and_dtypes(updates, params)
+            chex.assert_tree_all_finite(updates)
             assert jax.tree.map(jax.typeof, state) == types
         np.testing.assert_array_equal(
             updates["temperature"], tree(2, dtype)["temperature"]
@@ -288,8 +285,8 @@ def test_block_survives_extreme_gradients(name, kind):
     state = tx.init(PARAMS)
     for grads in (extreme(kind), extreme(kind), tree(2)):
         updates, state = update(grads, state)
-        assert is_finite(updates)
-        assert is_finite(state)
+        chex.assert_tree_all_finite(updates)
+        chex.assert_tree_all_finite(state)
 
 
 SIDES = st.integers(1, 5)
@@ -322,9 +319,9 @@ def test_any_shape_and_gradient(name, shape, kind, dtype, seed):
     state = tx.init(grads)
     for _ in range(2):
         updates, state = tx.update(grads, state, grads)
-        assert of_type(updates) == of_type(grads)
-        assert is_finite(updates)
-    assert is_finite(state.inner_states["matrix"])
+        chex.assert_trees_all_equal_shapes_and_dtypes(updates, grads)
+        chex.assert_tree_all_finite(updates)
+    chex.assert_tree_all_finite(state.inner_states["matrix"])
 
 
 STATE_OF_A_MATRIX = {
