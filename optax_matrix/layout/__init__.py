@@ -5,12 +5,9 @@ A rule decides which leaves are matrices, a `MatrixView` sees one leaf as matric
 runs a transformation of stacks on the whole tree. No mathematics here.
 """
 
+from optax_matrix.layout._default_rule import default_rule
 from optax_matrix.layout._describe import Description, describe
-from optax_matrix.layout._dimension_numbers import (
-    MatrixDimensionNumbers,
-    MatrixView,
-    make_view,
-)
+from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import STACK_ELEMENTS, Group, Layout, make_layout
@@ -18,7 +15,8 @@ from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
-from optax_matrix.layout._rules import PathRule, by_path, default_rule
+from optax_matrix.layout._rules import PathRule, by_path
+from optax_matrix.layout._view import MatrixView, make_view
 
 __all__ = [
     "STACK_ELEMENTS",

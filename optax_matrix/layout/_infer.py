@@ -5,9 +5,14 @@ from typing import Any
 
 import jax
 
+from optax_matrix.layout._default_rule import (
+    Decision,
+    default_rule,
+    is_bias_or_norm,
+)
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._paths import named_leaves
-from optax_matrix.layout._rules import Decision, PathRule, default_rule
+from optax_matrix.layout._rules import PathRule
 
 
 def infer(
@@ -22,8 +27,8 @@ def infer(
     A kernel whose first axis (batch axes aside) is on the residual stream reads it:
     that axis is reduced, all others are outputs. One whose last axis is on the stream
     writes it. Axes named in `batch` count matrices; a leaf with a `vocab` axis is an
-    embedding or head and goes to the other optimizer. Leaves without names fall back to
-    the default rule.
+    embedding or head and goes to the other optimizer. Leaves without names, and those
+    that are biases or norms by their path, fall back to the default rule.
 
     The names are read here, once: Flax NNX shows them to `init` but not to `update`, so
     a rule that read them from its argument would disagree with itself.
@@ -57,7 +62,7 @@ def infer(
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
 
     def decide(path: str, leaf: Any) -> Decision:
-        if len(names.get(path, ())) != len(leaf.shape):
+        if is_bias_or_norm(path) or len(names.get(path, ())) != len(leaf.shape):
             return default_rule(path, leaf)
         return _decide_by_names(names[path], roles) or default_rule(path, leaf)
 

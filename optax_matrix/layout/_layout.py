@@ -8,12 +8,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import dtypes
 from jaxtyping import Array
 
-from optax_matrix.layout._dimension_numbers import MatrixView, Side
+from optax_matrix.layout._dimension_numbers import Side
 from optax_matrix.layout._paths import named_leaves, natural_order
 from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._sharding import explicit_spec
+from optax_matrix.layout._view import MatrixView
 
 STACK_ELEMENTS = 2**26
 """Default bound of a stack, in elements: 256 MiB in float32."""
@@ -147,7 +149,7 @@ def make_layout(
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
     for path in sorted(views, key=natural_order):
-        view, dtype = views[path], jnp.dtype(leaves[path].dtype)
+        view, dtype = views[path], dtypes.canonicalize_dtype(leaves[path].dtype)
         spec = view.spec_of_piece(explicit_spec(leaves[path]))
         for i, piece in enumerate(view.pieces):
             key = (piece.rows, piece.cols, view.residual, dtype, spec)

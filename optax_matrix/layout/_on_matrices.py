@@ -205,7 +205,9 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
             f"{sorted(held - wanted)} where they make {sorted(wanted - held)} "
             "(name: shape, dtype, checksum of the parameter paths). If a layer was "
             "renamed, added or frozen, or the sharding or `max_batch` changed, carry "
-            "the state over with optax_matrix.to_portable and from_portable."
+            "the state over with optax_matrix.to_portable and from_portable; if the "
+            "gradients have another dtype than the parameters, pass `params` to "
+            "`update`."
         )
 
 

@@ -1,20 +1,19 @@
 """Optimizer state by parameter path, free of stacks, for checkpoints that must last."""
 
-import re
+import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import dtypes
 from jaxtyping import Array
 
 from optax_matrix.layout._on_matrices import OnMatricesState
 from optax_matrix.layout._paths import key_name, named_leaves, path_name
-
-Rename = Mapping[str, str] | Callable[[str], str]
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
@@ -45,9 +44,10 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     """
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
     flat: dict[str, Array] = {}
-    for _, leaf, entries in _places(state, paths):
-        for key, rows in entries:
-            flat[key] = leaf if rows is None else leaf[rows]
+    for leaf, entries in _places(state, paths):
+        for entry in entries:
+            part = _raw(leaf)
+            flat[entry.key()] = part if entry.rows is None else part[entry.rows]
     return flat
 
 
@@ -56,7 +56,7 @@ def from_portable(
     state: optax.OptState,
     params: Any,
     *,
-    rename: Rename | None = None,
+    rename: Mapping[str, str] | None = None,
     missing: Literal["error", "init"] = "error",
     unused: Literal["error", "drop"] = "error",
 ) -> optax.OptState:
@@ -67,8 +67,7 @@ def from_portable(
         state: The state to fill, as ``tx.init(params)`` makes it: decides structure,
             dtypes and sharding.
         params: The parameters that `state` belongs to.
-        rename: Old path (or the leading part of one) to new path; or a callable from
-            old key to new key.
+        rename: Old path (or the leading part of one) to new path.
         missing: What happens to state that `portable` does not have (added layers):
             an error, or ``"init"`` to leave it as it was initialised.
         unused: What happens to entries that `state` does not want (removed or frozen
@@ -88,24 +87,22 @@ def from_portable(
         >>> new = {"gate": jnp.ones((3, 5))}
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
-    given = {_renamed(key, rename): value for key, value in portable.items()}
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
-    leaves, wanted, absent = [], set(), []
-    for index, leaf, entries in _places(state, paths):
-        new = leaf
-        for key, rows in entries:
-            wanted.add(key)
-            if key in given:
-                new = _fill(new, rows, given[key], key)
+    leaves, used, absent = [], set(), []
+    for leaf, entries in _places(state, paths):
+        parts = []
+        for entry in entries:
+            if (key := entry.key(rename)) in portable:
+                used.add(key)
+                parts.append((entry.rows, portable[key], key))
             else:
                 absent.append(key)
-        leaves.append((index, new))
+        leaves.append(_fill(leaf, parts) if parts else leaf)
     if absent and missing == "error":
         raise ValueError(_complaint("has no state for", absent, "missing", "init"))
-    if (extra := sorted(set(given) - wanted)) and unused == "error":
+    if (extra := sorted(set(portable) - used)) and unused == "error":
         raise ValueError(_complaint("holds state of no use:", extra, "unused", "drop"))
-    ordered = [leaf for _, leaf in sorted(leaves, key=lambda pair: pair[0])]
-    return jax.tree.unflatten(jax.tree.structure(state), ordered)
+    return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
 
 def check_restored(state: optax.OptState) -> None:
@@ -139,38 +136,58 @@ def check_restored(state: optax.OptState) -> None:
                 )
 
 
-Entry = tuple[str, np.ndarray | None]
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """Part of a state leaf: its place in the state, parameter path, rows of a stack."""
+
+    place: str
+    path: str
+    rows: np.ndarray | None = None
+
+    def key(self, rename: Mapping[str, str] | None = None) -> str:
+        """The portable key; with `rename` (old to new), the key of old."""
+        path = self.path
+        for old, new in (rename or {}).items():
+            if path == new or path.startswith((f"{new}/", f"{new}#")):
+                path = old + path[len(new) :]
+                break
+        return "/".join(part for part in (self.place, path) if part)
 
 
-def _places(
-    state: Any, paths: dict[int, str]
-) -> Iterator[tuple[int, Any, list[Entry]]]:
-    """Every leaf with its index and the portable entries (key, rows) it consists of.
+def _places(state: Any, paths: Mapping[int, str]) -> Iterator[tuple[Any, list[_Entry]]]:
+    """Every leaf of the state with the portable entries that it consists of.
 
     Manifests have no entries: they follow from the parameters.
     """
-    manifests = _manifests(state)
-    for index, (keys, leaf) in enumerate(jax.tree.leaves_with_path(state)):
+    manifests, known = _manifests(state), set(paths.values())
+    for keys, leaf in jax.tree.leaves_with_path(state):
         owner = next((k for k in manifests if keys[: len(k)] == k), None)
         if owner is None:
-            yield index, leaf, [(path_name(keys), None)]
+            yield leaf, [_Entry(*_split(keys, known))]
             continue
         if key_name(keys[len(owner)]) == "manifest":
-            yield index, leaf, []
+            yield leaf, []
             continue
         manifest = manifests[owner]
-        kept = tuple(key for key in keys if key_name(key) not in manifest)
+        place = path_name(tuple(k for k in keys if key_name(k) not in manifest))
         group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
-        place = path_name(kept)
         if group is None:
-            yield index, leaf, [(place, None)]
+            yield leaf, [_Entry(place, "")]
             continue
         rows = _rows_by_path(manifest[group], paths)
         scalar = jnp.ndim(leaf) == 0
-        entries: list[Entry] = [
-            (f"{place}/{path}", None if scalar else at) for path, at in rows.items()
-        ]
-        yield index, leaf, entries
+        yield (
+            leaf,
+            [_Entry(place, path, None if scalar else at) for path, at in rows.items()],
+        )
+
+
+def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
+    """Place and path of a leaf of state that mirrors the parameters, as Adam's does."""
+    for start in range(len(keys)):
+        if (path := path_name(keys[start:])) in known:
+            return "/".join(map(key_name, keys[:start])), path
+    return path_name(keys), ""
 
 
 def _manifests(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
@@ -186,7 +203,7 @@ def _manifests(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
     }
 
 
-def _rows_by_path(ids: np.ndarray, paths: dict[int, str]) -> dict[str, np.ndarray]:
+def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.ndarray]:
     """Stack positions of each leaf's matrices; further pieces are named ``path#k``."""
     rows: dict[str, list[int]] = {}
     for position, (crc, index) in enumerate(ids.tolist()):
@@ -202,25 +219,31 @@ def _rows_by_path(ids: np.ndarray, paths: dict[int, str]) -> dict[str, np.ndarra
     }
 
 
-def _fill(leaf: Any, rows: np.ndarray | None, value: Any, key: str) -> Any:
-    shape = jnp.shape(leaf) if rows is None else (len(rows), *jnp.shape(leaf)[1:])
-    if jnp.shape(value) != shape:
-        raise ValueError(
-            f"`portable` must hold an array of shape {shape} for {key!r}, got "
-            f"{jnp.shape(value)}; the layer's shape or dimension numbers changed."
+def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
+    """The leaf with its parts replaced, on the host: it may be sharded otherwise."""
+    new = np.array(_raw(leaf))
+    for rows, value, key in parts:
+        shape = new.shape if rows is None else (len(rows), *new.shape[1:])
+        if np.shape(value) != shape:
+            raise ValueError(
+                f"`portable` must hold an array of shape {shape} for {key!r}, got "
+                f"{np.shape(value)}; the layer's shape or dimension numbers changed."
+            )
+        new[... if rows is None else rows] = np.asarray(value)
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(
+            jnp.asarray(new), impl=jax.random.key_impl(leaf)
         )
-    new = jnp.asarray(value, leaf.dtype)
-    new = new if rows is None else jnp.asarray(leaf).at[rows].set(new)
     return jax.device_put(new, leaf.sharding) if hasattr(leaf, "sharding") else new
 
 
-def _renamed(key: str, rename: Rename | None) -> str:
-    if callable(rename):
-        return rename(key)
-    for old, new in (rename or {}).items():
-        if re.search(pattern := rf"(^|/){re.escape(old)}(?=/|#|$)", key):
-            return re.sub(pattern, lambda m, new=new: m[1] + new, key, count=1)
-    return key
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), dtypes.prng_key)
+
+
+def _raw(leaf: Any) -> Any:
+    """Random keys as the numbers that they are."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:

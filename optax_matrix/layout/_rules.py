@@ -1,4 +1,4 @@
-"""Which leaves are matrices: a rule of path, shape and dtype, and what overrides it."""
+"""Rules for which leaves are matrices, in every form that they may be given."""
 
 import dataclasses
 import re
@@ -8,79 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.layout._dimension_numbers import (
-    MatrixDimensionNumbers,
-    MatrixView,
-    is_dimension_numbers,
-    make_view,
+from optax_matrix.layout._default_rule import (
+    Decision,
+    default_rule,
+    numbers_of_kernel,
 )
+from optax_matrix.layout._dimension_numbers import is_dimension_numbers
 from optax_matrix.layout._paths import map_named, named_leaves, path_name
-
-_VECTORS = re.compile(r"(^|/)(bias|scale|gain|gamma|beta)$|norm|(^|/)ln[_\d/]", re.I)
-_EMBEDDINGS = re.compile(r"embed|(^|[/_])(wte|wpe|emb)([/_]|$)", re.I)
-_HEADS = re.compile(r"(^|/)(lm_head|head|logits(_dense)?|classifier)(/|$)", re.I)
-_ROUTERS = re.compile(r"router", re.I)
-_STATE_SPACES = re.compile(r"a_log|dt_bias|conv1d", re.I)
-_CONVOLUTIONS = re.compile(r"conv", re.I)
-_READ_HEADS = re.compile(r"(att|mha).*/(query|key|value)/[^/]*$", re.I)
-_WRITE_HEADS = re.compile(r"(att|mha).*/out/[^/]*$", re.I)
-
-_BY_NAME = (
-    (_EMBEDDINGS, "an embedding by its name"),
-    (_HEADS, "an output head by its name"),
-    (_VECTORS, "a bias, scale or norm by its name"),
-    (_ROUTERS, "a router by its name"),
-    (_STATE_SPACES, "a state-space or 1-D convolution parameter by its name"),
-)
-
-Decision = tuple[Any, str]
-
-
-def default_rule(path: str, leaf: Any) -> Decision:
-    """Decides from a leaf's path, shape and dtype whether and how it is a matrix.
-
-    Embeddings, output heads, norms, biases, routers and depthwise convolutions are
-    recognised by name (`re` search, any case) and left to the other optimizer.
-    Convolution kernels ``(h, w, in, out)`` sum over all axes but the last;
-    query/key/value and out kernels of Flax attention merge heads and head dimension;
-    every other kernel is ``(..., in, out)`` with leading batch axes.
-
-    Args:
-        path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
-        leaf: Anything with ``shape`` and ``dtype``.
-
-    Returns:
-        The dimension numbers, or None for the other optimizer, and the reason.
-    """
-    shape = leaf.shape
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        return None, f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
-    if len(shape) < 2:
-        return None, "a vector" if shape else "a scalar"
-    for pattern, reason in _BY_NAME:
-        if pattern.search(path):
-            return None, reason
-    numbers, reason = _numbers_of_kernel(path, len(shape))
-    view = make_view(shape, numbers, path)
-    if _CONVOLUTIONS.search(path) and len(shape) > 2 and shape[-2] == 1:
-        return None, "a depthwise convolution: one input channel"
-    if min(view.rows, view.cols) < 2 or view.batch == 0:
-        return None, "a side of length one"
-    return numbers, reason
-
-
-def _numbers_of_kernel(path: str, ndim: int) -> tuple[MatrixDimensionNumbers, str]:
-    if ndim > 2 and _CONVOLUTIONS.search(path):
-        inputs = tuple(range(ndim - 1))
-        return MatrixDimensionNumbers(inputs, -1), "a convolution kernel by its name"
-    if ndim > 2 and _READ_HEADS.search(path):
-        return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"
-    if ndim > 2 and _WRITE_HEADS.search(path):
-        return MatrixDimensionNumbers(
-            (-3, -2), -1
-        ), "attention kernel (heads, dim, out)"
-    reason = "kernel (in, out)" if ndim == 2 else "kernels (..., in, out), batch first"
-    return MatrixDimensionNumbers(-2, -1), reason
+from optax_matrix.layout._view import MatrixView, make_view
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +72,7 @@ def by_path(
             if pattern and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
         if include_ and include_.search(path) and len(leaf.shape) >= 2:
-            value = _numbers_of_kernel(path, len(leaf.shape))[0]
+            value = numbers_of_kernel(path, leaf.shape)[0]
             return value, f"included by {include!r}"
         return fallback(path, leaf)
 
@@ -187,9 +122,15 @@ def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
 
 
 def _resolve_leaf(path: str, leaf: Any, decide) -> Resolved:
+    if not hasattr(leaf, "shape"):
+        raise ValueError(
+            f"`params` must hold arrays, got {leaf!r} at {path!r}; use jnp.array."
+        )
     numbers, reason = decide(path, leaf)
     if numbers is None:
         return Resolved(None, reason)
+    if 0 in leaf.shape:
+        return Resolved(None, "empty")
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         raise ValueError(
             f"`dimension_numbers` of parameter {path!r} must be None: its dtype "

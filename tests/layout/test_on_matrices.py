@@ -274,6 +274,22 @@ def test_transformations_that_act_per_matrix_are_accepted(inner):
     on_matrices(inner, needs_params=True).init({"w": _draw(3, 5), "v": _draw(2, 7, 3)})
 
 
+def test_probe_lets_a_build_read_the_views():
+    def build(layout):
+        for group in layout.groups.values():
+            for member in group.members:
+                assert layout.views[member.path].pieces[member.piece].rows >= group.rows
+        return optax.trace(0.9)
+
+    on_matrices(build).init({"w": _draw(3, 50)})
+
+
+def test_tiny_coupling_is_seen():
+    tiny = optax.chain(optax.clip_by_global_norm(1e-9))
+    with pytest.raises(ValueError, match="clip_by_global_norm"):
+        on_matrices(tiny).init({"w": _draw(3, 5)})
+
+
 def test_per_matrix_equals_a_loop_over_leaves():
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
     leaves = [_draw(3, 5, seed=i) * 10.0 ** (i - 1) for i in range(3)]

@@ -8,6 +8,8 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
@@ -61,15 +63,56 @@ def test_renamed_layer_keeps_its_momentum_under_its_new_name():
         assert np.abs(got).max() > 0
 
 
-def test_rename_by_callable():
-    old, new, tx = _params("a", "b"), _params("x_a", "x_b"), _tx()
-    rename = lambda key: key.replace("/a/", "/x_a/").replace("/b/", "/x_b/")
-    state = from_portable(
-        to_portable(_trained(tx, old), old), tx.init(new), new, rename=rename
-    )
-    np.testing.assert_array_equal(
-        state[1].mu["x_b"]["kernel"], _trained(tx, old)[1].mu["b"]["kernel"]
-    )
+def test_rename_swaps_layers_and_nothing_else():
+    layer = lambda i: _params("w")["w"]["kernel"] + i
+    tree = lambda: {
+        "l": {"0": layer(1), "1": layer(2)},
+        "enc": {"l": {"0": layer(3), "1": layer(4)}},
+        "trace": layer(5),
+    }
+    params, tx = tree(), _tx()
+    portable = to_portable(_trained(tx, params), params)
+    swap = {"l/0": "l/1", "l/1": "l/0"}
+    state = from_portable(portable, tx.init(params), params, rename=swap)
+    moved = to_portable(state, params)
+    for place in ("0/inner_state/0/trace", "1/mu"):
+        at = lambda flat, path, place=place: flat[f"{place}/{path}"]
+        np.testing.assert_array_equal(at(moved, "l/0"), at(portable, "l/1"))
+        np.testing.assert_array_equal(at(moved, "l/1"), at(portable, "l/0"))
+        for path in ("enc/l/0", "enc/l/1", "trace"):
+            np.testing.assert_array_equal(at(moved, path), at(portable, path))
+
+
+def test_rename_onto_a_layer_that_exists_loses_nothing_silently():
+    old, new, tx = _params("a", "b"), _params("b"), _tx()
+    portable = to_portable(_trained(tx, old), old)
+    with pytest.raises(ValueError, match=r"of no use.*b/kernel"):
+        from_portable(portable, tx.init(new), new, rename={"a": "b"})
+
+
+@pytest.mark.parametrize("mode", [AxisType.Explicit, AxisType.Auto])
+def test_portable_state_moves_between_meshes(cpus, mode):
+    plain, tx = _params("a", "b"), _tx()
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(mode,), devices=cpus[:2])
+    columns = NamedSharding(mesh, P(None, "x"))
+    even = {n: {"kernel": jnp.ones((3, 4)) * (i + 1)} for i, n in enumerate(plain)}
+    sharded = jax.tree.map(lambda x: jax.device_put(x, columns), even)
+    portable = to_portable(_trained(tx, even), even)
+    fresh = tx.init(sharded)
+    moved = from_portable(jax.tree.map(np.asarray, portable), fresh, sharded)
+    for new, old in zip(jax.tree.leaves(moved), jax.tree.leaves(fresh), strict=True):
+        assert new.sharding == old.sharding
+    back = from_portable(to_portable(moved, sharded), tx.init(even), even)
+    _same(back, _trained(tx, even))
+
+
+def test_random_keys_travel():
+    params = _params("a")
+    tx = optax.chain(_tx(), optax.add_noise(0.1, 0.5, jax.random.key(3)))
+    state = _trained(tx, params)
+    back = from_portable(to_portable(state, params), tx.init(params), params)
+    raw = lambda s: jax.random.key_data(s[1].rng_key)
+    np.testing.assert_array_equal(raw(back), raw(state))
 
 
 def test_structural_restore_of_a_renamed_layer_fails():

@@ -4,6 +4,7 @@ import flax.linen as nn
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -36,6 +37,20 @@ def _shape(*shape, dtype=F32):
         ("attn/q/kernel", (3, 8, 16), [(3, 16, 8)]),
         ("conv1/kernel", (3, 3, 4, 8), [(1, 8, 36)]),
         ("conv/kernel", (8, 16), [(1, 16, 8)]),
+        ("downsample/layers/0/kernel", (3, 3, 4, 8), [(1, 8, 36)]),
+        ("convnext/layers/mlp/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("convformer/attn/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("attention/layers/mlp/out/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("layers/attention/query/kernel", (12, 8, 8), [(12, 8, 8)]),
+        ("layers/attention/out/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("layers/2/attention/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("sa/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("cross_attn/out/kernel", (2, 4, 6), [(1, 6, 8)]),
+        ("normalizer_free/kernel", (8, 16), [(1, 16, 8)]),
+        ("extra_logits_net/kernel", (8, 16), [(1, 16, 8)]),
+        ("model/head/layers/0/kernel", (8, 16), [(1, 16, 8)]),
+        ("embed_dim_proj/kernel", (8, 16), [(1, 16, 8)]),
+        ("lora_b", (4, 16), [(1, 16, 4)]),
     ],
 )
 def test_default_view(path, shape, view):
@@ -53,10 +68,18 @@ def test_default_view(path, shape, view):
         ("pos_emb", (256, 8), "embedding"),
         ("lm_head/kernel", (8, 256), "head"),
         ("logits_dense/kernel", (8, 256), "head"),
-        ("layers/attn_norm/scale", (4, 8), "norm"),
+        ("layers/attn_norm/scale", (4, 8), "scale"),
         ("layers/ln_1/g", (4, 8), "norm"),
         ("layers/mlp/bias", (4, 8), "bias"),
         ("router/kernel", (8, 4), "router"),
+        ("model/embed_tokens/kernel", (32, 8), "embedding"),
+        ("Embed_0/w", (32, 8), "embedding"),
+        ("head_0/kernel", (8, 4), "head"),
+        ("mlp/bias_1", (2, 8), "bias"),
+        ("attn/q_bias", (2, 8), "bias"),
+        ("rnn/bias_h", (2, 8), "bias"),
+        ("LayerNorm_0/w", (2, 8), "norm"),
+        ("ln_f/w", (2, 8), "norm"),
         ("mamba/A_log", (8, 4), "state-space"),
         ("depthwise_conv/kernel", (3, 3, 1, 8), "depthwise"),
         ("gate", (8,), "vector"),
@@ -183,6 +206,9 @@ class _Block(nnx.Module):
             out_sharding=("expert", "embed", "mlp"),
             eager_sharding=False,
         )
+        self.gates = nnx.Param(
+            jnp.ones((3, 6)), out_sharding=("layers", "embed"), eager_sharding=False
+        )
         self.plain = nnx.Param(jnp.ones((4, 6)))
 
 
@@ -199,7 +225,8 @@ def test_infer_reads_nnx_axis_names():
     assert (piece.count, piece.rows, piece.cols, residual) == (2, 4, 6, "in")
     assert layout.views["inner"].residual is None
     assert "embedding or head" in layout.others["tok"]
-    assert "no matrix" in layout.others["norm"]
+    assert "norm by its name" in layout.others["norm"]
+    assert "no matrix" in layout.others["gates"]
     assert "plain" in layout.views
 
 
@@ -208,6 +235,26 @@ def test_infer_agrees_with_itself_on_pure_arrays():
     rule = infer(model)
     params = nnx.state(model, nnx.Param)
     assert make_layout(params, rule) == make_layout(nnx.to_pure_dict(params), rule)
+
+
+def test_infer_leaves_scanned_biases_alone():
+    bias = nn.LogicallyPartitioned(jnp.ones((3, 2, 4)), ("layers", "q_heads", "kv"))
+    params = {"query": {"bias": bias}}
+    assert "query/bias" in make_layout(params, infer(params)).others
+
+
+def test_empty_and_shapeless_leaves():
+    assert (
+        make_layout({"a": _shape(0, 4)}, {"a": MatrixDimensionNumbers()}).groups == {}
+    )
+    with pytest.raises(ValueError, match=r"must hold arrays, got 1.0 at 't'"):
+        make_layout({"t": 1.0})
+
+
+def test_numpy_float64_and_numpy_axes():
+    numbers = MatrixDimensionNumbers(np.int64(0), np.int64(1))
+    (group,) = make_layout({"a": np.ones((4, 6))}, {"a": numbers}).groups.values()
+    assert group.dtype == jnp.float32
 
 
 def test_infer_reads_linen_boxes():

@@ -71,9 +71,12 @@ def test_sharded_equals_replicated_and_keeps_specs(mesh):
 
 
 def test_state_is_sharded_like_the_parameters(mesh):
-    state = _tx().init(_tree(mesh))
-    for stack in jax.tree.leaves(state.inner_state):
-        assert not stack.sharding.is_fully_replicated
+    state = _tx().init({"columns": _tree(mesh)["columns"], "both": _tree(mesh)["both"]})
+    specs = [x.sharding.spec for x in jax.tree.leaves(state.inner_state)]
+    # Kernels (in, out) are seen as (out, in): the axes change places. In Auto mode the
+    # stack holds both and lies as its first leaf does.
+    both, columns = P(None, "tp", "fsdp"), P(None, "fsdp", None)
+    assert specs == ([both, columns] if len(specs) == 2 else [both])
 
 
 def test_state_keeps_type_and_sharding_and_nothing_recompiles(mesh):

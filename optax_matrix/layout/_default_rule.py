@@ -1,0 +1,114 @@
+"""The default rule: which leaves are matrices by path, shape and dtype."""
+
+import re
+from typing import Any
+
+import jax.numpy as jnp
+
+from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._view import make_view
+
+Decision = tuple[Any, str]
+
+_VECTORS = r"(^|/)([^/]*_)?bias(_[^/]*|\d*)$|(^|/)(scale|gain|gamma|beta)$"
+_NORMS = r"norm[_\d]*(/|$)|(^|/)ln(_[^/]*|\d*)(/|$)"
+_EMBEDDINGS = (
+    r"(^|[/_])(embed(ding|dings|der)?(_tokens|_positions|_\d+)?|emb|wte|wpe)(/|$)"
+)
+_HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*)?$"
+_ROUTERS = r"(^|[/_])router([/_]|$)"
+_STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
+
+_OTHERS = tuple(
+    (re.compile(pattern, re.IGNORECASE), reason)
+    for pattern, reason in (
+        (_EMBEDDINGS, "an embedding by its name"),
+        (_HEADS, "an output head by its name"),
+        (_VECTORS, "a bias or scale by its name"),
+        (_NORMS, "a norm by its name"),
+        (_ROUTERS, "a router by its name"),
+        (_STATE_SPACES, "a state-space or 1-D convolution parameter by its name"),
+    )
+)
+_BIASES = re.compile(f"{_VECTORS}|{_NORMS}", re.IGNORECASE)
+_CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
+_READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
+_WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
+_SCANNED = re.compile(
+    r"scan|(^|/)[^/]*(layers|blocks|stack)(?!/\d)(/|$)", re.IGNORECASE
+)
+
+
+def is_bias_or_norm(path: str) -> bool:
+    """Whether a leaf is a bias, scale or norm by its name, whatever its shape."""
+    return _BIASES.search(path) is not None
+
+
+def default_rule(path: str, leaf: Any) -> Decision:
+    """Decides from a leaf's path, shape and dtype whether and how it is a matrix.
+
+    Embeddings, output heads, norms, biases, routers and depthwise convolutions are
+    recognised by name and left to the other optimizer. Kernels are ``(..., in, out)``,
+    as Flax has them, with leading batch axes: layers and experts in front. Convolutions
+    ``(h, w, in, out)`` sum over all axes but the last. Query/key/value and out kernels
+    of Flax attention merge heads and head dimension.
+
+    Three axes under ``query`` may be ``(in, heads, dim)`` or scanned ``(layers, in,
+    out)``; they are the latter if the path has ``layers``, ``blocks`` or ``scan`` with
+    no index after it. What no name tells (layers in another axis than the first,
+    Equinox's ``(out, in)`` weights) has to be said by `by_path`, `infer` or numbers;
+    `describe` shows what was made of each leaf.
+
+    Args:
+        path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
+        leaf: Anything with ``shape`` and ``dtype``.
+
+    Returns:
+        The dimension numbers, or None for the other optimizer, and the reason.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> default_rule("layers/0/up/kernel", jnp.ones((4, 8)))[1]
+        'kernel (in, out)'
+        >>> default_rule("lm_head/kernel", jnp.ones((4, 8)))
+        (None, 'an output head by its name')
+    """
+    shape = leaf.shape
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return None, f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
+    if len(shape) < 2:
+        return None, "a vector" if shape else "a scalar"
+    for pattern, reason in _OTHERS:
+        if pattern.search(path):
+            return None, reason
+    numbers, reason = numbers_of_kernel(path, shape)
+    view = make_view(shape, numbers, path)
+    if _is_convolution(path, shape) and shape[-2] == 1:
+        return None, "a depthwise convolution: one input channel"
+    if min(view.rows, view.cols) < 2:
+        return None, "a side of length one"
+    return numbers, reason
+
+
+def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
+    """The view of a kernel that is a matrix, and the reason for it."""
+    heads = len(shape) > (3 if _SCANNED.search(path) else 2)
+    if heads and _READ_HEADS.search(path):
+        return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"
+    if heads and _WRITE_HEADS.search(path):
+        numbers = MatrixDimensionNumbers((-3, -2), -1)
+        return numbers, "attention kernel (heads, dim, out)"
+    if _is_convolution(path, shape):
+        inputs = tuple(range(len(shape) - 1))
+        return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
+    many = "kernels (..., in, out), batch first"
+    return MatrixDimensionNumbers(-2, -1), many if len(
+        shape
+    ) > 2 else "kernel (in, out)"
+
+
+def _is_convolution(path: str, shape: tuple[int, ...]) -> bool:
+    if len(shape) < 3:
+        return False
+    square_window = len(shape) == 4 and shape[0] == shape[1] and shape[0] in (3, 5, 7)
+    return square_window or _CONVOLUTIONS.search(path) is not None
