@@ -16,6 +16,7 @@ from optax_matrix.transforms import (
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
+    check_dtype,
     check_not_negative,
 )
 
@@ -85,6 +86,7 @@ def scale_by_adamuon(
     check_decay("b2", b2)
     check_not_negative("eps", eps)
     check_polar(polar)
+    check_dtype("mu_dtype", mu_dtype)
     signed = variant == "sign"
 
     def build(layout, b1, b2, eps):

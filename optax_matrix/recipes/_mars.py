@@ -10,6 +10,7 @@ from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.transforms import correct_variance, in_float32
 from optax_matrix.transforms._checks import (
     check_decay,
+    check_dtype,
     check_not_negative,
     check_positive,
 )
@@ -67,7 +68,9 @@ def scale_by_mars_adamw(
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_not_negative("eps", eps)
-    check_positive("max_norm", max_norm)
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+    check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, gamma, b1, b2, eps, max_norm):
         del layout

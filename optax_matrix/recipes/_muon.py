@@ -9,7 +9,7 @@ from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
 from optax_matrix.transforms import orthogonalize, scale_by_shape
-from optax_matrix.transforms._checks import check_choice, check_decay
+from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
 from optax_matrix.transforms._scaling import SHAPE_RULES
 
 
@@ -67,6 +67,7 @@ def scale_by_muon(
     check_decay("b1", b1)
     check_polar(polar)
     check_choice("scaling", scaling, SHAPE_RULES)
+    check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, b1):
         del layout

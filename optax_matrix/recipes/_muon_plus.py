@@ -13,6 +13,7 @@ from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
+    check_dtype,
     check_not_negative,
 )
 
@@ -78,6 +79,7 @@ def scale_by_muon_plus(
     check_decay("b1", b1)
     check_not_negative("eps", eps)
     check_polar(polar)
+    check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, b1, eps):
         del layout

@@ -16,7 +16,7 @@ from optax_matrix.transforms import (
     row_rms,
     scale_by_shape,
 )
-from optax_matrix.transforms._checks import check_choice, check_decay
+from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
 
 
 def scale_by_normuon(
@@ -75,6 +75,7 @@ def scale_by_normuon(
     check_decay("b2", b2)
     check_polar(polar)
     check_choice("scaling", scaling, ("rms", "out/in"))
+    check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, b1, b2):
         del layout

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.layout import label_params
 from optax_matrix.transforms import keep_dtype
-from optax_matrix.transforms._checks import check_callable, check_not_negative
+from optax_matrix.transforms._checks import check_callable, check_dtype, check_rate
 
 Polar = Callable[..., Any]  # (..., m, n) -> (..., m, n)
 
@@ -47,12 +47,18 @@ def matrix_optimizer(
         ``"other"``.
 
     Raises:
-        ValueError: If ``weight_decay`` is negative or ``other`` is no transformation.
+        ValueError: If a rate is neither a number that is not negative nor a schedule,
+            or ``other`` is no transformation.
     """
-    check_not_negative("weight_decay", weight_decay)
+    check_rate("learning_rate", learning_rate)
+    check_rate("weight_decay", weight_decay)
+    check_dtype("mu_dtype", mu_dtype)
+    if other_learning_rate is None:
+        other_learning_rate = learning_rate
+    check_rate("other_learning_rate", other_learning_rate)
     if other is None:
         other = optax.adamw(
-            learning_rate if other_learning_rate is None else other_learning_rate,
+            other_learning_rate,
             b1=0.9,
             b2=other_b2,
             weight_decay=weight_decay,
@@ -81,7 +87,11 @@ def scaled_learning_rate(
 
     Returns:
         A number if it was one, a schedule if it was one.
+
+    Raises:
+        ValueError: If it is neither.
     """
+    check_rate("learning_rate", learning_rate)
     if callable(learning_rate):
         return lambda count: factor * learning_rate(count)
     return learning_rate * factor

@@ -11,6 +11,7 @@ from optax_matrix.linalg import rank_one_scales
 from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
 from optax_matrix.transforms import equilibrate_with_ema, limit_norm_growth
 from optax_matrix.transforms._checks import (
+    check_at_least_one,
     check_decay,
     check_positive,
     check_positive_int,
@@ -22,6 +23,7 @@ def scale_by_racs(
     *,
     scale: ArrayLike = 0.05,
     limiter: ArrayLike = 1.01,
+    max_shrink: ArrayLike | None = 2.0,
     rounds: int = 5,
     bias_correction: bool = False,
     dimension_numbers: Any = None,
@@ -42,6 +44,8 @@ def scale_by_racs(
         beta: Decay rate of the averages of :math:`q` and :math:`s`.
         scale: Factor :math:`\alpha` of the update; the paper has 0.02 for 1.3B.
         limiter: Largest growth of the update's norm per step.
+        max_shrink: Largest fall per step of the norm that the limiter remembers, as
+            in `limit_norm_growth`; None is the paper.
         rounds: Rounds of the fixed-point iteration.
         bias_correction: Divide the averages by :math:`1 - \beta^t`. The paper does not:
             its first updates are 10, 5.3, 3.7, ... times larger than the later ones,
@@ -50,7 +54,8 @@ def scale_by_racs(
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
 
     Returns:
-        A transformation for any tree; its state is ``m + n + 1`` numbers per matrix.
+        A transformation for any tree; its state is ``m + n + 1`` numbers per matrix,
+        one more with bias correction.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -68,25 +73,37 @@ def scale_by_racs(
         RACS, Algorithm 1. Deviations: the state holds the roots of :math:`q` and
         :math:`s`, so that large and small gradients neither overflow nor vanish;
         matrices are not transposed to ``m <= n``, which the fixed point does not see;
-        an all-zero gradient leaves the state alone.
+        an all-zero gradient leaves the state alone; ``max_shrink`` keeps one tiny
+        gradient from holding the run down for thousands of steps. An unclipped
+        gradient of 1e20 keeps everything finite, but the averages remember it for
+        about :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 at 0.9, in which the
+        updates nearly vanish, and the limiter lets them come back by 1.01 per step
+        only: chain `optax.clip_by_global_norm` in front.
     """
     check_decay("beta", beta)
     check_positive("scale", scale)
     check_positive("limiter", limiter)
+    if max_shrink is not None:
+        check_at_least_one("max_shrink", max_shrink)
     check_positive_int("rounds", rounds)
 
-    def build(layout, beta, scale, limiter):
+    def build(layout, beta, scale, limiter, max_shrink):
         del layout
         statistics = partial(rank_one_scales, rounds=rounds)
         return optax.chain(
             equilibrate_with_ema(statistics, beta, bias_correction=bias_correction),
-            limit_norm_growth(limiter),
+            limit_norm_growth(limiter, max_shrink=max_shrink),
             optax.scale(scale),
         )
 
     return on_matrices(
         build,
-        hyperparams={"beta": beta, "scale": scale, "limiter": limiter},
+        hyperparams={
+            "beta": beta,
+            "scale": scale,
+            "limiter": limiter,
+            "max_shrink": max_shrink,
+        },
         dimension_numbers=dimension_numbers,
         placement=placement,
         probe=False,
@@ -99,6 +116,7 @@ def racs(
     beta: ArrayLike = 0.9,
     scale: ArrayLike = 0.05,
     limiter: ArrayLike = 1.01,
+    max_shrink: ArrayLike | None = 2.0,
     rounds: int = 5,
     bias_correction: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.0,
@@ -111,13 +129,17 @@ def racs(
 ) -> optax.GradientTransformationExtraArgs:
     r"""RACS for matrices, Adam(0.9, 0.999) for the rest.
 
-    `scale_by_racs`, then weight decay (none in the paper) and the learning rate.
+    `scale_by_racs`, then weight decay (none in the paper) and the learning rate. Chain
+    `optax.clip_by_global_norm` in front: the averages remember an unclipped gradient
+    of 1e20 for about :math:`\ln(10^{40}) / (-\ln\beta)` steps.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.02 in the paper.
         beta: Decay rate of the averages of :math:`q` and :math:`s`.
         scale: Factor :math:`\alpha` of the update; the paper has 0.02 for 1.3B.
         limiter: Largest growth of the update's norm per step.
+        max_shrink: Largest fall per step of the norm that the limiter remembers, as
+            in `limit_norm_growth`; None is the paper.
         rounds: Rounds of the fixed-point iteration.
         bias_correction: Whether to correct the averages, which the paper does not.
         weight_decay: Decoupled weight decay of both sides, a number or a schedule.
@@ -150,6 +172,7 @@ def racs(
         beta,
         scale=scale,
         limiter=limiter,
+        max_shrink=max_shrink,
         rounds=rounds,
         bias_correction=bias_correction,
         dimension_numbers=dimension_numbers,

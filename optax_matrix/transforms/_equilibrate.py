@@ -50,6 +50,11 @@ def equilibrate_with_ema(
     that is all zero leaves its state alone; rows and columns that have always been
     zero stay zero.
 
+    The average itself remembers a gradient of 1e20 for about
+    :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 for a decay of 0.9, as a linear
+    momentum does for half of that; updates are finite and nearly zero meanwhile.
+    Chain `optax.clip_by_global_norm` in front.
+
     Args:
         statistics: Function from matrices ``(..., m, n)`` to ``(row, col)``, root
             scales of shape ``(..., m)`` and ``(..., n)``; either may be None.

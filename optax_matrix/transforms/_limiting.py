@@ -8,16 +8,16 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg._scale import work_dtype
-from optax_matrix.transforms._checks import check_positive
+from optax_matrix.transforms._checks import check_at_least_one, check_positive
 from optax_matrix.transforms._numerics import matrix_norm, safe_divide, widened
 
 
 class LimitNormGrowthState(NamedTuple):
-    """State of `limit_norm_growth`.
+    r"""State of `limit_norm_growth`.
 
     Attributes:
-        norm: Per leaf the Frobenius norm of the last update that was not zero, after
-            limiting, shape ``(...)``, at least float32; 0 before the first.
+        norm: Per leaf the remembered norm :math:`\phi`, shape ``(...)``, at least
+            float32; 0 before the first update that is not zero.
     """
 
     norm: Any
@@ -25,28 +25,33 @@ class LimitNormGrowthState(NamedTuple):
 
 def limit_norm_growth(
     max_growth: ArrayLike = 1.01,
+    *,
+    max_shrink: ArrayLike | None = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Lets the norm of each matrix's update grow by at most a factor per step.
 
     .. math::
         \eta_t = \gamma / \max(\|\Delta_t\| / \phi_{t-1}, \gamma), \qquad
-        \phi_t = \eta_t \|\Delta_t\|, \qquad
-        \Delta_t \mapsto \eta_t \Delta_t
+        \Delta_t \mapsto \eta_t \Delta_t, \qquad
+        \phi_t = \max(\eta_t \|\Delta_t\|, \phi_{t-1} / \sigma)
 
-    with :math:`\gamma` the ``max_growth``, and :math:`\eta_t = 1` while
-    :math:`\phi_{t-1} = 0`. Written as :math:`\phi_t = \min(\|\Delta_t\|,
-    \gamma\phi_{t-1})`, so that no quotient overflows. An update of zeros passes and
-    leaves :math:`\phi` alone: taken literally it would lift the limit from the step
-    after it.
+    with :math:`\gamma` the ``max_growth`` and :math:`\sigma` the ``max_shrink``, and
+    :math:`\eta_t = 1` while :math:`\phi_{t-1} = 0`. The norm after limiting is taken
+    as :math:`\min(\|\Delta_t\|, \gamma\phi_{t-1})`, so that no quotient overflows. An
+    update of zeros passes and leaves :math:`\phi` alone: taken literally it would
+    lift the limit from the step after it.
 
     Args:
         max_growth: The largest factor :math:`\gamma` per step, above zero.
+        max_shrink: The largest factor :math:`\sigma` by which the remembered norm
+            falls per step, at least one; None for no bound, which is the papers'. The
+            update itself may always be as small as it comes.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``max_growth`` is not positive.
+        ValueError: If ``max_growth`` is not positive or ``max_shrink`` below one.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -60,9 +65,15 @@ def limit_norm_growth(
 
     References:
         Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024; as in RACS,
-        Algorithm 1, without Fira's 1e-8 in the denominator.
+        Algorithm 1, without Fira's 1e-8 in the denominator. Deviation: ``max_shrink``.
+        Without it a single tiny gradient costs a run: after an update of a
+        thousandth of the usual norm, growth by 1.01 takes 700 steps to come back, and
+        after 1e-20 it takes 4600; with it 70. RACS's own first updates, of sizes
+        10, 5.3, 3.7, ..., fall by factors of at most 1.9 and are untouched.
     """
     check_positive("max_growth", max_growth)
+    if max_shrink is not None:
+        check_at_least_one("max_shrink", max_shrink)
 
     def init_fn(params):
         def start(p):
@@ -85,7 +96,9 @@ def limit_norm_growth(
 
         def remember(x, last):
             norm, size = limited(x, last)
-            return jnp.where(norm > 0, size, last)
+            if max_shrink is not None:
+                size = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
+            return jnp.where(norm == 0, last, size)
 
         new_state = LimitNormGrowthState(jax.tree.map(remember, updates, state.norm))
         return jax.tree.map(rescale, updates, state.norm), new_state

@@ -7,7 +7,11 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.transforms._checks import check_choice, check_positive
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_positive,
+    check_transformation,
+)
 from optax_matrix.transforms._numerics import matrix_norm, safe_divide, widened
 from optax_matrix.transforms._stateless import map_matrices
 
@@ -106,6 +110,9 @@ def preserve_norm(
     Returns:
         A transformation with the state of ``inner``.
 
+    Raises:
+        ValueError: If ``inner`` is no transformation.
+
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax
@@ -115,6 +122,7 @@ def preserve_norm(
         >>> print(tx.update(w, tx.init(w))[0]["w"].round(2))
         [[ 3.54 -3.54]]
     """
+    check_transformation("inner", inner)
     inner = optax.with_extra_args_support(inner)
 
     def update_fn(updates, state, params=None, **extra_args):

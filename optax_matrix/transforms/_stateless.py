@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import optax
 
-from optax_matrix.transforms._checks import check_callable
+from optax_matrix.transforms._checks import check_callable, check_transformation
 from optax_matrix.transforms._numerics import widened
 
 
@@ -111,6 +111,9 @@ def in_float32(
     Returns:
         A transformation with the state of ``inner``, at least float32.
 
+    Raises:
+        ValueError: If ``inner`` is no transformation.
+
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax
@@ -119,6 +122,7 @@ def in_float32(
         >>> tx.init({"w": jnp.ones((2, 2), jnp.bfloat16)}).nu["w"].dtype
         dtype('float32')
     """
+    check_transformation("inner", inner)
     inner = optax.with_extra_args_support(inner)
 
     def widen(tree: Any) -> Any:
@@ -149,6 +153,9 @@ def keep_dtype(
         A transformation with the state of ``inner``. Without parameters the dtype is
         that of the incoming updates.
 
+    Raises:
+        ValueError: If ``inner`` is no transformation.
+
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax
@@ -158,6 +165,7 @@ def keep_dtype(
         >>> tx.update(w, tx.init(w))[0]["w"].dtype
         dtype(bfloat16)
     """
+    check_transformation("inner", inner)
     inner = optax.with_extra_args_support(inner)
 
     def cast(x, like):

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.transforms._checks import (
     check_decay,
+    check_dtype,
     check_not_negative,
     check_positive,
 )
@@ -53,8 +54,8 @@ def correct_variance(
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``gamma`` is negative, ``b1`` not in [0, 1), or ``max_norm`` not
-            positive.
+        ValueError: If ``gamma`` is negative, ``b1`` not in [0, 1), ``max_norm`` not
+            positive, or the dtype not floating.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -71,7 +72,9 @@ def correct_variance(
     """
     check_not_negative("gamma", gamma)
     check_decay("b1", b1)
-    check_positive("max_norm", max_norm)
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+    check_dtype("accumulator_dtype", accumulator_dtype)
 
     def init_fn(params):
         return CorrectVarianceState(optax.tree.zeros_like(params, accumulator_dtype))

@@ -101,9 +101,21 @@ def sinkgd(w, g, state, lr, rounds=5, weight_decay=0.1):
 
 
 def racs(
-    w, g, state, lr, beta=0.9, scale=0.05, limiter=1.01, rounds=5, bias_correction=False
+    w,
+    g,
+    state,
+    lr,
+    beta=0.9,
+    scale=0.05,
+    limiter=1.01,
+    max_shrink=2.0,
+    rounds=5,
+    bias_correction=False,
 ):
-    """Algorithm 1; an all-zero gradient leaves everything as it is."""
+    """Algorithm 1 but for `max_shrink`, which is infinite there.
+
+    An all-zero gradient leaves everything as it is.
+    """
     if not np.any(g):
         return w
     s, q = kernels.racs_fixed_point(g, rounds)
@@ -115,7 +127,7 @@ def racs(
     scaled = g / np.sqrt(np.outer(q, s))
     norm = np.linalg.norm(scaled)
     eta = limiter / max(norm / state["phi"], limiter) if t > 1 else 1.0
-    state["phi"] = eta * norm
+    state["phi"] = max(eta * norm, state.get("phi", 0.0) / max_shrink)
     return w - lr * eta * scale * scaled
 
 

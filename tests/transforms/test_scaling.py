@@ -68,9 +68,9 @@ def test_orthogonalize_applies_the_kernel():
     )
 
 
-def limited(norms, max_growth=1.5):
+def limited(norms, max_growth=1.5, **options):
     """Norms out of the limiter for one matrix whose norms go in."""
-    tx = limit_norm_growth(max_growth)
+    tx = limit_norm_growth(max_growth, **options)
     unit = np.float32([[0.6, 0.0], [0.0, 0.8]])[None]
     state, out = tx.init({"w": jnp.zeros((1, 2, 2))}), []
     update = jax.jit(tx.update)
@@ -84,6 +84,21 @@ def test_growth_is_limited_and_shrinking_is_not():
     out, last = limited([2.0, 9.0, 9.0, 1.0, 1.2, 9.0])
     np.testing.assert_allclose(out, [2.0, 3.0, 4.5, 1.0, 1.2, 1.8], rtol=1e-6)
     assert last == pytest.approx(1.8)
+
+
+def test_remembered_norm_falls_by_a_factor_at_most():
+    norms = [8.0, 1e-20, 0.5, 9.0, 9.0]  # Remembered: 8, 4, 2, 3, 4.5.
+    out, last = limited(norms)
+    np.testing.assert_allclose(out, [8.0, 1e-20, 0.5, 3.0, 4.5], rtol=1e-6)
+    assert last == pytest.approx(4.5)
+    out, _ = limited(norms, max_shrink=4.0)  # 8, 2, 0.5, 0.75, 1.125
+    np.testing.assert_allclose(out, [8.0, 1e-20, 0.5, 0.75, 1.125], rtol=1e-6)
+
+
+def test_paper_forgets_the_norm_at_once():
+    out, last = limited([8.0, 1e-20, 9.0, 9.0], max_shrink=None)
+    np.testing.assert_allclose(out, [8.0, 1e-20, 1.5e-20, 2.25e-20], rtol=1e-5)
+    assert last == pytest.approx(2.25e-20)
 
 
 def test_first_update_passes():
@@ -167,6 +182,7 @@ def test_in_float32_keeps_a_slow_average_moving():
         (lambda: scale_by_shape("fan"), "`rule` must be one of 'out/in'"),
         (lambda: match_rms(0.0), "`target` must be positive"),
         (lambda: limit_norm_growth(-1.0), "`max_growth` must be positive"),
+        (lambda: limit_norm_growth(max_shrink=0.5), "`max_shrink` must be at least 1"),
         (lambda: orthogonalize("svd"), "`polar` must be a function"),
         (lambda: correct_variance(-0.1), "`gamma` must not be negative"),
         (lambda: correct_variance(b1=1.0), "`b1` must be in"),
