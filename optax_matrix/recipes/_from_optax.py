@@ -1,12 +1,18 @@
 """Continue with `muon` where `optax.contrib.muon` stopped."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import jax.core
 import optax
 from jax.typing import ArrayLike
 from optax.contrib import MuonState
+
+from optax_matrix.layout import Layout, OnMatricesState, make_layout
+from optax_matrix.layout._paths import map_named, named_leaves
+from optax_matrix.transforms._checks import check_decay
+from optax_matrix.transforms._numerics import widened
 
 
 def muon_state_from_optax(
@@ -15,12 +21,14 @@ def muon_state_from_optax(
     params: Any,
     *,
     b1: ArrayLike = 0.95,
+    dimension_numbers: Any = None,
 ) -> optax.OptState:
     r"""Turns a state of `optax.contrib.muon` into one of `muon`.
 
     optax averages gradients, :math:`\mu_t = \beta \mu_{t-1} + (1 - \beta) G_t`; `muon`
     sums them, so that its momentum is :math:`\mu_t / (1 - \beta)`. Adam's moments and
-    all step counts are taken over as they are.
+    the step counts, those of schedules too, are taken over as they are; injected
+    hyperparameters are those of ``tx``.
 
     The two then follow the same trajectory but for one thing: optax corrects the bias
     of its average, and in its Nesterov line that gives the gradient another weight in
@@ -28,21 +36,25 @@ def muon_state_from_optax(
     is left of it.
 
     Args:
-        optax_state: State of `optax.contrib.muon`, alone or inside `optax.chain`.
-        tx: The `muon` that is to continue, with an ``other`` that holds one Adam. (The
+        optax_state: State of `optax.contrib.muon`, alone or inside `optax.chain`,
+            `optax.MultiSteps`, `inject_hyperparams` and the like; of arrays, or of the
+            variables that ``nnx.Optimizer.opt_state`` holds.
+        tx: What is to continue: `muon` (or `muoneq`, `muon_plus`, which have the same
+            state), wrapped or not, with an ``other`` that holds one Adam. (The
             default decays ``nu`` with 0.95; optax's has 0.999 and Nesterov, which
             ``other=optax.adamw(rate, 0.9, 0.999, nesterov=True)`` keeps.)
         params: The parameters, for which both optimizers have the same leaves as
             matrices: optax's default takes every 2-D leaf, embeddings and head
             included, ours leaves those to AdamW.
         b1: Decay rate of the momentum, equal in both.
+        dimension_numbers: Those of ``tx``.
 
     Returns:
-        A state for ``tx``.
+        A state for ``tx``, as ``tx.init(params)`` makes it.
 
     Raises:
-        ValueError: If there is no such state, or the two disagree on which leaves are
-            matrices.
+        ValueError: If there is not one such state, ``tx`` keeps more than a momentum,
+            or the two disagree on which leaves are matrices.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -54,38 +66,126 @@ def muon_state_from_optax(
         >>> state = om.muon_state_from_optax(state, tx, params)
         >>> updates, state = tx.update(params, state, params)
     """
-    theirs = _find(optax_state, MuonState)
-    adam = _find(optax_state, optax.ScaleByAdamState)
+    check_decay("b1", b1)
+    source, adam = (_only(kind, optax_state) for kind in (MuonState, _Adam))
+    _check_whole(optax_state)
     fresh = tx.init(params)
-    ours = _find(fresh, optax.ScaleByAdamState)
-    if jax.tree.structure(ours.mu) != jax.tree.structure(adam.mu):
+    layout = make_layout(params, dimension_numbers)
+    _check_groups(layout, _only(OnMatricesState, fresh, "tx"))
+    momentum = named_leaves(source.mu)
+    others = named_leaves(_only(_Adam, fresh, "tx").mu)
+    if set(momentum) != set(layout.views) or set(named_leaves(adam.mu)) != set(others):
         raise ValueError(
             "`tx` must treat the same leaves as matrices as the optimizer of "
             "`optax_state`; pass `dimension_numbers` to `muon`, such as "
             "optax_matrix.layout.by_path(include='embed|head'), or "
             "`muon_weight_dimension_numbers` to optax.contrib.muon."
         )
-    # The momentum starts at zero, so one update with the sum as gradient stores it.
-    sums = jax.tree.map(lambda mu: mu / (1 - b1), theirs.mu)
-    gradients = jax.tree.map(
-        lambda p, total: jnp.zeros_like(p) if _absent(total) else total,
-        params,
-        sums,
-    )
-    _, state = tx.update(gradients, fresh, params)
-    return optax.tree.set(state, count=theirs.count, mu=adam.mu, nu=adam.nu)
+    sums = {path: widened(mu) / (1 - b1) for path, mu in momentum.items()}
+    return _continued(fresh, layout.stack(sums), adam, *jax.tree.leaves(source.count))
 
 
-def _absent(node: Any) -> bool:
-    return isinstance(node, optax.MaskedNode)
+_Adam = optax.ScaleByAdamState
 
 
-def _find(state: Any, kind: type) -> Any:
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
-    found = [node for node in nodes if isinstance(node, kind)]
+def _continued(fresh: Any, stacks: dict, adam: Any, count: Any) -> Any:
+    """A fresh state with momenta, Adam's moments and step counts put in."""
+
+    def matrices(state):
+        trace = _only_trace(state.inner_state)
+        kept = jax.tree.map(_in_dtype_of, trace.trace, stacks)
+        put = {optax.TraceState: lambda old: old._replace(trace=kept)}
+        return state._replace(inner_state=_replaced(state.inner_state, put))
+
+    def others(state):
+        named = [named_leaves(tree) for tree in (adam.mu, adam.nu)]
+        mu, nu = (
+            map_named(lambda path, old, new=new: _in_dtype_of(old, new[path]), tree)
+            for tree, new in zip((state.mu, state.nu), named, strict=True)
+        )
+        (steps,) = jax.tree.leaves(adam.count)
+        return _Adam(_in_dtype_of(state.count, steps), mu, nu)
+
+    def counted(state):
+        return state._replace(count=_in_dtype_of(state.count, count))
+
+    def injected(state):
+        schedules = {
+            name: counted(s) if getattr(s, "_fields", None) == ("count",) else s
+            for name, s in state.hyperparams_states.items()
+        }
+        inner = _replaced(state.inner_state, put)
+        state = state._replace(hyperparams_states=schedules, inner_state=inner)
+        return counted(state)
+
+    def accumulated(state):
+        inner = _replaced(state.inner_opt_state, put)
+        steps = _in_dtype_of(state.gradient_step, count)
+        return state._replace(gradient_step=steps, inner_opt_state=inner)
+
+    put = {
+        OnMatricesState: matrices,
+        _Adam: others,
+        optax.ScaleByScheduleState: counted,
+        optax.InjectStatefulHyperparamsState: injected,
+        optax.MultiStepsState: accumulated,
+    }
+    return _replaced(fresh, put)
+
+
+def _replaced(state: Any, put: Mapping[type, Callable]) -> Any:
+    is_ours = lambda node: type(node) in put
+    visit = lambda node: put[type(node)](node) if is_ours(node) else node
+    return jax.tree.map(visit, state, is_leaf=is_ours)
+
+
+def _in_dtype_of(old: Any, new: Any) -> Any:
+    return new.astype(old.dtype)
+
+
+def _all(kind: type, state: Any) -> list:
+    is_one = lambda node: isinstance(node, kind)
+    return [node for node in jax.tree.leaves(state, is_leaf=is_one) if is_one(node)]
+
+
+def _only(kind: type, state: Any, name: str = "optax_state") -> Any:
+    found = _all(kind, state)
     if len(found) != 1:
         raise ValueError(
-            f"`optax_state` must hold one {kind.__name__}, got {len(found)}; pass the "
-            "state of optax.contrib.muon, and a `tx` whose `other` holds one Adam."
+            f"`{name}` must hold one {kind.__name__}, got {len(found)}; pass the "
+            "state of optax.contrib.muon, and a `tx` made with `muon` whose `other` "
+            "holds one Adam."
         )
     return found[0]
+
+
+def _only_trace(inner_state: Any) -> Any:
+    traces = _all(optax.TraceState, inner_state)
+    leaves = len(jax.tree.leaves(inner_state))
+    if len(traces) != 1 or len(jax.tree.leaves(traces)) != leaves:
+        raise ValueError(
+            "`tx` must keep one momentum per matrix and nothing else, as `muon`, "
+            f"`muoneq` and `muon_plus` do, got {len(traces)} momenta among {leaves} "
+            "arrays of state; there is nothing in optax's state to fill others with."
+        )
+    return traces[0]
+
+
+def _check_groups(layout: Layout, state: OnMatricesState) -> None:
+    held, wanted = set(state.manifest), set(layout.groups)
+    if held != wanted:
+        raise ValueError(
+            "`dimension_numbers` must be those of `tx`: it makes stacks "
+            f"{sorted(wanted)} where `tx` has {sorted(held)}; pass here what its "
+            "factory got."
+        )
+
+
+def _check_whole(state: Any) -> None:
+    for accumulation in _all(optax.MultiStepsState, state):
+        (mini_step,) = jax.tree.leaves(accumulation.mini_step)
+        if not isinstance(mini_step, jax.core.Tracer) and int(mini_step):
+            raise ValueError(
+                "`optax_state` must not be in the middle of an accumulation, got "
+                f"mini_step {int(mini_step)}; convert after a whole one."
+            )

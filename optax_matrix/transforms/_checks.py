@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 import optax

@@ -1,5 +1,6 @@
 """Hyperparameters as state, without rounding them or tracing what is static."""
 
+import collections.abc
 import inspect
 import types
 import typing
@@ -54,9 +55,12 @@ def inject_hyperparams(
 
 
 def _is_dynamic(annotation: Any) -> bool:
-    """Whether an argument is a number: its annotation admits a float or an array."""
+    """Whether an argument is a number: a float or an array, but not a tree of them."""
     if annotation is inspect.Parameter.empty:
         return True
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     kinds = typing.get_args(annotation) if is_union else (annotation,)
+    trees = (collections.abc.Iterable, collections.abc.Mapping)
+    if any(typing.get_origin(kind) in trees for kind in kinds):
+        return False
     return float in kinds or jax.Array in kinds

@@ -5,10 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
+from flax.nnx.training.optimizer import to_opt_state
+from optax.contrib import MuonState
 
+import optax_matrix as om
 from optax_matrix import recipes
-
-pytestmark = pytest.mark.broad
+from optax_matrix.layout import OnMatricesState, by_path, make_layout
+from optax_matrix.layout._paths import named_leaves
 
 KERNELS = {"kernel": (6, 4), "bias": (4,)}
 BEFORE, AFTER = 150, 50
@@ -64,6 +68,7 @@ def runs():
     }
 
 
+@pytest.mark.broad
 def test_converted_state_follows_optax(runs):
     # What is left of optax's bias correction is 0.95**150 = 5e-4 of a direction, and
     # less at every step; 50 steps of size 0.02 * 1 make at most 5e-4 of it.
@@ -72,11 +77,13 @@ def test_converted_state_follows_optax(runs):
     np.testing.assert_allclose(runs["ours"]["bias"], runs["theirs"]["bias"], atol=1e-6)
 
 
+@pytest.mark.broad
 def test_a_fresh_state_does_not(runs):
     assert np.abs(runs["fresh"]["kernel"] - runs["theirs"]["kernel"]).max() > 0.02
     assert np.abs(runs["fresh"]["bias"] - runs["theirs"]["bias"]).max() > 1e-3
 
 
+@pytest.mark.broad
 def test_counts_are_taken_over(runs):
     counts = [c for _, c in optax.tree.get_all_with_path(runs["converted"], "count")]
     assert len(counts) == 3  # Adam and two schedules
@@ -90,7 +97,176 @@ def test_other_leaves_must_agree():
         recipes.muon_state_from_optax(state, recipes.muon(0.1), params)
 
 
-def test_another_state_is_refused(runs):
-    adam = optax.adam(0.1).init(runs["params"])
+COUNT, B1 = 7, 0.9
+TREE = {
+    "up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)},
+    "down": {"kernel": jnp.ones((6, 4))},
+    "layers": {"kernel": jnp.ones((2, 4, 6))},
+}
+# 3-D leaves are none of optax's matrices unless it is told.
+RULE = by_path()
+RATE = optax.linear_schedule(0.1, 0.0, 20)
+
+
+def theirs(rate=RATE, **options):
+    return optax.contrib.muon(
+        rate, beta=B1, muon_weight_dimension_numbers=RULE, **options
+    )
+
+
+def used(tx, params):
+    return after_count_steps(tx.init(params))
+
+
+def after_count_steps(state):
+    """A state with every moment another number."""
+    rng = np.random.default_rng(0)
+
+    def fill(x):
+        if x.ndim:
+            return jnp.asarray(rng.standard_normal(x.shape), x.dtype)
+        return jnp.full_like(x, COUNT) if x.dtype == jnp.int32 else x
+
+    return jax.tree.map(fill, state)
+
+
+def nodes(kind, state):
+    is_one = lambda x: isinstance(x, kind)
+    return [x for x in jax.tree.leaves(state, is_leaf=is_one) if is_one(x)]
+
+
+def arrays(tree):
+    return {path: np.asarray(x, np.float32) for path, x in named_leaves(tree).items()}
+
+
+def assert_continues(state, tx, params, source, rtol=1e-6):
+    fresh = tx.init(params)
+    kinds = lambda t: jax.tree.map(lambda x: (x.shape, x.dtype), t)
+    assert kinds(state) == kinds(fresh)
+    (momenta,), (given,) = nodes(optax.TraceState, state), nodes(MuonState, source)
+    (ours,), (adam,) = (nodes(optax.ScaleByAdamState, s) for s in (state, source))
+    momentum = arrays(make_layout(params).unstack(momenta.trace))
+    wanted = arrays(given.mu)
+    assert set(momentum) == set(wanted)
+    for path, mu in wanted.items():
+        np.testing.assert_allclose(momentum[path], mu / (1 - B1), rtol=rtol)
+    for name in ("mu", "nu"):
+        moment, wanted = (arrays(getattr(s, name)) for s in (ours, adam))
+        assert set(moment) == set(wanted)
+        for path, value in wanted.items():
+            np.testing.assert_allclose(moment[path], value, rtol=rtol)
+    (manifest,), (same,) = (nodes(OnMatricesState, s) for s in (state, fresh))
+    jax.tree.map(np.testing.assert_array_equal, manifest.manifest, same.manifest)
+
+
+def convert(source, tx, params, **options):
+    return recipes.muon_state_from_optax(source, tx, params, b1=B1, **options)
+
+
+TARGETS = {
+    "bare": lambda: om.muon(RATE),
+    "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), om.muon(RATE)),
+    "injected": lambda: om.inject_hyperparams(om.muon)(RATE),
+    "multisteps": lambda: optax.MultiSteps(om.muon(RATE), 3),
+    "mu_dtype": lambda: om.muon(RATE, mu_dtype=jnp.bfloat16),
+    "muoneq": lambda: om.muoneq(RATE),
+}
+SOURCES = {
+    "bare": theirs,
+    "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), theirs()),
+    "injected": lambda: om.inject_hyperparams(optax.contrib.muon)(
+        RATE, beta=B1, muon_weight_dimension_numbers=RULE
+    ),
+    "mu_dtype": lambda: theirs(mu_dtype=jnp.bfloat16),
+}
+BFLOAT16 = 2.0**-8  # Half a unit in the last place, relative.
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_wrapping_of_ours(name):
+    tx, source = TARGETS[name](), used(theirs(), TREE)
+    state = convert(source, tx, TREE)
+    assert_continues(state, tx, TREE, source, BFLOAT16 if name == "mu_dtype" else 1e-6)
+    counts = {
+        keys: int(count)
+        for keys, count in optax.tree.get_all_with_path(state, "count")
+        + optax.tree.get_all_with_path(state, "gradient_step")
+    }
+    assert len(counts) >= (1 if name == "injected" else 3)
+    assert set(counts.values()) == {COUNT}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_wrapping_of_theirs(name):
+    source, tx = used(SOURCES[name](), TREE), om.muon(RATE)
+    rtol = BFLOAT16 if name == "mu_dtype" else 1e-6
+    assert_continues(convert(source, tx, TREE), tx, TREE, source, rtol)
+
+
+def test_schedule_of_an_injected_rate_goes_on():
+    tx = om.inject_hyperparams(om.muon)(RATE)
+    state = convert(used(theirs(), TREE), tx, TREE)
+    _, state = tx.update(TREE, state, TREE)
+    np.testing.assert_allclose(state.hyperparams["learning_rate"], RATE(COUNT))
+
+
+def test_accumulation_is_converted_between_steps_only():
+    source = optax.MultiSteps(theirs(), 3).init(TREE)
+    tx = om.muon(RATE)
+    assert_continues(convert(source, tx, TREE), tx, TREE, source)
+    with pytest.raises(ValueError, match="middle of an accumulation, got mini_step 2"):
+        convert(source._replace(mini_step=jnp.int32(2)), tx, TREE)
+
+
+@pytest.mark.parametrize("kind", ["only matrices", "no matrices"])
+def test_trees_of_one_side(kind):
+    params = {"w": jnp.ones((4, 6) if kind == "only matrices" else 6)}
+    source, tx = used(theirs(), params), om.muon(RATE)
+    state = convert(source, tx, params)
+    assert_continues(state, tx, params, source)
+    tx.update(params, state, params)
+
+
+def test_variables_of_nnx():
+    model = nnx.Linear(4, 6, rngs=nnx.Rngs(0))
+    old = nnx.Optimizer(model, theirs(), wrt=nnx.Param)
+    source = after_count_steps(old.opt_state)
+    assert isinstance(nodes(MuonState, source)[0].count, nnx.Variable)
+    tx, params = om.muon(RATE), nnx.state(model, nnx.Param)
+    for given in (source, nnx.as_pure(source)):
+        state = convert(given, tx, params)
+        assert_continues(state, tx, params, source)
+    new = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    new.opt_state = nnx.data(to_opt_state(state))
+    new.update(model, nnx.state(model, nnx.Param))
+
+
+def test_dimension_numbers_are_those_of_tx():
+    rule = by_path(exclude="down")
+    tx = om.muon(RATE, dimension_numbers=rule)
+    source = used(optax.contrib.muon(0.1, muon_weight_dimension_numbers=rule), TREE)
+    with pytest.raises(ValueError, match="`dimension_numbers` must be those of `tx`"):
+        convert(source, tx, TREE)
+    state = convert(source, tx, TREE, dimension_numbers=rule)
+    (momenta,) = nodes(optax.TraceState, state)
+    (held,) = nodes(OnMatricesState, state)
+    assert (
+        set(momenta.trace) == set(held.manifest) == set(make_layout(TREE, rule).groups)
+    )
+
+
+@pytest.mark.parametrize("recipe", [om.normuon, om.adamuon, om.swan])
+def test_more_or_less_than_a_momentum_is_refused(recipe):
+    with pytest.raises(ValueError, match="`tx` must keep one momentum per matrix"):
+        convert(used(theirs(), TREE), recipe(0.1), TREE)
+
+
+def test_wrong_decay_is_refused():
+    with pytest.raises(ValueError, match="`b1` must be in"):
+        recipes.muon_state_from_optax(used(theirs(), TREE), om.muon(0.1), TREE, b1=1.0)
+
+
+def test_another_state_is_refused():
+    adam = optax.adam(0.1).init(TREE)
     with pytest.raises(ValueError, match="one MuonState, got 0"):
-        recipes.muon_state_from_optax(adam, recipes.muon(0.1), runs["params"])
+        recipes.muon_state_from_optax(adam, recipes.muon(0.1), TREE)
