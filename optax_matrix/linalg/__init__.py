@@ -2,7 +2,9 @@
 
 They know arrays and nothing else: no trees, no optimizer state. Every kernel returns
 the dtype of its input, works in float32 (float64 for float64 input), does not depend
-on the scale of its input, and gives zero for a zero matrix. A polar kernel is any
+on the scale of its input, and gives zero for a zero matrix; except the statistics of
+`rank_one_scales`, which are at least float32, and of which ``col`` has the scale of the
+input. A polar kernel is any
 function from matrices to matrices, so that `orthogonalize(polar=...)` takes each.
 """
 

@@ -9,8 +9,11 @@ holds the singular values.
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+
+from optax_matrix.linalg._checks import check_positive_int
 
 Row = tuple[float, float, float]
 Table = tuple[Row, ...]
@@ -56,22 +59,29 @@ AOL: Table = (
 )
 
 
-def rows_for(table: Sequence[Sequence[float]], steps: int) -> list[Row]:
+def rows_for(table: Sequence[Sequence[float]] | np.ndarray, steps: int) -> list[Row]:
     """Return one row per step, the last row repeated when the table is short.
 
     Examples:
         >>> rows_for(JORDAN, 2)
         [(3.4445, -4.775, 2.0315), (3.4445, -4.775, 2.0315)]
     """
-    if not table or any(len(row) != 3 for row in table):
+    check_positive_int("steps", steps)
+    if not _is_table(table):
         raise ValueError(
             f"`coefficients` must be rows of three numbers, got {table!r}; "
             "write a cubic as (a, b, 0.0)."
         )
-    if steps < 0:
-        raise ValueError(f"`steps` must be a non-negative int, got {steps!r}.")
-    last = len(table) - 1
-    return [tuple(table[min(i, last)]) for i in range(steps)]  # pyright: ignore
+    rows: Any = [tuple(float(c) for c in row) for row in table]
+    return (rows + rows[-1:] * steps)[:steps]
+
+
+def _is_table(table: Any) -> bool:
+    try:
+        array = np.asarray(table, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return array.ndim == 2 and array.shape[1] == 3 and len(array) > 0
 
 
 @functools.lru_cache
@@ -163,8 +173,7 @@ def cans(steps: int, lower: float, upper: float = 1.0, *, degree: int = 5) -> Ta
 
 
 def _check(steps: int, lower: float, upper: float) -> None:
-    if steps < 1:
-        raise ValueError(f"`steps` must be a positive int, got {steps!r}.")
+    check_positive_int("steps", steps)
     if not 0 < lower <= upper:
         raise ValueError(
             f"`lower` must be positive and at most {upper!r}, got {lower!r}."

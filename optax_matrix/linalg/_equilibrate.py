@@ -4,16 +4,18 @@ The squared norms of the rows of :math:`\mathrm{diag}(u)^{1/2} X \mathrm{diag}(v
 are :math:`u \odot P v`, so repeated scalings never form the scaled matrix.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._scale import unit_peak, work_dtype
+from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.linalg._scale import as_work, inverse, safe_rsqrt, unit_peak
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
+_SCHEMES = get_args(SinkhornScheme)
 
 
 def scale_rows(
@@ -40,7 +42,7 @@ def scale_rows(
         MuonEq, R. Deviation: ``eps`` is relative, so that the result does not
         depend on the scale of ``x``.
     """
-    y, _ = unit_peak(x.astype(work_dtype(x.dtype)))
+    y, _ = unit_peak(as_work(x))
     return (y * _inverse_norms(y, -1, eps)).astype(x.dtype)
 
 
@@ -61,7 +63,7 @@ def scale_columns(
         [[0.6 0. ]
          [0.8 0. ]]
     """
-    y, _ = unit_peak(x.astype(work_dtype(x.dtype)))
+    y, _ = unit_peak(as_work(x))
     return (y * _inverse_norms(y, -2, eps)).astype(x.dtype)
 
 
@@ -89,7 +91,7 @@ def scale_rows_and_columns(
         MuonEq, RC. Deviation: the factor :math:`\\|X\\|_F` makes it independent of
         the scale of ``x``; the polar factor does not see it.
     """
-    y, _ = unit_peak(x.astype(work_dtype(x.dtype)))
+    y, _ = unit_peak(as_work(x))
     norm = jnp.sqrt(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
     y = norm * y * _inverse_norms(y, -1, eps) * _inverse_norms(y, -2, eps)
     return y.astype(x.dtype)
@@ -119,11 +121,11 @@ def standardize_rows(
     References:
         SWAN, GradNorm. Deviation: ``eps`` is relative.
     """
-    y, _ = unit_peak(x.astype(work_dtype(x.dtype)))
+    y, _ = unit_peak(as_work(x))
     floor = jnp.asarray(eps, y.dtype) * jnp.mean(y * y, axis=(-2, -1), keepdims=True)
     y = y - jnp.mean(y, axis=-1, keepdims=True)
     variance = jnp.mean(y * y, axis=-1, keepdims=True)
-    return (y * _safe_rsqrt(variance + floor)).astype(x.dtype)
+    return (y * safe_rsqrt(variance + floor)).astype(x.dtype)
 
 
 def sinkhorn(
@@ -155,7 +157,7 @@ def sinkhorn(
         columns stay zero.
 
     Raises:
-        ValueError: If ``scheme`` is unknown.
+        ValueError: If ``rounds`` is no positive int or ``scheme`` unknown.
 
     Examples:
         >>> print(sinkhorn(jnp.array([[1.0, 2.0], [3.0, 4.0]])).round(2))
@@ -166,21 +168,20 @@ def sinkhorn(
         ARO, base ``sinkhorn``. Deviation: one normalisation at the end, which the
         paper's per-round scaling is equal to.
     """
-    if scheme not in ("simultaneous", "alternating", "ruiz"):
-        raise ValueError(
-            f"`scheme` must be simultaneous, alternating or ruiz, got {scheme!r}."
-        )
-    y, _ = unit_peak(x.astype(work_dtype(x.dtype)))
+    check_positive_int("rounds", rounds)
+    if scheme not in _SCHEMES:
+        raise ValueError(f"`scheme` must be one of {_SCHEMES}, got {scheme!r}.")
+    y, _ = unit_peak(as_work(x))
     p = y * y
     u, v = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
     for _ in range(rounds):
-        new_u = _inverse(_times(p, v))
-        new_v = _inverse(_transpose_times(p, new_u if scheme == "alternating" else u))
+        new_u = inverse(_times(p, v))
+        new_v = inverse(_transpose_times(p, new_u if scheme == "alternating" else u))
         if scheme == "ruiz":
             new_u, new_v = jnp.sqrt(u * new_u), jnp.sqrt(v * new_v)
         u, v = _unit_max(new_u), _unit_max(new_v)
     y = jnp.sqrt(u)[..., None] * y * jnp.sqrt(v)[..., None, :]
-    y = y * _safe_rsqrt(jnp.mean(y * y, axis=(-2, -1), keepdims=True))
+    y = y * safe_rsqrt(jnp.mean(y * y, axis=(-2, -1), keepdims=True))
     return y.astype(x.dtype)
 
 
@@ -204,6 +205,9 @@ def rank_one_scales(
         does not overflow where ``x`` does not. Statistics for a state: float32 (or
         float64) for every input. A zero matrix gives zeros.
 
+    Raises:
+        ValueError: If ``rounds`` is no positive int.
+
     Examples:
         >>> x = jnp.array([[1.0, 2.0], [3.0, -6.0]])
         >>> row, col = rank_one_scales(x)
@@ -211,22 +215,22 @@ def rank_one_scales(
         True
 
     References:
-        RACS, Proposition 3 and Algorithm 1. Deviation: roots of the paper's ``q``
-        and ``s``.
+        RACS, Proposition 3, Algorithm 1. Deviation: roots of the paper's vectors.
     """
-    y, peak = unit_peak(x.astype(work_dtype(x.dtype)))
+    check_positive_int("rounds", rounds)
+    y, peak = unit_peak(as_work(x))
     p = y * y
     q, s = jnp.ones_like(p[..., 0]), jnp.zeros_like(p[..., 0, :])
     for _ in range(rounds):
-        s = _transpose_times(p, q) * _inverse(_square_norm(q))
-        q = _times(p, s) * _inverse(_square_norm(s))
+        s = _transpose_times(p, q) * inverse(_square_norm(q))
+        q = _times(p, s) * inverse(_square_norm(s))
     return jnp.sqrt(q), peak[..., 0] * jnp.sqrt(s)
 
 
 def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
     squares = jnp.sum(x * x, axis=axis, keepdims=True)
     mean = jnp.mean(squares, axis=(-2, -1), keepdims=True)
-    return _safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
+    return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
 
 
 def _times(p: Array, v: Array) -> Array:
@@ -242,12 +246,4 @@ def _square_norm(v: Array) -> Array:
 
 
 def _unit_max(v: Array) -> Array:
-    return v * _inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))
-
-
-def _inverse(v: Array) -> Array:
-    return jnp.where(v == 0, v, 1 / jnp.where(v == 0, jnp.ones_like(v), v))
-
-
-def _safe_rsqrt(v: Array) -> Array:
-    return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))
+    return v * inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))

@@ -4,9 +4,11 @@ import itertools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
 from optax_matrix.linalg._products import (
     Product,
@@ -14,13 +16,13 @@ from optax_matrix.linalg._products import (
     on_each_platform,
     precise_dot,
 )
-from optax_matrix.linalg._scale import unit_peak, work_dtype
+from optax_matrix.linalg._scale import as_work, unit_peak, work_dtype
 
 
 def newton_schulz(
     x: Float[Array, "*batch m n"],
     *,
-    coefficients: Sequence[Sequence[float]] = JORDAN,
+    coefficients: Sequence[Sequence[float]] | np.ndarray = JORDAN,
     steps: int = 5,
     eps: ArrayLike = 1e-7,
     compute_dtype: DTypeLike | None = None,
@@ -41,8 +43,10 @@ def newton_schulz(
         eps: Added to the Frobenius norm, relative to the largest entry, so that
             the result does not depend on the scale of ``x``.
         compute_dtype: Precision of the products, which accumulate in float32.
-            None: the precision of ``x``, but at least float32; ``jnp.bfloat16`` is
-            safe and fast on accelerators.
+            None: the precision of ``x``, but at least float32, by the platform's
+            float32 products: accelerators pass TF32 or bfloat16 through them unless
+            ``jax_default_matmul_precision`` says otherwise. ``jnp.bfloat16`` is safe
+            and fast there: ``partial(newton_schulz, compute_dtype=jnp.bfloat16)``.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -59,8 +63,10 @@ def newton_schulz(
 
     References:
         Jordan et al., `Muon <https://kellerjordan.github.io/posts/muon/>`_, 2024.
-        Deviation: ``eps`` acts relative to the scale of the matrix.
+        Deviations: ``eps`` acts relative to the scale of the matrix; the authors
+        iterate in bfloat16, see ``compute_dtype``.
     """
+    check_matrices(x)
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
 
@@ -80,7 +86,7 @@ def newton_schulz(
 def gram_newton_schulz(
     x: Float[Array, "*batch m n"],
     *,
-    coefficients: Sequence[Sequence[float]] = YOU,
+    coefficients: Sequence[Sequence[float]] | np.ndarray = YOU,
     steps: int = 5,
     restarts: Sequence[int] = (2,),
     eps: ArrayLike = 1e-7,
@@ -125,6 +131,7 @@ def gram_newton_schulz(
         Dao AI Lab, `Gram Newton-Schulz
         <https://dao-ailab.github.io/blog/2026/gram-newton-schulz/>`_, 2026.
     """
+    check_matrices(x)
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     pieces = _split(rows, restarts)
@@ -167,7 +174,7 @@ def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
 
 def _start(x: Array, eps: ArrayLike) -> tuple[Array, bool]:
     """Return ``x`` in the working precision, wide and of Frobenius norm one."""
-    x = x.astype(work_dtype(x.dtype))
+    x = as_work(x)
     transposed = x.shape[-2] > x.shape[-1]
     x, _ = unit_peak(x.mT if transposed else x)
     norm = jnp.sqrt(jnp.sum(x * x, axis=(-2, -1), keepdims=True))

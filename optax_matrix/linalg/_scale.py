@@ -1,8 +1,11 @@
-"""Bring matrices to the working precision and to a largest entry of one."""
+"""The working precision, a largest entry of one, and quotients that keep zeros."""
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
+
+from optax_matrix.linalg._checks import check_matrices
 
 
 def work_dtype(dtype: DTypeLike) -> jnp.dtype:
@@ -13,6 +16,22 @@ def work_dtype(dtype: DTypeLike) -> jnp.dtype:
         dtype('float32')
     """
     return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
+
+
+def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
+    """Check that an array holds floating matrices and widen it.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+
+    Returns:
+        The same in the working precision.
+
+    Raises:
+        ValueError: If it has fewer than two axes or no floating dtype.
+    """
+    check_matrices(x)
+    return x.astype(work_dtype(x.dtype))
 
 
 def unit_peak(
@@ -33,3 +52,13 @@ def unit_peak(
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
     return x / peak, peak
+
+
+def inverse(v: Array) -> Array:
+    """Invert every entry; zeros stay zero."""
+    return jnp.where(v == 0, v, 1 / jnp.where(v == 0, jnp.ones_like(v), v))
+
+
+def safe_rsqrt(v: Array) -> Array:
+    """Take the inverse root of every entry; zeros stay zero."""
+    return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))

@@ -119,7 +119,7 @@ def test_short_table_repeats_its_last_row_and_long_one_is_cut():
     [
         (lambda: rows_for((), 5), "`coefficients` must be rows"),
         (lambda: rows_for(((1.5, -0.5),), 5), "write a cubic as"),
-        (lambda: rows_for(linalg.YOU, -1), "`steps` must be a non-negative"),
+        (lambda: rows_for(linalg.YOU, -1), "`steps` must be a positive int"),
         (lambda: linalg.polar_express(0), "`steps` must be a positive"),
         (lambda: linalg.polar_express(5, 0.0), "`lower` must be positive"),
         (lambda: linalg.polar_express(5, safety=0.9), "`safety` must be"),

@@ -1,4 +1,5 @@
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ import pytest
 from _matrices import gaussian, rank_one, shapes, strict
 
 from optax_matrix import linalg
+from optax_matrix.linalg._checks import check_matrices
 
 KERNELS = {
     "scale_rows": linalg.scale_rows,
@@ -197,6 +199,27 @@ def test_rounds_converge_to_unit_root_mean_squares(scheme):
         y = np.asarray(linalg.sinkhorn(jnp.asarray(x), 60, scheme))
     np.testing.assert_allclose(rms(y, -1), 1, rtol=1e-6)
     np.testing.assert_allclose(rms(y, -2), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 2.0, True])
+@pytest.mark.parametrize("kernel", [linalg.sinkhorn, linalg.rank_one_scales])
+def test_rounds_are_a_positive_int(kernel, rounds):
+    # Through the run-time type checks of the tests, which know the annotation only.
+    kernel = inspect.unwrap(kernel)
+    with pytest.raises(ValueError, match="`rounds` must be a positive int, got"):
+        kernel(jnp.ones((2, 2)), rounds)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.ones(3, np.float32), r"`x` must be matrices .* got shape \(3,\)"),
+        (np.ones((3, 3), np.int32), "`x` must be floating, got dtype int32"),
+    ],
+)
+def test_what_is_no_stack_of_matrices_is_named(x, message):
+    with pytest.raises(ValueError, match=message):
+        check_matrices(x)
 
 
 def test_unknown_scheme_is_named():

@@ -90,6 +90,14 @@ def test_eigh_cuts_what_the_gram_matrix_cannot_resolve():
     np.testing.assert_allclose(q, polar(x, rtol=1e-3), atol=FORWARD / 0.02)
 
 
+@pytest.mark.parametrize("smallest", [0.15, 0.05])
+def test_rtol_is_relative_to_the_largest_singular_value(kernel, smallest):
+    # Fifteen ones: a Frobenius norm of 3.9, with which 0.15 would be cut, too.
+    x = matrix_with_singular_values(np.append(np.ones(15), smallest), 16, 20)
+    q = kernel(jnp.asarray(x, jnp.float32), rtol=0.1)
+    np.testing.assert_allclose(q, polar(x, rtol=0.1), atol=FORWARD / smallest)
+
+
 @pytest.mark.parametrize("shape", [(12, 12), (30, 12)], ids=str)
 @pytest.mark.parametrize("rank", [1, 5, 11])
 def test_rank_deficient_matrices_have_the_compact_factor(kernel, shape, rank):
