@@ -8,6 +8,8 @@ import jax
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Nearly all of the suite's time is compilation; the results are the same to rounding.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ def test_unwritable_place_gets_one_line(capsys, tmp_path, text):
     assert "--out" in mistake(capsys, "train", "--data", text, *TINY, "--out", out)
 
 
+@pytest.mark.broad
 def test_no_traceback_from_the_module_itself():
     done = subprocess.run(
         [sys.executable, "-m", "examples.pretrain", "train", "--optimizer", "sgdd"],
@@ -78,6 +79,7 @@ def test_no_traceback_from_the_module_itself():
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.broad
 def test_train_and_what_may_follow_it(capsys, tmp_path, text):
     out = str(tmp_path / "run")
     command = ["train", "--data", text, *TINY, *EVERY, "--out", out]

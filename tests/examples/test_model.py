@@ -65,6 +65,7 @@ def stacked(unrolled, name):
     return jnp.stack([unrolled[f"layers/{i}/{tail}"][...] for i in range(SMALL.layers)])
 
 
+@pytest.mark.broad
 def test_scan_changes_neither_logits_nor_gradients():
     plain, fancy = build(), build(scan=True, remat=True)
     weights = flat(plain)

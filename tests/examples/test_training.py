@@ -61,6 +61,7 @@ def test_loss_falls_and_is_the_mean_cross_entropy():
     assert held_out == pytest.approx(np.mean(singles), rel=1e-5)
 
 
+@pytest.mark.broad
 def test_accumulated_micro_batches_equal_one_batch():
     build = lambda lr: optax.sgd(lambda count: 100 * lr(count), momentum=0.9)
     states = []

@@ -116,8 +116,9 @@ def _views(draw):
     return shape, numbers
 
 
+@pytest.mark.broad
 @hypothesis.given(_views())
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=20)
 def test_view_is_inverted_exactly_and_counts_every_entry(case):
     shape, numbers = case
     x = _leaf(*shape)

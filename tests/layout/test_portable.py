@@ -90,6 +90,7 @@ def test_rename_onto_a_layer_that_exists_loses_nothing_silently():
         from_portable(portable, tx.init(new), new, rename={"a": "b"})
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("mode", [AxisType.Explicit, AxisType.Auto])
 def test_portable_state_moves_between_meshes(cpus, mode):
     plain, tx = _params("a", "b"), _tx()
@@ -196,6 +197,7 @@ def test_per_matrix_counts_travel_with_their_matrix():
     _same(from_portable(portable, tx.init(params), params), state)
 
 
+@pytest.mark.broad
 def test_nnx_optimizer_state():
     model = nnx.Linear(3, 5, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, _tx(), wrt=nnx.Param)
