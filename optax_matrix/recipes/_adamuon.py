@@ -77,7 +77,8 @@ def scale_by_adamuon(
 
     References:
         Si et al., `AdaMuon <https://arxiv.org/abs/2507.11005>`_, 2025; both versions as
-        their code has them.
+        their code has them. Deviation: Newton-Schulz in at least float32, as in
+        `scale_by_muon`.
     """
     check_choice("variant", variant, ("sign", "unsigned"))
     if b2 is None:

@@ -114,12 +114,14 @@ def mars_adamw(
     """MARS-AdamW for matrices, AdamW(0.9, 0.95) for the rest.
 
     `scale_by_mars_adamw`, then decoupled weight decay and the learning rate. The
-    defaults are those of the authors' code; MuonEq's paper compares with
+    defaults are those of the authors' class but for the weight decay, which there is 0
+    for matrices and 0.1 for 1-D leaves; 0.1 is MuonEq's, whose paper compares with
     ``b1=0.9, b2=0.95``. The authors correct embeddings and the head, too, which
     ``dimension_numbers=om.layout.by_path(include="embed|head")`` does here.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; 3e-3 in both papers.
+        learning_rate: Learning rate, a number or a schedule; 3e-3 is the default of
+            the authors' class and MuonEq's value for 130M parameters.
         gamma: Strength of the correction.
         b1: Decay rate of the first moment.
         b2: Decay rate of the second moment.
@@ -131,7 +133,8 @@ def mars_adamw(
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
         other: Optimizer of all other leaves; None for AdamW(0.9, 0.95).
         other_learning_rate: Learning rate of that AdamW; None for ``learning_rate``.
-        mu_dtype: Dtype of the momenta; None for the parameter's.
+        mu_dtype: Dtype of the first moments and of the stored gradient; None for the
+            parameter's, but at least float32 for the first moment of a matrix.
 
     Returns:
         An optimizer of the whole tree.

@@ -7,10 +7,17 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz
-from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
+from optax_matrix.recipes._optimizer import (
+    Polar,
+    check_polar,
+    matrix_optimizer,
+    scaled_learning_rate,
+)
 from optax_matrix.transforms import orthogonalize, scale_by_shape
 from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
 from optax_matrix.transforms._scaling import SHAPE_RULES
+
+_OTHER_RATE = 0.015  # Keller Jordan's 3e-4 for AdamW beside 0.02 for Muon.
 
 
 def scale_by_muon(
@@ -62,7 +69,9 @@ def scale_by_muon(
         Liu et al., `Muon is scalable for LLM training
         <https://arxiv.org/abs/2502.16982>`_, 2025. (The momentum is a sum, as in
         Moonlight's code; the average of Jordan's differs by a factor that the polar
-        factor does not see.)
+        factor does not see.) Deviation: Newton-Schulz runs in the parameters'
+        precision, at least float32, where the authors run bfloat16 on accelerators;
+        ``polar=partial(newton_schulz, compute_dtype=jnp.bfloat16)`` does.
     """
     check_decay("b1", b1)
     check_polar(polar)
@@ -106,22 +115,24 @@ def muon(
     `scale_by_muon`, then decoupled weight decay and the learning rate. With
     ``scaling="max"`` it is Moonlight's Muon, whose updates have the size of AdamW's,
     so that both sides share one learning rate; with ``"out/in"`` it is Keller
-    Jordan's, which wants a larger one (0.02) and its own ``other_learning_rate``
-    (3e-4).
+    Jordan's, whose larger one (0.02) has AdamW's 3e-4 beside it.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate of the matrices, a number or a schedule.
         b1: Decay rate of the momentum.
         nesterov: Whether to look ahead by one step.
         polar: Kernel that returns the polar factor.
-        scaling: Rule of `scale_by_shape`: ``"out/in"`` or ``"max"``.
+        scaling: Rule of `scale_by_shape`: ``"out/in"``, ``"max"``, ``"unclipped"`` or
+            ``"none"``.
         weight_decay: Decoupled weight decay of both sides, a number or a schedule;
             None for what goes with the scaling: 0.1 for ``"max"``, else 0.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
         other: Optimizer of all other leaves; None for AdamW(0.9, 0.95).
-        other_learning_rate: Learning rate of that AdamW; None for ``learning_rate``.
+        other_learning_rate: Learning rate of that AdamW; None for what goes with the
+            scaling: ``learning_rate`` for ``"max"``, else 0.015 of it, which is Keller
+            Jordan's 3e-4 beside 0.02; a schedule keeps its shape.
         mu_dtype: Dtype of the momenta; None for the parameter's.
 
     Returns:
@@ -139,8 +150,6 @@ def muon(
         >>> updates["kernel"].shape
         (4, 8)
     """
-    if weight_decay is None:
-        weight_decay = 0.1 if scaling == "max" else 0.0
     matrix = scale_by_muon(
         b1,
         nesterov=nesterov,
@@ -150,6 +159,11 @@ def muon(
         placement=placement,
         mu_dtype=mu_dtype,
     )
+    is_moonlight = scaling == "max"
+    if weight_decay is None:
+        weight_decay = 0.1 if is_moonlight else 0.0
+    if other_learning_rate is None and not is_moonlight:
+        other_learning_rate = scaled_learning_rate(learning_rate, _OTHER_RATE)
     return matrix_optimizer(
         matrix,
         learning_rate,

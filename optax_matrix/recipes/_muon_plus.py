@@ -72,8 +72,8 @@ def scale_by_muon_plus(
     References:
         Zhang et al., `Muon+ <https://arxiv.org/abs/2602.21545>`_, 2026. The authors'
         code defaults to no normalisation; ``"colrow"`` is what MuonEq compares with.
-        Nesterov is on as in the authors' code, off in MuonEq's copy. Deviation:
-        ``eps`` is relative.
+        Nesterov is on as in the authors' code, off in MuonEq's copy. Deviations:
+        ``eps`` is relative; Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
     check_choice("mode", mode, _KERNELS)
     check_decay("b1", b1)

@@ -76,7 +76,8 @@ def scale_by_muoneq(
         MuonEq, Algorithm 1. Deviations: ``eps`` acts relative to the matrix, so that
         the update does not change with the scale of the loss; the momentum is a sum
         and not an average, a factor that nothing after it sees; one ``b1`` serves both
-        places of the Nesterov line, which differ only if it changes between steps.
+        places of the Nesterov line, which differ only if it changes between steps;
+        Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
     check_choice("mode", mode, (*_KERNELS, None))
     check_decay("b1", b1)

@@ -69,7 +69,8 @@ def scale_by_normuon(
     References:
         Li et al., `NorMuon <https://arxiv.org/abs/2510.05491>`_, 2025. Deviations:
         Nesterov as in the authors' code (the paper has plain momentum); rows of zeros
-        stay zero, in place of an epsilon.
+        stay zero, in place of an epsilon; a polar factor that is all zero leaves
+        :math:`v` alone; Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
     check_decay("b1", b1)
     check_decay("b2", b2)

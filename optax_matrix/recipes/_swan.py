@@ -52,7 +52,8 @@ def scale_by_swan(
     References:
         Ma et al., `SWAN <https://arxiv.org/abs/2412.13148>`_, 2024. Deviations: Muon's
         Newton-Schulz coefficients by default; scaled to the root mean square of Adam's
-        updates, so that one learning rate serves both sides; ``eps`` is relative.
+        updates, so that one learning rate serves both sides; ``eps`` is relative;
+        Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
     check_not_negative("eps", eps)
     check_polar(polar)

@@ -138,6 +138,27 @@ def test_racs_takes_adams_rate_for_the_other_leaves():
         np.testing.assert_allclose(updates["bias"], -1e-3, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "given", "expected"),
+    [
+        ("out/in", None, 3e-4),  # Keller Jordan's two rates
+        ("none", None, 3e-4),
+        ("max", None, 0.02),
+        ("out/in", 0.1, 0.1),
+    ],
+)
+def test_muons_rate_for_the_other_leaves_goes_with_the_scaling(
+    scaling, given, expected
+):
+    params = {"bias": jnp.ones(3)}
+    for rate in (0.02, optax.constant_schedule(0.02)):
+        tx = recipes.muon(
+            rate, scaling=scaling, other_learning_rate=given, weight_decay=0.0
+        )
+        updates, _ = tx.update(params, tx.init(params), params)
+        np.testing.assert_allclose(updates["bias"], -expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["muoneq", "racs", "mars_adamw"])
 def test_bfloat16_stays_bfloat16_under_injected_hyperparameters(name):
     params = {"kernel": jnp.eye(4, 3), "bias": jnp.ones(3)}

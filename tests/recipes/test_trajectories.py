@@ -16,7 +16,7 @@ LR = 0.05
 
 # recipe, its arguments, the restatement, and beta2, decay, rate of the other side
 CASES = {
-    "muon": ("muon", {}, optimizers.muon, (0.95, 0.0, LR)),
+    "muon": ("muon", {}, optimizers.muon, (0.95, 0.0, 0.015 * LR)),
     "muoneq": ("muoneq", {}, optimizers.muoneq, (0.95, 0.1, LR)),
     "muon_plus": ("muon_plus", {}, optimizers.muon_plus, (0.95, 0.1, LR)),
     "adamuon": ("adamuon", {}, optimizers.adamuon_sign, (0.95, 0.1, LR)),
@@ -31,6 +31,12 @@ VARIANTS = {
         "muon",
         {"scaling": "max", "nesterov": False},
         partial(optimizers.muon, scaling="max", nesterov=False, weight_decay=0.1),
+        (0.95, 0.1, LR),
+    ),
+    "muon_moonlight_nesterov": (
+        "muon",
+        {"scaling": "max"},
+        partial(optimizers.muon, scaling="max", nesterov=True, weight_decay=0.1),
         (0.95, 0.1, LR),
     ),
     "muoneq_col": (
