@@ -86,6 +86,7 @@ def test_a_zero_first_gradient_gives_zero():
         np.testing.assert_array_equal(updates["kernel"], 0)
 
 
+SCHEDULE = optax.linear_schedule(0.9, 0.5, 10)
 WRONG = [
     (recipes.muon, {"b1": 1.0}, r"`b1` must be in \[0, 1\), got 1.0"),
     (recipes.muon, {"scaling": "fan"}, "`scaling` must be one of 'out/in'"),
@@ -106,6 +107,39 @@ WRONG = [
     (recipes.racs, {"rounds": 2.0}, "`rounds` must be a positive int"),
     (recipes.mars_adamw, {"gamma": -1.0}, "`gamma` must not be negative"),
     (recipes.mars_adamw, {"max_norm": 0.0}, "`max_norm` must be positive"),
+    (recipes.racs, {"max_shrink": 0.9}, "`max_shrink` must be at least 1, got 0.9"),
+    # What is no number.
+    (recipes.muon, {"b1": None}, r"`b1` must be in \[0, 1\), and a number, got None"),
+    (recipes.muoneq, {"b1": "0.9"}, "`b1` must be .* a number, got '0.9'; pass a"),
+    (recipes.muoneq, {"eps": [1e-8]}, r"`eps` must .* a number, got \[1e-08\]"),
+    (recipes.normuon, {"b2": True}, "`b2` must be .* a number, got True"),
+    (recipes.sinkgd, {"target": np.ones(2)}, "`target` must be .* a number"),
+    (recipes.sinkgd, {"rounds": None}, "`rounds` must be a positive int, got None"),
+    (recipes.muon, {"weight_decay": "0.1"}, "`weight_decay` must not .* a number"),
+    (recipes.swan, {"weight_decay": None}, "`weight_decay` must be a number or a"),
+    # Concrete scalars of NumPy and JAX are numbers.
+    (recipes.adamuon, {"b1": np.float32(1.0)}, "`b1` must be in"),
+    (recipes.racs, {"scale": jnp.float32(-1.0)}, "`scale` must be positive"),
+    (recipes.muoneq, {"eps": float("nan")}, "`eps` must not be negative, got nan"),
+    (recipes.mars_adamw, {"max_norm": jnp.nan}, "`max_norm` must be positive, got nan"),
+    # Schedules of what takes none.
+    (recipes.muon, {"b1": SCHEDULE}, "`b1` must be a number, .*om.inject_hyperparams"),
+    (recipes.racs, {"scale": SCHEDULE}, "`scale` must .*om.inject_hyperparams"),
+    (recipes.mars_adamw, {"gamma": SCHEDULE}, "`gamma` must .*om.inject_hyperparams"),
+    # Other kinds of argument.
+    (recipes.muon, {"scaling": ["max"]}, r"`scaling` must be one of .*got \['max'\]"),
+    (recipes.muoneq, {"mode": {}}, "`mode` must be one of .*got {}"),
+    (recipes.muon, {"mu_dtype": jnp.int32}, "`mu_dtype` must be a floating dtype"),
+    (recipes.swan, {"mu_dtype": "bf16"}, "`mu_dtype` must .*'bf16'; pass jnp.bfloat16"),
+    (recipes.muon, {"other_learning_rate": -1.0}, "`other_learning_rate` must not be"),
+    (recipes.racs, {"other_learning_rate": "1"}, "`other_learning_rate` must not be"),
+]
+WRONG_RATES = [
+    (None, "`learning_rate` must be a number or a schedule, got None, .* ascends"),
+    ("0.1", "`learning_rate` must not be negative, and a number, got '0.1'"),
+    ([0.1], "`learning_rate` must not be negative, and a number"),
+    (-0.1, "`learning_rate` must not be negative, got -0.1"),
+    (float("nan"), "`learning_rate` must not be negative, got nan"),
 ]
 
 
@@ -113,6 +147,22 @@ WRONG = [
 def test_wrong_arguments_are_named_in_the_factory(recipe, arguments, message):
     with pytest.raises(ValueError, match=message):
         recipe(1e-3, **arguments)
+
+
+@pytest.mark.parametrize(("rate", "message"), WRONG_RATES)
+@pytest.mark.parametrize("recipe", [recipes.muon, recipes.swan, recipes.racs])
+def test_wrong_learning_rates_are_named(recipe, rate, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(rate)
+
+
+def test_scalars_of_numpy_and_jax_and_zero_rates_are_numbers():
+    params = {"kernel": jnp.eye(3, 4), "bias": jnp.ones(4)}
+    for kind in (np.float64, np.float32, jnp.float32):
+        tx = recipes.muoneq(kind(0.1), b1=kind(0.9), weight_decay=kind(0.0))
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert all(jax.tree.leaves(jax.tree.map(jnp.any, updates)))
+    recipes.racs(0, scale=1, max_shrink=None)
 
 
 def test_numbers_may_be_traced():
