@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _registry import BLOCKS, MATRICES, RECIPES, tree
+from _registry import BLOCKS, MATRICES, RECIPES, SHAPES, tree
 
 import optax_matrix as om
 from optax_matrix.layout import OnMatricesState, make_layout
@@ -189,40 +189,53 @@ def test_state_stays_alive_through_an_unclipped_gradient_of_1e20(name):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3 * jnp.abs(y).max())
 
 
+# Least cosine, and largest relative gap of sizes, between a bfloat16 and a float32
+# update of a leaf. Rounding is 2**-8; other decay rates (0.8 for 0.95) break one of
+# the two for every method that has any.
+BFLOAT16_GAP = (0.99, 0.05)
+# SWAN takes the mean out of every row: of a tall matrix one direction is empty, and
+# Newton-Schulz makes a visible one of the rounding in it (its slope at zero is 485).
+BFLOAT16_GAPS = {"swan": (0.9, 0.1)}
+
+
 @recipes
 @pytest.mark.broad
 def test_bfloat16_with_injected_hyperparameters(name):
     """optax rounds 0.999 to 1.0 there, and the first update is NaN."""
-    params, grads = tree(0, jnp.bfloat16), tree(1, jnp.bfloat16)
+    steps, total = 3, 10
+    gaps = BFLOAT16_GAPS.get(name, BFLOAT16_GAP)
+    params = tree(0, jnp.bfloat16)
     recipe = RECIPES[name]
     factory = getattr(recipe, "func", recipe)
     keywords = getattr(recipe, "keywords", {})
-    schedule = optax.linear_schedule(LEARNING_RATE, 0.0, 10)
+    schedule = optax.linear_schedule(LEARNING_RATE, 0.0, total)
     injected = om.inject_hyperparams(factory)(schedule, **keywords)
-    plain = recipe(schedule)
+    plain, in_float32 = compiled(name)
 
-    @jax.jit
-    def run(grads, state, plain_state, params):
-        got, state = injected.update(grads, state, params)
-        want, plain_state = plain.update(grads, plain_state, params)
-        return got, want, state, plain_state
-
-    states = injected.init(params), plain.init(params)
-    types = jax.tree.map(jax.typeof, states)
-    for _ in range(2):
-        got, want, *states = run(grads, *states, params)
+    wide = lambda t: optax.tree.cast(t, jnp.float32)
+    state, wide_state = injected.init(params), plain.init(wide(params))
+    types = jax.tree.map(jax.typeof, state)
+    update = jax.jit(injected.update)
+    for t in range(steps):
+        grads = tree(1 + t, jnp.bfloat16)
+        got, state = update(grads, state, params)
+        want, wide_state = in_float32(wide(grads), wide_state, wide(params))
         chex.assert_tree_all_finite(got)
         chex.assert_trees_all_equal_shapes_and_dtypes(got, params)
-        # bf16 keeps 8 bits, and a method that ends in a division by a second moment
-        # makes full-size entries of entries that are rounding noise.
-        same = jax.tree.map(
-            lambda a, b: jnp.abs(a - b) <= 0.02 * jnp.abs(b) + 1e-4, got, want
-        )
-        for entries in jax.tree.leaves(same):
-            assert entries.size < 16 or entries.mean() > 0.8
-    assert jax.tree.map(jax.typeof, tuple(states)) == types
-    for value in states[0].hyperparams.values():
+        assert_parallel(wide(got), want, 1 - t / total, *gaps)
+    assert jax.tree.map(jax.typeof, state) == types
+    for value in state.hyperparams.values():
         assert value.dtype == jnp.float32
+
+
+def assert_parallel(got, want, ratio, least_cosine, most_gap):
+    """Leaf by leaf the same direction, and a given ratio of sizes."""
+    for path, x in named_leaves(got).items():
+        y = named_leaves(want)[path]
+        sizes = jnp.linalg.norm(jnp.ravel(x)), jnp.linalg.norm(jnp.ravel(y))
+        cosine = jnp.vdot(x, y) / (sizes[0] * sizes[1])
+        assert cosine > least_cosine, (path, cosine)
+        assert jnp.abs(sizes[0] / sizes[1] / ratio - 1) < most_gap, path
 
 
 @recipes
@@ -276,18 +289,18 @@ def test_kernel_that_couples_matrices_is_refused():
 @blocks
 def test_block_keeps_shape_dtype_and_state(name):
     tx, update = compiled_block(name)
-    for dtype in (jnp.float32, jnp.bfloat16):
-        params = tree(0, dtype)
+    fewer = {"wide": SHAPES["wide"], "temperature": ()}  # One stack: compiles faster.
+    for dtype, shapes in (("float32", None), ("bfloat16", None), ("float16", fewer)):
+        draw = functools.partial(tree, dtype=dtype, shapes=shapes)
+        params = draw(0)
         state = tx.init(params)
         types = jax.tree.map(jax.typeof, state)
         for seed in (1, 2):
-            updates, state = update(tree(seed, dtype), state)
+            updates, state = update(draw(seed), state)
             chex.assert_trees_all_equal_shapes_and_dtypes(updates, params)
             chex.assert_tree_all_finite(updates)
             assert jax.tree.map(jax.typeof, state) == types
-        np.testing.assert_array_equal(
-            updates["temperature"], tree(2, dtype)["temperature"]
-        )
+        np.testing.assert_array_equal(updates["temperature"], draw(2)["temperature"])
 
 
 @blocks

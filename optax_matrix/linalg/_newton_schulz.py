@@ -112,7 +112,8 @@ def gram_newton_schulz(
         restarts: Step indices before which ``X`` and its Gram matrix are formed
             anew, which stops the growth of rounding errors in ``R``.
         eps: As in :func:`newton_schulz`.
-        compute_dtype: As in :func:`newton_schulz`, but stay at float32 or float16.
+        compute_dtype: As in :func:`newton_schulz`, but stay at float32 or float16; the
+            products of the small side keep more than TF32 or one bfloat16 pass.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.

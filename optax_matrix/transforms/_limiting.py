@@ -98,7 +98,7 @@ def limit_norm_growth(
             norm, size = limited(x, last)
             if max_shrink is not None:
                 size = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
-            return jnp.where(norm == 0, last, size)
+            return jnp.where(norm > 0, size, last)
 
         new_state = LimitNormGrowthState(jax.tree.map(remember, updates, state.norm))
         return jax.tree.map(rescale, updates, state.norm), new_state
