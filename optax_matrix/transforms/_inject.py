@@ -1,6 +1,7 @@
 """Hyperparameters as state, without rounding them or tracing what is static."""
 
 import collections.abc
+import functools
 import inspect
 import types
 import typing
@@ -42,16 +43,30 @@ def inject_hyperparams(
         >>> state.hyperparams["b1"].dtype.name
         'float32'
     """
-    parameters = inspect.signature(factory, eval_str=True).parameters
+    signature = inspect.signature(factory, eval_str=True)
+    parameters = signature.parameters
     if unknown := sorted(set(static_args) - set(parameters)):
         raise ValueError(
             f"`static_args` must name arguments of {factory.__name__}, got {unknown}; "
             f"it has {sorted(parameters)}."
         )
     static = {name for name, p in parameters.items() if not _is_dynamic(p.annotation)}
-    return optax.inject_hyperparams(
-        factory, static_args=static | set(static_args), hyperparam_dtype=jnp.float32
+    static |= set(static_args)
+    injected = optax.inject_hyperparams(
+        factory, static_args=static, hyperparam_dtype=jnp.float32
     )
+
+    @functools.wraps(factory)
+    def with_floats(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            # An int would be injected as an int, and a later 0.5 would be cut to 0.
+            if name not in static and type(value) is int:
+                counts = type(parameters[name].default) is int
+                bound.arguments[name] = value if counts else float(value)
+        return injected(*bound.args, **bound.kwargs)
+
+    return with_floats
 
 
 def _is_dynamic(annotation: Any) -> bool:

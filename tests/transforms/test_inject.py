@@ -1,0 +1,72 @@
+"""Hyperparameters as state: numbers in float32, everything else as it is."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_matrix as om
+
+PARAMS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}
+
+
+def test_ints_given_for_numbers_become_float32():
+    tx = om.inject_hyperparams(om.muoneq)(1, weight_decay=0)
+    hyperparams = tx.init(PARAMS).hyperparams
+    for name in ("learning_rate", "weight_decay", "b1"):
+        assert hyperparams[name].dtype == jnp.float32
+
+
+def test_static_arguments_stay_what_they_are():
+    tx = om.inject_hyperparams(om.racs)(0.02, rounds=3, dimension_numbers=None)
+    assert "rounds" not in tx.init(PARAMS).hyperparams
+    tx = om.inject_hyperparams(om.muoneq)(0.02, mode="col", polar=om.linalg.polar_svd)
+    assert not {"mode", "polar"} & set(tx.init(PARAMS).hyperparams)
+
+
+def test_kernels_of_blocks_are_no_schedules():
+    tx = om.inject_hyperparams(om.orthogonalize)(om.linalg.polar_svd)
+    stacks = {"w": 3 * jnp.eye(2)[None]}
+    np.testing.assert_allclose(
+        tx.update(stacks, tx.init(stacks))[0]["w"][0], jnp.eye(2)
+    )
+
+
+def test_a_changed_hyperparameter_acts_without_recompilation():
+    tx = om.inject_hyperparams(om.muoneq)(0.5)
+    update, state = jax.jit(tx.update), tx.init(PARAMS)
+    first, state = update(PARAMS, state, PARAMS)
+    fresh = tx.init(PARAMS)
+    fresh.hyperparams["learning_rate"] = jnp.float32(0.25)
+    second, _ = update(PARAMS, fresh, PARAMS)
+    assert update._cache_size() == 1
+    np.testing.assert_allclose(first["kernel"], 2 * second["kernel"], rtol=1e-5)
+
+
+def test_schedules_of_any_number_are_followed():
+    schedule = lambda count: 0.5 / (1 + count)
+    tx = om.inject_hyperparams(om.muoneq)(
+        schedule, weight_decay=0.0, other_learning_rate=schedule
+    )
+    state = tx.init(PARAMS)
+    first, state = tx.update(PARAMS, state, PARAMS)
+    second, _ = tx.update(PARAMS, state, PARAMS)
+    np.testing.assert_allclose(first["kernel"], 2 * second["kernel"], rtol=1e-4)
+
+
+def test_factories_of_optax_keep_their_counts():
+    tx = om.inject_hyperparams(optax.adamw)(1, b1=0.9)
+    assert tx.init(PARAMS).hyperparams["learning_rate"].dtype == jnp.float32
+
+
+def test_signature_is_the_factorys():
+    injected = om.inject_hyperparams(om.muoneq)
+    assert inspect.signature(injected) == inspect.signature(om.muoneq)
+
+
+def test_unknown_static_argument_is_named():
+    with pytest.raises(ValueError, match=r"`static_args` must name .*\['rank'\]"):
+        om.inject_hyperparams(om.muoneq, static_args=["rank"])
