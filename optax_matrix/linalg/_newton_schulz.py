@@ -113,7 +113,7 @@ def gram_newton_schulz(
             anew, which stops the growth of rounding errors in ``R``.
         eps: As in :func:`newton_schulz`.
         compute_dtype: As in :func:`newton_schulz`, but stay at float32 or float16; the
-            products of the small side keep more than TF32 or one bfloat16 pass.
+            products that form the factor take TF32 or three bfloat16 passes.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.

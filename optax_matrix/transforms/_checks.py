@@ -7,10 +7,8 @@ JAX are numbers like Python's.
 from collections.abc import Callable, Collection
 from typing import Any
 
-import jax
 import jax.core
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from optax_matrix.linalg._checks import check_positive_int
@@ -103,7 +101,7 @@ def _check_number(
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool):
         return False
-    if isinstance(value, np.generic | np.ndarray | jax.Array):
+    if hasattr(value, "dtype") and hasattr(value, "ndim"):  # NumPy's and JAX's
         real = (jnp.floating, jnp.integer)
         return value.ndim == 0 and any(jnp.issubdtype(value.dtype, t) for t in real)
     return isinstance(value, int | float)
