@@ -10,14 +10,16 @@ from jaxtyping import Array
 from optax_matrix.linalg._scale import work_dtype
 
 Product = Callable[[Array, Array], Array]
+Kernel = Callable[[Array, Product], Array]
 
 # Time of five Newton-Schulz steps in float32 on two CPU cores, medians, measured
-# side by side: one matrix at a time against one batched product 0.60 (48 x 256 x
-# 256), 0.74 (32 x 256 x 688), 0.97 (96 x 64 x 64) and 2.2 (144 x 16 x 16);
+# side by side: a few matrices at a time against one batched product 0.8 (48 x 256 x
+# 256) and 0.72 (36 x 256 x 688), in Gram form 0.54 (the latter); one at a time 0.97
+# (96 x 64 x 64) and 2.2 (144 x 16 x 16);
 # `blocked_symmetric_dot` against a plain product 1.3 (m = 256), 0.92 (512), 0.86
 # (1024), 0.80 (2048). Accelerators keep the batched plain form: their mirror pass
 # through memory costs about what the saved products do.
-_MIN_SIDE_ONE_BY_ONE = 64
+_MIN_SIDE_IN_TURN = 64
 _MIN_SIDE_BLOCKED = 512
 
 
@@ -51,39 +53,43 @@ def blocked_symmetric_dot(x: Array, y: Array) -> Array:
 
 
 def on_each_platform(
-    kernel: Callable[[Array, Product], Array], x: Array, symmetric_dot: Product
+    kernel: Kernel, x: Array, symmetric_dot: Product, *, cpu_kernel: Kernel
 ) -> Array:
-    """Apply ``kernel(x, symmetric_dot)`` to a wide stack as suits the platform.
+    """Apply ``kernel(x, symmetric_dot)`` to a stack as suits the platform.
 
-    On CPU large matrices go one at a time (each product then uses every core and
-    stays in cache) and with blocked symmetric products; elsewhere the whole stack
-    goes at once.
+    On CPU large matrices go a few at a time (they stay in cache) and with blocked
+    symmetric products; elsewhere the whole stack goes at once.
 
     Args:
         kernel: A map from a stack to a stack of the same shape; its second argument
             multiplies where the product is symmetric.
         x: Matrices of shape ``(..., m, n)``.
         symmetric_dot: That product where the blocked one does not pay.
+        cpu_kernel: The kernel for large matrices on CPU.
 
     Returns:
         The value of the kernel.
     """
-    *batch, m, n = x.shape
-    blocked = m >= _MIN_SIDE_BLOCKED
+    count, side = math.prod(x.shape[:-2]), min(x.shape[-2:])
+    blocked = side >= _MIN_SIDE_BLOCKED
     # A loop over an axis that is sharded over an Explicit mesh is not possible.
     local = all(axis is None for axis in jax.typeof(x).sharding.spec)
-    one_by_one = math.prod(batch) > 1 and m >= _MIN_SIDE_ONE_BY_ONE and local
+    few = 1 if count % 2 else 2
+    in_turn = count > few and side >= _MIN_SIDE_IN_TURN and local
 
     def whole(x: Array) -> Array:
         return kernel(x, symmetric_dot)
 
     def on_cpu(x: Array) -> Array:
         product = blocked_symmetric_dot if blocked else symmetric_dot
-        if not one_by_one:
-            return kernel(x, product)
-        stack = x.reshape(-1, m, n)
-        return jax.lax.map(lambda y: kernel(y, product), stack).reshape(x.shape)
+        if not in_turn:
+            return cpu_kernel(x, product)
+        # Turned here and not in the kernel, so that the stack turns as a whole.
+        wide = x.mT if x.shape[-2] > x.shape[-1] else x
+        chunks = wide.reshape(count // few, few, *wide.shape[-2:])
+        out = jax.lax.map(lambda y: cpu_kernel(y, product), chunks).reshape(wide.shape)
+        return out.mT if x.shape[-2] > x.shape[-1] else out
 
-    if blocked or one_by_one:
+    if blocked or in_turn:
         return jax.lax.platform_dependent(x, cpu=on_cpu, default=whole)
     return whole(x)

@@ -264,3 +264,17 @@ def test_standard_form_is_as_accurate_in_bfloat16(table, narrow, wide):
     # figure with every product rounded and that of float32; 5% for the third digit.
     low, high = sorted((narrow, wide))
     assert 0.95 * low < error < 1.05 * high
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 150), (3, 150, 64)], ids=["wide", "tall"])
+def test_gram_form_on_cpu_is_the_plain_iteration(shape):
+    """Large long matrices go another way on CPU; the result must not tell."""
+    x = np.random.default_rng(0).standard_normal(shape)
+    y = x if shape[1] < shape[2] else x.swapaxes(1, 2)
+    y = y / np.linalg.norm(y, axis=(1, 2), keepdims=True)
+    for _ in range(5):
+        a = y @ y.swapaxes(1, 2)
+        y = 3.4445 * y + (-4.7750 * a + 2.0315 * a @ a) @ y
+    want = y if shape[1] < shape[2] else y.swapaxes(1, 2)
+    got = newton_schulz(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(got, want, atol=2e-5)

@@ -45,7 +45,7 @@ def test_products_of_bfloat16_accumulate_in_float32():
 
 def compiled(shape, f=lambda x, symmetric_dot: symmetric_dot(x, x.mT)):
     def run(x):
-        return _products.on_each_platform(f, x, _products.dot)
+        return _products.on_each_platform(f, x, _products.dot, cpu_kernel=f)
 
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
     return jax.jit(run).lower(x).compile().as_text()
@@ -73,7 +73,11 @@ def test_one_by_one_keeps_batch_axes_and_values():
     def kernel(x, symmetric_dot):
         return symmetric_dot(x, x.mT)
 
-    ours = jax.jit(lambda x: _products.on_each_platform(kernel, x, _products.dot))(x)
+    ours = jax.jit(
+        lambda x: _products.on_each_platform(
+            kernel, x, _products.dot, cpu_kernel=kernel
+        )
+    )(x)
     np.testing.assert_allclose(ours, x @ x.mT, atol=1e-3)
 
 
@@ -82,11 +86,12 @@ def test_stack_sharded_over_an_explicit_mesh_is_not_looped_over(cpus):
         np.array(cpus), ("d",), axis_types=(jax.sharding.AxisType.Explicit,)
     )
     x = jnp.asarray(gaussian(8, 64, 64), jnp.float32)
+    gram = lambda x, product: product(x, x.mT)
     with jax.set_mesh(mesh):
         sharded = jax.device_put(x, jax.P("d"))
         out = jax.jit(
             lambda x: _products.on_each_platform(
-                lambda x, product: product(x, x.mT), x, _products.dot
+                gram, x, _products.dot, cpu_kernel=gram
             )
         )(sharded)
     np.testing.assert_allclose(out, x @ x.mT, atol=1e-3)
