@@ -53,9 +53,9 @@ def test_checkpoint_lines():
     tx = om.muoneq(1e-3)
     old = {"attn": {"kernel": jnp.ones((3, 5))}}
     new = {"mixer": {"kernel": jnp.ones((3, 5))}}
-    save, load = _block("to_portable").strip().splitlines()
+    save, *load = _block("to_portable").strip().splitlines()
     scope = {"om": om, "tx": tx, "opt_state": tx.init(old), "params": old}
     exec(save, scope)
     scope["params"] = new
-    exec(load, scope)
+    exec("\n".join(load), scope)
     om.check_restored(scope["opt_state"])
