@@ -286,6 +286,7 @@ def test_kernel_that_couples_matrices_is_refused():
         tx.init(PARAMS)
 
 
+@pytest.mark.broad
 @blocks
 def test_block_keeps_shape_dtype_and_state(name):
     tx, update = compiled_block(name)
@@ -303,6 +304,7 @@ def test_block_keeps_shape_dtype_and_state(name):
         np.testing.assert_array_equal(updates["temperature"], draw(2)["temperature"])
 
 
+@pytest.mark.broad
 @blocks
 @pytest.mark.parametrize("kind", EXTREMES)
 def test_block_survives_extreme_gradients(name, kind):

@@ -101,6 +101,7 @@ def test_train_and_what_may_follow_it(capsys, tmp_path, text):
     assert (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() == lines
 
 
+@pytest.mark.broad
 def test_divergence_gets_one_line(capsys, tmp_path, text):
     rate = ("--learning-rate", "1e30")
     out = str(tmp_path / "run")

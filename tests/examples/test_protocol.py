@@ -138,6 +138,7 @@ def test_the_table_fits_a_screen_of_eighty_columns():
         assert cell in row
 
 
+@pytest.mark.broad
 def test_results_file_and_picture(tmp_path):
     rows = summarize(PLAIN)
     compare.write_results(tmp_path / "results.json", PLAN, PLAIN, rows)

@@ -167,6 +167,7 @@ def test_linen_boxes_and_frozen_dicts():
     np.testing.assert_allclose(updates["params"]["kernel"], want, rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_equinox_module():
     model = eqx.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
     params = eqx.filter(model, eqx.is_inexact_array)
@@ -190,6 +191,7 @@ def test_abstract_init_equals_concrete_init():
     )
 
 
+@pytest.mark.broad
 def test_works_inside_optax_wrappers():
     params = {"w": _draw(3, 5), "bias": _draw(5)}
     plain = _tx()
@@ -290,6 +292,7 @@ def test_tiny_coupling_is_seen():
         on_matrices(tiny).init({"w": _draw(3, 5)})
 
 
+@pytest.mark.broad
 def test_per_matrix_equals_a_loop_over_leaves():
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
     leaves = [_draw(3, 5, seed=i) * 10.0 ** (i - 1) for i in range(3)]

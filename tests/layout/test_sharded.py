@@ -91,6 +91,7 @@ def test_state_keeps_type_and_sharding_and_nothing_recompiles(mesh):
         assert step._cache_size() == 1
 
 
+@pytest.mark.broad
 def test_jitted_and_abstract_init(mesh):
     tx, grads = _tx(), _tree(mesh)
     with jax.set_mesh(mesh):

@@ -7,6 +7,7 @@ from _matrices import gaussian, strict
 from optax_matrix.linalg import _products
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("m", [1, 2, 5, 8], ids=lambda m: f"m{m}")
 def test_blocked_symmetric_dot_is_the_product(m):
     x = jnp.asarray(gaussian(3, m, 7), jnp.float32)

@@ -203,6 +203,7 @@ def test_every_wrapping_of_theirs(name):
     assert_continues(convert(source, tx, TREE), tx, TREE, source, rtol)
 
 
+@pytest.mark.broad
 def test_schedule_of_an_injected_rate_goes_on():
     tx = om.inject_hyperparams(om.muon)(RATE)
     state = convert(used(theirs(), TREE), tx, TREE)

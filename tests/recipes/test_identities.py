@@ -136,6 +136,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", CHAINS)
 def test_recipe_is_the_chain_of_its_blocks(name):
     recipe, chain = CHAINS[name]
@@ -209,6 +210,7 @@ def test_muoneq_row_mode_scales_output_neurons_of_a_flax_kernel():
     assert np.abs(update_with(inputs) - base).max() > 0.02
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("as_tree", [False, True], ids=["callable", "tree"])
 def test_weight_decay_reaches_what_the_mask_says(as_tree):
     params = {"kernel": jnp.full((3, 4), 2.0), "scale": jnp.ones(3), "b": jnp.ones(3)}

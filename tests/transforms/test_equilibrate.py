@@ -59,6 +59,7 @@ def test_state_is_float32_for_bfloat16_and_shaped_per_matrix():
     assert np.isfinite(path).all()
 
 
+@pytest.mark.broad
 def test_updates_keep_bfloat16():
     tx = equilibrate_with_ema(rank_one_scales, 0.9)
     w = {"w": jnp.ones((2, 3, 4), jnp.bfloat16)}
