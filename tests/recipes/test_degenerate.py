@@ -11,6 +11,8 @@ import optax_matrix as om
 from optax_matrix import recipes
 from optax_matrix.linalg import polar_svd
 
+pytestmark = pytest.mark.broad
+
 SCALINGS = {
     name: getattr(recipes, name)
     for name in recipes.__all__

@@ -14,6 +14,8 @@ from optax_matrix import recipes
 from optax_matrix.layout import OnMatricesState, by_path, make_layout
 from optax_matrix.layout._paths import named_leaves
 
+pytestmark = pytest.mark.broad
+
 KERNELS = {"kernel": (6, 4), "bias": (4,)}
 BEFORE, AFTER = 150, 50
 
