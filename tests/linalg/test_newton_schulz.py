@@ -171,7 +171,8 @@ def test_float64_keeps_its_precision(kernel):
 def test_a_numpy_table_is_a_table(kernel):
     x = jnp.asarray(gaussian(8, 20), jnp.float32)
     q = getattr(linalg, kernel.args[0])(x, coefficients=np.array(linalg.YOU))
-    np.testing.assert_array_equal(q, kernel(x, coefficients=linalg.YOU))
+    # One of the two is jitted: equal to rounding, not bit by bit.
+    np.testing.assert_allclose(q, kernel(x, coefficients=linalg.YOU), atol=2e-6)
 
 
 def test_restarts_outside_the_steps_are_ignored():
