@@ -13,9 +13,9 @@ Product = Callable[[Array, Array], Array]
 Kernel = Callable[[Array, Product], Array]
 
 # Time of five Newton-Schulz steps in float32 on two CPU cores, medians, measured
-# side by side: a few matrices at a time against one batched product 0.8 (48 x 256 x
-# 256) and 0.72 (36 x 256 x 688), in Gram form 0.54 (the latter); one at a time 0.97
-# (96 x 64 x 64) and 2.2 (144 x 16 x 16);
+# side by side: against one batched product, one matrix at a time 0.82 and four 0.73
+# (48 x 256 x 256), 0.72 and 0.71 (36 x 256 x 688), two in Gram form 0.54 (the latter);
+# one at a time 0.97 (96 x 64 x 64) and 2.2 (144 x 16 x 16);
 # `blocked_symmetric_dot` against a plain product 1.3 (m = 256), 0.92 (512), 0.86
 # (1024), 0.80 (2048). Accelerators keep the batched plain form: their mirror pass
 # through memory costs about what the saved products do.
