@@ -1,10 +1,11 @@
 """Matrix optimizers for JAX as chains of composable optax blocks.
 
 Kernels (`linalg`) know arrays, blocks (`transforms`) know optimizer state, recipes know
-papers; `layout` brings any parameter tree into the form that blocks work on.
+papers; `layout` brings any parameter tree into the form that blocks work on, `sharding`
+places whole matrices on a mesh.
 """
 
-from optax_matrix import layout, linalg, recipes, transforms
+from optax_matrix import layout, linalg, recipes, sharding, transforms
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
     check_restored,
@@ -35,6 +36,7 @@ from optax_matrix.recipes import (
     sinkgd,
     swan,
 )
+from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
     correct_variance,
     equilibrate,
@@ -74,6 +76,7 @@ __all__ = [
     "normuon",
     "on_matrices",
     "orthogonalize",
+    "owners",
     "per_matrix",
     "preserve_norm",
     "racs",
@@ -89,7 +92,9 @@ __all__ = [
     "scale_by_shape",
     "scale_by_sinkgd",
     "scale_by_swan",
+    "sharding",
     "sinkgd",
+    "state_specs",
     "swan",
     "to_portable",
     "transforms",

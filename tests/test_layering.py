@@ -12,12 +12,14 @@ ALLOWED = {
     "linalg": set(),
     "layout": set(),
     "transforms": {"linalg"},
+    "sharding": {"layout"},
     "recipes": {"transforms", "layout", "linalg"},
 }
 THIRD_PARTY = {
     "linalg": {"jax", "jaxtyping", "numpy"},
     "layout": {"jax", "jaxtyping", "numpy", "optax"},
     "transforms": {"jax", "optax"},
+    "sharding": {"jax", "jaxtyping", "numpy", "optax"},
     "recipes": {"jax", "optax"},
 }
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)

@@ -10,7 +10,14 @@ from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._labels import label_params
-from optax_matrix.layout._layout import STACK_ELEMENTS, Group, Layout, make_layout
+from optax_matrix.layout._layout import (
+    FILLER,
+    STACK_ELEMENTS,
+    Group,
+    Layout,
+    Member,
+    make_layout,
+)
 from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
@@ -19,12 +26,14 @@ from optax_matrix.layout._rules import PathRule, by_path
 from optax_matrix.layout._view import MatrixView, make_view
 
 __all__ = [
+    "FILLER",
     "STACK_ELEMENTS",
     "Description",
     "Group",
     "Layout",
     "MatrixDimensionNumbers",
     "MatrixView",
+    "Member",
     "OnMatricesState",
     "PathRule",
     "by_path",

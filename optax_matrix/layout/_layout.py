@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,11 +14,14 @@ from jaxtyping import Array
 from optax_matrix.layout._dimension_numbers import Side
 from optax_matrix.layout._paths import named_leaves, natural_order
 from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._sharding import explicit_spec
+from optax_matrix.layout._specs import explicit_spec
 from optax_matrix.layout._view import MatrixView
 
 STACK_ELEMENTS = 2**26
-"""Default bound of a stack, in elements: 256 MiB in float32."""
+"""Default bound of a stack on a device, in elements: 256 MiB in float32."""
+
+FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
+"""Identity of the zero matrices that make a stack divisible among its owners."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +36,21 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Matrices that are stacked and updated together; static.
+    """Matrices that are stacked and updated together; static but for `ids`.
 
     Attributes:
-        name: Key of the stack: shape, residual side, dtype, checksum of the paths.
+        name: Key of the stack: shape, residual side, dtype, checksum of `ids`.
         rows: Output size m.
         cols: Reduction size n.
         dtype: Dtype of the leaves.
         residual: Side of the residual stream (``"out"``, ``"in"``), if known.
-        spec: Mesh axes of ``(batch, out, in)`` if the leaves' types show them.
-        members: The pieces of leaves, in stack order.
+        spec: Mesh axes of ``(batch, out, in)`` of the stack, as far as they are known.
+        members: The pieces of leaves that the stack consists of.
+        count: Number of matrices, those that only fill up the owners included.
+        ids: Identity of each matrix, uint32 ``(count, 2)``: crc32 of its path, position
+            in its leaf; `FILLER` for a matrix that only fills up. Fold these into a
+            random key, and results depend on neither grouping nor placement. Inside
+            the step of sharded owners, a traced array.
     """
 
     name: str
@@ -52,21 +60,13 @@ class Group:
     residual: Side | None
     spec: tuple
     members: tuple[Member, ...]
-
-    @property
-    def count(self) -> int:
-        """Number of matrices."""
-        return sum(member.count for member in self.members)
+    count: int
+    ids: Any = dataclasses.field(compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape of the stack: ``(count, rows, cols)``."""
         return self.count, self.rows, self.cols
-
-    @property
-    def ids(self) -> np.ndarray:
-        """Identity of each matrix: crc32 of its path, position in its leaf."""
-        return _identities(self.members)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,10 @@ class Layout:
     views: Mapping[str, MatrixView]
     others: Mapping[str, str]
     reasons: Mapping[str, str]
+
+    def zeros(self) -> dict[str, Array]:
+        """Stacks of zeros."""
+        return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
 
     def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
         """Gathers matrix leaves, given by path, into stacks."""
@@ -159,8 +163,10 @@ def make_layout(
     groups = [
         _group(key, chunk)
         for key, runs in pools.items()
-        for chunk in _chunks(
-            list(itertools.chain(*runs.values())), max_batch or _default_batch(key)
+        for chunk in chunks(
+            list(itertools.chain(*runs.values())),
+            max_batch or default_batch(*key[:2]),
+            size=lambda piece: piece[2],
         )
     ]
     return Layout(
@@ -171,20 +177,37 @@ def make_layout(
     )
 
 
-def _default_batch(key: tuple) -> int:
-    return max(1, STACK_ELEMENTS // (key[0] * key[1]))
+def default_batch(rows: int, cols: int) -> int:
+    """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
+    return max(1, STACK_ELEMENTS // (rows * cols))
 
 
-def _chunks(pieces: list[tuple[str, int, int]], limit: int):
-    chunk: list[tuple[str, int, int]] = []
+def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
+    """Splits items in order into runs of total size `limit`, or of one item."""
+    chunk: list[Any] = []
     total = 0
-    for piece in pieces:
-        if chunk and total + piece[2] > limit:
+    for item in items:
+        if chunk and total + size(item) > limit:
             yield chunk
             chunk, total = [], 0
-        chunk.append(piece)
-        total += piece[2]
+        chunk.append(item)
+        total += size(item)
     yield chunk
+
+
+def make_group(rows, cols, dtype, residual, spec, members, ids) -> Group:
+    """A group whose name says what it holds, and in which order."""
+    checksum = zlib.crc32(ids.tobytes())
+    parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
+    name = "-".join(p for p in parts if p) + f"@{checksum:08x}"
+    members = tuple(members)
+    return Group(name, rows, cols, dtype, residual, spec, members, len(ids), ids)
+
+
+def identities(path: str, piece: int, index: np.ndarray) -> np.ndarray:
+    """Identities ``(..., 2)`` of the matrices at `index` in a piece of a leaf."""
+    crc = np.full_like(index, zlib.crc32(path.encode()), np.uint32)
+    return np.stack([crc, ((piece << 20) + index).astype(np.uint32)], -1)
 
 
 def _group(key: tuple, pieces: list[tuple[str, int, int]]) -> Group:
@@ -193,19 +216,8 @@ def _group(key: tuple, pieces: list[tuple[str, int, int]]) -> Group:
     for path, piece, count in pieces:
         members.append(Member(path, piece, start, count))
         start += count
-    checksum = zlib.crc32(_identities(members).tobytes())
-    parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
-    name = "-".join(p for p in parts if p) + f"@{checksum:08x}"
-    return Group(name, rows, cols, dtype, residual, spec, tuple(members))
-
-
-def _identities(members) -> np.ndarray:
-    rows = [
-        (zlib.crc32(m.path.encode()), (m.piece << 20) + i)
-        for m in members
-        for i in range(m.count)
-    ]
-    return np.array(rows, np.uint32).reshape(-1, 2)
+    ids = [identities(m.path, m.piece, np.arange(m.count)) for m in members]
+    return make_group(rows, cols, dtype, residual, spec, members, np.concatenate(ids))
 
 
 def _concatenate(pieces: list[Array]) -> Array:

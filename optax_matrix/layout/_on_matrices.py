@@ -1,20 +1,18 @@
 """The wrapper that lets a block for stacks of matrices run on any parameter tree."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array
 
-from optax_matrix.layout._layout import Layout, make_layout
+from optax_matrix.layout._as_sharded import AsSharded
+from optax_matrix.layout._layout import Layout
 from optax_matrix.layout._paths import map_named, named_leaves
 from optax_matrix.layout._probe import refuse_coupling
-from optax_matrix.layout._sharding import AsSharded
 
 Build = Callable[..., optax.GradientTransformation]
 
@@ -59,10 +57,11 @@ def on_matrices(
             or prefix tree of `MatrixDimensionNumbers` or
             `optax.contrib.MuonDimensionNumbers` with None for other leaves, or a
             callable from the parameters to such a tree.
-        placement: Where whole matrices live on a mesh; None leaves arrays as they are
-            sharded, in Auto and Explicit mode.
-        max_batch: Largest number of matrices in a stack, which bounds the memory that
-            stacking takes; None bounds stacks by `layout.STACK_ELEMENTS`.
+        placement: Where whole matrices live on a mesh, an `owners`; None leaves arrays
+            as they are sharded, in Auto and Explicit mode.
+        max_batch: Largest number of matrices in a stack (with `owners`, on each
+            device), which bounds the memory that stacking takes; None bounds stacks by
+            `layout.STACK_ELEMENTS`.
         needs_params: Whether the transformation uses parameters, which costs stacking
             them. Weight decay does not need it: chain it outside.
         probe: Whether `init` tries out that matrices do not influence one another.
@@ -88,9 +87,8 @@ def on_matrices(
     wrapper = _OnMatrices(
         build=_as_build(build),
         hyperparams=dict(hyperparams or {}),
-        make_layout=functools.partial(
-            make_layout, dimension_numbers=dimension_numbers, max_batch=max_batch
-        ),
+        dimension_numbers=dimension_numbers,
+        max_batch=max_batch,
         placement=AsSharded() if placement is None else placement,
         needs_params=needs_params,
         probe=probe,
@@ -102,7 +100,8 @@ def on_matrices(
 class _OnMatrices:
     build: Build
     hyperparams: dict[str, Any]
-    make_layout: Callable[[Any], Layout]
+    dimension_numbers: Any
+    max_batch: int | None
     placement: Any
     needs_params: bool
     probe: bool
@@ -111,20 +110,24 @@ class _OnMatrices:
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
             return _OPAQUE  # `optax.tree.map_params` asks which state mirrors params.
-        layout = self.make_layout(params)
+        layout = self._layout(params)
         if self.probe and frozenset(layout.groups) not in self.probed:
             refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
             self.probed.add(frozenset(layout.groups))
-        leaves = _matrix_leaves(layout, params)
+        arrays, join = _split(self.hyperparams)
 
-        def make_state():
-            zeros = {n: jnp.zeros(g.shape, g.dtype) for n, g in layout.groups.items()}
-            stacks = layout.stack(leaves) if self.needs_params else zeros
-            inner_state = self.build(layout, **self.hyperparams).init(stacks)
+        def make_state(layout, stacks, arrays):
+            inner_state = self.build(layout, **join(arrays)).init(stacks)
             manifest = {n: jnp.asarray(g.ids) for n, g in layout.groups.items()}
             return OnMatricesState(manifest, inner_state)
 
-        return self.placement.init(layout, leaves, make_state)
+        leaves = _matrix_leaves(layout, params)
+        return self.placement.init(
+            layout, make_state, leaves, arrays, self.needs_params
+        )
+
+    def _layout(self, tree: Any) -> Layout:
+        return self.placement.layout(tree, self.dimension_numbers, self.max_batch)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         if self.needs_params and params is None:
@@ -133,30 +136,26 @@ class _OnMatrices:
                 "parameters; call tx.update(updates, state, params)."
             )
         like = _like(updates, params)
-        layout = self.make_layout(like)
+        layout = self._layout(like)
         _check_manifest(layout, state)
-        arrays, fixed = _split_arrays(extra_args)
-        traced = {
-            "hyperparams": self.hyperparams,
-            "params": _matrix_leaves(layout, params) if self.needs_params else None,
-            "extra_args": arrays,
-        }
+        arrays, join = _split((self.hyperparams, extra_args))
+        leaves = {"updates": _matrix_leaves(layout, updates)}
+        if self.needs_params:
+            leaves["params"] = _matrix_leaves(layout, params)
 
-        def step(leaves, state, traced):
-            tx = self.build(layout, **traced["hyperparams"])
-            new, inner_state = optax.with_extra_args_support(tx).update(
-                layout.stack(leaves),
-                state.inner_state,
-                traced["params"] and layout.stack(traced["params"]),
-                **traced["extra_args"],
-                **fixed,
+        def step(layout, leaves, state, arrays):
+            hyperparams, extra_args = join(arrays)
+            stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
+            tx = optax.with_extra_args_support(self.build(layout, **hyperparams))
+            new: Any
+            new, inner_state = tx.update(
+                stacks["updates"], state.inner_state, stacks.get("params"), **extra_args
             )
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
-            new = {p: _keep_dtype(x, like[p]) for p, x in layout.unstack(new).items()}
-            return new, state._replace(inner_state=inner_state)
+            new = {n: _keep_dtype(x, layout.groups[n]) for n, x in new.items()}
+            return layout.unstack(new), state._replace(inner_state=inner_state)
 
-        leaves = _matrix_leaves(layout, updates)
-        new, state = self.placement.update(layout, step, leaves, state, traced)
+        new, state = self.placement.update(layout, step, leaves, state, arrays)
         return map_named(lambda path, leaf: new.get(path, leaf), updates), state
 
 
@@ -175,9 +174,14 @@ def _as_build(build: Any) -> Any:
 
 
 def _check(placement: Any, max_batch: Any) -> None:
-    if placement is not None and not hasattr(placement, "update"):
+    methods = ("layout", "init", "update")
+    wanted = not isinstance(placement, type) and all(
+        callable(getattr(placement, name, None)) for name in methods
+    )
+    if placement is not None and not wanted:
         raise ValueError(
-            f"`placement` must be None or a placement object, got {placement!r}."
+            "`placement` must be None or optax_matrix.owners(mesh_axes, ...), got "
+            f"{placement!r}."
         )
     if max_batch is not None and (not isinstance(max_batch, int) or max_batch < 1):
         raise ValueError(
@@ -215,11 +219,18 @@ def _keep_dtype(new: Any, old: Any) -> Any:
     return new.astype(old.dtype) if new.dtype != old.dtype else new
 
 
-def _split_arrays(extra_args: dict) -> tuple[dict, dict]:
-    is_array = lambda x: isinstance(x, (jax.Array, np.ndarray, np.generic, float, int))
-    arrays = {
-        name: value
-        for name, value in extra_args.items()
-        if all(is_array(leaf) for leaf in jax.tree.leaves(value))
-    }
-    return arrays, {k: v for k, v in extra_args.items() if k not in arrays}
+def _split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The arrays of a tree, and what puts it together again from them.
+
+    Arrays may be traced: they must go through a `shard_map` as arguments. Numbers stay
+    Python's, so that they do not raise the dtype of what they meet.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+    def join(arrays: list[Any]) -> Any:
+        new = dict(zip(at, arrays, strict=True))
+        whole = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(structure, whole)
+
+    return [leaves[i] for i in at], join

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix.layout._layout import Group, Layout, Member
+from optax_matrix.layout._layout import Group, Layout, Member, identities
 
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
@@ -79,8 +79,15 @@ def _small(layout: Layout, newcomers: int) -> Layout:
             dtype=np.dtype(np.float32),
             spec=(None, None, None),
             members=members,
+            count=_COUNT + newcomers,
+            ids=_ids(members),
         )
     return dataclasses.replace(layout, groups=groups, views=views)
+
+
+def _ids(members: tuple[Member, ...]) -> np.ndarray:
+    rows = [identities(m.path, m.piece, np.arange(m.count)) for m in members]
+    return np.concatenate(rows)
 
 
 def _coupled(transformations, layouts, needs_params: bool) -> bool:

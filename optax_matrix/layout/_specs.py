@@ -1,0 +1,93 @@
+"""What can be seen of how arrays are sharded: in types, arrays, or as it was said."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.core
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+
+def explicit_spec(leaf: Any) -> tuple:
+    """The leaf's partition spec if it is part of its type, else ``()``."""
+    sharding = getattr(jax.typeof(leaf), "sharding", None)
+    if sharding is None or AxisType.Explicit not in sharding.mesh.axis_types:
+        return ()
+    return tuple(sharding.spec)
+
+
+def named_sharding(leaf: Any) -> NamedSharding | None:
+    """The sharding of a concrete array or of a shape that carries one."""
+    if isinstance(leaf, jax.core.Tracer):
+        return None
+    sharding = getattr(leaf, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def visible_spec(path: str, leaf: Any) -> tuple:
+    """The leaf's spec as said to `recording`, as it lies, or as its type says."""
+    recorder = _RECORDER.get()
+    if recorder is not None:
+        return recorder.specs.get(path, ())
+    sharding = named_sharding(leaf)
+    return tuple(sharding.spec) if sharding else explicit_spec(leaf)
+
+
+def visible_mesh(leaves: Mapping[str, Any]) -> Any:
+    """The mesh that leaves lie on, concrete where possible; None if there is none."""
+    for leaf in leaves.values():
+        if sharding := named_sharding(leaf):
+            return sharding.mesh
+    for leaf in leaves.values():
+        sharding = getattr(jax.typeof(leaf), "sharding", None)
+        if sharding is not None and sharding.mesh.axis_names:
+            return sharding.mesh
+    return None
+
+
+@dataclasses.dataclass
+class _Recorder:
+    specs: Mapping[str, tuple]
+    noted: list[tuple[Any, PartitionSpec]]
+
+
+_RECORDER: contextvars.ContextVar[_Recorder | None] = contextvars.ContextVar(
+    "recorder", default=None
+)
+
+
+@contextlib.contextmanager
+def recording(specs: Mapping[str, tuple]) -> Iterator[list[tuple[Any, PartitionSpec]]]:
+    """Collects the specs of the state that `on_matrices` makes inside.
+
+    Types do not show the specs of Auto axes, so this is how they get out of a trace.
+
+    Args:
+        specs: Partition spec of each parameter, by path.
+
+    Yields:
+        A list that fills with pairs of a state leaf and its spec.
+    """
+    recorder = _Recorder(specs, [])
+    token = _RECORDER.set(recorder)
+    try:
+        yield recorder.noted
+    finally:
+        _RECORDER.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether somebody asks for the specs of the state."""
+    return _RECORDER.get() is not None
+
+
+def note(state: Any, specs: Any) -> Any:
+    """Tells the specs of a state to `recording`; returns the state."""
+    recorder = _RECORDER.get()
+    if recorder is not None:
+        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True)
+        recorder.noted.extend(pairs)
+    return state

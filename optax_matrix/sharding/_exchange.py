@@ -1,0 +1,193 @@
+"""How the matrices of equal leaves travel from their shards to their owners and back.
+
+Each matrix is cut along the mesh axes that its spec names. The owners are the devices
+along the owner axes; one ``all_to_all`` over the axes that cut brings every matrix
+whole to one of them. Everything here runs on one device's part, inside `shard_map`.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from optax_matrix.layout import MatrixView
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """The journey of the matrices of `count` leaves of one view, dtype and spec.
+
+    A leaf's mesh axes either count matrices, or cut them, or do not occur: then all
+    devices along them hold the same, each takes its share, and ``all_gather`` spreads
+    what they made of it.
+
+    Attributes:
+        view: The view of a leaf.
+        spec: Mesh axes of each leaf axis.
+        owners: Mesh axes of the owners, major first.
+        sizes: Size of each mesh axis.
+        count: Number of leaves.
+        wire_dtype: Dtype to travel in where it is narrower; None for the leaves' own.
+    """
+
+    view: MatrixView
+    spec: tuple[tuple[str, ...], ...]
+    owners: tuple[str, ...]
+    sizes: Mapping[str, int]
+    count: int
+    wire_dtype: Any = None
+
+    @functools.cached_property
+    def batch(self) -> tuple[str, ...]:
+        """Mesh axes that count matrices."""
+        return tuple(x for a in self.view.batch_axes for x in self.spec[a])
+
+    @functools.cached_property
+    def cut(self) -> tuple[str, ...]:
+        """Owner axes along which matrices are cut."""
+        used = {x for a in self._sides for x in self.spec[a]}
+        return tuple(x for x in self.owners if x in used)
+
+    @functools.cached_property
+    def spare(self) -> tuple[str, ...]:
+        """Owner axes along which every device holds the same."""
+        return tuple(x for x in self.owners if x not in self.batch + self.cut)
+
+    @property
+    def held(self) -> int:
+        """Matrices of which a device holds a part."""
+        return self.count * math.prod(self._local[a] for a in self.view.batch_axes)
+
+    @property
+    def owned(self) -> int:
+        """Matrices that a device owns, filled up with zeros to be equally many."""
+        return -(-self.held // (self._ways(self.cut) * self._ways(self.spare)))
+
+    def to_owners(self, leaves: Sequence[Array]) -> Array:
+        """Parts ``leaf`` of a device to whole matrices ``(owned, rows, cols)``."""
+        x = jnp.stack(list(leaves))
+        x = jnp.transpose(x, self._batch_first).reshape(self.held, *self._part)
+        dtype, x = x.dtype, self._for_wire(x)
+        x = jnp.pad(x, [(0, self._travelling - self.held)] + [(0, 0)] * len(self._part))
+        if self.spare:
+            share = self._travelling // self._ways(self.spare)
+            at = jax.lax.axis_index(self.spare) * share
+            x = jax.lax.dynamic_slice_in_dim(x, at, share)
+        x = self._all_to_all(x).astype(dtype)
+        x = x.reshape(*self._cut_sizes, self.owned, *self._part)
+        whole = (self.owned, self.view.rows, self.view.cols)
+        return jnp.transpose(x, self._whole_order).reshape(whole)
+
+    def from_owners(self, matrices: Array) -> list[Array]:
+        """Whole matrices ``(owned, rows, cols)`` to the parts of the leaves."""
+        shape = [*self._cut_sizes, self.owned, *self._part]
+        x = matrices.reshape([shape[i] for i in self._whole_order])
+        x = jnp.transpose(x, _inverse(self._whole_order))
+        dtype, x = x.dtype, self._for_wire(x.reshape(-1, *self._part))
+        x = self._all_to_all(x)
+        if self.spare:
+            x = jax.lax.all_gather(x, self.spare, tiled=True)
+        x = x[: self.held].astype(dtype)
+        shape = [self.count, *self._local]
+        x = x.reshape([shape[i] for i in self._batch_first])
+        return list(jnp.transpose(x, _inverse(self._batch_first)))
+
+    def owned_by(self) -> np.ndarray:
+        """Which matrix stands where: ``(devices along owners, owned)``.
+
+        Matrix i of leaf k has the number ``k * view.batch + i``; -1 stands for zeros.
+        """
+        ways = [self._ways(axes) for axes in (self.batch, self.spare, self.cut)]
+        table = np.full((ways[0], math.prod(ways[1:]) * self.owned), -1, np.int64)
+        for shard, numbers in enumerate(self._numbers_by_shard()):
+            table[shard, : self.held] = numbers
+        axes = self.batch + self.spare + self.cut
+        table = table.reshape([*(self.sizes[x] for x in axes), self.owned])
+        order = [axes.index(x) for x in self.owners]
+        return table.transpose([*order, len(order)]).reshape(-1, self.owned)
+
+    def _numbers_by_shard(self) -> list[np.ndarray]:
+        view = self.view
+        shape = [view.shape[a] for a in view.batch_axes]
+        numbers = np.arange(self.count * view.batch).reshape(self.count, *shape)
+        blocks = [
+            [
+                slice(i * self._local[a], (i + 1) * self._local[a])
+                for i in range(self._ways(self.spec[a]))
+            ]
+            for a in view.batch_axes
+        ]
+        return [
+            numbers[(slice(None), *block)].ravel()
+            for block in itertools.product(*blocks)
+        ]
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        return self.view.output_axes + self.view.reduction_axes
+
+    @functools.cached_property
+    def _local(self) -> tuple[int, ...]:
+        """Shape of a device's part of a leaf."""
+        pairs = zip(self.view.shape, self.spec, strict=True)
+        return tuple(size // self._ways(axes) for size, axes in pairs)
+
+    @property
+    def _inner(self) -> list[int]:
+        """Leaf axes within a matrix, in the leaf's order."""
+        return sorted(self._sides)
+
+    @property
+    def _part(self) -> tuple[int, ...]:
+        """Shape of a device's part of one matrix."""
+        return tuple(self._local[a] for a in self._inner)
+
+    @property
+    def _batch_first(self) -> tuple[int, ...]:
+        return (
+            0,
+            *(1 + a for a in self.view.batch_axes),
+            *(1 + a for a in self._inner),
+        )
+
+    @property
+    def _cut_sizes(self) -> list[int]:
+        return [self.sizes[x] for x in self.cut]
+
+    @property
+    def _travelling(self) -> int:
+        return self.owned * self._ways(self.cut) * self._ways(self.spare)
+
+    @functools.cached_property
+    def _whole_order(self) -> tuple[int, ...]:
+        """From ``(*cut, owned, *part)`` to ``owned``, then each side put together."""
+        place = len(self.cut)
+        order = [place]
+        for a in self._sides:
+            order += [self.cut.index(x) for x in self.spec[a]]
+            order.append(place + 1 + self._inner.index(a))
+        return tuple(order)
+
+    def _ways(self, axes: Sequence[str]) -> int:
+        return math.prod(self.sizes[x] for x in axes)
+
+    def _for_wire(self, x: Array) -> Array:
+        wire = self.wire_dtype
+        narrower = wire is not None and jnp.dtype(wire).itemsize < x.dtype.itemsize
+        return x.astype(wire) if narrower and (self.cut or self.spare) else x
+
+    def _all_to_all(self, x: Array) -> Array:
+        if not self.cut:
+            return x
+        return jax.lax.all_to_all(x, self.cut, 0, 0, tiled=True)
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(order.index(i) for i in range(len(order)))

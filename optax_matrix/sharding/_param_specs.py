@@ -1,0 +1,142 @@
+"""The mesh and the parameters' partition specs, from types or as they were given."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from optax_matrix.layout._paths import named_leaves
+from optax_matrix.layout._specs import explicit_spec
+
+Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
+Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.
+
+
+def given_specs(param_specs: Any) -> Given:
+    """A tree of partition specs or named shardings by path.
+
+    Args:
+        param_specs: The tree, or a prefix tree; None for nothing.
+
+    Returns:
+        The specs; the empty path stands for a single spec for everything.
+
+    Raises:
+        ValueError: If a leaf is something else.
+    """
+    is_spec = lambda x: isinstance(x, (PartitionSpec, NamedSharding))
+    given = named_leaves(param_specs, is_leaf=is_spec)
+    for path, spec in given.items():
+        if not is_spec(spec):
+            raise ValueError(
+                "`param_specs` must hold jax.sharding.PartitionSpec or NamedSharding, "
+                f"got {spec!r} at {path!r}; use PartitionSpec() for what is replicated."
+            )
+    return given
+
+
+def given_mesh(given: Given) -> Any:
+    """The mesh of the named shardings among the specs, else that of `jax.set_mesh`."""
+    for sharding in given.values():
+        if isinstance(sharding, NamedSharding):
+            return sharding.mesh
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if mesh is not None and mesh.axis_names else None
+
+
+def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The axes as a tuple.
+
+    Args:
+        mesh: The mesh, or None.
+        axes: The name of one axis or of several.
+
+    Returns:
+        The names.
+
+    Raises:
+        ValueError: If there is no mesh, or it has no such axis.
+    """
+    axes = (axes,) if isinstance(axes, str) else tuple(axes)
+    if mesh is None:
+        raise ValueError(
+            f"`mesh_axes` {axes} must be axes of a mesh, but the parameters lie on "
+            "none; shard them, run under jax.set_mesh(mesh), or give NamedSharding in "
+            "owners(..., param_specs=...)."
+        )
+    if missing := [x for x in axes if x not in mesh.axis_names]:
+        raise ValueError(
+            f"`mesh_axes` must be axes of the mesh {tuple(mesh.axis_names)}, got "
+            f"{missing}."
+        )
+    return axes
+
+
+def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
+    """The mesh axes of each axis of a parameter.
+
+    Args:
+        path: Its path.
+        leaf: The parameter, or its shape.
+        mesh: The mesh; where all of its axes are Explicit, types decide.
+        given: What was given for `param_specs`.
+
+    Returns:
+        A tuple of mesh axes for each axis of the leaf.
+
+    Raises:
+        ValueError: If the spec is missing or does not fit the leaf or the mesh.
+    """
+    if all(kind == AxisType.Explicit for kind in mesh.axis_types):
+        spec = explicit_spec(leaf)
+    else:
+        spec = _look_up(path, mesh, given)
+    if len(spec) > len(leaf.shape):
+        raise ValueError(
+            f"`param_specs` of {path!r} must have at most {len(leaf.shape)} entries "
+            f"for shape {tuple(leaf.shape)}, got {PartitionSpec(*spec)}."
+        )
+    spec = tuple(spec) + (None,) * (len(leaf.shape) - len(spec))
+    axes = tuple(_axes(entry) for entry in spec)
+    for size, names in zip(leaf.shape, axes, strict=True):
+        _check_fit(path, size, names, mesh)
+    return axes
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple) else (entry,)
+
+
+def _look_up(path: str, mesh: Any, given: Given) -> tuple:
+    parts = path.split("/")
+    for k in range(len(parts), -1, -1):
+        if (prefix := "/".join(parts[:k])) in given:
+            found = given[prefix]
+            return tuple(found.spec if isinstance(found, NamedSharding) else found)
+    kinds = ", ".join(
+        f"{name}: {kind}"
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    )
+    raise ValueError(
+        f"`param_specs` must say how {path!r} is sharded: types do not show it on this "
+        f"mesh ({kinds}); pass owners(mesh_axes, param_specs={{path: PartitionSpec}}) "
+        "or owners.from_params(params, mesh_axes), or make all axes Explicit."
+    )
+
+
+def _check_fit(path: str, size: int, names: tuple[str, ...], mesh: Any) -> None:
+    if unknown := [name for name in names if name not in mesh.axis_names]:
+        raise ValueError(
+            f"`param_specs` of {path!r} must name axes of the mesh "
+            f"{tuple(mesh.axis_names)}, got {unknown}."
+        )
+    ways = math.prod(mesh.shape[name] for name in names)
+    if size % ways:
+        raise ValueError(
+            f"`param_specs` of {path!r} must divide its axes, but {size} is not "
+            f"divisible by the {ways} devices along {names}; leave that axis whole."
+        )
