@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import dtypes
+from jax.experimental import multihost_utils
 from jaxtyping import Array
 
+from optax_matrix.layout._layout import FILLER
 from optax_matrix.layout._on_matrices import OnMatricesState
 from optax_matrix.layout._paths import key_name, named_leaves, path_name
 
@@ -21,8 +23,9 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
     ``<place in the state>/<path>``; everything else keeps its place in the state as its
-    name. The result does not depend on grouping, `max_batch` or sharding, and can be
-    saved by anything that saves a dict of arrays.
+    name. The result does not depend on grouping, `max_batch`, sharding or the mesh, and
+    can be saved by anything that saves a dict of arrays. Arrays that lie on several
+    devices come to the host, whole, on every process; all processes must call it.
 
     Args:
         state: State of any optimizer that contains `on_matrices`.
@@ -46,7 +49,7 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     flat: dict[str, Array] = {}
     for leaf, entries in _places(state, paths):
         for entry in entries:
-            part = _raw(leaf)
+            part = _gathered(_raw(leaf))
             flat[entry.key()] = part if entry.rows is None else part[entry.rows]
     return flat
 
@@ -126,7 +129,7 @@ def check_restored(state: optax.OptState) -> None:
     is_ours = lambda x: isinstance(x, OnMatricesState)
     for node in filter(is_ours, jax.tree.leaves(state, is_leaf=is_ours)):
         for name, leaf in node.manifest.items():
-            ids = np.asarray(jax.tree.leaves(leaf)[0])
+            ids = _on_host(jax.tree.leaves(leaf)[0])
             if not name.endswith(f"@{zlib.crc32(ids.tobytes()):08x}"):
                 raise ValueError(
                     f"`state` must hold in stack {name!r} the matrices that it was "
@@ -195,7 +198,7 @@ def _manifests(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
     nodes = jax.tree.leaves_with_path(state, is_leaf=is_ours)
     return {
         keys: {
-            name: np.asarray(jax.tree.leaves(ids)[0])
+            name: _on_host(jax.tree.leaves(ids)[0])
             for name, ids in node.manifest.items()
         }
         for keys, node in nodes
@@ -207,6 +210,8 @@ def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.nda
     """Stack positions of each leaf's matrices; further pieces are named ``path#k``."""
     rows: dict[str, list[int]] = {}
     for position, (crc, index) in enumerate(ids.tolist()):
+        if (crc, index) == FILLER:
+            continue
         if crc not in paths:
             raise ValueError(
                 "`params` must be the parameters that the state belongs to; it holds a "
@@ -221,7 +226,7 @@ def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.nda
 
 def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
     """The leaf with its parts replaced, on the host: it may be sharded otherwise."""
-    new = np.array(_raw(leaf))
+    new = np.array(_on_host(_raw(leaf)))
     for rows, value, key in parts:
         shape = new.shape if rows is None else (len(rows), *new.shape[1:])
         if np.shape(value) != shape:
@@ -231,9 +236,7 @@ def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
             )
         new[... if rows is None else rows] = np.asarray(value)
     if _is_key(leaf):
-        return jax.random.wrap_key_data(
-            jnp.asarray(new), impl=jax.random.key_impl(leaf)
-        )
+        new = jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
     return jax.device_put(new, leaf.sharding) if hasattr(leaf, "sharding") else new
 
 
@@ -244,6 +247,18 @@ def _is_key(leaf: Any) -> bool:
 def _raw(leaf: Any) -> Any:
     """Random keys as the numbers that they are."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _gathered(x: Any) -> Any:
+    """The array, on the host if it lies on several devices."""
+    several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
+    return _on_host(x) if several else x
+
+
+def _on_host(x: Any) -> np.ndarray:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        x = multihost_utils.process_allgather(x, tiled=True)
+    return np.asarray(x)
 
 
 def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:

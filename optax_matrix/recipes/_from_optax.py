@@ -177,7 +177,9 @@ def _check_groups(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`dimension_numbers` must be those of `tx`: it makes stacks "
             f"{sorted(wanted)} where `tx` has {sorted(held)}; pass here what its "
-            "factory got."
+            "factory got. If `tx` has placement=owners(...), convert for the same "
+            "optimizer without, and carry that over: optax_matrix.from_portable("
+            "to_portable(converted, params), tx.init(params), params)."
         )
 
 
