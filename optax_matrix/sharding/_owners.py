@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
@@ -13,7 +14,12 @@ from jax.typing import DTypeLike
 from optax_matrix.layout._as_sharded import with_auto_axes
 from optax_matrix.layout._paths import key_name, named_leaves
 from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._specs import named_sharding, note, visible_mesh
+from optax_matrix.layout._specs import (
+    explicit_spec,
+    named_sharding,
+    note,
+    visible_mesh,
+)
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -150,13 +156,13 @@ class owners:
         manual, full = _state_specs(layout, shapes)
 
         def on_device(ids, leaves, arrays):
-            local = layout.on_device(
-                {name: _own_part(ids[name], g) for name, g in layout.groups.items()}
-            )
+            own = {n: _own_part(ids[n], g, leaves) for n, g in layout.groups.items()}
+            local = layout.on_device(own)
             stacks = local.stack(leaves) if needs_params else local.zeros()
             return make_state(local, stacks, arrays)
 
-        leaves = leaves if needs_params else {}
+        if not needs_params:
+            leaves = _anchor(leaves)
         specs = {path: layout.moving_spec(path) for path in leaves}
         ids = {name: group.ids for name, group in layout.groups.items()}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
@@ -182,6 +188,10 @@ class owners:
         moving = {path: layout.moving_spec(path) for path in layout.views}
         in_specs = ({name: moving for name in leaves}, manual, PartitionSpec())
         parameters = {path: layout.full_spec(path) for path in layout.views}
+        leaves = {
+            n: _as_parameters(tree, parameters, layout.mesh)
+            for n, tree in leaves.items()
+        }
         run = _on_every_device(
             layout, on_device, in_specs, (moving, manual), (parameters, full)
         )
@@ -214,11 +224,33 @@ def _on_every_device(
     return jax.jit(lambda *args: constrain(run(*args)))
 
 
-def _own_part(ids: Any, group: Any) -> Any:
+def _as_parameters(leaves: Mapping[str, Any], specs: Any, mesh: Any) -> Any:
+    """Gradients whose types show another sharding, brought to their parameters'."""
+
+    def bring(leaf, spec):
+        seen = explicit_spec(leaf)
+        same = not seen or PartitionSpec(*seen) == spec
+        return leaf if same else jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
+
+    return {path: bring(leaf, specs[path]) for path, leaf in leaves.items()}
+
+
+def _anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """One traced leaf, if there is any.
+
+    `jax.jit` of `init` drops arguments that nothing uses, and with them the devices.
+    """
+    traced = [p for p, x in leaves.items() if isinstance(x, jax.core.Tracer)]
+    return {p: leaves[p] for p in traced[:1]}
+
+
+def _own_part(ids: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
     """The rows of a group's identities that belong to this device."""
     axes = group.spec[0]
     count = len(ids) // jax.lax.axis_size(axes)
     start = jax.lax.axis_index(axes) * count
+    for leaf in leaves.values():  # Of which it uses nothing but that it is there.
+        start += leaf.ravel()[:0].sum().astype(start.dtype)
     return jax.lax.dynamic_slice_in_dim(jnp.asarray(ids), start, count)
 
 
