@@ -1,0 +1,211 @@
+"""The tiny LLaMA trained under FSDP or FSDP x TP, on one process or on many hosts.
+
+    python -m examples.train_sharded --optimizer muoneq --mesh fsdp=4,tp=2
+
+from the root of the repository; `--cpu-devices 8` tries it on a laptop. Every process
+runs this same program and reads only its own rows of the batch; weights and optimizer
+state are born sharded. The losses depend on neither the mesh nor the processes.
+
+TPU pods: run the same command on all hosts, as in `gcloud compute tpus tpu-vm ssh NAME
+--zone ZONE --worker all --command "cd optax_matrix && python -m examples.train_sharded
+--distributed --mesh fsdp=16"`; JAX finds the others by itself.
+
+GPU clusters: under SLURM, `srun --nodes 4 --ntasks-per-node 8 --gpus-per-node 8 python
+-m examples.train_sharded --distributed --mesh fsdp=8,tp=4` starts one process for each
+GPU, all of which must see all GPUs of their host (so without `--gpus-per-task`), and
+JAX reads the rest from SLURM's variables. Without SLURM, start one process on each host
+with `--coordinator HOST0:1234 --processes 4 --process I`: I counts the hosts from 0,
+and HOST0 is the address of host 0, whose port all others must reach.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+
+import grain
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import optax_matrix as om
+from examples.pretrain.checkpoint import Checkpoints
+from examples.pretrain.config import SIZES, ModelConfig
+from examples.pretrain.data import BOOKS
+from examples.pretrain.optimizers import OPTIMIZERS, WEIGHT_DECAY
+from examples.pretrain.step import (
+    CLIP,
+    TrainState,
+    cross_entropy,
+    initial_weights,
+    learning_rate,
+    model_graph,
+)
+from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
+
+RECIPES = [name for name in OPTIMIZERS if hasattr(om, name)]
+
+# The mesh axis that cuts an axis of the weights, by the name the model gives it.
+RULES = {"embed": "fsdp", "heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp"}
+
+
+def mesh_axes(text: str) -> dict[str, int]:
+    """The axes of `fsdp=4,tp=2`."""
+    return {name: int(size) for name, size in (a.split("=") for a in text.split(","))}
+
+
+def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
+    """A mesh of all devices, of all processes; without axes, all of them are `fsdp`."""
+    axes = axes or {"fsdp": jax.device_count()}
+    if math.prod(axes.values()) != jax.device_count():
+        raise SystemExit(f"error: --mesh must use all {jax.device_count()} devices.")
+    auto = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
+
+
+def sharding(weight: nnx.Variable, shape: tuple, mesh: Mesh, whole=()) -> NamedSharding:
+    """Cuts a weight by the rules where they divide it, but not over axes in `whole`."""
+
+    def cut(name, size):
+        axis = RULES.get(name)
+        cuts = axis in mesh.shape and axis not in whole and size % mesh.shape[axis] == 0
+        return axis if cuts else None
+
+    names = weight.get_metadata("out_sharding")[-len(shape) :]
+    return NamedSharding(mesh, P(*map(cut, names, shape)))
+
+
+def gathered_where_used(weights: nnx.State, mesh: Mesh) -> nnx.State:
+    """FSDP: the model sees whole weights, each gathered when a layer reads it.
+
+    Said so, since the partitioner may else gather the activations. Its gradient comes
+    back scattered, and a rematerialised layer gathers again.
+    """
+
+    def gather(weight, value):
+        whole = sharding(weight, value.shape, mesh, whole=("fsdp",))
+        return jax.lax.with_sharding_constraint(value, whole)
+
+    def hook(_, weight):
+        weight = weight.replace(weight.get_raw_value())
+        weight.set_metadata(on_get_value=gather)
+        return weight
+
+    return nnx.map_state(hook, weights)
+
+
+def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps: int):
+    """The state, born sharded; the compiled step; and the compiled loss."""
+    abstract = jax.eval_shape(initial_weights, config, 0)
+    place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
+    shardings = nnx.map_state(place, abstract)
+    recipe = getattr(om, optimizer)(
+        learning_rate(peak, steps),
+        weight_decay=WEIGHT_DECAY,
+        placement=om.owners(mesh.axis_names, param_specs=shardings),
+    )
+    tx = optax.chain(optax.clip_by_global_norm(CLIP), recipe)
+    specs = om.state_specs(tx, abstract, shardings)
+    named = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    state_shardings = TrainState(shardings, named)
+
+    @functools.partial(jax.jit, out_shardings=state_shardings)
+    def init():
+        params = initial_weights(config, 0)
+        return TrainState(params, tx.init(params))
+
+    def loss(params, windows):
+        whole = gathered_where_used(params, mesh)
+        return cross_entropy(nnx.merge(model_graph(config), whole), windows)
+
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(state_shardings, None))
+    def train_step(state, windows):
+        value, grads = jax.value_and_grad(loss)(state.params, windows)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state), value
+
+    return init(), train_step, jax.jit(loss)
+
+
+def open_books(context: int) -> tuple[grain.MapDataset, ...]:
+    """Shuffled windows of the two books without end: for training, and held out."""
+    texts = [split(as_bytes(read_text(p))) for p in sorted(BOOKS.glob("*.txt.gz"))]
+    parts = (TokenWindows(part, context) for part in zip(*texts, strict=True))
+    shuffled = lambda part: grain.MapDataset.source(part).seed(0).shuffle().repeat()
+    return tuple(map(shuffled, parts))
+
+
+def load(windows: grain.MapDataset, number: int, batch: int, mesh: Mesh) -> jax.Array:
+    """Batch number so and so, cut over all mesh axes but `tp`.
+
+    JAX asks each process for the rows of its own devices; no others are read.
+    """
+    rows = range(number * batch, (number + 1) * batch)
+    read = lambda index: np.stack([windows[i] for i in rows[index[0]]])
+    place = NamedSharding(mesh, P(tuple(a for a in mesh.axis_names if a != "tp")))
+    return jax.make_array_from_callback((batch, len(windows[0])), place, read)
+
+
+def train(args: argparse.Namespace) -> tuple[list[float], float]:
+    """Trains; returns the loss of every step and the validation loss."""
+    config = dataclasses.replace(SIZES[args.size], vocab=256)
+    mesh = make_mesh(args.mesh)
+    books, held_out = open_books(config.context)
+    settings = (args.optimizer, args.learning_rate, args.steps)
+    state, train_step, loss = prepare(config, mesh, *settings)
+    start, losses, every = 0, [], max(args.steps // 10, 1)
+    checkpoints = args.checkpoints and Checkpoints(args.checkpoints)
+    if checkpoints and checkpoints.exist():
+        start, state, _ = checkpoints.restore(state)
+    for step in range(start + 1, args.steps + 1):
+        windows = load(books, step - 1, args.batch, mesh)
+        state, value = train_step(state, windows)
+        losses.append(value)
+        if step % 10 == 0 and jax.process_index() == 0:
+            print(f"step {step} loss {value:.4f}", flush=True)
+        if checkpoints and (step % every == 0 or step == args.steps):
+            checkpoints.save(step, state, {})
+    if checkpoints:
+        checkpoints.close()
+    batches = [load(held_out, number, args.batch, mesh) for number in range(8)]
+    validation = np.mean([float(loss(state.params, windows)) for windows in batches])
+    return [float(value) for value in losses], float(validation)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m examples.train_sharded")
+    add = parser.add_argument
+    add("--optimizer", choices=RECIPES, default="muoneq")
+    add("--learning-rate", type=float, default=5e-3)
+    add("--mesh", type=mesh_axes, help="as fsdp=4,tp=2; default: all devices as fsdp")
+    add("--size", choices=SIZES, default="tiny")
+    add("--steps", type=int, default=100)
+    add("--batch", type=int, default=16, help="windows, over all processes")
+    add("--losses", type=pathlib.Path, metavar="FILE", help="JSON of all losses")
+    add("--checkpoints", type=pathlib.Path, metavar="DIR", help="continued if there")
+    add("--cpu-devices", type=int, metavar="N", help="that many, on CPU")
+    add("--distributed", action="store_true", help="many processes; see the top")
+    add("--coordinator", metavar="HOST:PORT", help="of process 0")
+    add("--processes", type=int, metavar="N")
+    add("--process", type=int, metavar="I")
+    args = parser.parse_args(arguments)
+    if args.cpu_devices:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", args.cpu_devices)
+    if args.distributed or args.coordinator:
+        jax.distributed.initialize(args.coordinator, args.processes, args.process)
+    losses, validation = train(args)
+    if jax.process_index() == 0:
+        print(f"validation loss {validation:.4f}")
+        if args.losses:
+            record = {"losses": losses, "validation_loss": validation}
+            args.losses.write_text(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Real processes: what two of them train together is what one of them trains."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from examples import train_sharded as example
+
+ROOT = pathlib.Path(__file__).parents[2]
+WIDTHS = {"embed": 32, "mlp": 64, "heads": 4, "kv_heads": 2, "context": 16}
+# Four layers: `gate` and `up` are eight matrices, so that every device owns one.
+SMALL = WIDTHS | {"layers": 4, "scan": True}
+RECIPES = ("muoneq", "racs")
+ARGUMENTS = ("--size", "small", "--mesh", "fsdp=4,tp=2", "--steps", "6")
+
+# One process of several: joins the others once, then trains under each recipe.
+CHILD = f"""
+import dataclasses, pathlib, sys
+import jax
+from examples import train_sharded as example
+jax.config.update("jax_disable_most_optimizations", True)  # As in this test's process.
+example.SIZES["small"] = dataclasses.replace(example.SIZES["tiny"], **{SMALL})
+out, *join = sys.argv[1:]
+for name in {RECIPES}:
+    files = "--losses", f"{{out}}/{{name}}.json", "--checkpoints", f"{{out}}/{{name}}"
+    example.main([*join, *{ARGUMENTS}, "--optimizer", name, *files])
+    assert (jax.process_count(), jax.device_count()) == (2, 8)
+    join = []
+"""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def tail(path):
+    lines = path.read_text(errors="replace").splitlines()
+    told = [line for line in lines if not line.startswith("[Gloo]")]
+    return "\n".join([f"--- {path.name}:", *told[-30:]])
+
+
+def run_together(commands, logs, seconds):
+    """Runs the commands at once; when one fails or time is up, ends the others."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    children = []
+    with contextlib.ExitStack() as stack:
+        for command, log in zip(commands, logs, strict=True):
+            streams = {"stdout": stack.enter_context(log.open("w")), "stderr": -2}
+            child = subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
+            stack.callback(child.wait)
+            stack.callback(child.kill)
+            children.append(child)
+        deadline = time.monotonic() + seconds
+        while any(child.poll() is None for child in children):
+            failed = any(child.poll() for child in children)
+            if failed or time.monotonic() > deadline:
+                time.sleep(2)  # The others may have something to say about it.
+                break
+            time.sleep(0.1)
+        codes = [child.poll() for child in children]
+    assert codes == [0] * len(codes), "\n".join([f"{codes}", *map(tail, logs)])
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The directory in which two processes with four devices each left their losses."""
+    out = tmp_path_factory.mktemp("two")
+    address = f"127.0.0.1:{free_port()}"
+    join = ("--cpu-devices", "4", "--coordinator", address, "--processes", "2")
+    command = (sys.executable, "-c", CHILD, str(out), *join, "--process")
+    logs = [out / f"process {i}" for i in range(2)]
+    run_together([(*command, str(i)) for i in range(2)], logs, seconds=400)
+    assert "validation loss" in logs[0].read_text()
+    assert "loss" not in logs[1].read_text()
+    return out
+
+
+@pytest.fixture
+def train_alone(tmp_path, monkeypatch):
+    """Trains in this process, which has all eight devices; returns what it wrote."""
+    small = dataclasses.replace(example.SIZES["tiny"], **SMALL)
+    monkeypatch.setitem(example.SIZES, "small", small)
+
+    def train(name, *more):
+        losses = tmp_path / "losses.json"
+        arguments = (*ARGUMENTS, "--optimizer", name, "--losses", str(losses), *more)
+        example.main(list(arguments))
+        return json.loads(losses.read_text())
+
+    return train
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_processes_train_as_one_does(two_processes, train_alone, name):
+    together = json.loads((two_processes / f"{name}.json").read_text())
+    alone = train_alone(name)
+    # The same sums over the same eight devices, but between processes in another order:
+    # 1e-7 of a loss, and ten times that where six updates passed it on. Another batch,
+    # or an update that went astray, shows in the third digit.
+    np.testing.assert_allclose(together["losses"], alone["losses"], rtol=1e-6)
+    last = together["validation_loss"], alone["validation_loss"]
+    np.testing.assert_allclose(*last, rtol=1e-6)
+    assert len(alone["losses"]) == 6
+    assert alone["losses"][-1] < alone["losses"][0] - 0.01
+
+
+@pytest.mark.slow
+def test_one_process_continues_the_checkpoint_of_two(two_processes, train_alone):
+    together = json.loads((two_processes / "muoneq.json").read_text())
+    checkpoints = two_processes / "muoneq"
+    shutil.rmtree(checkpoints / "6")  # As if killed before; 5 is the one left.
+    alone = train_alone("muoneq", "--checkpoints", str(checkpoints))
+    np.testing.assert_allclose(alone["losses"], together["losses"][5:], rtol=1e-6)
+    last = together["validation_loss"], alone["validation_loss"]
+    np.testing.assert_allclose(*last, rtol=1e-6)
