@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import optax
 import pytest
@@ -47,6 +48,19 @@ def test_rules_are_accepted():
     exec(_block("layout.by_path"), scope)
     rule = om.layout.by_path(include="embed", exclude="layers/11/")
     assert len(om.layout.make_layout(params, rule).views) == 2
+
+
+def test_sharded_models(cpus):
+    assert len(cpus) == 8
+    scope = {"jax": jax, "jnp": jnp, "optax": optax, "om": om}
+    exec(_block("make_mesh"), scope)
+    params, state = scope["params"], scope["opt_state"]
+    new, _ = scope["update"](params, state, params)
+    assert jax.typeof(new["up"]) == jax.typeof(params["up"])
+    stacks = [x for x in jax.tree.leaves(state) if x.ndim == 3]
+    assert [x.sharding.spec[0] for x in stacks] == [("fsdp", "tp")]
+    specs = jax.tree.map(lambda x: x.sharding.spec, params)
+    exec(_block("from_params"), scope | {"specs": specs})
 
 
 def test_checkpoint_lines():
