@@ -1,0 +1,180 @@
+"""One optimizer step of a LLaMA's matrices, compiled for a mesh of absent devices."""
+
+import dataclasses
+import functools
+import inspect
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import optax_matrix as om
+from examples.benchmarks import _hlo
+
+AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What is optimized: seven float32 kernels `(in, out)` a layer."""
+
+    layers: int
+    embed: int
+    mlp: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Shapes of one layer's kernels by block and name."""
+        shapes = {f"attn/{name}": (self.embed, self.embed) for name in "qkvo"}
+        shapes |= {f"mlp/{name}": (self.embed, self.mlp) for name in ("gate", "up")}
+        return shapes | {"mlp/down": (self.mlp, self.embed)}
+
+    @property
+    def elements(self) -> int:
+        """Number of parameters."""
+        return self.layers * sum(math.prod(s) for s in self.shapes.values())
+
+    def params(self, mesh: Mesh) -> dict:
+        """Shapes of the parameters, sharded over `fsdp` and, if there is one, `tp`.
+
+        The side of the residual stream is cut by `fsdp`: the input, but of `o` and
+        `down`, which write the stream, the output.
+        """
+        tp = "tp" if "tp" in mesh.axis_names else None
+        layer: dict[str, dict] = {"attn": {}, "mlp": {}}
+        for path, shape in self.shapes.items():
+            block, name = path.split("/")
+            spec = P(tp, "fsdp") if name in ("o", "down") else P("fsdp", tp)
+            sharding = NamedSharding(mesh, spec)
+            leaf = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+            layer[block][name] = {"kernel": leaf}
+        return {"layers": {str(i): layer for i in range(self.layers)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the compiler says about one step, on each device.
+
+    `work` is FLOPs. Where there are reductions but no matrix products (RACS), it is the
+    elements that reductions read: FLOPs then count little but element-wise operations
+    and casts, which the compiler repeats in every fusion that wants them, so that the
+    same arithmetic has 66 FLOPs an element on one mesh and 122 on another.
+    """
+
+    work: float
+    traffic: Mapping[str, _hlo.Traffic]
+    loops: int
+    temporary_bytes: int
+    argument_bytes: int
+    seconds: float
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes that all collectives return."""
+        return sum(t.bytes for t in self.traffic.values())
+
+
+def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
+    """A mesh of the devices of a TPU topology such as `v5e:4x4`, none of them here."""
+    devices = _devices(topology)
+    if math.prod(axes.values()) != len(devices):
+        raise ValueError(
+            f"`mesh` must have the {len(devices)} devices of {topology}, got "
+            f"{dict(axes)!r}."
+        )
+    types = (AXIS_TYPES[axis_types],) * len(axes)
+    sizes, names = tuple(axes.values()), tuple(axes)
+    return jax.make_mesh(sizes, names, axis_types=types, devices=devices)
+
+
+def make_optimizer(name: str, placement: Any = None) -> optax.GradientTransformation:
+    """An optimizer by name: `muon` is a recipe, `optax.contrib.muon` is optax's.
+
+    Recipes with a polar factor form its products in bfloat16.
+    """
+    if name.startswith("optax."):
+        parts = name.split(".")[1:]
+        factory = functools.reduce(lambda o, part: getattr(o, part, None), parts, optax)
+    else:
+        factory = getattr(om, name) if hasattr(om, f"scale_by_{name}") else None
+    if factory is None:
+        raise ValueError(
+            f"`name` must be a recipe or an optax optimizer, got {name!r}; write it as "
+            "in muoneq or optax.contrib.muon."
+        )
+    keywords: dict[str, Any] = {}
+    if not name.startswith("optax."):
+        keywords["placement"] = placement
+    if "polar" in inspect.signature(factory).parameters:
+        keywords["polar"] = BF16
+    return factory(1e-3, **keywords)
+
+
+def compile_step(tx: optax.GradientTransformation, params: Any) -> Report:
+    """Compiles `update` and `apply_updates`, parameters and state donated."""
+    mesh = jax.tree.leaves(params)[0].sharding.mesh
+    specs = om.state_specs(tx, params, jax.tree.map(lambda x: x.sharding.spec, params))
+    state = jax.tree.map(
+        lambda x, spec: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
+        ),
+        jax.eval_shape(tx.init, params),
+        specs,
+    )
+
+    def step(params, state, grads):
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    shardings = jax.tree.map(lambda x: x.sharding, (params, state))
+    jitted = jax.jit(step, donate_argnums=(0, 1), out_shardings=shardings)
+    start = time.perf_counter()
+    compiled = jitted.lower(params, state, params).compile()
+    seconds = time.perf_counter() - start
+    text, memory = compiled.as_text(), compiled.memory_analysis()
+    return Report(
+        work=_work(compiled, text),
+        traffic=_hlo.collectives(text),
+        loops=_hlo.loops(text),
+        temporary_bytes=memory.temp_size_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        seconds=seconds,
+    )
+
+
+@functools.cache
+def ideal_work(topology: str, name: str, model: Model) -> float:
+    """Work of a step on one device of the topology, without placement.
+
+    One layer is compiled and taken `model.layers` times, so that any model fits: the
+    matrices do not influence one another.
+    """
+    device = _devices(topology)[0]
+    mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Auto,), devices=[device])
+    layer = dataclasses.replace(model, layers=1)
+    report = compile_step(make_optimizer(name), layer.params(mesh))
+    return model.layers * report.work
+
+
+def _work(compiled: Any, text: str) -> float:
+    reduced = 0 if _hlo.has_products(text) else _hlo.reduced_elements(text)
+    return reduced or compiled.cost_analysis()["flops"]
+
+
+def _devices(topology: str) -> list:
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    except RuntimeError as error:
+        raise ValueError(
+            f"`topology` must be one that the TPU compiler knows, such as v5e:4x4 or "
+            f"v5p:2x2x1, got {topology!r}: {error}"
+        ) from error
+    return found.devices

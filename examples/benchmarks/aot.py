@@ -1,0 +1,170 @@
+"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
+
+    python -m examples.benchmarks.aot --topology v5e:4x4 --mesh fsdp=4,tp=4
+
+Compiles `update` and `apply_updates` of a LLaMA's matrices for a TPU topology; prints,
+for each optimizer and per device: work against an even split of what one device would
+do alone, bytes that collectives return, temporary and argument memory. Work is FLOPs;
+for RACS, which has no matrix products, the elements that reductions read. Recipes run
+with matrices owned by the mesh axes `--owners` and once more as they lie
+(`placement=None`). Needs `pip install 'optax_matrix[aot]'`; these are the compiler's
+numbers, not a clock's.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+RECIPES = ("muon", "muoneq", "racs", "optax.contrib.muon", "optax.adamw")
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",  # No question to a cloud's metadata server.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    # The rest keeps the compiler quiet.
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+COLUMNS = ("work/ideal", "collect. MiB", "temp MiB", "args MiB", "compile s")
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """Mesh axes from `fsdp=4,tp=4`."""
+    try:
+        axes = {n: int(s) for n, s in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        axes = {}
+    if "fsdp" not in axes or min(axes.values()) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must name `fsdp` and its size, as in fsdp=4,tp=4, got {text!r}"
+        )
+    return axes
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--topology", default="v5e:4x4", help="v5e:4x4, v5e:16x16, v5p:2x2x1, ...")
+    add("--mesh", type=parse_mesh, default="fsdp=4,tp=4", help="axes and their sizes")
+    add("--layers", type=int, default=16)
+    add("--embed", type=int, default=1024)
+    add("--mlp", type=int, default=4096)
+    add("--recipes", nargs="+", default=list(RECIPES), metavar="NAME")
+    add("--owners", help="mesh axes that own matrices, by commas (default: all)")
+    add("--only-owners", action="store_true", help="leave out placement=None")
+    add("--wire", choices=("bfloat16", "float32"), default="bfloat16")
+    add("--axis-types", choices=("auto", "explicit"), default="auto")
+    args = parser.parse_args(argv)
+    args.owners = tuple(args.owners.split(",") if args.owners else args.mesh)
+    unknown = [axis for axis in args.owners if axis not in args.mesh]
+    if unknown:
+        parser.error(f"--owners must be axes of --mesh, got {unknown[0]!r}")
+    return args
+
+
+def compiler_is_missing() -> bool:
+    """Whether there is no TPU compiler for jax to find."""
+    return (
+        importlib.util.find_spec("libtpu") is None
+        and "TPU_LIBRARY_PATH" not in os.environ
+    )
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Prints the table."""
+    import jax
+    import jax.numpy as jnp
+
+    import optax_matrix as om
+    from examples.benchmarks import _compile
+
+    model = _compile.Model(args.layers, args.embed, args.mlp)
+    mesh = _compile.make_mesh(args.topology, args.mesh, args.axis_types)
+    params = model.params(mesh)
+    specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
+    owners = om.owners(args.owners, param_specs=specs, wire_dtype=jnp.dtype(args.wire))
+    rows = [
+        (label, name, _compile.make_optimizer(name, placement))
+        for label, name, placement in _rows(args, owners)
+    ]
+    shape = ", ".join(f"{name} {size}" for name, size in args.mesh.items())
+    print(
+        f"{model.elements / 1e6:.0f}M parameters in {7 * model.layers} matrices, "
+        f"{args.topology} as {shape} ({args.axis_types}), owners "
+        f"{', '.join(args.owners)} by {args.wire}, jax {jax.__version__}"
+    )
+    print(f"{'':26}" + "".join(f"{c:>14}" for c in COLUMNS) + "   count (MiB) by kind")
+    looped = False
+    for label, name, tx in rows:
+        try:
+            report = _compile.compile_step(tx, params)
+        except Exception as error:  # A step that does not compile is a finding.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            print(f"{label:26}  does not compile: {reason[:200]}", flush=True)
+            continue
+        ideal = _compile.ideal_work(args.topology, name, model) / mesh.size
+        looped |= bool(report.loops)
+        print(_line(label + "*" * bool(report.loops), report, ideal), flush=True)
+    if looped:
+        print("* has loops; the compiler counts their bodies once.")
+
+
+def _rows(args: argparse.Namespace, owners):
+    for name in args.recipes:
+        if name.startswith("optax."):
+            yield name, name, None
+            continue
+        yield f"{name} (owners)", name, owners
+        if not args.only_owners:
+            yield f"{name} (placement=None)", name, None
+
+
+def _line(label: str, report, ideal: float) -> str:
+    mib = 2**20
+    numbers = (
+        f"{report.work / ideal:.2f}x",
+        f"{report.traffic_bytes / mib:.1f}",
+        f"{report.temporary_bytes / mib:.0f}",
+        f"{report.argument_bytes / mib:.0f}",
+        f"{report.seconds:.1f}",
+    )
+    kinds = (
+        f"{traffic.count} {kind} ({traffic.bytes / mib:.1f})"
+        for kind, traffic in sorted(report.traffic.items())
+    )
+    return (
+        f"{label:26}" + "".join(f"{n:>14}" for n in numbers) + "   " + ", ".join(kinds)
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns the exit code."""
+    args = parse(argv)
+    if compiler_is_missing():
+        print(
+            "error: the TPU compiler is missing; pip install 'optax_matrix[aot]'",
+            file=sys.stderr,
+        )
+        return 2
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        measure(args)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,165 @@
+"""Steps compiled for a TPU pod: how the text is read, and what owners come to."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.benchmarks import _hlo, aot
+
+ROOT = Path(__file__).parents[2]
+
+# What the TPU compiler prints, shortened. The all-gather of chain 0 is one that is
+# overlapped with two fusions; the all-reduce is asynchronous by a pair.
+PROGRAM = """\
+HloModule jit_step, is_scheduled=true, num_partitions=16
+%begin (p: bf16[256,64]) -> bf16[1024,64] {
+  %all-gather.1 = bf16[1024,64]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=47, CHAIN
+}
+%overlap (p.1: bf16[256,64]) -> bf16[1024,64] {
+  %all-gather.2 = bf16[1024,64]{1,0:S(1)} all-gather(%p.1), channel_id=47, CHAIN
+}
+ENTRY %main.0_spmd (p.2: bf16[256,64], x: f32[8,128]) -> f32[] {
+  %x = f32[8,128]{1,0:T(8,128)} parameter(1)
+  %all-to-all.5 = bf16[16,1,64]{2,1,0:T(8,128)(2,1)} all-to-all(%x), channel_id=1
+  %all-to-all.6 = (f32[2,4]{1,0}, f32[2,4]{1,0}) all-to-all(%x, %x), channel_id=1
+  %all-gather.3 = bf16[1024,64]{1,0} all-gather(%p.2), channel_id=47
+  %fusion.9 = f32[8]{0} fusion(%all-to-all.5), kind=kLoop, calls=%overlap
+  %all-reduce-start.1 = (f32[3]{0}, f32[3]{0}, u32[]{:S(2)}) all-reduce-start(%x)
+  %all-reduce-done.1 = f32[3]{0} all-reduce-done(%all-reduce-start.1)
+  %while.1 = (s32[], f32[8,128]{1,0}) while(%copy), condition=%c, body=%b
+  %reduce.1 = f32[8]{0:T(128)} reduce(%x, %zero), dimensions={1}, to_apply=%add
+  ROOT %reduce.2 = f32[]{:T(128)} reduce(%reduce.1, %zero), dimensions={0}
+}
+""".replace("CHAIN", 'frontend_attributes={chain_id="0"}')
+
+
+def test_each_collective_counts_once():
+    counts = {kind: t.count for kind, t in _hlo.collectives(PROGRAM).items()}
+    assert counts == {"all-gather": 2, "all-to-all": 2, "all-reduce": 1}
+
+
+def test_bytes_are_those_of_the_results():
+    sizes = {kind: t.bytes for kind, t in _hlo.collectives(PROGRAM).items()}
+    gathered, exchanged = 2 * (1024 * 64 * 2), 16 * 64 * 2 + 2 * (2 * 4 * 4)
+    assert sizes == {"all-gather": gathered, "all-to-all": exchanged, "all-reduce": 12}
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ("bf16[16,64]{1,0:T(8,128)(2,1)S(1)}", 2048),
+        ("(f32[4], pred[3]{0}, u32[])", 16 + 3 + 4),
+        ("f8e4m3fn[5,3]", 15),
+        ("s4[3]{0:E(4)}", 2),
+        ("f32[0,8]", 0),
+    ],
+)
+def test_bytes_of_a_type(result, expected):
+    assert _hlo.result_bytes(result) == expected
+
+
+def test_a_program_without_collectives_has_none():
+    assert _hlo.collectives("ENTRY %main { %add.1 = f32[8]{0} add(%a, %b) }") == {}
+
+
+def test_reductions_count_what_they_read():
+    assert _hlo.reduced_elements(PROGRAM) == 8 * 128 + 8
+
+
+def test_loops_and_products_are_seen():
+    assert _hlo.loops(PROGRAM) == 1
+    assert not _hlo.has_products(PROGRAM)
+    assert _hlo.has_products("%y = f32[8,8]{1,0} convolution(%a, %b), dim_labels=bf_io")
+
+
+def test_without_the_compiler_one_line_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(aot, "compiler_is_missing", lambda: True)
+    assert aot.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "pip install 'optax_matrix[aot]'" in captured.err
+
+
+def test_the_compiler_is_missing_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    assert aot.compiler_is_missing()
+    monkeypatch.setenv("TPU_LIBRARY_PATH", "libtpu.so")
+    assert not aot.compiler_is_missing()
+
+
+@pytest.mark.parametrize("mesh", ["tp=4", "fsdp", "fsdp=x", "fsdp=0", "4,4"])
+def test_a_mesh_that_is_none_gets_an_example(mesh, capsys):
+    with pytest.raises(SystemExit) as caught:
+        aot.parse(["--mesh", mesh])
+    assert caught.value.code == 2
+    assert "fsdp=4,tp=4" in capsys.readouterr().err
+
+
+def test_owners_must_be_axes_of_the_mesh(capsys):
+    with pytest.raises(SystemExit):
+        aot.parse(["--mesh", "fsdp=16", "--owners", "tp"])
+    assert "--owners must be axes of --mesh, got 'tp'" in capsys.readouterr().err
+
+
+needs_compiler = pytest.mark.skipif(
+    aot.compiler_is_missing(),
+    reason="needs the TPU compiler: pip install 'optax_matrix[aot]'",
+)
+
+
+def run(*arguments):
+    # In a process of its own: the environment is read when jax is imported.
+    environment = {k: v for k, v in os.environ.items() if k not in aot.ENVIRONMENT}
+    command = [sys.executable, "-m", "examples.benchmarks.aot", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("types", ["auto", "explicit"])
+@pytest.mark.parametrize("mesh", ["fsdp=16", "fsdp=4,tp=4"])
+def test_owners_reach_the_optimum_on_sixteen_devices(mesh, types):
+    """All work is shared out evenly, and each element travels once there and back."""
+    layers, embed, mlp, devices = 16, 512, 1024, 16
+    arguments = ("--layers", layers, "--embed", embed, "--mlp", mlp, "--mesh", mesh)
+    recipes = ("muon", "muoneq", "racs")
+    done = run(
+        *map(str, arguments),
+        *("--axis-types", types, "--only-owners", "--recipes", *recipes),
+    )
+    assert done.returncode == 0, done.stderr
+    # bfloat16 both ways: 4 P / N bytes; (q, k, v), o, (gate, up) and down are stacks.
+    elements = layers * (4 * embed**2 + 3 * embed * mlp)
+    mib = f"{4 * elements / devices / 2**20:.1f}"
+    for recipe in recipes:
+        row = re.search(rf"^{recipe} \(owners\) +(.*)$", done.stdout, re.MULTILINE)
+        assert row is not None, done.stdout
+        work, traffic, *_ = row[1].split()
+        assert 0.95 <= float(work.removesuffix("x")) <= 1.05, row[0]
+        assert traffic == mib, row[0]
+        assert row[1].endswith(f"8 all-to-all ({mib})"), row[0]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--topology", "v5x:4x4"), "v5e:4x4"),
+        (("--mesh", "fsdp=8"), "16 devices"),
+        (("--recipes", "muonn"), "muonn"),
+    ],
+)
+def test_mistakes_get_one_line(arguments, hint):
+    done = run("--layers", "1", "--embed", "64", "--mlp", "128", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert hint in done.stderr
