@@ -1,0 +1,61 @@
+"""Eigenvectors of symmetric matrices, in an order and with signs that are fixed."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from optax_matrix.linalg._scale import as_work, unit_peak
+
+
+def eigenbasis(
+    a: Float[Array, "*batch n n"],
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
+    r"""Decompose symmetric matrices as :math:`A = Q\, \mathrm{diag}(w)\, Q^\top`.
+
+    The eigenvalues descend, and the largest entry of every eigenvector (the first of
+    them, if there are several) is positive, so that all backends agree where the
+    eigenvalues are distinct. In float32 the eigenvalues are accurate to some 1e-6 of
+    the largest, whatever their own size, and the basis is orthonormal to 1e-6.
+
+    Args:
+        a: Symmetric matrices ``(..., n, n)`` of any scale; only the symmetric part
+            counts.
+
+    Returns:
+        ``(w, q)`` of shapes ``(..., n)`` and ``(..., n, n)``: statistics for a state,
+        float32 (or float64) for every input. A zero matrix gives zeros and the
+        identity.
+
+    Raises:
+        ValueError: If the matrices are not square.
+
+    Examples:
+        >>> w, q = eigenbasis(jnp.array([[1.0, 2.0], [2.0, 1.0]]))
+        >>> [round(x, 3) for x in w.tolist()], q[:, 0].round(3).tolist()
+        ([3.0, -1.0], [0.707..., 0.707...])
+    """
+    x = as_work(a)
+    check_square(x)
+    y, peak = unit_peak(x / 2 + x.mT / 2)
+    w, q = jnp.linalg.eigh(y, symmetrize_input=False)
+    w, q = jnp.flip(w, axis=-1), jnp.flip(q, axis=-1)
+    largest = jnp.argmax(jnp.abs(q), axis=-2, keepdims=True)
+    q = jnp.where(jnp.take_along_axis(q, largest, axis=-2) < 0, -q, q)
+    eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
+    zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
+    return w * peak[..., 0], jnp.where(zero, eye, q)
+
+
+def check_square(x: Array) -> None:
+    """Raises unless the last two axes are equally long.
+
+    Args:
+        x: An array of at least two axes.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if x.shape[-2] != x.shape[-1]:
+        raise ValueError(
+            f"`a` must be square matrices (..., n, n), got shape {x.shape}; pass a "
+            "Gram matrix, such as x @ x.mT."
+        )

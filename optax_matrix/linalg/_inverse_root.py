@@ -1,0 +1,162 @@
+r"""Inverse p-th roots of symmetric positive semidefinite matrices."""
+
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
+from optax_matrix.linalg._scale import as_work, unit_peak
+
+InverseRootMethod = Literal["eigh", "newton"]
+_METHODS = get_args(InverseRootMethod)
+# The smallest eigenvalue grows by (1 + 1/p)**p >= 2 a step, from eps to one: 20 steps
+# for 1e-6, and six more to converge.
+_MAX_STEPS = 60
+_SQUARINGS = 6
+
+
+def inverse_root(
+    a: Float[Array, "*batch n n"],
+    p: int,
+    *,
+    eps: ArrayLike = 1e-6,
+    method: InverseRootMethod = "eigh",
+) -> Float[Array, "*batch n n"]:
+    r"""Compute :math:`(A + \epsilon \lambda_{\max}(A)\, I)^{-1/p}`.
+
+    ``"newton"`` is the coupled iteration
+
+    .. math::
+        M \leftarrow T^p M, \qquad X \leftarrow X T, \qquad
+        T = \tfrac{1}{p} ((p + 1) I - M),
+
+    from :math:`M = zA`, :math:`X = z^{1/p} I`, whose M tends to the identity: products
+    only, at most some 25 steps. A matrix stops where M no longer comes closer.
+
+    Measured in float32, relative to the float64 root in the Frobenius norm, p from 1
+    to 8: 1e-6 up to a condition number of 10, 2e-5 at 1e3. For singular matrices, by
+    ``"eigh"`` and ``"newton"``: 1e-3 and 5e-4 with ``eps=1e-4``, 0.1 and 0.06 with
+    1e-6, which is near the rounding of the largest eigenvalue.
+
+    Args:
+        a: Symmetric positive semidefinite matrices ``(..., n, n)`` of any scale;
+            negative eigenvalues count as rounding, that is, as zero.
+        p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
+        eps: Damping relative to the largest eigenvalue.
+        method: ``"eigh"`` or ``"newton"``.
+
+    Returns:
+        Symmetric matrices of the shape of ``a``, factors for a state: float32 (or
+        float64) for every input. A zero matrix gives zero, as its pseudo-inverse.
+
+    Raises:
+        ValueError: If ``p``, ``method`` or the shape is no good.
+
+    Examples:
+        >>> a = jnp.diag(jnp.array([16.0, 81.0]))
+        >>> inverse_root(a, 4, eps=0.0).round(3).tolist()
+        [[0.5, 0.0], [0.0, 0.333...]]
+        >>> inverse_root(a, 4, eps=0.0, method="newton").round(3).tolist()
+        [[0.5, 0.0], [0.0, 0.333...]]
+
+    References:
+        Guo and Higham, `A Schur-Newton method for the matrix pth root
+        <https://doi.org/10.1137/050643374>`_, 2006, equation (3.2), as in Anil et al.,
+        `Scalable second order optimization <https://arxiv.org/abs/2002.09018>`_, 2020.
+    """
+    if not isinstance(p, int | np.integer) or isinstance(p, bool) or p < 1:
+        raise ValueError(
+            f"`p` must be a positive int, got {p!r}; 4 is the root of Shampoo."
+        )
+    if method not in _METHODS:
+        raise ValueError(f"`method` must be one of {_METHODS}, got {method!r}.")
+    x = as_work(a)
+    check_square(x)
+    y, peak = unit_peak(x / 2 + x.mT / 2)
+    damping = jnp.asarray(eps, y.dtype)
+    root = (_by_eigh if method == "eigh" else _by_newton)(y, int(p), damping)
+    zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
+    return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))
+
+
+def _by_eigh(y: Array, p: int, eps: Array) -> Array:
+    w, q = eigenbasis(y)
+    w = jnp.maximum(w, 0.0)
+    w = w + eps * w[..., :1]
+    root = jnp.where(w > 0, jnp.where(w > 0, w, 1.0) ** (-1 / p), 0.0)
+    return _dot(q * root[..., None, :], q.mT)
+
+
+class _State(NamedTuple):
+    steps: Array
+    m: Array
+    x: Array
+    error: Array
+    active: Array
+
+
+def _by_newton(y: Array, p: int, eps: Array) -> Array:
+    top = _largest_eigenvalue(y)
+    eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
+    # Eigenvalues of at most one approach it from below, so that `error` only falls;
+    # `top`, an estimate from below, exceeds it by a few percent at worst.
+    z = 1 / jnp.where(top > 0, top * (1 + eps), 1.0)
+    m = z * (y + eps * top * eye)
+    tolerance = jnp.asarray(jnp.finfo(y.dtype).eps, y.dtype)
+
+    def unfinished(state: _State) -> Array:
+        return (state.steps < _MAX_STEPS) & jnp.any(state.active)
+
+    def step(state: _State) -> _State:
+        t = ((p + 1) * eye - state.m) / p
+        m, x = _dot(_power(t, p), state.m), _dot(state.x, t)
+        m, x = (m + m.mT) / 2, (x + x.mT) / 2
+        error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
+        # While an eigenvalue is below the rounding of one, the error cannot show it.
+        far = (error > 0.5) & (error < 2.0)
+        better = state.active & (far | (error < state.error))
+        kept = better[..., None, None]
+        return _State(
+            steps=state.steps + 1,
+            m=jnp.where(kept, m, state.m),
+            x=jnp.where(kept, x, state.x),
+            error=jnp.where(better, error, state.error),
+            active=better & (error > tolerance),
+        )
+
+    error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
+    start = _State(jnp.zeros((), jnp.int32), m, eye, error, error > tolerance)
+    return jax.lax.while_loop(unfinished, step, start).x * z ** (1 / p)
+
+
+def _largest_eigenvalue(y: Array) -> Array:
+    """Estimate it from below: the Rayleigh quotient of a column of ``y**64``."""
+    power = y
+    for _ in range(_SQUARINGS):
+        power, _ = unit_peak(_dot(power, power))
+    norms = jnp.sum(power * power, axis=-2, keepdims=True)
+    longest = jnp.argmax(norms, axis=-1, keepdims=True)
+    v = jnp.take_along_axis(power, longest, axis=-1)
+    square = jnp.sum(v * v, axis=(-2, -1), keepdims=True)
+    quotient = jnp.sum(v * _dot(y, v), axis=(-2, -1), keepdims=True)
+    return quotient / jnp.where(square > 0, square, 1.0)
+
+
+def _power(t: Array, p: int) -> Array:
+    """Raise to an integer power by repeated squaring."""
+    result = None
+    while p:
+        if p % 2:
+            result = t if result is None else _dot(result, t)
+        p //= 2
+        t = _dot(t, t) if p else t
+    assert result is not None
+    return result
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,173 @@
+r"""New rotations from old ones: one power step, and one step on the rotation group.
+
+With a momentum M, a rotation R and a base f, the policies of ARO are
+
+=========  =====================================================================
+aro        ``qr(cross_gram(m, f(r.mT @ m)), previous=r)``
+eigen      ``qr(cross_gram(m, r.mT @ m), previous=r)``, one power step on
+           :math:`M M^\top`
+polar      a polar factor of ``cross_gram(m, f(r.mT @ m))``
+rgd        ``qr_retraction(r, t * project_tangent(r, cross_gram(m, f(r.mT @ m))))``
+=========  =====================================================================
+
+and methods with an accumulated statistic take :func:`power_step`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from optax_matrix.linalg._orthonormalize import Orthonormalize, qr_householder
+from optax_matrix.linalg._scale import as_work, unit_peak
+
+
+def cross_gram(
+    x: Float[Array, "*batch m n"], y: Float[Array, "*batch k n"]
+) -> Float[Array, "*batch m k"]:
+    r"""Compute :math:`X Y^\top` up to a positive factor for each matrix.
+
+    Both are divided by their largest entry first, so that the product of matrices of
+    1e20 or 1e-20 stays in range; for what becomes of it, the basis of a QR or a polar
+    factor, the scale does not matter. (A sum over several pairs needs them in
+    proportion: stack these along the last axis.)
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        y: Matrices of shape ``(..., k, n)``.
+
+    Returns:
+        Matrices of shape ``(..., m, k)``, float32 (or float64), with entries of at
+        most ``n``.
+
+    Examples:
+        >>> x = jnp.array([[1e30, 0.0], [0.0, 2e30]])
+        >>> cross_gram(x, x).tolist()
+        [[0.25, 0.0], [0.0, 1.0]]
+    """
+    x, _ = unit_peak(as_work(x))
+    y, _ = unit_peak(as_work(y))
+    return _dot(x, y.astype(x.dtype).mT)
+
+
+def power_step(
+    a: Float[Array, "*batch m m"],
+    basis: Float[Array, "*batch m k"],
+    *,
+    qr: Orthonormalize = qr_householder,
+) -> Float[Array, "*batch m k"]:
+    r"""Move a basis one power step towards the leading eigenvectors of a matrix.
+
+    .. math::
+        Q \leftarrow \mathrm{qr}(A Q)
+
+    Repeated, the columns become the eigenvectors in descending order of eigenvalues.
+
+    Args:
+        a: Symmetric positive semidefinite matrices ``(..., m, m)`` of any scale.
+        basis: Orthonormal columns ``(..., m, k)``; they stay as they are where ``a``
+            is zero.
+        qr: What makes the columns orthonormal.
+
+    Returns:
+        Matrices of the shape and dtype of ``basis``.
+
+    Examples:
+        >>> a = jnp.array([[3.0, 0.0], [4.0, 5.0]])
+        >>> print(power_step(a, jnp.eye(2)).round(3))
+        [[ 0.6 -0.8]
+         [ 0.8  0.6]]
+
+    References:
+        SOAP, Section 4. There the columns are put in the order of
+        :func:`rayleigh_quotients` first, and what is held per column with them.
+    """
+    q = as_work(basis)
+    y, _ = unit_peak(as_work(a).astype(q.dtype))
+    return qr(_dot(y, q), previous=q).astype(basis.dtype)
+
+
+def rayleigh_quotients(
+    a: Float[Array, "*batch m m"], basis: Float[Array, "*batch m k"]
+) -> Float[Array, "*batch k"]:
+    r"""Estimate eigenvalues: the diagonal of :math:`Q^\top A Q`.
+
+    Args:
+        a: Symmetric matrices ``(..., m, m)``.
+        basis: Orthonormal columns ``(..., m, k)``.
+
+    Returns:
+        One number per column, of shape ``(..., k)``, float32 (or float64).
+
+    Examples:
+        >>> rayleigh_quotients(jnp.diag(jnp.array([1.0, 9.0])), jnp.eye(2)).tolist()
+        [1.0, 9.0]
+    """
+    q = as_work(basis)
+    return jnp.sum(q * _dot(as_work(a).astype(q.dtype), q), axis=-2)
+
+
+def project_tangent(
+    rotation: Float[Array, "*batch m k"], x: Float[Array, "*batch m k"]
+) -> Float[Array, "*batch m k"]:
+    r"""Project onto the tangent space of matrices with orthonormal columns.
+
+    .. math::
+        X \mapsto X - R\, \tfrac12 (R^\top X + X^\top R)
+
+    Args:
+        rotation: Orthonormal columns R, of shape ``(..., m, k)``.
+        x: A direction, such as the gradient of an objective in R.
+
+    Returns:
+        Matrices of the shape and dtype of ``x``; :math:`R^\top` times them is skew.
+
+    Examples:
+        >>> project_tangent(jnp.eye(2), jnp.array([[1.0, 4.0], [2.0, 3.0]])).tolist()
+        [[0.0, 1.0], [-1.0, 0.0]]
+    """
+    y = as_work(x)
+    r = rotation.astype(y.dtype)
+    s = _dot(r.mT, y)
+    return (y - _dot(r, s + s.mT) / 2).astype(x.dtype)
+
+
+def qr_retraction(
+    rotation: Float[Array, "*batch m k"],
+    tangent: Float[Array, "*batch m k"],
+    *,
+    qr: Orthonormalize = qr_householder,
+) -> Float[Array, "*batch m k"]:
+    r"""Go from a point along a tangent and return to orthonormal columns.
+
+    .. math::
+        R \leftarrow \mathrm{qr}(R + \xi)
+
+    equals :math:`R + \xi` to first order. For a tangent no column of
+    :math:`R + \xi` is shorter than one, so that Cholesky QR is at its best here.
+
+    Args:
+        rotation: Orthonormal columns R, of shape ``(..., m, k)``; they stay as they
+            are where the tangent is zero or not finite.
+        tangent: The step, from :func:`project_tangent`.
+        qr: What makes the columns orthonormal.
+
+    Returns:
+        Matrices of the shape and dtype of ``rotation``.
+
+    Examples:
+        >>> step = jnp.array([[0.0, -0.75], [0.75, 0.0]])
+        >>> print(qr_retraction(jnp.eye(2), step).round(3))
+        [[ 0.8 -0.6]
+         [ 0.6  0.8]]
+
+    References:
+        ARO, Section 5.4 (ARO-RGD), ten such steps on
+        :math:`J(R) = \langle M, R f(R^\top M) \rangle`, whose gradient is
+        :math:`M f(R^\top M)^\top` where f is the gradient of a norm.
+    """
+    r = as_work(rotation)
+    return qr(r + tangent.astype(r.dtype), previous=r).astype(rotation.dtype)
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,207 @@
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _matrices import gaussian, orthonormal, rank_one, strict
+
+from optax_matrix import linalg
+
+EPS = float(np.finfo(np.float32).eps)
+ROOTS = (1, 2, 4, 8)
+
+
+@functools.cache
+def jitted(p, **options):
+    return jax.jit(functools.partial(linalg.inverse_root, p=p, **options))
+
+
+def run(a, p, **options):
+    with strict():
+        root = jitted(p, **options)(jnp.asarray(a, jnp.float32))
+    return np.asarray(root, np.float64)
+
+
+def symmetric(w, seed=0):
+    q = orthonormal(len(w), len(w), seed)
+    a = (q * np.asarray(w)) @ q.T
+    return (a + a.T) / 2
+
+
+def reference(a, p, eps=1e-6):
+    # Of what float32 holds, so that the rounding of the input does not count.
+    w, q = np.linalg.eigh(np.asarray(jnp.asarray(a, jnp.float32), np.float64))
+    w = np.maximum(w, 0)
+    return (q * (w + eps * w.max()) ** (-1 / p)) @ q.T
+
+
+def assert_close(ours, expected, rtol):
+    scale = np.linalg.norm(expected)
+    np.testing.assert_allclose(np.linalg.norm(ours - expected) / scale, 0, atol=rtol)
+
+
+@pytest.fixture(params=["eigh", "newton"])
+def method(request):
+    return request.param
+
+
+@pytest.mark.parametrize("p", ROOTS)
+# The least eigenvalue is known to some EPS * cond of itself, and its root to the p-th
+# part of that; the constant holds the rounding of eigh and of 25 products.
+@pytest.mark.parametrize(("smallest", "rtol"), [(0.1, 1e-5), (1e-3, 2e-4)])
+def test_equals_the_float64_root(method, p, smallest, rtol):
+    a = symmetric(np.geomspace(1, smallest, 16))
+    assert_close(run(a, p, method=method), reference(a, p), rtol)
+
+
+@pytest.mark.parametrize("p", ROOTS)
+def test_its_power_is_the_inverse(method, p):
+    a = symmetric(np.linspace(3, 0.5, 8))
+    x = run(a, p, method=method, eps=0.0)
+    np.testing.assert_allclose(
+        np.linalg.matrix_power(x, p) @ a, np.eye(8), atol=p * 50 * EPS
+    )
+    np.testing.assert_allclose(x, x.T, atol=5 * EPS * np.abs(x).max())
+
+
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("kind", ["rank half", "rank one", "ill-conditioned"])
+# Rounding of EPS * lambda_max against a damping of eps * lambda_max, for 16 rows.
+@pytest.mark.parametrize(("eps", "rtol"), [(1e-4, 16 * EPS / 1e-4), (1e-2, 2e-4)])
+def test_damping_takes_over_where_the_matrix_is_singular(method, p, kind, eps, rtol):
+    v = rank_one(16, 16)
+    a = {
+        "rank half": symmetric(np.r_[np.ones(8), np.zeros(8)]),
+        "rank one": v @ v.T,
+        "ill-conditioned": symmetric(np.geomspace(1, 1e-9, 16)),
+    }[kind]
+    assert_close(run(a, p, method=method, eps=eps), reference(a, p, eps), rtol)
+
+
+@pytest.mark.parametrize("p", [1, 4])
+@pytest.mark.parametrize("eps", [1e-6, 1e-9, 0.0])
+def test_finite_for_singular_matrices_whatever_the_damping(method, p, eps):
+    a = np.stack([rank_one(6, 6), np.ones((6, 6)), np.eye(6)])
+    a = a @ np.swapaxes(a, -1, -2)
+    x = run(a, p, method=method, eps=eps)
+    assert np.isfinite(x).all()
+    np.testing.assert_allclose(x[2], (1 + eps) ** (-1 / p) * np.eye(6), atol=20 * EPS)
+
+
+@pytest.mark.parametrize("eps", [1e-7, 1e-8])
+def test_newton_goes_on_while_the_error_does_not_show_it(eps):
+    # M starts with an entry of eps, which is below the rounding of one.
+    a = np.diag([1.0, 0.0])
+    x = run(a, 2, method="newton", eps=eps)
+    np.testing.assert_allclose(np.diagonal(x), [1, eps**-0.5], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1e20])
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_homogeneous(method, p, scale):
+    a = symmetric(np.linspace(3, 0.5, 8))
+    assert_close(
+        run(scale * a, p, method=method), scale ** (-1 / p) * reference(a, p), 1e-5
+    )
+
+
+def test_zero_is_zero_beside_others(method):
+    a = np.stack([np.zeros((8, 8)), symmetric(np.linspace(3, 0.5, 8))])
+    x = run(a, 4, method=method)
+    np.testing.assert_array_equal(x[0], 0)
+    assert_close(x[1], reference(a[1], 4), 1e-5)
+
+
+def test_what_is_not_finite_shows_beside_others(method):
+    a = np.stack([np.full((8, 8), np.nan), symmetric(np.linspace(3, 0.5, 8))])
+    x = run(a, 4, method=method)
+    assert np.isnan(x[0]).any()
+    assert_close(x[1], reference(a[1], 4), 1e-5)
+
+
+def test_negative_rounding_counts_as_zero(method):
+    a = symmetric([1.0, 0.5, -1e-7])
+    expected = reference(a, 4, 1e-2)
+    assert_close(run(a, 4, method=method, eps=1e-2), expected, 1e-4)
+
+
+def test_both_methods_damp_alike():
+    # Eigenvalues so close that 64 powers do not single out the largest.
+    a = symmetric(np.r_[np.linspace(1, 0.97, 15), 0])
+    x = run(a, 2, method="newton", eps=1e-2)
+    assert_close(x, run(a, 2, method="eigh", eps=1e-2), 2e-3)
+
+
+def test_rotation_equivariance(method):
+    a, p = symmetric(np.geomspace(1, 0.1, 8)), orthonormal(8, 8, seed=5)
+    x = run(a, 4, method=method)
+    np.testing.assert_allclose(run(p @ a @ p.T, 4, method=method), p @ x @ p.T, 0, 1e-5)
+
+
+def test_diagonal_matrices_have_the_roots_on_the_diagonal(method):
+    w = np.array([16.0, 81.0, 1.0])
+    x = run(np.diag(w), 4, method=method, eps=0.0)
+    np.testing.assert_allclose(x, np.diag(w**-0.25), atol=20 * EPS)
+
+
+def test_a_gradient_is_whitened(method):
+    g = gaussian(8, 40)
+    white = run(g @ g.T, 2, method=method, eps=0.0) @ g
+    np.testing.assert_allclose(white @ white.T, np.eye(8), atol=100 * EPS)
+
+
+def test_batched_equals_loop_and_vmap(method):
+    # They stop after different numbers of steps.
+    a = [symmetric(np.geomspace(1, s, 6), seed=i) for i, s in enumerate((0.5, 1e-3, 1))]
+    a = np.stack(a).reshape(3, 1, 6, 6)
+    batched = run(a, 4, method=method)
+    single = np.stack([run(x[0], 4, method=method)[None] for x in a])
+    np.testing.assert_allclose(batched, single, atol=20 * EPS)
+    mapped = jax.vmap(jitted(4, method=method))(jnp.asarray(a, jnp.float32))
+    np.testing.assert_allclose(mapped, batched, atol=20 * EPS)
+
+
+def test_float32_for_bfloat16(method):
+    a = jnp.asarray(symmetric([4.0, 2.0, 1.0]), jnp.bfloat16)
+    x = jitted(2, method=method)(a)
+    assert x.dtype == jnp.float32
+    assert_close(np.asarray(x), reference(np.asarray(a, np.float64), 2), 1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_float64_keeps_its_precision(method):
+    w = np.geomspace(1, 1e-2, 8)
+    x = linalg.inverse_root(jnp.asarray(symmetric(w)), 4, eps=0.0, method=method)
+    assert_close(np.asarray(x), symmetric(w**-0.25), 1e-12)
+
+
+def test_newton_holds_no_decomposition():
+    x = jax.ShapeDtypeStruct((2, 8, 8), jnp.float32)
+    text = jitted(4, method="newton").lower(x).as_text().lower()
+    for name in ("eigh", "syev", "svd", "gesdd", "potrf", "geqrf", "triangular_solve"):
+        assert name not in text, name
+    assert "syev" in jitted(4, method="eigh").lower(x).as_text().lower()
+
+
+def test_the_damping_may_be_traced(method):
+    a = jnp.asarray(symmetric([1.0, 0.5]), jnp.float32)
+    f = jax.jit(lambda a, eps: linalg.inverse_root(a, 2, eps=eps, method=method))
+    assert_close(np.asarray(f(a, 0.1)), reference(np.asarray(a), 2, 0.1), 1e-5)
+
+
+@pytest.mark.parametrize("p", [0, -2, 0.5, True])
+def test_roots_that_are_no_positive_ints_are_refused(p):
+    with pytest.raises(ValueError, match="`p` must be a positive int"):
+        inspect.unwrap(linalg.inverse_root)(jnp.eye(2), p)
+
+
+def test_unknown_methods_are_refused():
+    with pytest.raises(ValueError, match="`method` must be one of"):
+        inspect.unwrap(linalg.inverse_root)(jnp.eye(2), 2, method="svd")
+
+
+def test_matrices_that_are_not_square_are_refused():
+    with pytest.raises(ValueError, match="square"):
+        inspect.unwrap(linalg.inverse_root)(jnp.ones((2, 3)), 2)

@@ -1,0 +1,314 @@
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _matrices import (
+    gaussian,
+    matrix_with_singular_values,
+    near_singular,
+    orthonormal,
+    rank_one,
+    strict,
+)
+from _reference.rotations import qr
+
+from optax_matrix import linalg
+
+KERNELS = {
+    "householder": linalg.qr_householder,
+    "cholesky": linalg.cholesky_qr,
+}
+EPS = float(np.finfo(np.float32).eps)
+# An entry of QᵀQ is a sum of up to 40 rounded products, and Q itself is rounded.
+ORTHONORMAL = 20 * EPS
+
+
+@functools.cache
+def jitted(name, **options):
+    return jax.jit(functools.partial(KERNELS[name], **options))
+
+
+def run(name, x, previous=None, **options):
+    x = jnp.asarray(x, jnp.float32)
+    previous = None if previous is None else jnp.asarray(previous, jnp.float32)
+    with strict():
+        return np.asarray(jitted(name, **options)(x, previous=previous), np.float64)
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    return functools.partial(run, request.param)
+
+
+def assert_orthonormal(q, atol=ORTHONORMAL):
+    eye = np.broadcast_to(np.eye(q.shape[-1]), (*q.shape[:-2], *[q.shape[-1]] * 2))
+    np.testing.assert_allclose(np.swapaxes(q, -1, -2) @ q, eye, atol=atol)
+
+
+def singular():
+    """Matrices without full column rank, by what is wrong with them."""
+    twins = gaussian(12, 12, seed=1)
+    twins[:, 7] = twins[:, 2]
+    flat = gaussian(12, 12, seed=2)
+    flat[6:] = 0
+    dead = gaussian(12, 12, seed=3)
+    dead[:, 3] = dead[3] = 0
+    one_row, one_entry = np.zeros((12, 12)), np.zeros((12, 12))
+    one_row[1] = one_entry[1, 0] = 1
+    return {
+        "rank half": gaussian(12, 6, seed=4) @ gaussian(6, 12, seed=5),
+        "rank one": rank_one(12, 12),
+        "all equal": np.ones((12, 12)),
+        "two equal columns": twins,
+        "zero rows": flat,
+        "dead neuron": dead,
+        "one row": one_row,
+        "one entry": one_entry,
+        "tall": matrix_with_singular_values([1, 0.5], 30, 12),
+    }
+
+
+@pytest.mark.parametrize("shape", [(9, 9), (20, 8), (1, 1), (8, 1), (2, 3, 8, 5)])
+def test_equals_the_float64_factor(kernel, shape):
+    x = gaussian(*shape)
+    # The condition numbers of these Gaussians are at most 30.
+    np.testing.assert_allclose(kernel(x), qr(x), atol=30 * EPS)
+
+
+def test_defining_equations(kernel):
+    x = gaussian(12, 7)
+    q = kernel(x)
+    assert_orthonormal(q)
+    r = q.T @ x
+    np.testing.assert_allclose(np.tril(r, -1), 0, atol=20 * EPS)
+    assert np.diagonal(r).min() > 0
+    np.testing.assert_allclose(q @ r, x, atol=20 * EPS)
+
+
+@pytest.mark.parametrize("smallest", [1e-2, 1e-4, 1e-6, 1e-8])
+def test_orthonormal_whatever_the_condition_number(kernel, smallest):
+    x = near_singular(40, 40, smallest=smallest)
+    q = kernel(x)
+    assert_orthonormal(q)
+    # Backward stable: what is below the diagonal of R is rounding, of the whole.
+    np.testing.assert_allclose(np.tril(q.T @ x, -1), 0, atol=10 * EPS)
+
+
+def test_columns_of_very_different_size_are_resolved(kernel):
+    # A power step from the eigenvectors themselves: nothing is lost to the shift.
+    q = orthonormal(16, 16)
+    x = q * np.geomspace(1, 1e-12, 16)
+    np.testing.assert_allclose(kernel(x), q, atol=ORTHONORMAL)
+
+
+@pytest.mark.parametrize("kind", singular())
+def test_orthonormal_for_singular_matrices(kernel, kind):
+    x = singular()[kind]
+    q = kernel(x)
+    assert_orthonormal(q)
+    outside = x - q @ (q.T @ x)
+    np.testing.assert_allclose(outside, 0, atol=50 * EPS * np.linalg.norm(x))
+
+
+def test_a_zero_column_becomes_the_previous_one():
+    x = singular()["dead neuron"]
+    previous = orthonormal(12, 12, seed=9)
+    previous[3] = previous[:, 3] = 0
+    previous[3, 3] = -1
+    q = run("cholesky", x, previous)
+    assert_orthonormal(q)
+    np.testing.assert_allclose(q[:, 3], previous[:, 3], atol=EPS)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4)])
+def test_zero_gives_the_previous_or_the_identity_beside_others(kernel, shape):
+    x = np.stack([np.zeros(shape), gaussian(*shape)])
+    previous = np.stack([orthonormal(*shape, seed=3), orthonormal(*shape, seed=4)])
+    previous = previous.astype(np.float32)
+    q = kernel(x, previous)
+    np.testing.assert_array_equal(q[0], previous[0])
+    np.testing.assert_allclose(q[1], qr(x[1]), atol=30 * EPS)
+    np.testing.assert_array_equal(kernel(x)[0], np.eye(*shape))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_gives_the_previous_or_nan_beside_others(kernel, value):
+    x = gaussian(2, 6, 6)
+    x[0, 2, 3] = value
+    previous = np.stack([orthonormal(6, 6, seed=3)] * 2).astype(np.float32)
+    for q in (kernel(x, previous), kernel(x)):
+        np.testing.assert_allclose(q[1], qr(x[1]), atol=30 * EPS)
+    np.testing.assert_array_equal(kernel(x, previous)[0], previous[0])
+    assert np.isnan(kernel(x)[0]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-20, 7.0, 1e20])
+def test_scale_invariance(kernel, scale):
+    x = gaussian(12, 8)
+    np.testing.assert_allclose(kernel(scale * x), qr(x), atol=30 * EPS)
+
+
+def test_left_equivariance(kernel):
+    x, p = gaussian(12, 8), orthonormal(12, 12, seed=5)
+    np.testing.assert_allclose(kernel(p @ x), p @ kernel(x), atol=30 * EPS)
+
+
+def test_the_sign_of_a_column_is_that_of_the_result(kernel):
+    x, signs = gaussian(8, 8), np.where(np.arange(8) % 3, 1.0, -1.0)
+    np.testing.assert_allclose(kernel(x * signs), kernel(x) * signs, atol=30 * EPS)
+
+
+def test_orthonormal_columns_are_left_alone(kernel):
+    q = orthonormal(20, 8)
+    np.testing.assert_allclose(kernel(q), q, atol=5 * EPS)
+
+
+def test_each_matrix_of_a_batch_is_decided_alone(kernel):
+    # One needs two passes, one four, one is zero, and one draws new columns.
+    hard = near_singular(12, 12, smallest=1e-7)
+    x = np.stack([gaussian(12, 12), hard, np.zeros((12, 12)), np.ones((12, 12))])
+    batched = kernel(x)
+    np.testing.assert_array_equal(batched, np.stack([kernel(y) for y in x]))
+    mapped = jax.vmap(jitted(kernel.args[0]))(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(mapped, batched, atol=20 * EPS)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_dtypes_are_kept_and_computed_in_float32(kernel, dtype):
+    x = jnp.asarray(gaussian(12, 8), dtype)
+    q = jitted(kernel.args[0])(x)
+    assert q.dtype == dtype
+    expected = qr(np.asarray(x, np.float64))
+    np.testing.assert_allclose(
+        np.asarray(q, np.float64), expected, atol=float(jnp.finfo(dtype).eps)
+    )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("smallest", [1e-1, 1e-9])
+@pytest.mark.usefixtures("x64")
+def test_float64_keeps_its_precision(name, smallest):
+    q = KERNELS[name](jnp.asarray(near_singular(8, 8, smallest=smallest)))
+    assert q.dtype == np.float64
+    assert_orthonormal(np.asarray(q), atol=1e-14)
+
+
+def test_one_pass_is_the_paper_s():
+    x = near_singular(20, 8, smallest=1e-2)
+    shift = 1e-5
+    unit = x / np.linalg.norm(x, axis=0)
+    l = np.linalg.cholesky(unit.T @ unit + shift * np.eye(8))
+    expected = unit @ np.linalg.inv(l).T
+    expected /= np.linalg.norm(expected, axis=0)
+    q = run("cholesky", x, passes=1, shift=shift)
+    # The Gram matrix has a condition number of some 1e3.
+    np.testing.assert_allclose(q, expected, atol=1000 * EPS)
+    assert np.abs(q.T @ q - np.eye(8)).max() > 1e-4
+
+
+def test_a_number_of_passes_is_kept_to():
+    x = near_singular(16, 16, smallest=1e-4)
+    errors = []
+    for passes in (1, 2, 3):
+        q = run("cholesky", x, passes=passes)
+        errors.append(np.abs(q.T @ q - np.eye(16)).max())
+    assert errors[0] > 1e-2
+    assert errors[1] < 1e-3
+    assert errors[2] < ORTHONORMAL
+
+
+def test_a_factor_that_is_not_finite_is_repeated_with_a_larger_shift():
+    # Without a shift this Gram matrix has no Cholesky factor in float32.
+    x = np.ones((8, 8)) + 1e-5 * gaussian(8, 8)
+    unit = jnp.asarray(x / np.linalg.norm(x, axis=0), jnp.float32)
+    assert np.isnan(np.asarray(jnp.linalg.cholesky(unit.T @ unit))).any()
+    q = run("cholesky", x, passes=1, shift=0.0)
+    assert np.isfinite(q).all()
+
+
+def test_fallback_where_the_method_is_defeated(monkeypatch):
+    from optax_matrix.linalg import _orthonormalize
+
+    # No try suffices; the matrix beside it needs none (it is zero).
+    monkeypatch.setattr(_orthonormalize, "_MAX_TRIES", 0)
+    x = jnp.asarray(np.stack([gaussian(6, 6), np.zeros((6, 6))]), jnp.float32)
+    previous = jnp.asarray(np.stack([orthonormal(6, 6)] * 2), jnp.float32)
+    kept = linalg.cholesky_qr(x, previous=previous)
+    np.testing.assert_array_equal(kept, previous)
+    fallen = linalg.cholesky_qr(x, previous=previous, fallback="householder")
+    np.testing.assert_allclose(fallen[0], qr(np.asarray(x[0])), atol=30 * EPS)
+    np.testing.assert_array_equal(fallen[1], previous[1])
+    nothing = linalg.cholesky_qr(x)
+    assert np.isnan(nothing[0]).all()
+    np.testing.assert_array_equal(nothing[1], np.eye(6))
+
+
+@pytest.mark.parametrize(
+    ("options", "absent"),
+    [
+        ({}, {"geqrf", "orgqr", "syev", "gesdd"}),
+        ({"fallback": "householder"}, {"syev", "gesdd"}),
+    ],
+    ids=str,
+)
+def test_the_lowered_text_holds_no_other_decomposition(options, absent):
+    x = jax.ShapeDtypeStruct((2, 300, 300), jnp.float32)
+    text = jitted("cholesky", **options).lower(x).as_text().lower()
+    present = {n for n in ("geqrf", "orgqr", "syev", "gesdd") if n in text}
+    assert "potrf" in text
+    assert present == {"geqrf", "orgqr", "syev", "gesdd"} - absent
+
+
+def test_one_cholesky_and_one_small_solve():
+    """The number of call sites is what a compiler for TPU charges for."""
+    x = jax.ShapeDtypeStruct((2, 300, 300), jnp.float32)
+    counts = {}
+
+    def count(jaxpr):
+        for eqn in jaxpr.eqns:
+            counts[eqn.primitive.name] = counts.get(eqn.primitive.name, 0) + 1
+            for value in eqn.params.values():
+                inner = getattr(value, "jaxpr", None)
+                if inner is not None:
+                    count(getattr(inner, "jaxpr", inner))
+
+    count(jax.make_jaxpr(linalg.cholesky_qr)(x).jaxpr)
+    assert counts["cholesky"] == counts["triangular_solve"] == 1
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_wide_matrices_are_refused(name):
+    with pytest.raises(ValueError, match="at least as many rows"):
+        KERNELS[name](jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"passes": 0}, {"passes": True}, {"fallback": "svd"}], ids=str
+)
+def test_unknown_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        inspect.unwrap(linalg.cholesky_qr)(jnp.eye(2), **options)
+
+
+def test_the_shift_may_be_traced():
+    x = jnp.asarray(gaussian(6, 6), jnp.float32)
+    q = jax.jit(lambda x, s: linalg.cholesky_qr(x, shift=s))(x, 1e-6)
+    assert_orthonormal(np.asarray(q, np.float64))
+
+
+def test_runs_under_shard_map(kernel, cpus):
+    mesh = jax.sharding.Mesh(np.array(cpus[:2]), ("d",))
+    # The devices take different numbers of passes.
+    x = np.stack([gaussian(6, 6), near_singular(6, 6, smallest=1e-6)])
+    x = jnp.asarray(x, jnp.float32)
+    f = jax.shard_map(
+        jitted(kernel.args[0]),
+        mesh=mesh,
+        in_specs=jax.P("d"),
+        out_specs=jax.P("d"),
+        check_vma=False,
+    )
+    np.testing.assert_allclose(jax.jit(f)(x), kernel(x), atol=20 * EPS)
