@@ -12,7 +12,13 @@ from optax_matrix.transforms._equilibrate import (
 from optax_matrix.transforms._inject import inject_hyperparams
 from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
 from optax_matrix.transforms._numerics import row_rms
+from optax_matrix.transforms._policies import Side
+from optax_matrix.transforms._rotate import RotateState, rotate
 from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
+from optax_matrix.transforms._second_moment import (
+    ScaleBySecondMomentState,
+    scale_by_second_moment,
+)
 from optax_matrix.transforms._stateless import (
     equilibrate,
     in_float32,
@@ -25,6 +31,9 @@ __all__ = [
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
     "LimitNormGrowthState",
+    "RotateState",
+    "ScaleBySecondMomentState",
+    "Side",
     "correct_variance",
     "equilibrate",
     "equilibrate_with_ema",
@@ -35,6 +44,8 @@ __all__ = [
     "match_rms",
     "orthogonalize",
     "preserve_norm",
+    "rotate",
     "row_rms",
+    "scale_by_second_moment",
     "scale_by_shape",
 ]

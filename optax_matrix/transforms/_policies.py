@@ -1,0 +1,110 @@
+"""How a rotation follows from the momentum: the policies of `rotate`."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg import (
+    cross_gram,
+    eigenbasis,
+    polar_qr,
+    power_step,
+    project_tangent,
+    qr_retraction,
+)
+
+Orthonormalize = Callable[..., jax.Array]
+
+
+class Side(NamedTuple):
+    """What a policy sees of one side of each matrix; the side is the rows.
+
+    Attributes:
+        momentum: The momentum M, ``(..., p, q)``, its columns in their own frame.
+        direction: What the base would answer under the present rotation, f(R'M),
+            ``(..., p, q)``.
+        rotation: The present rotation R, ``(..., p, p)``.
+        gram: The accumulated statistic, ``(..., p, p)`` of any scale; None where the
+            rotation follows from the momentum alone.
+        qr: The kernel that makes columns orthonormal.
+    """
+
+    momentum: jax.Array
+    direction: jax.Array
+    rotation: jax.Array
+    gram: jax.Array | None
+    qr: Orthonormalize
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A step from `Side` to the new rotation, taken `rounds` times.
+
+    Attributes:
+        step: The step.
+        rounds: How often; the base looks ahead anew before each.
+        turns: Whether the rotation is anything but the one of the start.
+    """
+
+    step: Callable[[Side], jax.Array]
+    rounds: int = 1
+    turns: bool = True
+
+
+def _aro(side: Side) -> jax.Array:
+    return side.qr(_alignment(side), previous=side.rotation)
+
+
+def _eigen(side: Side) -> jax.Array:
+    r = side.rotation
+    if side.gram is not None:
+        return power_step(side.gram, r, qr=side.qr)
+    return side.qr(cross_gram(side.momentum, r.mT @ side.momentum), previous=r)
+
+
+def _eigen_exact(side: Side) -> jax.Array:
+    gram = side.gram
+    if gram is None:
+        gram = cross_gram(side.momentum, side.momentum)
+    return _unless_zero(eigenbasis(gram)[1], side)
+
+
+def _polar(side: Side) -> jax.Array:
+    return _unless_zero(polar_qr(_alignment(side)), side)
+
+
+def _ascend(side: Side, step_size: float = 0.1) -> jax.Array:
+    gradient = _alignment(side)
+    norm = jnp.linalg.norm(gradient, axis=(-2, -1), keepdims=True)
+    size = step_size * side.rotation.shape[-1] ** 0.5
+    gradient = gradient * (size / jnp.where(norm == 0, 1, norm))
+    tangent = project_tangent(side.rotation, gradient)
+    return qr_retraction(side.rotation, tangent, qr=side.qr)
+
+
+def _stay(side: Side) -> jax.Array:
+    return side.rotation
+
+
+POLICIES = {
+    "aro": Policy(_aro),
+    "eigen": Policy(_eigen),
+    "eigen_exact": Policy(_eigen_exact),
+    "polar": Policy(_polar),
+    "rgd": Policy(_ascend, rounds=10),
+    "identity": Policy(_stay, turns=False),
+}
+FROM_GRAM = ("eigen", "eigen_exact", "identity")
+
+
+def _alignment(side: Side) -> jax.Array:
+    return cross_gram(side.momentum, side.direction)
+
+
+def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
+    source = side.momentum if side.gram is None else side.gram
+    live = jnp.any(source != 0, axis=(-2, -1), keepdims=True)
+    return jnp.where(live, rotation, side.rotation)
