@@ -14,13 +14,13 @@ ROOTS = (1, 2, 4, 8)
 
 
 @functools.cache
-def jitted(p, **options):
-    return jax.jit(functools.partial(linalg.inverse_root, p=p, **options))
+def jitted(p, method):
+    return jax.jit(functools.partial(linalg.inverse_root, p=p, method=method))
 
 
-def run(a, p, **options):
+def run(a, p, method, eps=1e-6):
     with strict():
-        root = jitted(p, **options)(jnp.asarray(a, jnp.float32))
+        root = jitted(p, method)(jnp.asarray(a, jnp.float32), eps=jnp.float32(eps))
     return np.asarray(root, np.float64)
 
 
@@ -52,7 +52,7 @@ def method(request):
 # part of that; the constant holds the rounding of eigh and of 25 products.
 @pytest.mark.parametrize(("smallest", "rtol"), [(0.1, 1e-5), (1e-3, 2e-4)])
 def test_equals_the_float64_root(method, p, smallest, rtol):
-    a = symmetric(np.geomspace(1, smallest, 16))
+    a = symmetric(np.geomspace(1, smallest, 8))
     assert_close(run(a, p, method=method), reference(a, p), rtol)
 
 
@@ -68,14 +68,14 @@ def test_its_power_is_the_inverse(method, p):
 
 @pytest.mark.parametrize("p", [2, 4])
 @pytest.mark.parametrize("kind", ["rank half", "rank one", "ill-conditioned"])
-# Rounding of EPS * lambda_max against a damping of eps * lambda_max, for 16 rows.
-@pytest.mark.parametrize(("eps", "rtol"), [(1e-4, 16 * EPS / 1e-4), (1e-2, 2e-4)])
+# Rounding of EPS * lambda_max against a damping of eps * lambda_max, for 8 rows.
+@pytest.mark.parametrize(("eps", "rtol"), [(1e-4, 8 * EPS / 1e-4), (1e-2, 2e-4)])
 def test_damping_takes_over_where_the_matrix_is_singular(method, p, kind, eps, rtol):
-    v = rank_one(16, 16)
+    v = rank_one(8, 8)
     a = {
-        "rank half": symmetric(np.r_[np.ones(8), np.zeros(8)]),
+        "rank half": symmetric(np.r_[np.ones(4), np.zeros(4)]),
         "rank one": v @ v.T,
-        "ill-conditioned": symmetric(np.geomspace(1, 1e-9, 16)),
+        "ill-conditioned": symmetric(np.geomspace(1, 1e-9, 8)),
     }[kind]
     assert_close(run(a, p, method=method, eps=eps), reference(a, p, eps), rtol)
 
@@ -83,18 +83,18 @@ def test_damping_takes_over_where_the_matrix_is_singular(method, p, kind, eps, r
 @pytest.mark.parametrize("p", [1, 4])
 @pytest.mark.parametrize("eps", [1e-6, 1e-9, 0.0])
 def test_finite_for_singular_matrices_whatever_the_damping(method, p, eps):
-    a = np.stack([rank_one(6, 6), np.ones((6, 6)), np.eye(6)])
+    a = np.stack([rank_one(8, 8), np.ones((8, 8)), np.eye(8)])
     a = a @ np.swapaxes(a, -1, -2)
     x = run(a, p, method=method, eps=eps)
     assert np.isfinite(x).all()
-    np.testing.assert_allclose(x[2], (1 + eps) ** (-1 / p) * np.eye(6), atol=20 * EPS)
+    np.testing.assert_allclose(x[2], (1 + eps) ** (-1 / p) * np.eye(8), atol=20 * EPS)
 
 
 @pytest.mark.parametrize("eps", [1e-7, 1e-8])
 def test_newton_goes_on_while_the_error_does_not_show_it(eps):
     # M starts with an entry of eps, which is below the rounding of one.
     a = np.diag([1.0, 0.0])
-    x = run(a, 2, method="newton", eps=eps)
+    x = run(a, 2, "newton", eps=eps)
     np.testing.assert_allclose(np.diagonal(x), [1, eps**-0.5], rtol=1e-5)
 
 
@@ -129,7 +129,7 @@ def test_negative_rounding_counts_as_zero(method):
 
 def test_both_methods_damp_alike():
     # Eigenvalues so close that 64 powers do not single out the largest.
-    a = symmetric(np.r_[np.linspace(1, 0.97, 15), 0])
+    a = symmetric(np.r_[np.linspace(1, 0.97, 7), 0])
     x = run(a, 2, method="newton", eps=1e-2)
     assert_close(x, run(a, 2, method="eigh", eps=1e-2), 2e-3)
 
@@ -154,8 +154,8 @@ def test_a_gradient_is_whitened(method):
 
 def test_batched_equals_loop_and_vmap(method):
     # They stop after different numbers of steps.
-    a = [symmetric(np.geomspace(1, s, 6), seed=i) for i, s in enumerate((0.5, 1e-3, 1))]
-    a = np.stack(a).reshape(3, 1, 6, 6)
+    a = [symmetric(np.geomspace(1, s, 8), seed=i) for i, s in enumerate((0.5, 1e-3, 1))]
+    a = np.stack(a).reshape(3, 1, 8, 8)
     batched = run(a, 4, method=method)
     single = np.stack([run(x[0], 4, method=method)[None] for x in a])
     np.testing.assert_allclose(batched, single, atol=20 * EPS)
@@ -183,12 +183,6 @@ def test_newton_holds_no_decomposition():
     for name in ("eigh", "syev", "svd", "gesdd", "potrf", "geqrf", "triangular_solve"):
         assert name not in text, name
     assert "syev" in jitted(4, method="eigh").lower(x).as_text().lower()
-
-
-def test_the_damping_may_be_traced(method):
-    a = jnp.asarray(symmetric([1.0, 0.5]), jnp.float32)
-    f = jax.jit(lambda a, eps: linalg.inverse_root(a, 2, eps=eps, method=method))
-    assert_close(np.asarray(f(a, 0.1)), reference(np.asarray(a), 2, 0.1), 1e-5)
 
 
 @pytest.mark.parametrize("p", [0, -2, 0.5, True])
