@@ -111,9 +111,11 @@ def rotate(
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. A zero momentum
-        leaves its rotation alone. What is rounding noise in the rotated momentum, rows
-        below :math:`4 \epsilon \sqrt p` of the largest, is zero for the base, so that a
-        momentum of low rank gets an update within its range.
+        leaves its rotation alone. What is rounding noise in the rotated momentum,
+        entries below :math:`4 \epsilon \sqrt p` of their column's norm (of the largest
+        entry, if both sides rotate), is zero for the base: else sign, row norm and the
+        like blow it up to full size. So a momentum of low rank gets an update within
+        its range.
 
     Raises:
         ValueError: If an argument is out of range or a policy needs the base's answer
@@ -133,7 +135,7 @@ def rotate(
         ARO, Eq. 4, Algorithm 3; the policies of Sections 5.2 to 5.4. With statistics
         of the gradient, the family of SOAP, Eigen-Adam and SPlus. Deviations: the
         second moment of a base is that of the new frame (Remark 7; the line in Section
-        4.3 that mixes both is a misprint); noise rows, above.
+        4.3 that mixes both is a misprint); the noise, above.
     """
     check_transformation("base", base)
     check_choice("statistics", statistics, STATISTICS)
@@ -329,16 +331,18 @@ def _out_of(x: jax.Array, rotation: Pair) -> jax.Array:
 
 
 def _without_noise(x: jax.Array, rotation: Pair) -> jax.Array:
-    """Zero for rows (and columns) that rotating left as rounding errors."""
-    x = _without_noise_rows(x)
-    return x if rotation.cols is None else _without_noise_rows(x.mT).mT
+    """Zero for entries that rotating left as rounding errors.
 
-
-def _without_noise_rows(x: jax.Array) -> jax.Array:
+    A column that was only rotated has rounding errors in proportion to its norm; with
+    both sides rotated all entries have those of the largest.
+    """
     y, _ = unit_peak(x)
-    norm = jnp.sqrt(jnp.sum(y * y, axis=-1, keepdims=True))
-    tolerance = 4 * jnp.finfo(y.dtype).eps * y.shape[-2] ** 0.5
-    return jnp.where(norm < tolerance * norm.max(axis=-2, keepdims=True), 0, x)
+    if rotation.cols is None:
+        size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    else:
+        size = jnp.ones_like(y[..., :1, :1])
+    tolerance = 4 * jnp.finfo(y.dtype).eps * max(y.shape[-2:]) ** 0.5
+    return jnp.where(jnp.abs(y) < tolerance * size, 0, x)
 
 
 def _dot(x: jax.Array, y: jax.Array) -> jax.Array:
