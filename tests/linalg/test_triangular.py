@@ -57,3 +57,9 @@ def test_float64_keeps_its_precision():
     x = inverse_lower(jnp.asarray(l))
     assert x.dtype == np.float64
     np.testing.assert_allclose(x, np.linalg.inv(l), atol=1e-13)
+
+
+def test_padding_is_regular():
+    # One row of padding; a singular one would leave NaN in intermediate values.
+    with jax.debug_nans(True):
+        inverse_lower(jnp.asarray(factor(129), jnp.float32)).block_until_ready()
