@@ -1,4 +1,4 @@
-"""Every recipe on sharded parameters, in Auto and Explicit mode, by either placement."""
+"""Every recipe on sharded parameters, in both modes and by either placement."""
 
 import functools
 

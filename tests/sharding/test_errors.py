@@ -1,0 +1,146 @@
+"""Every refusal names the argument, the rule, what it got, and what to do."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _meshes import KINDS, make_mesh
+from _owned import cubic, given, normal, on_mesh
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import optax_matrix as om
+
+SHAPES = {"kernel": (8, 4)}
+SPECS = {"kernel": P("fsdp", "tp")}
+
+
+@pytest.fixture
+def mesh(cpus):
+    return make_mesh("fsdp4-tp2", "auto", cpus)
+
+
+def _tx(placement, build=cubic):
+    return om.on_matrices(build, placement=placement, probe=False)
+
+
+def _raises(*words):
+    """All words must stand in the message, in this order."""
+    return pytest.raises(ValueError, match="(?s)" + ".*".join(map(re.escape, words)))
+
+
+@pytest.mark.parametrize("axes", [None, 3, (), ("fsdp", 1), {"fsdp"}])
+def test_axes_must_be_names(axes):
+    with _raises("`mesh_axes` must be the name", repr(axes), "for example owners("):
+        om.owners(axes)
+
+
+def test_axes_must_differ():
+    with _raises("`mesh_axes` must not repeat", "('fsdp', 'tp', 'fsdp')"):
+        om.owners(("fsdp", "tp", "fsdp"))
+
+
+@pytest.mark.parametrize("wire", ["bfloat17", jnp.int8, bool, 16.0, object()])
+def test_wire_dtype_must_float(wire):
+    with _raises("`wire_dtype` must be a floating dtype", "jnp.bfloat16", repr(wire)):
+        om.owners("fsdp", wire_dtype=wire)
+
+
+@pytest.mark.parametrize("spec", ["fsdp", ("fsdp", None), 3])
+def test_param_specs_must_be_specs(spec):
+    words = "`param_specs` must hold", "PartitionSpec", "at 'mlp/kernel", "replicated"
+    with _raises(*words):
+        om.owners("fsdp", param_specs={"mlp": {"kernel": spec}})
+    with _raises(*words):
+        params = {"mlp": {"kernel": jnp.ones((8, 4))}}
+        om.state_specs(optax.adam(0.1), params, {"mlp": {"kernel": spec}})
+
+
+def test_from_params_needs_sharded_parameters():
+    params = {"mlp": {"kernel": np.ones((8, 4), np.float32)}}
+    with _raises("`params` must lie on a mesh", "'mlp/kernel'", "param_specs="):
+        om.owners.from_params(params, "fsdp")
+
+
+@pytest.mark.parametrize("placement", ["fsdp", om.owners, ("fsdp",)])
+def test_placement_must_be_one(placement):
+    with _raises("`placement` must be None or", "owners(", repr(placement)):
+        om.on_matrices(cubic, placement=placement)
+
+
+def test_there_must_be_a_mesh():
+    words = "`mesh_axes` ('fsdp',) must be axes of a mesh", "set_mesh", "NamedSharding"
+    with _raises(*words):
+        _tx(om.owners("fsdp")).init(normal(SHAPES, 0))
+    with _raises(*words):
+        _tx(om.owners("fsdp", param_specs=SPECS)).init(normal(SHAPES, 0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mesh_must_have_the_axes(kind, cpus):
+    mesh = make_mesh("fsdp4-tp2", kind, cpus)
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    placement = om.owners(("fsdp", "data"), param_specs=given(mesh, SPECS))
+    with _raises("`mesh_axes` must be axes of the mesh ('fsdp', 'tp')", "['data']"):
+        _tx(placement).init(params)
+
+
+def test_auto_axes_need_specs_at_init_and_update(mesh):
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    state = _tx(om.owners("fsdp", param_specs=given(mesh, SPECS))).init(params)
+    tx = _tx(om.owners("fsdp"))
+    words = (
+        "`param_specs` must say",
+        "'kernel'",
+        "fsdp: ",
+        "Auto",
+        "owners.from_params(",
+    )
+    with _raises(*words):
+        tx.init(params)
+    with _raises(*words):
+        jax.jit(tx.update)(params, state)
+    with _raises(*words):
+        _tx(om.owners("fsdp", param_specs={"other": P()})).init(params)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (P("data"), ("must name axes of the mesh ('fsdp', 'tp')", "['data']")),
+        (P(None, ("fsdp", "tp")), ("must divide", "4 is not divisible by the 8")),
+        (P("fsdp", None, "tp"), ("at most 2 entries", "(8, 4)", "'tp'")),
+    ],
+)
+def test_specs_must_fit(spec, words, mesh):
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    with _raises("`param_specs` of 'kernel'", *words):
+        _tx(om.owners("fsdp", param_specs={"kernel": spec})).init(params)
+    with _raises("`param_specs` of 'kernel'", *words):
+        _tx(om.owners("fsdp", param_specs=spec)).init(params)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_of_a_group_must_be_per_matrix(kind, cpus):
+    def init(stacks):  # Shared by the matrices of a stack: nobody could own it.
+        return {name: jnp.zeros((3, x.shape[-1])) for name, x in stacks.items()}
+
+    shared = optax.GradientTransformation(init, lambda u, s, _=None: (u, s))
+    mesh = make_mesh("fsdp4-tp2", kind, cpus)
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    placement = om.owners(("fsdp", "tp"), param_specs=given(mesh, SPECS))
+    with _raises("State", "4x8@", "scalar", "8 matrices", "(3, 8)", "what belongs"):
+        _tx(placement, shared).init(params)
+
+
+def test_state_of_another_mesh_is_refused(mesh, cpus):
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    state = _tx(om.owners("fsdp", param_specs=given(mesh, SPECS))).init(params)
+    other = make_mesh("fsdp8", "auto", cpus)
+    moved = on_mesh(normal(SHAPES, 0), {"kernel": P("fsdp")}, other)
+    tx = _tx(om.owners("fsdp", param_specs={"kernel": NamedSharding(other, P("fsdp"))}))
+    with _raises("`state` must belong to", "sharding", "from_portable"):
+        tx.update(moved, state)
