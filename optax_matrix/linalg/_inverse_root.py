@@ -119,11 +119,10 @@ def _by_newton(y: Array, p: int, eps: Array) -> Array:
         # While an eigenvalue is below the rounding of one, the error cannot show it.
         far = (error > 0.5) & (error < 2.0)
         better = state.active & (far | (error < state.error))
-        kept = better[..., None, None]
         return _State(
             steps=state.steps + 1,
-            m=jnp.where(kept, m, state.m),
-            x=jnp.where(kept, x, state.x),
+            m=m,
+            x=jnp.where(better[..., None, None], x, state.x),
             error=jnp.where(better, error, state.error),
             active=better & (error > tolerance),
         )

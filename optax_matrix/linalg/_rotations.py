@@ -82,8 +82,7 @@ def power_step(
         :func:`rayleigh_quotients` first, and what is held per column with them.
     """
     q = as_work(basis)
-    y, _ = unit_peak(as_work(a).astype(q.dtype))
-    return qr(_dot(y, q), previous=q).astype(basis.dtype)
+    return qr(_dot(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
 
 
 def rayleigh_quotients(

@@ -163,6 +163,13 @@ def test_batched_equals_loop_and_vmap(method):
     np.testing.assert_allclose(mapped, batched, atol=20 * EPS)
 
 
+def test_newton_stops_one_that_diverges_beside_a_slow_one():
+    a = np.stack([np.diag([1.0, -0.5]), np.diag([1.0, 1e-6])])
+    x = run(a, 2, "newton", eps=0.0)
+    assert np.isfinite(x).all()
+    np.testing.assert_allclose(x[1], np.diag([1.0, 1e3]), rtol=1e-5)
+
+
 def test_float32_for_bfloat16(method):
     a = jnp.asarray(symmetric([4.0, 2.0, 1.0]), jnp.bfloat16)
     x = jitted(2, method=method)(a)

@@ -142,6 +142,12 @@ def test_projection_is_tangent_idempotent_and_orthogonal(shape):
     np.testing.assert_allclose(np.sum(t * (x - t)), 0, atol=100 * EPS)
 
 
+def test_projection_keeps_a_tangent():
+    r, g = orthonormal(7, 7), gaussian(7, 7)
+    t = r @ (g - g.T)
+    np.testing.assert_allclose(run(linalg.project_tangent, r, t), t, atol=50 * EPS)
+
+
 def test_projection_of_a_symmetric_direction_is_zero():
     r, s = orthonormal(7, 7), gram(7)
     ours = run(linalg.project_tangent, r, r @ s)
