@@ -44,7 +44,8 @@ def inverse_root(
 
     Args:
         a: Symmetric positive semidefinite matrices ``(..., n, n)`` of any scale;
-            negative eigenvalues count as rounding, that is, as zero.
+            negative eigenvalues count as rounding, that is, as zero (``"newton"``
+            needs them to be small against the damping).
         p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
         eps: Damping relative to the largest eigenvalue.
         method: ``"eigh"`` or ``"newton"``.

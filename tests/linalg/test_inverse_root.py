@@ -127,6 +127,11 @@ def test_negative_rounding_counts_as_zero(method):
     assert_close(run(a, 4, method=method, eps=1e-2), expected, 1e-4)
 
 
+def test_eigh_takes_any_negative_eigenvalue_for_zero():
+    a = symmetric([1.0, 0.5, -5e-3])
+    assert_close(run(a, 4, "eigh", eps=1e-2), reference(a, 4, 1e-2), 1e-5)
+
+
 def test_both_methods_damp_alike():
     # Eigenvalues so close that 64 powers do not single out the largest.
     a = symmetric(np.r_[np.linspace(1, 0.97, 7), 0])
