@@ -1,0 +1,225 @@
+"""ARO: any base optimizer in a frame that aligns it with the momentum."""
+
+from functools import partial
+from typing import Any
+
+import optax
+from jax.typing import ArrayLike, DTypeLike
+
+from optax_matrix.layout import Layout, by_path, on_matrices
+from optax_matrix.linalg import cholesky_qr, scale_rows, sinkhorn
+from optax_matrix.recipes._optimizer import matrix_optimizer
+from optax_matrix.transforms import (
+    equilibrate,
+    match_rms,
+    rotate,
+    scale_by_second_moment,
+)
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_positive,
+)
+
+BASES = ("sinkhorn", "adam", "sign", "row_norm")
+ORIENTATIONS = ("residual", "out", "in", "short")
+
+
+def scale_by_aro(
+    base: Any = "sinkhorn",
+    *,
+    b1: ArrayLike = 0.95,
+    b2: ArrayLike = 0.95,
+    policy: Any = "aro",
+    orientation: str = "residual",
+    qr: Any = cholesky_qr,
+    update_interval: int = 1,
+    target: ArrayLike = 0.2,
+    dimension_numbers: Any = None,
+    placement: Any = None,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Scales the gradients of matrices as ARO does; leaves the others alone.
+
+    .. math::
+        M_t = \beta_1 M_{t-1} + G_t, \quad
+        R_t = \mathrm{qr}(M_t f(R_{t-1}^\top M_t)^\top), \quad
+        D_t = R_t f(R_t^\top M_t), \quad
+        \Delta_t = 0.2 \sqrt{mn} \, D_t / \|D_t\|_F
+
+    Args:
+        base: The base f: ``"sinkhorn"`` (five rounds), ``"adam"`` (the second moment
+            of the momentum), ``"sign"``, ``"row_norm"``, or any transformation of
+            stacks, which sees the rotated side as rows.
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the second moment of the base ``"adam"``.
+        policy: How the rotation follows, as in `rotate`: ``"aro"``, ``"polar"``,
+            ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, or a function.
+        orientation: Which side rotates: ``"residual"``, the one that touches the
+            residual stream, where the dimension numbers say so (`layout.infer`) and
+            the shorter one where they do not; ``"short"``; ``"out"``; ``"in"``.
+        qr: Kernel of orthonormal columns, as in `rotate`.
+        update_interval: The rotation is renewed every so many steps.
+        target: Root mean square of the update; 0.2 is the usual size of Adam's.
+        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
+        placement: Where whole matrices live on a mesh, as in `on_matrices`.
+        mu_dtype: Dtype of the momentum; None for the parameter's.
+
+    Returns:
+        A transformation for any tree; its state is a momentum and a rotation
+        (``p * p`` for a rotated side of ``p``, at least float32) per matrix, for
+        ``"adam"`` a second moment, too.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.scale_by_aro("row_norm", target=1.0)
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> abs(updates["kernel"]).round(3).tolist()
+        [[1.414..., 0.0], [0.0, 1.414...]]
+
+    References:
+        ARO, Eq. 4, Algorithm 3, Section 4.4. The momentum is a sum, where the paper
+        has an average: no base sees the factor. Deviations: the shift of Cholesky QR
+        is relative, and it repeats its pass (`linalg.cholesky_qr`); entries of the
+        rotated momentum that are rounding noise count as zero (`rotate`).
+    """
+    check_decay("b1", b1)
+    check_choice("orientation", orientation, ORIENTATIONS)
+    check_positive("target", target)
+    check_dtype("mu_dtype", mu_dtype)
+    if isinstance(base, str):
+        check_choice("base", base, BASES)
+        check_decay("b2", b2)
+    options = {"policy": policy, "qr": qr, "update_interval": update_interval}
+    rotate(_base("sign", b2), **options)  # Checks its arguments, now.
+
+    def build(layout, b1, b2, target):
+        return optax.chain(
+            optax.trace(b1, accumulator_dtype=mu_dtype),
+            rotate(_base(base, b2), side=sides(layout, orientation), **options),
+            match_rms(target),
+        )
+
+    return on_matrices(
+        build,
+        hyperparams={"b1": b1, "b2": b2, "target": target},
+        dimension_numbers=dimension_numbers,
+        placement=placement,
+        probe=not isinstance(base, str) or not isinstance(policy, str),
+    )
+
+
+def aro(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    base: Any = "sinkhorn",
+    b1: ArrayLike = 0.95,
+    b2: ArrayLike = 0.95,
+    policy: Any = "aro",
+    orientation: str = "residual",
+    qr: Any = cholesky_qr,
+    update_interval: int = 1,
+    target: ArrayLike = 0.2,
+    full_model: bool = False,
+    weight_decay: optax.ScalarOrSchedule = 0.1,
+    weight_decay_mask: Any = None,
+    dimension_numbers: Any = None,
+    placement: Any = None,
+    other: optax.GradientTransformation | None = None,
+    other_learning_rate: optax.ScalarOrSchedule | None = None,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""ARO for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
+
+    `scale_by_aro`, then decoupled weight decay and the learning rate: AdamW's serves,
+    as the updates have the size of AdamW's.
+
+    Args:
+        learning_rate: Learning rate, a number or a schedule.
+        base: The base: ``"sinkhorn"``, ``"adam"``, ``"sign"``, ``"row_norm"``, or any
+            transformation of stacks.
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the second moment of the base ``"adam"``.
+        policy: How the rotation follows, as in `rotate`.
+        orientation: Which side rotates: ``"residual"``, ``"short"``, ``"out"``, or
+            ``"in"``.
+        qr: Kernel of orthonormal columns, as in `rotate`.
+        update_interval: The rotation is renewed every so many steps.
+        target: Root mean square of the update.
+        full_model: Whether embeddings and head are matrices, too, and all other leaves
+            go by the sign of their momentum, which is what ``"sinkhorn"`` and
+            ``"sign"`` make of a vector, in place of AdamW.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
+        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
+        placement: Where whole matrices live on a mesh, as in `on_matrices`.
+        other: Optimizer of all other leaves; None for AdamW(0.9, 0.95).
+        other_learning_rate: Learning rate of that AdamW; None for ``learning_rate``.
+        mu_dtype: Dtype of the momenta; None for the parameter's.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.aro(3e-4)
+        >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
+        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates["kernel"].shape
+        (4, 8)
+    """
+    if full_model and dimension_numbers is None:
+        dimension_numbers = by_path(include=".")
+    matrix = scale_by_aro(
+        base,
+        b1=b1,
+        b2=b2,
+        policy=policy,
+        orientation=orientation,
+        qr=qr,
+        update_interval=update_interval,
+        target=target,
+        dimension_numbers=dimension_numbers,
+        placement=placement,
+        mu_dtype=mu_dtype,
+    )
+    return matrix_optimizer(
+        matrix,
+        learning_rate,
+        weight_decay=weight_decay,
+        weight_decay_mask=weight_decay_mask,
+        dimension_numbers=dimension_numbers,
+        other=other,
+        other_learning_rate=other_learning_rate,
+        mu_dtype=mu_dtype,
+    )
+
+
+def sides(layout: Layout, orientation: str) -> dict[str, str]:
+    """The side of each stack that rotates."""
+    known = {
+        n: g.residual if orientation == "residual" else orientation
+        for n, g in layout.groups.items()
+    }
+    return {name: side or "short" for name, side in known.items()}
+
+
+def _base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:
+    if not isinstance(base, str):
+        return base
+    return {
+        "sinkhorn": lambda: equilibrate(partial(sinkhorn, rounds=5)),
+        "adam": lambda: scale_by_second_moment(b2),
+        "sign": optax.scale_by_sign,
+        "row_norm": lambda: equilibrate(partial(scale_rows, eps=0.0)),
+    }[base]()
