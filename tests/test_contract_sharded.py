@@ -66,13 +66,11 @@ def test_sharded_equals_replicated(name, mesh):
 
 
 OWNED_SHAPES = {
-    "columns": {"kernel": (8, 4)},
-    "both": {"kernel": (8, 8), "bias": (8,)},
+    "both": {"kernel": (8, 4), "bias": (8,)},
     "layers": {"kernel": (4, 6, 4)},
     "embed": {"embedding": (8, 4)},
 }
 OWNED_SPECS = {
-    "columns": {"kernel": P(("fsdp", "tp"), None)},
     "both": {"kernel": P("fsdp", "tp"), "bias": P("tp")},
     "layers": {"kernel": P("fsdp", "tp", None)},
     "embed": {"embedding": P("fsdp", "tp")},
@@ -126,6 +124,6 @@ def test_owners_equal_replicated(name, mesh):
     assert jax.tree.all(jax.tree.map(lies_as, new, places))
     assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
 
-    # Two for each of the three groups; AdamW's leaves need none.
+    # Two for each of the two groups; AdamW's leaves need none.
     found = collectives(step.lower(path[-1], noise, new).compile())
-    assert found == {"all-to-all": 6}
+    assert found == {"all-to-all": 4}

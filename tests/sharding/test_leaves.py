@@ -25,6 +25,7 @@ NUMBERS = om.layout.by_path(
         "per_head": Numbers(0, 1, output_sections=4),
         "down": Numbers(0, 1, output_sections=2, reduction_sections=(6, 2)),
         "between": Numbers(0, 2),
+        "last": Numbers(0, 1),
     }
 )
 LEAVES = {
@@ -37,6 +38,9 @@ LEAVES = {
     "attn/out/kernel": ((4, 4, 6), P("tp", "fsdp", None)),
     "swapped": ((8, 6), P(("tp", "fsdp"), None)),
     "between": ((4, 3, 6), P("fsdp", None, "tp")),
+    "last": ((8, 6, 3), P("fsdp", "tp")),
+    "grid/kernel": ((4, 2, 8, 10), P("fsdp", "tp")),
+    "pairs/kernel": ((2, 3, 8, 12), P("tp", None, "fsdp")),
     "layers/kernel": ((3, 8, 4), P(None, "tp", "fsdp")),
     "stack/kernel": ((4, 6, 4), P("fsdp", None, "tp")),
     "alone": ((8, 10), P("fsdp", "tp")),
@@ -80,7 +84,15 @@ def _owned(mesh, axes):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("axes", [("fsdp", "tp"), ("tp", "fsdp"), "fsdp", ("tp",)])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        ("fsdp", "tp"),
+        ("tp", "fsdp"),
+        "fsdp",
+        pytest.param(("tp",), marks=pytest.mark.slow),
+    ],
+)
 def test_every_form_of_leaf(mesh, axes, reference):
     params, path, state, step = _owned(mesh, axes)
     want, portable = reference
@@ -92,10 +104,10 @@ def test_every_form_of_leaf(mesh, axes, reference):
         np.testing.assert_allclose(found[key], x, rtol=1e-5, atol=1e-5, err_msg=key)
     assert not np.any(path[-1]["zero"])
     if len(axes) == 2 and axes != "fsdp":
-        # 14 groups of leaves are cut along owners and travel twice; of whole/*, half,
+        # 16 groups of leaves are cut along owners and travel twice; of whole/*, half,
         # qkv and key each device makes a share along the axes that do not cut them.
         assert collectives(step.lower(params, params, state).compile()) == {
-            "all-to-all": 2 * 14,
+            "all-to-all": 2 * 16,
             "all-gather": 4,
         }
 
