@@ -4,7 +4,7 @@
 
 from the root of the repository; `--cpu-devices 8` tries it on a laptop. Every process
 runs this same program and reads only its own rows of the batch; weights and optimizer
-state are born sharded. The losses depend on neither the mesh nor the processes.
+state are born sharded. Mesh and processes change the losses by rounding alone.
 
 TPU pods: run the same command on all hosts, as in `gcloud compute tpus tpu-vm ssh NAME
 --zone ZONE --worker all --command "cd optax_matrix && python -m examples.train_sharded
@@ -51,6 +51,7 @@ from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
 RECIPES = [name for name in OPTIMIZERS if hasattr(om, name)]
 
 # The mesh axis that cuts an axis of the weights, by the name the model gives it.
+# Other mesh axes, as `data`, cut the batch alone.
 RULES = {"embed": "fsdp", "heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp"}
 
 
@@ -83,13 +84,20 @@ def sharding(weight: nnx.Variable, shape: tuple, mesh: Mesh, whole=()) -> NamedS
 def gathered_where_used(weights: nnx.State, mesh: Mesh) -> nnx.State:
     """FSDP: the model sees whole weights, each gathered when a layer reads it.
 
-    Said so, since the partitioner may else gather the activations. Its gradient comes
-    back scattered, and a rematerialised layer gathers again.
+    Its gradient is scattered at once, and a rematerialised layer gathers again. Left
+    to itself, the partitioner may gather the activations instead; it would also do so
+    to scatter the gradient of a table, which therefore comes whole.
     """
+    constrain = jax.lax.with_sharding_constraint
 
     def gather(weight, value):
         whole = sharding(weight, value.shape, mesh, whole=("fsdp",))
-        return jax.lax.with_sharding_constraint(value, whole)
+        table = weight.get_metadata("out_sharding")[0] == "vocab"
+        cut = whole if table else sharding(weight, value.shape, mesh)
+        gathered = jax.custom_vjp(lambda value: constrain(value, whole))
+        forward = lambda value: (gathered(value), None)
+        gathered.defvjp(forward, lambda _, gradient: (constrain(gradient, cut),))
+        return gathered(value)
 
     def hook(_, weight):
         weight = weight.replace(weight.get_raw_value())
@@ -148,7 +156,7 @@ def load(windows: grain.MapDataset, number: int, batch: int, mesh: Mesh) -> jax.
     rows = range(number * batch, (number + 1) * batch)
     read = lambda index: np.stack([windows[i] for i in rows[index[0]]])
     place = NamedSharding(mesh, P(tuple(a for a in mesh.axis_names if a != "tp")))
-    return jax.make_array_from_callback((batch, len(windows[0])), place, read)
+    return jax.make_array_from_callback((batch, np.size(windows[0])), place, read)
 
 
 def train(args: argparse.Namespace) -> tuple[list[float], float]:
@@ -187,7 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--steps", type=int, default=100)
     add("--batch", type=int, default=16, help="windows, over all processes")
     add("--losses", type=pathlib.Path, metavar="FILE", help="JSON of all losses")
-    add("--checkpoints", type=pathlib.Path, metavar="DIR", help="continued if there")
+    add("--checkpoints", type=pathlib.Path, metavar="DIR", help="seen by all processes")
     add("--cpu-devices", type=int, metavar="N", help="that many, on CPU")
     add("--distributed", action="store_true", help="many processes; see the top")
     add("--coordinator", metavar="HOST:PORT", help="of process 0")

@@ -57,7 +57,10 @@ def run_together(commands, logs, seconds):
     children = []
     with contextlib.ExitStack() as stack:
         for command, log in zip(commands, logs, strict=True):
-            streams = {"stdout": stack.enter_context(log.open("w")), "stderr": -2}
+            streams = {
+                "stdout": stack.enter_context(log.open("w")),
+                "stderr": subprocess.STDOUT,
+            }
             child = subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
             stack.callback(child.wait)
             stack.callback(child.kill)
