@@ -24,6 +24,7 @@ import functools
 import json
 import math
 import pathlib
+from typing import Any
 
 import grain
 import jax
@@ -148,7 +149,7 @@ def open_books(context: int) -> tuple[grain.MapDataset, ...]:
     return tuple(map(shuffled, parts))
 
 
-def load(windows: grain.MapDataset, number: int, batch: int, mesh: Mesh) -> jax.Array:
+def load(windows: Any, number: int, batch: int, mesh: Mesh) -> jax.Array:
     """Batch number so and so, cut over all mesh axes but `tp`.
 
     JAX asks each process for the rows of its own devices; no others are read.
@@ -156,7 +157,7 @@ def load(windows: grain.MapDataset, number: int, batch: int, mesh: Mesh) -> jax.
     rows = range(number * batch, (number + 1) * batch)
     read = lambda index: np.stack([windows[i] for i in rows[index[0]]])
     place = NamedSharding(mesh, P(tuple(a for a in mesh.axis_names if a != "tp")))
-    return jax.make_array_from_callback((batch, np.size(windows[0])), place, read)
+    return jax.make_array_from_callback((batch, len(windows[0])), place, read)
 
 
 def train(args: argparse.Namespace) -> tuple[list[float], float]:
