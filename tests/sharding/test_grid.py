@@ -182,6 +182,7 @@ def test_portable_state_carries_a_run_from_mesh_to_mesh(chain, cpus):
     om.check_restored(state)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", KINDS)
 def test_coupling_of_matrices_is_refused(kind, cpus):
     mesh = make_mesh("fsdp4-tp2", kind, cpus)
