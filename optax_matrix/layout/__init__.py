@@ -22,6 +22,7 @@ from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
+from optax_matrix.layout._residual_sets import residual_sets
 from optax_matrix.layout._rules import PathRule, by_path
 from optax_matrix.layout._view import MatrixView, make_view
 
@@ -48,5 +49,6 @@ __all__ = [
     "on_matrices",
     "per_matrix",
     "refuse_coupling",
+    "residual_sets",
     "to_portable",
 ]
