@@ -41,11 +41,13 @@ def visible_mesh(leaves: Mapping[str, Any]) -> Any:
     for leaf in leaves.values():
         if sharding := named_sharding(leaf):
             return sharding.mesh
-    for leaf in leaves.values():
-        sharding = getattr(jax.typeof(leaf), "sharding", None)
-        if sharding is not None and sharding.mesh.axis_names:
-            return sharding.mesh
-    return None
+    return next(filter(None, map(own_mesh, leaves.values())), None)
+
+
+def own_mesh(leaf: Any) -> Any:
+    """The mesh in the leaf's type; None if there is none."""
+    sharding = getattr(jax.typeof(leaf), "sharding", None)
+    return sharding.mesh if sharding is not None and sharding.mesh.axis_names else None
 
 
 @dataclasses.dataclass

@@ -18,6 +18,7 @@ from optax_matrix.layout._specs import (
     explicit_spec,
     named_sharding,
     note,
+    own_mesh,
     visible_mesh,
 )
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
@@ -226,8 +227,14 @@ def _on_every_device(
 
 def _as_parameters(leaves: Mapping[str, Any], specs: Any, mesh: Any) -> Any:
     """Gradients whose types show another sharding, brought to their parameters'."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+
+    def shown(axes):
+        names = axes if isinstance(axes, tuple) else (axes,)
+        return tuple(x for x in names if kinds.get(x) == AxisType.Explicit) or None
 
     def bring(leaf, spec):
+        spec = PartitionSpec(*map(shown, spec))
         seen = explicit_spec(leaf)
         same = not seen or PartitionSpec(*seen) == spec
         return leaf if same else jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
@@ -236,11 +243,12 @@ def _as_parameters(leaves: Mapping[str, Any], specs: Any, mesh: Any) -> Any:
 
 
 def _anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """One traced leaf, if there is any.
+    """One traced leaf on a mesh, if there is any.
 
     `jax.jit` of `init` drops arguments that nothing uses, and with them the devices.
     """
-    traced = [p for p, x in leaves.items() if isinstance(x, jax.core.Tracer)]
+    is_traced = lambda x: isinstance(x, jax.core.Tracer) and own_mesh(x) is not None
+    traced = [p for p, x in leaves.items() if is_traced(x)]
     return {p: leaves[p] for p in traced[:1]}
 
 

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.layout._paths import named_leaves
-from optax_matrix.layout._specs import explicit_spec
+from optax_matrix.layout._specs import explicit_spec, own_mesh
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
 Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.
@@ -80,7 +80,7 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     Args:
         path: Its path.
         leaf: The parameter, or its shape.
-        mesh: The mesh; where all of its axes are Explicit, types decide.
+        mesh: The mesh; where all of its axes are Explicit, the leaf's type decides.
         given: What was given for `param_specs`.
 
     Returns:
@@ -89,7 +89,14 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     Raises:
         ValueError: If the spec is missing or does not fit the leaf or the mesh.
     """
-    if all(kind == AxisType.Explicit for kind in mesh.axis_types):
+    own = own_mesh(leaf)
+    if own is not None and dict(own.shape) != dict(mesh.shape):
+        raise ValueError(
+            f"Parameters must lie on one mesh, but {path!r} lies on {dict(own.shape)} "
+            f"and others on {dict(mesh.shape)}; give each mesh an optimizer of its own "
+            "(optax.partition)."
+        )
+    if own is not None and all(k == AxisType.Explicit for k in mesh.axis_types):
         spec = explicit_spec(leaf)
     else:
         spec = _look_up(path, mesh, given)

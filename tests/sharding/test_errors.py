@@ -144,3 +144,15 @@ def test_state_of_another_mesh_is_refused(mesh, cpus):
     tx = _tx(om.owners("fsdp", param_specs={"kernel": NamedSharding(other, P("fsdp"))}))
     with _raises("`state` must belong to", "sharding", "from_portable"):
         tx.update(moved, state)
+
+
+def test_parameters_on_two_meshes(cpus):
+    def on(devices):
+        mesh = jax.make_mesh((len(devices),), ("fsdp",), devices=devices)
+        return jax.device_put(
+            np.ones((8, 8), np.float32), NamedSharding(mesh, P("fsdp"))
+        )
+
+    tx = om.on_matrices(optax.trace(0.9), placement=om.owners("fsdp"))
+    with pytest.raises(ValueError, match="must lie on one mesh.*optax.partition"):
+        tx.init({"a": on(cpus), "b": on(cpus[:4])})
