@@ -23,6 +23,26 @@ RECIPES = {
     "racs": om.racs,
     "racs-corrected": functools.partial(om.racs, bias_correction=True),
     "mars_adamw": om.mars_adamw,
+    "aro-sinkhorn": om.aro,
+    "aro-adam": functools.partial(om.aro, base="adam"),
+    "aro-sign": functools.partial(om.aro, base="sign"),
+    "aro-row_norm": functools.partial(om.aro, base="row_norm"),
+    "eigen_sinkhorn": om.eigen_sinkhorn,
+    "eigen_sign": om.eigen_sign,
+    "eigen_rownorm": om.eigen_rownorm,
+    "eigen_adam": om.eigen_adam,
+    "soap": om.soap,
+    "splus": om.splus,
+    "shampoo": om.shampoo,
+    "shampoo-averages": functools.partial(om.shampoo, b2=0.95, b1=0.9),
+    "mousse": om.mousse,
+    "dion": om.dion,
+    "dion-low_rank": functools.partial(om.dion, rank=0.5),
+}
+# Those whose trajectories tests/recipes/test_rotated.py follows.
+ROTATED = {
+    *("aro", "eigen_sinkhorn", "eigen_sign", "eigen_rownorm", "eigen_adam"),
+    *("soap", "splus", "shampoo", "mousse", "dion"),
 }
 
 _KERNELS = {
@@ -53,6 +73,24 @@ BLOCKS = {
     "preserve_norm": lambda: om.preserve_norm(optax.scale_by_sign()),
     "correct_variance": om.correct_variance,
     "in_float32": lambda: om.in_float32(optax.ema(0.9)),
+    "rotate-aro": lambda: om.rotate(om.equilibrate(om.linalg.sinkhorn)),
+    "rotate-eigen": lambda: om.rotate(
+        optax.scale_by_sign(), policy="eigen", side="both", update_interval=2
+    ),
+    "rotate-gradient": lambda: om.rotate(
+        om.scale_by_second_moment(bias_correction=True),
+        policy="eigen",
+        statistics="gradient",
+        momentum=optax.ema(0.9),
+    ),
+    "rotate-polar": lambda: om.rotate(optax.scale_by_sign(), policy="polar"),
+    "rotate-rgd": lambda: om.rotate(optax.scale_by_sign(), policy="rgd"),
+    "scale_by_second_moment": om.scale_by_second_moment,
+    "precondition": om.precondition,
+    "precondition-inner": lambda: om.precondition(
+        om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"
+    ),
+    "orthogonalize_low_rank": lambda: om.orthogonalize_low_rank(2),
     **{
         f"orthogonalize-{name}": functools.partial(om.orthogonalize, kernel)
         for name, kernel in _KERNELS.items()

@@ -6,9 +6,10 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import Layout, by_path, on_matrices
+from optax_matrix.layout import by_path, on_matrices
 from optax_matrix.linalg import cholesky_qr, scale_rows, sinkhorn
 from optax_matrix.recipes._optimizer import matrix_optimizer
+from optax_matrix.recipes._orientation import ORIENTATIONS, sides
 from optax_matrix.transforms import (
     equilibrate,
     match_rms,
@@ -23,7 +24,6 @@ from optax_matrix.transforms._checks import (
 )
 
 BASES = ("sinkhorn", "adam", "sign", "row_norm")
-ORIENTATIONS = ("residual", "out", "in", "short")
 
 
 def scale_by_aro(
@@ -193,6 +193,15 @@ def aro(
         placement=placement,
         mu_dtype=mu_dtype,
     )
+    if full_model and other is None:
+        rate = learning_rate if other_learning_rate is None else other_learning_rate
+        other = optax.chain(
+            optax.trace(b1, accumulator_dtype=mu_dtype),
+            optax.scale_by_sign(),
+            optax.scale(target),
+            optax.add_decayed_weights(weight_decay, weight_decay_mask),
+            optax.scale_by_learning_rate(rate),
+        )
     return matrix_optimizer(
         matrix,
         learning_rate,
@@ -203,15 +212,6 @@ def aro(
         other_learning_rate=other_learning_rate,
         mu_dtype=mu_dtype,
     )
-
-
-def sides(layout: Layout, orientation: str) -> dict[str, str]:
-    """The side of each stack that rotates."""
-    known = {
-        n: g.residual if orientation == "residual" else orientation
-        for n, g in layout.groups.items()
-    }
-    return {name: side or "short" for name, side in known.items()}
 
 
 def _base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:

@@ -11,8 +11,13 @@ from optax_matrix.transforms._equilibrate import (
 )
 from optax_matrix.transforms._inject import inject_hyperparams
 from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
+from optax_matrix.transforms._low_rank import (
+    OrthogonalizeLowRankState,
+    orthogonalize_low_rank,
+)
 from optax_matrix.transforms._numerics import row_rms
 from optax_matrix.transforms._policies import Side
+from optax_matrix.transforms._precondition import PreconditionState, precondition
 from optax_matrix.transforms._rotate import RotateState, rotate
 from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
 from optax_matrix.transforms._second_moment import (
@@ -31,6 +36,8 @@ __all__ = [
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
     "LimitNormGrowthState",
+    "OrthogonalizeLowRankState",
+    "PreconditionState",
     "RotateState",
     "ScaleBySecondMomentState",
     "Side",
@@ -43,6 +50,8 @@ __all__ = [
     "limit_norm_growth",
     "match_rms",
     "orthogonalize",
+    "orthogonalize_low_rank",
+    "precondition",
     "preserve_norm",
     "rotate",
     "row_rms",

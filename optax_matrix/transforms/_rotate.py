@@ -22,21 +22,9 @@ from optax_matrix.transforms._checks import (
 from optax_matrix.transforms._gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms._numerics import widened
 from optax_matrix.transforms._policies import FROM_GRAM, POLICIES, Policy, Side
+from optax_matrix.transforms._sides import Pair, check_side, no_pair, views_of
 
-SIDES = ("out", "in", "short", "both")
 STATISTICS = ("momentum", "gradient")
-
-
-class Pair(NamedTuple):
-    """Something for the rows and for the columns of a stack; None for a side without.
-
-    Attributes:
-        rows: That of the rows.
-        cols: That of the columns.
-    """
-
-    rows: Any
-    cols: Any
 
 
 class RotateState(NamedTuple):
@@ -144,8 +132,7 @@ def rotate(
     check_decay("decay", decay)
     if momentum is not None:
         check_transformation("momentum", momentum)
-    if isinstance(side, str):
-        check_choice("side", side, SIDES)
+    check_side(side)
     rotating = _Rotate(
         base=optax.with_extra_args_support(base),
         policy=_policy(policy, statistics),
@@ -161,25 +148,6 @@ def rotate(
 
 
 @dataclasses.dataclass(frozen=True)
-class _View:
-    """How the base sees a stack: transposed or not, and which sides rotate; static."""
-
-    transposed: bool
-    rows: bool
-    cols: bool
-
-    def turn(self, x: jax.Array) -> jax.Array:
-        return x.mT if self.transposed else x
-
-    def pair(self, f: Callable, x: jax.Array, old: Pair | None = None) -> Pair:
-        """``f`` of the rows and of the columns (as rows) that rotate."""
-        rows, cols = ((), ()) if old is None else ((old.rows,), (old.cols,))
-        return Pair(
-            f(x, *rows) if self.rows else None, f(x.mT, *cols) if self.cols else None
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class _Rotate:
     base: optax.GradientTransformationExtraArgs
     policy: Policy
@@ -192,7 +160,7 @@ class _Rotate:
     lag: bool
 
     def init(self, params: Any) -> RotateState:
-        views = _views(self.side, params)
+        views = views_of(self.side, params)
         start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
         seen = jax.tree.map(start, views, params)
         pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, seen)
@@ -208,7 +176,7 @@ class _Rotate:
         self, updates: Any, state: RotateState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, RotateState]:
         del params
-        views = _views(self.side, updates)
+        views = views_of(self.side, updates)
         turned = partial(jax.tree.map, lambda v, x: v.turn(widened(x)), views)
         mean, momentum = updates, None
         if self.momentum is not None:
@@ -240,7 +208,7 @@ class _Rotate:
 
     def _next_rotation(self, answer: Callable, mean: Any, gram: Any, state: Any) -> Any:
         """The rotation after this momentum or gradient, or the old if none is due."""
-        grams = jax.tree.map(_no_pair, mean) if gram is None else gram
+        grams = jax.tree.map(no_pair, mean) if gram is None else gram
         step = partial(_renewed, self.policy.step, self.qr)
 
         def renewed(rotation):
@@ -253,24 +221,6 @@ class _Rotate:
             return renewed(state.rotation)
         due = _is_due(state.count, self.interval, self.accumulates)
         return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
-
-
-def _views(side: Any, tree: Any) -> Any:
-    if isinstance(side, str):
-        return jax.tree.map(lambda x: _view(side, x.shape), tree)
-    if not isinstance(tree, dict) or set(tree) - set(side):
-        raise ValueError(
-            "`side` must be one of out, in, short, both, or a dict with one of them "
-            f"for each leaf, got {side!r} for {jax.tree.structure(tree)}."
-        )
-    return {name: _view(side[name], x.shape) for name, x in tree.items()}
-
-
-def _view(side: str, shape: tuple[int, ...]) -> _View:
-    check_choice("side", side, SIDES)
-    if side == "short":
-        side = "out" if shape[-2] <= shape[-1] else "in"
-    return _View(side == "in", True, side == "both")
 
 
 def _policy(policy: Any, statistics: str) -> Policy:
@@ -310,11 +260,6 @@ def _shape(gram: Gram | None) -> jax.Array | None:
 def _identity(x: jax.Array) -> jax.Array:
     eye = jnp.eye(x.shape[-2], dtype=x.dtype)
     return jnp.broadcast_to(eye, (*x.shape[:-1], x.shape[-2]))
-
-
-def _no_pair(x: jax.Array) -> Pair:
-    del x
-    return Pair(None, None)
 
 
 def _into(x: jax.Array, rotation: Pair) -> jax.Array:

@@ -19,6 +19,7 @@ SHAPE_RULES: dict[str, Callable[[int, int], float]] = {
     "out/in": lambda rows, cols: max(1.0, rows / cols) ** 0.5,
     "unclipped": lambda rows, cols: (rows / cols) ** 0.5,
     "max": lambda rows, cols: 0.2 * max(rows, cols) ** 0.5,
+    "sum": lambda rows, cols: 1 / (rows + cols),
     "none": lambda rows, cols: 1.0,  # noqa: ARG005
 }
 
@@ -34,6 +35,7 @@ def scale_by_shape(
     * ``"unclipped"``: :math:`\sqrt{m/n}` (Muon+)
     * ``"max"``: :math:`0.2 \sqrt{\max(m, n)}` (Moonlight): a semi-orthogonal matrix
       gets a root mean square of 0.2, the usual size of Adam's update
+    * ``"sum"``: :math:`1 / (m + n)` (SPlus, up to its factor)
     * ``"none"``: 1
 
     Args:
