@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
 
-.PHONY: help demo test test-fast test-slow test-floor lint format bench clean
+.PHONY: help demo test test-fast test-slow test-floor lint format bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under every optimizer and print the comparison"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-slow  everything that the other two leave out"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
+	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
 $(STAMP): pyproject.toml
@@ -32,8 +33,18 @@ test: $(STAMP)
 test-fast: $(STAMP)
 	$(PYTEST) -m "not slow and not broad"
 
+# The TPU compiler (0.7 GB) has an environment of its own: without a TPU it is noisy.
+AOT := .venv-aot/bin/python
+AOT_INSTALL = (test -x $(AOT) || $(PYTHON) -m venv .venv-aot) && $(AOT) -m pip install -q -e '.[aot,test]'
+
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
+	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow tests/examples/test_aot.py; \
+	else echo "tests/examples/test_aot.py skipped: the TPU compiler could not be installed"; fi
+
+bench-aot:
+	$(AOT_INSTALL)
+	$(AOT) -m examples.benchmarks.aot
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
@@ -58,4 +69,4 @@ bench: $(STAMP)
 	$(BIN)/python -m examples.benchmarks.step
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-aot .venv-floor runs .pytest_cache .ruff_cache

@@ -10,6 +10,7 @@ from optax_matrix.transforms._equilibrate import (
     equilibrate_with_ema,
 )
 from optax_matrix.transforms._inject import inject_hyperparams
+from optax_matrix.transforms._joint import equilibrate_rows_jointly, sinkhorn_jointly
 from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
 from optax_matrix.transforms._low_rank import (
     OrthogonalizeLowRankState,
@@ -19,6 +20,11 @@ from optax_matrix.transforms._numerics import row_rms
 from optax_matrix.transforms._policies import Side
 from optax_matrix.transforms._precondition import PreconditionState, precondition
 from optax_matrix.transforms._rotate import RotateState, rotate
+from optax_matrix.transforms._rotate_shared import (
+    RotateSharedState,
+    Sets,
+    rotate_shared,
+)
 from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
 from optax_matrix.transforms._second_moment import (
     ScaleBySecondMomentState,
@@ -38,11 +44,14 @@ __all__ = [
     "LimitNormGrowthState",
     "OrthogonalizeLowRankState",
     "PreconditionState",
+    "RotateSharedState",
     "RotateState",
     "ScaleBySecondMomentState",
+    "Sets",
     "Side",
     "correct_variance",
     "equilibrate",
+    "equilibrate_rows_jointly",
     "equilibrate_with_ema",
     "in_float32",
     "inject_hyperparams",
@@ -54,7 +63,9 @@ __all__ = [
     "precondition",
     "preserve_norm",
     "rotate",
+    "rotate_shared",
     "row_rms",
     "scale_by_second_moment",
     "scale_by_shape",
+    "sinkhorn_jointly",
 ]
