@@ -3,7 +3,7 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# LAPACK's threads spin: on cores that others use, a decomposition takes 100 times longer.
+# LAPACK's threads spin: beside other load a decomposition takes 100 times longer.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax

@@ -22,12 +22,13 @@ from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
-from optax_matrix.layout._residual_sets import residual_sets
+from optax_matrix.layout._residual_sets import SHARINGS, residual_sets
 from optax_matrix.layout._rules import PathRule, by_path
 from optax_matrix.layout._view import MatrixView, make_view
 
 __all__ = [
     "FILLER",
+    "SHARINGS",
     "STACK_ELEMENTS",
     "Description",
     "Group",

@@ -85,6 +85,11 @@ class Layout:
     others: Mapping[str, str]
     reasons: Mapping[str, str]
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Per stack the mesh axes that it is spread over within a `shard_map`."""
+        return dict.fromkeys(self.groups, ())
+
     def zeros(self) -> dict[str, Array]:
         """Stacks of zeros."""
         return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}

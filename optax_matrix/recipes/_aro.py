@@ -6,15 +6,19 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import by_path, on_matrices
+from optax_matrix.layout import SHARINGS, by_path, on_matrices, residual_sets
 from optax_matrix.linalg import cholesky_qr, scale_rows, sinkhorn
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._orientation import ORIENTATIONS, sides
 from optax_matrix.transforms import (
+    Sets,
     equilibrate,
+    equilibrate_rows_jointly,
     match_rms,
     rotate,
+    rotate_shared,
     scale_by_second_moment,
+    sinkhorn_jointly,
 )
 from optax_matrix.transforms._checks import (
     check_choice,
@@ -24,6 +28,7 @@ from optax_matrix.transforms._checks import (
 )
 
 BASES = ("sinkhorn", "adam", "sign", "row_norm")
+JOINT = ("sinkhorn", "row_norm")
 
 
 def scale_by_aro(
@@ -35,6 +40,8 @@ def scale_by_aro(
     orientation: str = "residual",
     qr: Any = cholesky_qr,
     update_interval: int = 1,
+    sharing: str | None = None,
+    joint: bool = True,
     target: ArrayLike = 0.2,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -61,6 +68,12 @@ def scale_by_aro(
             the shorter one where they do not; ``"short"``; ``"out"``; ``"in"``.
         qr: Kernel of orthonormal columns, as in `rotate`.
         update_interval: The rotation is renewed every so many steps.
+        sharing: None for a rotation of its own for each matrix; ``"global"`` for one
+            for all that touch the residual stream; ``"chain"`` for one at each place
+            of the stream between layers. Needs dimension numbers that know the
+            residual sides, such as ``layout.infer(model)``.
+        joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
+            over all matrices that share (the paper), or of each.
         target: Root mean square of the update; 0.2 is the usual size of Adam's.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
@@ -84,8 +97,9 @@ def scale_by_aro(
         [[1.414..., 0.0], [0.0, 1.414...]]
 
     References:
-        ARO, Eq. 4, Algorithm 3, Section 4.4. The momentum is a sum, where the paper
-        has an average: no base sees the factor. Deviations: the shift of Cholesky QR
+        ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3. The
+        momentum is a sum, where the paper has an average: no base sees the factor.
+        Deviations: the shift of Cholesky QR
         is relative, and it repeats its pass (`linalg.cholesky_qr`); entries of the
         rotated momentum that are rounding noise count as zero (`rotate`).
     """
@@ -98,20 +112,31 @@ def scale_by_aro(
         check_decay("b2", b2)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
     rotate(_base("sign", b2), **options)  # Checks its arguments, now.
+    if sharing is not None:
+        check_choice("sharing", sharing, SHARINGS)
 
-    def build(layout, b1, b2, target):
-        return optax.chain(
-            optax.trace(b1, accumulator_dtype=mu_dtype),
-            rotate(_base(base, b2), side=sides(layout, orientation), **options),
-            match_rms(target),
+    def rotation(layout, b2):
+        if sharing is None:
+            return rotate(_base(base, b2), side=sides(layout, orientation), **options)
+        member, count = residual_sets(layout, sharing)
+        return rotate_shared(
+            _joint_base(base) if joint and base in JOINT else _base(base, b2),
+            Sets(member, count, layout.axes),
+            sides={name: group.residual for name, group in layout.groups.items()},
+            **options,
         )
 
+    def build(layout, b1, b2, target):
+        momentum = optax.trace(b1, accumulator_dtype=mu_dtype)
+        return optax.chain(momentum, rotation(layout, b2), match_rms(target))
+
+    own = isinstance(base, str) and isinstance(policy, str)
     return on_matrices(
         build,
         hyperparams={"b1": b1, "b2": b2, "target": target},
         dimension_numbers=dimension_numbers,
         placement=placement,
-        probe=not isinstance(base, str) or not isinstance(policy, str),
+        probe=sharing is None and not own,
     )
 
 
@@ -125,6 +150,8 @@ def aro(
     orientation: str = "residual",
     qr: Any = cholesky_qr,
     update_interval: int = 1,
+    sharing: str | None = None,
+    joint: bool = True,
     target: ArrayLike = 0.2,
     full_model: bool = False,
     weight_decay: optax.ScalarOrSchedule = 0.1,
@@ -151,6 +178,8 @@ def aro(
             ``"in"``.
         qr: Kernel of orthonormal columns, as in `rotate`.
         update_interval: The rotation is renewed every so many steps.
+        sharing: None, ``"global"`` or ``"chain"``, as in `scale_by_aro`.
+        joint: With sharing, whether row norms are over all matrices that share.
         target: Root mean square of the update.
         full_model: Whether embeddings and head are matrices, too, and all other leaves
             go by the sign of their momentum, which is what ``"sinkhorn"`` and
@@ -188,6 +217,8 @@ def aro(
         orientation=orientation,
         qr=qr,
         update_interval=update_interval,
+        sharing=sharing,
+        joint=joint,
         target=target,
         dimension_numbers=dimension_numbers,
         placement=placement,
@@ -223,3 +254,7 @@ def _base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:
         "sign": optax.scale_by_sign,
         "row_norm": lambda: equilibrate(partial(scale_rows, eps=0.0)),
     }[base]()
+
+
+def _joint_base(base: str) -> optax.GradientTransformation:
+    return sinkhorn_jointly() if base == "sinkhorn" else equilibrate_rows_jointly()

@@ -55,12 +55,19 @@ class OwnerLayout(Layout):
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that cut matrices and are no owners.
+        local: Whether this is the picture of one device.
     """
 
     bundles: tuple[Bundle, ...]
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
+    local: bool = False
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Per stack the mesh axes that it is spread over within a `shard_map`."""
+        return {n: g.spec[0] if self.local else () for n, g in self.groups.items()}
 
     def full_spec(self, path: str) -> PartitionSpec:
         """The partition spec of a leaf, in full rank."""
@@ -78,7 +85,7 @@ class OwnerLayout(Layout):
             name: dataclasses.replace(group, count=len(ids[name]), ids=ids[name])
             for name, group in self.groups.items()
         }
-        return dataclasses.replace(self, groups=groups)
+        return dataclasses.replace(self, groups=groups, local=True)
 
     def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
         """Brings the parts of leaves, given by path, to this device's whole stacks."""

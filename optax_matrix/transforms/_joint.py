@@ -26,9 +26,10 @@ def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
         left, the same for the whole set, `match_rms` takes out.
     """
 
-    def update_fn(updates, state, params=None, *, sum_rows, peak, **extra_args):
-        del params, extra_args
-        updates = _scaled(updates, peak)
+    def update_fn(updates, state, params=None, **extra_args):
+        del params
+        sum_rows = extra_args["sum_rows"]
+        updates = _scaled(updates, extra_args["peak"])
         norms = sum_rows({n: jnp.sum(x * x, axis=-1) for n, x in updates.items()})
         scales = {n: jnp.sqrt(inverse(v))[..., None] for n, v in norms.items()}
         return {n: x * scales[n] for n, x in updates.items()}, state
@@ -62,9 +63,10 @@ def sinkhorn_jointly(
     check_positive_int("rounds", rounds)
     check_choice("scheme", scheme, SCHEMES)
 
-    def update_fn(updates, state, params=None, *, sum_rows, peak, **extra_args):
-        del params, extra_args
-        updates = _scaled(updates, peak)
+    def update_fn(updates, state, params=None, **extra_args):
+        del params
+        sum_rows = extra_args["sum_rows"]
+        updates = _scaled(updates, extra_args["peak"])
         squares = {n: x * x for n, x in updates.items()}
         u = {n: jnp.ones_like(p[..., 0]) for n, p in squares.items()}
         v = {n: jnp.ones_like(p[..., 0, :]) for n, p in squares.items()}

@@ -1,8 +1,8 @@
 """One rotation for many matrices: those on one place of the residual stream."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -64,11 +64,9 @@ class Sets:
     def _all_reduce(self, local: Mapping[str, jax.Array], reduce, join) -> jax.Array:
         """One collective over the axes that all stacks have, after those of a few."""
         common = [a for a in next(iter(self.axes.values()), ()) if self._everywhere(a)]
-        whole = None
-        for name, x in local.items():
-            own = tuple(a for a in self.axes[name] if a not in common)
-            x = reduce(x, own) if own else x
-            whole = x if whole is None else join(whole, x)
+        own = {n: tuple(a for a in self.axes[n] if a not in common) for n in local}
+        parts = [reduce(x, own[n]) if own[n] else x for n, x in local.items()]
+        whole = functools.reduce(join, parts)
         return reduce(whole, tuple(common)) if common else whole
 
     def _everywhere(self, axis: str) -> bool:
@@ -173,9 +171,7 @@ class _Shared:
             base_state=self.base.init(seen),
         )
 
-    def update(
-        self, updates: Any, state: RotateSharedState, params: Any = None, **extra: Any
-    ) -> tuple[Any, RotateSharedState]:
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any):
         del params
         sets, mean = self.sets, self._turned(updates)
         peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in mean.items()})
@@ -183,8 +179,9 @@ class _Shared:
         unit = {n: safe_divide(x, peaks[n][:, None, None]) for n, x in mean.items()}
         extra["sum_rows"] = lambda parts: sets.of_each(sets.total(parts))
         extra["peak"] = peaks
-        answer = partial(self._answer, mean, state.base_state, extra)
+        answer = functools.partial(self._answer, mean, state.base_state, extra)
         rotation = self._next_rotation(answer, unit, peak > 0, state)
+        out: Any
         out, base_state = answer(rotation)
         frames, views = self._frames(rotation), views_of(self.sides, updates)
         out = {

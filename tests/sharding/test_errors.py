@@ -154,5 +154,5 @@ def test_parameters_on_two_meshes(cpus):
         )
 
     tx = om.on_matrices(optax.trace(0.9), placement=om.owners("fsdp"))
-    with pytest.raises(ValueError, match="must lie on one mesh.*optax.partition"):
+    with pytest.raises(ValueError, match=r"must lie on one mesh.*optax\.partition"):
         tx.init({"a": on(cpus), "b": on(cpus[:4])})

@@ -1,0 +1,127 @@
+"""ARO with one rotation for all that stands on one place of the residual stream."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import optax_matrix as om
+from examples.pretrain.config import SIZES
+from examples.pretrain.model import Llama
+
+TINY = dataclasses.replace(SIZES["tiny"], embed=16, mlp=24, heads=2, layers=2)
+
+
+def _tree(scan=False):
+    config = dataclasses.replace(TINY, kv_heads=1, scan=scan)
+    model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    rng = np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
+    return jax.tree.map(draw, params), om.layout.infer(model)
+
+
+def _rotations(state):
+    return [
+        x for x in jax.tree.leaves(state) if x.ndim == 3 and x.shape[1:] == (16, 16)
+    ]
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(("sharing", "sets"), [("global", 1), ("chain", 3)])
+def test_one_factorisation_for_each_place(sharing, sets):
+    """1 and L + 1 of them, in place of 7 L."""
+    params, rule = _tree()
+    seen = []
+
+    def qr(x, *, previous=None):
+        seen.append(x.shape)
+        return om.linalg.qr_householder(x, previous=previous)
+
+    tx = om.scale_by_aro(sharing=sharing, dimension_numbers=rule, qr=qr)
+    state = tx.init(params)
+    seen.clear()
+    updates, state = jax.jit(tx.update)(params, state)
+    assert seen == [(sets, 16, 16)]
+    rms = lambda x: float(jnp.sqrt(jnp.mean(x**2)))
+    kernels = updates["layers"][0]["attn"]["q"]["kernel"]
+    assert rms(kernels) == pytest.approx(0.2, rel=1e-3)
+
+
+@pytest.mark.broad
+def test_scanned_layers_are_the_same_layers():
+    results = []
+    for scan in (False, True):
+        params, rule = _tree(scan)
+        if not scan:
+            plain = params
+        else:
+            stack = lambda *xs: jnp.stack(xs)
+            layers = [plain["layers"][i] for i in plain["layers"]]
+            params = {**plain, "layers": jax.tree.map(stack, *layers)}
+        tx = om.scale_by_aro(sharing="chain", dimension_numbers=rule)
+        updates, _ = jax.jit(tx.update)(params, tx.init(params))
+        up = updates["layers"]
+        results.append(
+            up["mlp"]["up"]["kernel"][1] if scan else up[1]["mlp"]["up"]["kernel"]
+        )
+    np.testing.assert_allclose(*results, atol=1e-4)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("base", ["sinkhorn", "row_norm", "adam"])
+def test_joint_differs_from_member_only_where_a_base_looks_across(base):
+    params, rule = _tree()
+    both = []
+    for joint in (True, False):
+        tx = om.scale_by_aro(
+            base, sharing="global", joint=joint, dimension_numbers=rule
+        )
+        updates, _ = jax.jit(tx.update)(params, tx.init(params))
+        both.append(updates["layers"][0]["attn"]["o"]["kernel"])
+    off = float(jnp.linalg.norm(both[0] - both[1]) / jnp.linalg.norm(both[0]))
+    assert (off > 1e-2) == (base != "adam")
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("sharing", ["global", "chain"])
+def test_owners_share_across_devices(cpus, sharing):
+    params, rule = _tree()
+    reference = om.aro(1e-2, sharing=sharing, dimension_numbers=rule)
+    state = reference.init(params)
+    step = jax.jit(reference.update)
+    for _ in range(2):
+        want, state = step(params, state, params)
+
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), devices=cpus)
+    spec = lambda x: P("fsdp", "tp") if x.ndim == 2 else P("fsdp")
+    put = lambda x: jax.device_put(x, NamedSharding(mesh, spec(x)))
+    sharded = jax.tree.map(put, params)
+    tx = om.aro(
+        1e-2,
+        sharing=sharing,
+        dimension_numbers=rule,
+        placement=om.owners(("fsdp", "tp")),
+    )
+    new = jax.jit(tx.init)(sharded)
+    step = jax.jit(tx.update)
+    for _ in range(2):
+        got, new = step(sharded, new, sharded)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), got, want)
+    (rotation,) = [
+        x for x in jax.tree.leaves(new) if x.shape[1:] == (16, 16) and x.shape[0] < 4
+    ]
+    assert all(np.array_equal(s.data, rotation) for s in rotation.addressable_shards)
+    assert om.to_portable(new, sharded).keys() == om.to_portable(state, params).keys()
+
+
+def test_what_sharing_needs_is_said():
+    with pytest.raises(ValueError, match=r"`sharing` must be one of .*'pairs'"):
+        om.aro(1e-3, sharing="pairs")
+    with pytest.raises(ValueError, match=r"`sharing` needs to know which side"):
+        om.aro(1e-3, sharing="global").init({"up": jnp.ones((4, 8))})
