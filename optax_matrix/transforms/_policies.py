@@ -73,7 +73,8 @@ def _eigen_exact(side: Side) -> jax.Array:
 
 
 def _polar(side: Side) -> jax.Array:
-    return _unless_zero(polar_qr(_alignment(side)), side)
+    # All singular values count, the zero ones too: a rotation must not lose directions.
+    return _unless_zero(polar_qr(_alignment(side), rtol=-1.0), side)
 
 
 def _ascend(side: Side, step_size: float = 0.1) -> jax.Array:

@@ -1,0 +1,309 @@
+"""The rotated methods against their float64 references, and the whole optimizers."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _matrices import gaussian
+from _reference import rotations as ref
+from _registry import ROTATED
+
+import optax_matrix as om
+from optax_matrix.linalg import polar_svd
+
+SHAPES = {"tall": (7, 4), "wide": (4, 7), "square": (5, 5)}
+OUT_IN = om.MatrixDimensionNumbers(1, 0)
+NUMBERS = {name: OUT_IN for name in SHAPES}
+# Six float64 steps. Roots of matrices with condition numbers of 1e6 (the damping) lose
+# six digits or fewer.
+ROUNDING = 1e-9
+
+
+def gradients(shape, steps=6):
+    """A direction with noise, so that rotations have something to track.
+
+    A small matrix of signs is often singular, and then the rotation arbitrary; with
+    this seed no M D' of the references has a condition number above 41.
+    """
+    mean, noise = gaussian(*shape, seed=31), gaussian(steps, *shape, seed=32)
+    return mean + noise / 2
+
+
+STREAM = {name: gradients(shape) for name, shape in SHAPES.items()}
+
+
+def updates_of(tx):
+    """The updates of all matrices, and the first state."""
+    start = tx.init({n: jnp.asarray(x[0]) for n, x in STREAM.items()})
+
+    @jax.jit
+    def scan(state, grads):
+        def body(state, g):
+            updates, state = tx.update(g, state)
+            return state, updates
+
+        return jax.lax.scan(body, state, grads)[1]
+
+    return jax.tree.map(np.asarray, scan(start, STREAM)), start
+
+
+def follow(step, name):
+    state = {}
+    return np.stack([step(g, state) for g in STREAM[name]])
+
+
+def short_side(step):
+    """The step on the transpose where that has fewer rows."""
+
+    def turned(g, state):
+        return step(g.T, state).T if g.shape[0] > g.shape[1] else step(g, state)
+
+    return turned
+
+
+def matched(step):
+    return lambda g, state: ref.rms_matched(step(g, state))
+
+
+class PowerSteps:
+    """In the place of eigenvectors: one power step each, from the identity."""
+
+    def __init__(self, sides):
+        self.last, self.turn = [None] * sides, 0
+
+    def __call__(self, gram):
+        last = self.last[self.turn]
+        new = ref.qr(gram if last is None else gram @ last)
+        self.last[self.turn] = new
+        self.turn = (self.turn + 1) % len(self.last)
+        return new
+
+
+def eigen_adam(**options):
+    return lambda g, s: short_side(partial(ref.eigen_adam, **options))(g, s)
+
+
+def eigen_adam_by_power_steps():
+    return short_side(partial(ref.eigen_adam, interval=10, basis=PowerSteps(1)))
+
+
+def soap_by_power_steps():
+    return partial(ref.soap, interval=2, basis=PowerSteps(2))
+
+
+def without_noise(base):
+    """Rows of signs that differ in one entry leave exact zeros in R' M."""
+
+    def clean(x, state=None):
+        return base(np.where(np.abs(x) < 1e-13 * np.abs(x).max(), 0, x), state)
+
+    return clean
+
+
+def eigen(base):
+    return aro(base=base, policy="eigen")
+
+
+def aro(base=ref.sinkhorn, **options):
+    return short_side(matched(partial(ref.aro, base=without_noise(base), **options)))
+
+
+def damped(step, eps=1e-6):
+    """With the package's damping, relative to the largest eigenvalue."""
+    power = ref.symmetric_power
+
+    def damped_power(a, exponent):
+        top = np.linalg.eigvalsh(a)[-1]
+        return power(a + eps * top * np.eye(len(a)), exponent)
+
+    def run(g, state):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ref, "symmetric_power", damped_power)
+            return step(g, state)
+
+    return run
+
+
+PRINTED = {
+    "b1": 0.9,
+    "b2": 0.9,
+    "b3": 0.999,
+    "policy": "eigen_exact",
+    "bias_correction": False,
+    "update_interval": 2,
+}
+EXACT_MOUSSE = {
+    "polar": polar_svd,
+    "scaling": "none",
+    "eps": 0.0,
+    "method": "eigh",
+    "update_interval": 3,
+}
+# The direction, its arguments; the reference, made anew for each matrix; first step
+# that is compared: where the factors are singular, the reference's basis of their null
+# space, or its root, is nothing but rounding errors.
+CASES = {
+    "aro": ("aro", {}, aro, 0),
+    "aro-adam": ("aro", {"base": "adam"}, lambda: aro(base=ref.two_fold_adam), 0),
+    "aro-polar": (
+        "aro",
+        {"base": "sign", "policy": "polar"},
+        lambda: aro(base=ref.sign, policy="polar"),
+        0,
+    ),
+    "eigen_sinkhorn": ("eigen_sinkhorn", {}, lambda: eigen(ref.sinkhorn), 0),
+    "eigen_sign": ("eigen_sign", {}, lambda: eigen(ref.sign), 0),
+    "eigen_rownorm": ("eigen_rownorm", {}, lambda: eigen(ref.row_norm), 0),
+    "eigen_adam": ("eigen_adam", {}, eigen_adam_by_power_steps, 0),
+    "eigen_adam-printed": (
+        "eigen_adam",
+        {"policy": "eigen_exact", "update_interval": 2},
+        lambda: eigen_adam(interval=2),
+        0,
+    ),
+    "soap-printed": ("soap", PRINTED, lambda: partial(ref.soap, interval=2), 1),
+    "splus-published": (
+        "splus",
+        {"policy": "eigen_exact", "update_interval": 2, "scale": 0.5},
+        lambda: partial(ref.splus, interval=2, scale=0.5),
+        2,
+    ),
+    "shampoo": ("shampoo", {}, lambda: damped(partial(ref.shampoo, eps=0.0)), 0),
+    "shampoo-averages": (
+        "shampoo",
+        {"b2": 0.9, "root": 2, "method": "eigh"},
+        lambda: damped(partial(ref.shampoo, eps=0.0, decay=0.9, root=2)),
+        0,
+    ),
+    # Of the roots of step 1 only those of full rank count, for tall and wide none.
+    "mousse": (
+        "mousse",
+        EXACT_MOUSSE,
+        lambda: partial(ref.mousse, interval=3, eps=1e-13),
+        3,
+    ),
+}
+QUICK = ("aro", "eigen_adam", "shampoo")
+
+
+def test_every_rotated_recipe_has_a_case():
+    assert {case[0] for case in CASES.values()} | {"dion"} == ROTATED
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "case",
+    [c if c in QUICK else pytest.param(c, marks=pytest.mark.broad) for c in CASES],
+)
+def test_direction_follows_its_reference(case):
+    name, arguments, reference, first = CASES[case]
+    tx = getattr(om, f"scale_by_{name}")(dimension_numbers=NUMBERS, **arguments)
+    got, _ = updates_of(tx)
+    for matrix in SHAPES:
+        want = follow(reference(), matrix)[first:]
+        size = np.abs(want).max()
+        np.testing.assert_allclose(
+            got[matrix][first:], want, rtol=0, atol=ROUNDING * size, err_msg=matrix
+        )
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_soap_follows_its_reference_by_power_steps():
+    """On the square matrix, whose first statistics have full rank."""
+    options = PRINTED | {"policy": "eigen"}
+    got, _ = updates_of(om.scale_by_soap(dimension_numbers=NUMBERS, **options))
+    want = follow(soap_by_power_steps(), "square")
+    np.testing.assert_allclose(got["square"], want, atol=ROUNDING)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("rank", "columns"), [(1.0, (4, 5)), (0.5, (2, 3)), (1, (1, 1))]
+)
+def test_dion_follows_its_reference(rank, columns):
+    tx = om.scale_by_dion(rank=rank, dimension_numbers=NUMBERS)
+    got, start = updates_of(tx)
+    for matrix, shape in SHAPES.items():
+        name = next(n for n in start.manifest if n.startswith(f"{shape[0]}x{shape[1]}"))
+        (right,) = np.asarray(start.inner_state[0].right[name])
+        assert right.shape == (shape[1], columns[matrix == "square"])
+        want = follow(partial(ref.dion, q0=right, eps=0.0), matrix)
+        np.testing.assert_allclose(got[matrix], want, atol=ROUNDING)
+
+
+def test_bias_correction_is_adams():
+    """In the frame of the identity SOAP is Adam with its bias correction."""
+    soap = om.scale_by_soap(b1=0.9, b2=0.8, policy="identity")
+    got, _ = updates_of(soap)
+    want, _ = updates_of(optax.scale_by_adam(0.9, 0.8, eps=0.0))
+    for matrix in SHAPES:
+        np.testing.assert_allclose(got[matrix], want[matrix], rtol=1e-4, atol=1e-5)
+
+
+WHOLE = {
+    "aro": (0.1, 1.0),
+    "eigen_sinkhorn": (0.1, 1.0),
+    "eigen_sign": (0.1, 1.0),
+    "eigen_rownorm": (0.1, 1.0),
+    "eigen_adam": (0.0, 1.0),
+    "soap": (0.01, 1.0),
+    "splus": (0.01, 0.001),
+    "shampoo": (0.0, 1.0),
+    "mousse": (0.1, 1.0),
+    "dion": (0.01, 1.0),
+}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_recipe_is_direction_decay_rate_and_adamw(name):
+    weight_decay, ratio = WHOLE[name]
+    decay = optax.add_decayed_weights(weight_decay)
+    chain = optax.partition(
+        {
+            "matrix": optax.chain(
+                getattr(om, f"scale_by_{name}")(),
+                decay,
+                optax.scale_by_learning_rate(0.5),
+            ),
+            "other": optax.adamw(0.5 * ratio, 0.9, 0.95, weight_decay=weight_decay),
+        },
+        om.layout.label_params(),
+    )
+    params = {"kernel": jnp.asarray(gaussian(4, 3), jnp.float32), "bias": jnp.ones(3)}
+    grads = {"kernel": params["kernel"] + 1, "bias": jnp.arange(3.0)}
+    whole = getattr(om, name)(0.5)
+    got, want = (
+        jax.jit(tx.update)(grads, tx.init(params), params)[0] for tx in (whole, chain)
+    )
+    for leaf in params:
+        np.testing.assert_allclose(got[leaf], want[leaf], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.broad
+def test_full_model_leaves_nothing_to_adamw():
+    params = {"embedding": jnp.eye(4, 3), "kernel": jnp.eye(3), "bias": jnp.ones(3)}
+    tx = om.aro(0.5, full_model=True, weight_decay=0.1)
+    grads = {**params, "bias": jnp.array([2.0, -3.0, 0.0])}
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    vector = -0.5 * (0.2 * jnp.sign(grads["bias"]) + 0.1 * params["bias"])
+    np.testing.assert_allclose(updates["bias"], vector, rtol=1e-6)
+    for name in ("embedding", "kernel"):
+        direction = updates[name] / -0.5 - 0.1 * params[name]
+        rms = jnp.sqrt(jnp.mean(direction**2))
+        np.testing.assert_allclose(rms, 0.2, rtol=1e-5)
+
+
+@pytest.mark.broad
+def test_no_decomposition_is_in_a_default_step():
+    params = {"kernel": jnp.ones((4, 6)), "other_kernel": jnp.ones((6, 4))}
+    for name in ROTATED:
+        tx = getattr(om, f"scale_by_{name}")()
+        step = jax.make_jaxpr(tx.update)(params, jax.eval_shape(tx.init, params))
+        found = {e for e in ("eigh", "svd", "householder") if e in str(step)}
+        assert not found, (name, found)
