@@ -64,7 +64,8 @@ def rotate(
         R_t = \mathrm{policy}(M_t, R_{t-1}, f), \qquad
         \Delta_t = R_t \, f(R_t^\top M_t)
 
-    with f the ``base``, and on both sides :math:`\Delta = R f(R^\top M Q) Q^\top`.
+    with f the ``base``, and on both sides :math:`\Delta = R f(R^\top M Q) Q^\top`, R
+    following from :math:`M Q_{t-1}` and Q from :math:`M^\top R_{t-1}`.
 
     ===============  ===================================================================
     ``aro``          :math:`\mathrm{qr}(M D^\top)`, :math:`D = f(R_{t-1}^\top M)`
@@ -102,8 +103,9 @@ def rotate(
         leaves its rotation alone. What is rounding noise in the rotated momentum,
         entries below :math:`4 \epsilon \sqrt p` of their column's norm (of the largest
         entry, if both sides rotate), is zero for the base: else sign, row norm and the
-        like blow it up to full size. So a momentum of low rank gets an update within
-        its range.
+        like blow it up to full size. So with ``aro`` and ``eigen`` a momentum of low
+        rank gets an update within its range; the exception is a base of signs under
+        ``aro``, where leading rows of signs are dependent.
 
     Raises:
         ValueError: If an argument is out of range or a policy needs the base's answer
@@ -244,13 +246,13 @@ def _is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
 
 
 def _renewed(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
+    """Both sides from the old frame, that of the look-ahead."""
     rows, cols = old
-    new_cols = None
-    if cols is not None:
-        side = Side(_dot(m.mT, rows), d.mT, cols, _shape(gram.cols), qr)
-        new_cols = step(side)
-        m = _dot(m, cols)
-    return Pair(step(Side(m, d, rows, _shape(gram.rows), qr)), new_cols)
+    if cols is None:
+        return Pair(step(Side(m, d, rows, _shape(gram.rows), qr)), None)
+    of_rows = Side(_dot(m, cols), d, rows, _shape(gram.rows), qr)
+    of_cols = Side(_dot(m.mT, rows), d.mT, cols, _shape(gram.cols), qr)
+    return Pair(step(of_rows), step(of_cols))
 
 
 def _shape(gram: Gram | None) -> jax.Array | None:

@@ -1,0 +1,383 @@
+"""The rotate block: bases and policies against the references, and its promises."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _matrices import gaussian, matrix_with_singular_values, orthonormal
+from _reference import rotations as ref
+
+import optax_matrix as om
+from optax_matrix.linalg import polar_svd, qr_householder, scale_rows, sinkhorn
+from optax_matrix.transforms import Side
+
+SHAPE = (4, 7)
+BASES = {
+    "sign": (optax.scale_by_sign(), ref.sign),
+    "row_norm": (
+        optax.chain(om.equilibrate(partial(scale_rows, eps=0.0)), optax.scale(7**0.5)),
+        ref.row_norm,
+    ),
+    "sinkhorn": (om.equilibrate(sinkhorn), ref.sinkhorn),
+    "adam": (om.scale_by_second_moment(0.95), ref.two_fold_adam),
+}
+POLICIES = {
+    "aro": "aro",
+    "eigen": "eigen",
+    "eigen_exact": "eigenvectors",
+    "polar": "polar",
+    "rgd": "rgd",
+    "identity": "identity",
+}
+QUICK = {("sign", "aro"), ("adam", "aro")}
+GRID = [
+    pytest.param(*c, marks=[] if c in QUICK else pytest.mark.broad)
+    for c in itertools.product(BASES, POLICIES)
+]
+
+
+def stream(steps=6, shape=SHAPE):
+    """With this seed no M D' of the references is near singular."""
+    return gaussian(*shape, seed=31) + gaussian(steps, *shape, seed=32) / 2
+
+
+def run(tx, grads, state=None):
+    """Updates of one matrix, and the last state."""
+    grads = jnp.asarray(grads)
+    state = tx.init({"w": grads[0]}) if state is None else state
+
+    @jax.jit
+    def scan(state, grads):
+        def body(state, g):
+            updates, state = tx.update({"w": g}, state)
+            return state, updates["w"]
+
+        return jax.lax.scan(body, state, grads)
+
+    state, updates = scan(state, grads)
+    return np.asarray(updates), state
+
+
+def without_noise(base):
+    """Entries of R' M that are exactly zero but for rounding, as `rotate` has it."""
+
+    def clean(x, state=None):
+        return base(np.where(np.abs(x) < 1e-13 * np.abs(x).max(), 0, x), state)
+
+    return clean
+
+
+def momentum(b1=0.95):
+    return optax.ema(b1, debias=False)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("base", "policy"), GRID)
+def test_bases_and_policies_follow_their_references(base, policy):
+    block, reference = BASES[base]
+    tx = om.rotate(block, policy=policy, side="out", momentum=momentum())
+    got, state = run(tx, stream())
+    options = {"base": without_noise(reference), "policy": POLICIES[policy]}
+    expected = {}
+    for g, update in zip(stream(), got, strict=True):
+        want = ref.aro(g, expected, **options)
+        # Six float64 steps of matrices with condition numbers below 41.
+        np.testing.assert_allclose(update, want, atol=1e-10)
+    np.testing.assert_allclose(state.rotation["w"].rows, expected["r"], atol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("interval", [1, 3])
+@pytest.mark.parametrize("sides", ["both", "out"])
+@pytest.mark.broad
+def test_averages_of_the_gradient_follow_soap(sides, interval):
+    tx = om.rotate(
+        om.scale_by_second_moment(0.9),
+        policy="eigen_exact",
+        side=sides,
+        statistics="gradient",
+        momentum=momentum(0.9),
+        update_interval=interval,
+    )
+    grads = stream(shape=(5, 5))
+    got, _ = run(tx, grads)
+    names = ("out", "in") if sides == "both" else (sides,)
+    state = {}
+    want = [ref.soap(g, state, interval=interval, sides=names) for g in grads]
+    # The first gradient is diagonal in its own basis: noise in the reference.
+    first = {"out": 0, "both": 1}[sides]
+    np.testing.assert_allclose(got[first:], want[first:], atol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_columns_are_the_rows_of_the_transpose():
+    g = stream()
+    base = optax.scale_by_sign()
+    one, _ = run(om.rotate(base, side="in"), np.swapaxes(g, -1, -2))
+    other, _ = run(om.rotate(base, side="out"), g)
+    np.testing.assert_allclose(one, np.swapaxes(other, -1, -2), atol=1e-14)
+    short, state = run(om.rotate(base, side="short"), np.swapaxes(g, -1, -2))
+    np.testing.assert_array_equal(short, one)
+    assert state.rotation["w"].rows.shape == (4, 4)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.broad
+def test_both_sides_follow_from_the_same_look_ahead():
+    """By hand: of two steps, R from M C D' and C from M' R D."""
+    grads = stream(2, (5, 5))
+    got, state = run(om.rotate(optax.scale_by_sign(), side="both"), grads)
+    rows = cols = np.eye(5)
+    for m, update in zip(grads, got, strict=True):
+        d = np.sign(rows.T @ m @ cols)
+        rows, cols = ref.qr(m @ cols @ d.T), ref.qr(m.T @ rows @ d)
+        want = rows @ np.sign(rows.T @ m @ cols) @ cols.T
+        np.testing.assert_allclose(update, want, atol=1e-10)
+    pair = state.rotation["w"]
+    np.testing.assert_allclose(pair.cols, cols, atol=1e-10)
+    np.testing.assert_allclose(pair.rows, rows, atol=1e-10)
+
+
+def test_a_dict_gives_each_leaf_its_side():
+    tx = om.rotate(optax.scale_by_sign(), side={"a": "out", "b": "in", "c": "both"})
+    stacks = {n: jnp.ones((2, 3, 5)) for n in "ab"}
+    rotation = tx.init(stacks).rotation
+    assert rotation["a"].rows.shape == (2, 3, 3)
+    assert rotation["b"].rows.shape == (2, 5, 5)
+    with pytest.raises(ValueError, match=r"`side` must be .* for each leaf"):
+        tx.init({"other": jnp.ones((3, 5))})
+    with pytest.raises(ValueError, match=r"`side` must be .* for each leaf"):
+        tx.init([jnp.ones((3, 5))])
+    with pytest.raises(ValueError, match="`side` must be one of"):
+        om.rotate(optax.identity(), side={"w": "left"}).init({"w": jnp.ones((3, 5))})
+
+
+def test_a_policy_may_be_a_function():
+    seen = []
+
+    def turned(side):
+        assert isinstance(side, Side)
+        seen.append([None if x is None else x.shape for x in side[:4]])
+        return jnp.broadcast_to(jnp.eye(4)[::-1], side.rotation.shape)
+
+    tx = om.rotate(optax.scale_by_sign(), policy=turned, side="out")
+    got, state = run(tx, np.float32(stream(1)))
+    assert seen == [[(4, 7), (4, 7), (4, 4), None]]
+    np.testing.assert_array_equal(state.rotation["w"].rows, np.eye(4)[::-1])
+    np.testing.assert_array_equal(got[0], np.sign(stream(1)[0]))
+
+
+@pytest.mark.broad
+def test_zero_momentum_leaves_the_rotation():
+    for policy in POLICIES:
+        tx = om.rotate(optax.scale_by_sign(), policy=policy, side="out")
+        _, state = run(tx, np.float32(stream(1)))
+        update, after = tx.update({"w": jnp.zeros(SHAPE)}, state)
+        assert not update["w"].any()
+        same = np.testing.assert_allclose
+        same(after.rotation["w"].rows, state.rotation["w"].rows, atol=1e-6)
+
+
+RANKS = [((7, 4), 4), ((7, 4), 2), ((4, 7), 1)]
+
+
+@pytest.mark.parametrize("policy", ["aro", "eigen", "eigen_exact"])
+@pytest.mark.parametrize(("shape", "rank"), RANKS)
+@pytest.mark.broad
+def test_a_momentum_of_low_rank_gets_an_update_within_its_range(shape, rank, policy):
+    """Without care the noise in R' M comes out as rows of full size.
+
+    Leading columns of R span the range if as many leading rows of D are independent,
+    as they are for real numbers but not always for a few signs.
+    """
+    m = matrix_with_singular_values(np.linspace(1, 2, rank), *shape)
+    signs = () if policy == "aro" else ("sign", "adam")
+    for base in ("row_norm", "sinkhorn", *signs):
+        tx = om.rotate(BASES[base][0], policy=policy, side="out")
+        got, state = run(tx, np.float32([m] * 3))
+        u = np.linalg.svd(m)[0][:, :rank]
+        outside = got - u @ (u.T @ got)
+        # Rounding of R' M, 4 eps sqrt(7) of its size at most, may be left.
+        assert np.abs(outside).max() < 1e-5 * np.abs(got).max(), base
+        r = np.asarray(state.rotation["w"].rows)
+        np.testing.assert_allclose(r.T @ r, np.eye(shape[0]), atol=5e-6)
+
+
+def test_polar_rotations_stay_orthogonal_where_signs_are_singular():
+    m = np.float32([[2.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.3, 0.1, 1.0]])  # signs: ones
+    _, state = run(om.rotate(optax.scale_by_sign(), policy="polar"), m[None])
+    r = state.rotation["w"].rows
+    np.testing.assert_allclose(r.T @ r, np.eye(3), atol=1e-6)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_the_interval_keeps_the_rotation_between_renewals():
+    def renewals(**options):
+        tx = om.rotate(optax.scale_by_sign(), update_interval=3, side="out", **options)
+        state, seen = None, [np.eye(4)]
+        for g in stream(7):
+            _, state = run(tx, g[None], state)
+            seen.append(state.rotation["w"].rows)
+        changed = [not np.array_equal(a, b) for a, b in itertools.pairwise(seen)]
+        return [t for t, new in enumerate(changed, 1) if new]
+
+    assert renewals() == [1, 4, 7]
+    gradient = {"statistics": "gradient", "policy": "eigen"}
+    assert renewals(**gradient) == [1, 3, 6]
+    assert renewals(**gradient, lag=True) == [1, 3, 6]
+
+
+def test_renewals_of_all_stacks_are_under_one_cond():
+    stacks = {"a": jnp.ones((2, 3, 5)), "b": jnp.ones((6, 4))}
+    for interval, conds in ((1, 0), (4, 1)):
+        tx = om.rotate(
+            optax.scale_by_sign(), update_interval=interval, qr=qr_householder
+        )
+        step = jax.make_jaxpr(tx.update)(stacks, tx.init(stacks))
+        names = [e.primitive.name for e in step.jaxpr.eqns]
+        assert names.count("cond") == conds
+        outside = [n for n in names if "householder" in n or n == "geqrf"]
+        assert interval == 1 or not outside
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_a_lagging_rotation_is_that_of_the_last_step():
+    options = {"statistics": "gradient", "policy": "eigen", "side": "out"}
+    base = optax.scale_by_sign()
+    state = None
+    lagging = om.rotate(base, **options, lag=True)
+    used = np.eye(4)
+    for g in stream():
+        update, state = run(lagging, g[None], state)
+        np.testing.assert_allclose(update[0], used @ np.sign(used.T @ g), atol=1e-12)
+        used = np.asarray(state.rotation["w"].rows)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_the_look_ahead_leaves_the_state_of_the_base_alone():
+    b2 = 0.9
+    tx = om.rotate(om.scale_by_second_moment(b2), side="out", policy="rgd")
+    state, v = None, np.zeros(SHAPE)
+    for g in stream():
+        _, state = run(tx, g[None], state)
+        rotated = np.asarray(state.rotation["w"].rows).T @ g
+        v = b2 * v + (1 - b2) * rotated**2
+        np.testing.assert_allclose(state.base_state.root["w"] ** 2, v, rtol=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["aro", "eigen", "polar"])
+@pytest.mark.parametrize("base", ["identity", "polar"])
+@pytest.mark.usefixtures("x64")
+def test_an_equivariant_base_stays_as_it_is(base, policy):
+    block = optax.identity() if base == "identity" else om.orthogonalize(polar_svd)
+    got, _ = run(om.rotate(block, policy=policy, momentum=momentum()), stream())
+    want, _ = run(optax.chain(momentum(), block), stream())
+    np.testing.assert_allclose(got, want, atol=1e-10)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_aro_with_row_norms_is_one_power_step():
+    base = BASES["row_norm"][0]
+    one, _ = run(om.rotate(base, policy="aro", momentum=momentum()), stream())
+    other, _ = run(om.rotate(base, policy="eigen", momentum=momentum()), stream())
+    np.testing.assert_allclose(one, other, atol=1e-10)
+    sign, _ = run(om.rotate(optax.scale_by_sign(), momentum=momentum()), stream())
+    eigen = om.rotate(optax.scale_by_sign(), policy="eigen", momentum=momentum())
+    assert np.abs(sign - run(eigen, stream())[0]).max() > 0.1
+
+
+@pytest.mark.usefixtures("x64")
+def test_its_fixed_point_is_the_polar_factor():
+    m = matrix_with_singular_values([4.0, 3.0, 2.0, 1.0], *SHAPE)
+    tx = om.rotate(BASES["row_norm"][0])
+    got, _ = run(tx, [m] * 100)
+    # The error falls by (3/4)^2 a step.
+    np.testing.assert_allclose(got[-1], np.sqrt(7) * polar_of(m), atol=1e-10)
+
+
+def polar_of(m):
+    u, _, vt = np.linalg.svd(m, full_matrices=False)
+    return u @ vt
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.broad
+def test_updates_turn_with_the_gradients(base):
+    """dW -> Q dW when G -> Q G and R_0 -> Q R_0; -R_0's columns change nothing."""
+    tx = om.rotate(BASES[base][0], side="out", momentum=momentum())
+    start = tx.init({"w": jnp.zeros(SHAPE)})
+    straight, _ = run(tx, stream(), start)
+
+    def started(rows):
+        pair = start.rotation["w"]._replace(rows=jnp.asarray(rows))
+        return start._replace(rotation={"w": pair})
+
+    q = orthonormal(4, 4, seed=7)
+    turned, _ = run(tx, q @ stream(), started(q))
+    np.testing.assert_allclose(turned, q @ straight, atol=1e-8)
+    signs = np.diag([1.0, -1.0, -1.0, 1.0])
+    np.testing.assert_allclose(
+        run(tx, stream(), started(signs))[0], straight, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_the_signs_of_the_columns_cancel(base):
+    """A kernel that points every other column the other way gives the same updates.
+
+    At odd steps: what a flipped column flips in the next one flips it back.
+    """
+    signs = jnp.asarray([1.0, -1.0, 1.0, -1.0])
+    flipped = lambda x, previous=None: qr_householder(x, previous=previous) * signs
+    for policy in ("aro", "eigen"):
+        one, other = (
+            run(om.rotate(BASES[base][0], policy=policy, qr=qr, side="out"), stream(5))
+            for qr in (qr_householder, flipped)
+        )
+        np.testing.assert_allclose(other[0], one[0], atol=1e-9)
+        assert (other[1].rotation["w"].rows * one[1].rotation["w"].rows < 0).any()
+
+
+def test_bfloat16_updates_and_float32_state():
+    g = jnp.asarray(stream(2), jnp.bfloat16)
+    tx = om.rotate(
+        om.scale_by_second_moment(),
+        policy="eigen",
+        statistics="gradient",
+        momentum=optax.ema(0.9),
+    )
+    update, state = run(tx, g)
+    assert update.dtype == jnp.bfloat16
+    kept = (state.rotation, state.gram, state.base_state)
+    assert {x.dtype.name for x in jax.tree.leaves(kept)} == {"float32"}
+
+
+WRONG = [
+    ({"policy": "newton"}, "`policy` must be one of"),
+    ({"policy": "aro", "statistics": "gradient"}, "`policy` must be one of .*momentum"),
+    ({"policy": None}, "`policy` must be"),
+    ({"side": "left"}, "`side` must be one of"),
+    ({"statistics": "ema"}, "`statistics` must be one of"),
+    ({"update_interval": 0}, "`update_interval` must be a positive int"),
+    ({"decay": 1.0}, "`decay` must be in"),
+    ({"qr": "householder"}, "`qr` must be a function"),
+    ({"momentum": 0.9}, "`momentum` must be a gradient transformation"),
+    ({"base": None}, "`base` must be a gradient transformation"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_arguments_are_named_in_the_factory(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        om.rotate(**{"base": optax.scale_by_sign(), **arguments})
