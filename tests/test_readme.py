@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from jax.sharding import NamedSharding
 
 import optax_matrix as om
 
@@ -60,7 +61,13 @@ def test_sharded_models(cpus):
     stacks = [x for x in jax.tree.leaves(state) if x.ndim == 3]
     assert [x.sharding.spec[0] for x in stacks] == [("fsdp", "tp")]
     specs = jax.tree.map(lambda x: x.sharding.spec, params)
-    exec(_block("from_params"), scope | {"specs": specs})
+    scope |= {"specs": specs}
+    exec(_block("from_params"), scope)
+    state = scope["opt_state"]
+    specs = jax.tree.leaves(om.state_specs(scope["tx"], params))
+    for x, spec in zip(jax.tree.leaves(state), specs, strict=True):
+        said = NamedSharding(scope["mesh"], spec)
+        assert x.sharding.is_equivalent_to(said, x.ndim)
 
 
 def test_checkpoint_lines():

@@ -7,7 +7,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.layout._layout import Layout, make_layout
-from optax_matrix.layout._paths import key_name
+from optax_matrix.layout._paths import group_of
 from optax_matrix.layout._specs import (
     explicit_spec,
     is_recording,
@@ -92,8 +92,7 @@ def _is_visible(mesh: Any, leaves: Mapping[str, Any]) -> bool:
 
 def _state_specs(layout: Layout, leaves: Mapping[str, Any], mesh: Any, state: Any):
     def of_leaf(keys, x):
-        names = (key_name(key) for key in keys)
-        group = next((layout.groups[n] for n in names if n in layout.groups), None)
+        group = group_of(keys, layout.groups)
         if group is None or x.shape != group.shape:
             return PartitionSpec(*[None] * len(x.shape))
         path = group.members[0].path

@@ -26,7 +26,11 @@ FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """Piece ``piece`` of the leaf at ``path``: ``count`` matrices from ``start`` on."""
+    """Piece ``piece`` of the leaf at ``path``: ``count`` matrices.
+
+    They stand in the stack from ``start`` on, unless owners spread them over devices;
+    then the group's ``ids`` tell.
+    """
 
     path: str
     piece: int
@@ -94,8 +98,19 @@ class Layout:
         """Stacks of zeros."""
         return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
 
-    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
-        """Gathers matrix leaves, given by path, into stacks."""
+    def stack(
+        self, leaves: Mapping[str, Array], exact: bool = False
+    ) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks.
+
+        Args:
+            leaves: Arrays of the leaves' shapes.
+            exact: Whether they must not be rounded on the way to other devices.
+
+        Returns:
+            The stacks, by name.
+        """
+        del exact  # Nothing travels here.
 
         def run(view: MatrixView, members: list[Member]) -> Array:
             # Leaves of one view are stacked as they are and turned together: one

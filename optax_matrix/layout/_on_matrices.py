@@ -50,7 +50,10 @@ def on_matrices(
 
     Args:
         build: ``build(layout, **hyperparams)``, which returns the transformation over
-            the stacks for a static `Layout`; or such a transformation itself.
+            the stacks for a static `Layout`; or such a transformation itself. It must
+            treat each matrix by itself, zero matrices among them, and keep what it
+            remembers of a matrix under the name of its stack, as ``jax.tree.map`` over
+            the stacks does, with the matrices in front.
         hyperparams: Numbers that may be traced, handed to `build` at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`layout.default_rule`), a rule (`layout.by_path`, `layout.infer`), a tree
@@ -105,6 +108,7 @@ class _OnMatrices:
     placement: Any
     needs_params: bool
     probe: bool
+    # Which stacks `init` has tried `build` on: a second trial would say the same.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
 
     def init(self, params: Any) -> Any:
@@ -145,7 +149,10 @@ class _OnMatrices:
 
         def step(layout, leaves, state, arrays):
             hyperparams, extra_args = join(arrays)
-            stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
+            stacks = {
+                name: layout.stack(tree, exact=name == "params")
+                for name, tree in leaves.items()
+            }
             tx = optax.with_extra_args_support(self.build(layout, **hyperparams))
             new: Any
             new, inner_state = tx.update(

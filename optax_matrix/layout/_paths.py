@@ -26,6 +26,12 @@ def path_name(keys: tuple[Any, ...]) -> str:
     return "/".join(key_name(k) for k in keys)
 
 
+def group_of(keys: tuple[Any, ...], groups: Any) -> Any:
+    """The group under whose name a leaf of state lies; None if under none."""
+    names = map(key_name, keys)
+    return next((groups[name] for name in names if name in groups), None)
+
+
 def named_leaves(tree: Any, is_leaf=None) -> dict[str, Any]:
     """The leaves of a tree by path; absent nodes (None, `MaskedNode`) do not show."""
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]

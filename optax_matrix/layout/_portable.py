@@ -91,6 +91,11 @@ def from_portable(
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(state)):
+        raise ValueError(
+            "`state` must hold arrays, as tx.init(params) makes them, got shapes; what "
+            "is not in `portable` comes from it."
+        )
     leaves, used, absent = [], set(), []
     for leaf, entries in _places(state, paths):
         parts = []
@@ -237,7 +242,10 @@ def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
         new[... if rows is None else rows] = np.asarray(value)
     if _is_key(leaf):
         new = jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
-    return jax.device_put(new, leaf.sharding) if hasattr(leaf, "sharding") else new
+    if not isinstance(leaf, jax.Array):
+        return new
+    # What was free to move, as Adam's count is, must stay so.
+    return jax.device_put(new, leaf.sharding) if leaf.committed else jnp.asarray(new)
 
 
 def _is_key(leaf: Any) -> bool:

@@ -1,6 +1,7 @@
 """Trying out that a transformation treats each matrix of a stack by itself."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from optax_matrix.layout._layout import Group, Layout, Member, identities
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
 _STEPS = 2
+_STAND_IN = 0.5
 
 
 def refuse_coupling(
@@ -27,7 +29,7 @@ def refuse_coupling(
 
     The transformation is built for small stacks, and again with one more matrix in
     front of each, and run for a few steps: outputs and state of the others must agree.
-    Skipped when a hyperparameter is traced.
+    A traced hyperparameter has no value yet: the trial takes `_STAND_IN`.
 
     Args:
         build: As in `on_matrices`.
@@ -38,21 +40,21 @@ def refuse_coupling(
     Raises:
         ValueError: If matrices are coupled; names the transformations that do it.
     """
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(hyperparams))
-    if traced or not layout.groups:
+    if not layout.groups:
         return
+    hyperparams = jax.tree.map(_concrete, dict(hyperparams))
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
     with jax.ensure_compile_time_eval():
-        transformations = [build(lay, **hyperparams) for lay in small]
-        if not _coupled(transformations, small, needs_params):
+        whole = [functools.partial(build, lay) for lay in small]
+        if not _coupled(whole, small, hyperparams, needs_params):
             return
-        parts = [_parts(tx) for tx in transformations]
+        members = [_parts(make(**hyperparams)) for make in whole]
         culprits = [
             _name(pair[0])
-            for pair in zip(*parts, strict=True)
-            if _coupled(pair, small, needs_params)
+            for pair in zip(*members, strict=True)
+            if _coupled([_always(tx) for tx in pair], small, {}, needs_params)
         ]
-    names = ", ".join(culprits or [_name(transformations[0])])
+    names = ", ".join(culprits or ["the transformation"])
     raise ValueError(
         f"`build` must treat each matrix of a stack by itself, but {names} gives a "
         "matrix another update or state when other matrices join its stack, so results "
@@ -90,11 +92,21 @@ def _ids(members: tuple[Member, ...]) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _coupled(transformations, layouts, needs_params: bool) -> bool:
+def _concrete(value: Any) -> Any:
+    if not isinstance(value, jax.core.Tracer):
+        return value
+    return np.full(value.shape, _STAND_IN, value.dtype)
+
+
+def _always(tx: optax.GradientTransformation) -> Callable:
+    return lambda: tx
+
+
+def _coupled(makers, layouts, hyperparams: Any, needs_params: bool) -> bool:
     with jax.debug_nans(False):
         few, many = (
-            _run(tx, lay, needs_params)
-            for tx, lay in zip(transformations, layouts, strict=True)
+            _run(make, lay, hyperparams, needs_params)
+            for make, lay in zip(makers, layouts, strict=True)
         )
     if jax.tree.structure(few) != jax.tree.structure(many):
         return True
@@ -102,15 +114,19 @@ def _coupled(transformations, layouts, needs_params: bool) -> bool:
     return not all(_agree(np.asarray(a), np.asarray(b)) for a, b in pairs)
 
 
-def _run(tx: optax.GradientTransformation, layout: Layout, needs_params: bool) -> Any:
-    tx = optax.with_extra_args_support(tx)
+def _run(make: Callable, layout: Layout, hyperparams: Any, needs_params: bool) -> Any:
     steps = [_stacks(layout, seed) for seed in range(_STEPS + 1)]
     params = steps[-1] if needs_params else None
+    # As arguments, so that no stand-in is checked for being in range.
+    at = [n for n, x in hyperparams.items() if isinstance(x, (np.ndarray, jax.Array))]
+    arrays = {name: hyperparams[name] for name in at}
+    tx = lambda arrays: optax.with_extra_args_support(make(**{**hyperparams, **arrays}))
 
-    update = jax.jit(tx.update)
-    state, outputs = jax.jit(tx.init)(steps[-1]), []
+    update = jax.jit(lambda arrays, *args: tx(arrays).update(*args))
+    state = jax.jit(lambda arrays, x: tx(arrays).init(x))(arrays, steps[-1])
+    outputs = []
     for stacks in steps[:-1]:
-        updates, state = update(stacks, state, params)
+        updates, state = update(arrays, stacks, state, params)
         outputs.append(updates)
     return jax.tree.map(_raw, (outputs, state))
 

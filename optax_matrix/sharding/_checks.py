@@ -26,7 +26,7 @@ def check_axes(mesh_axes: Any) -> None:
 
 
 def check_wire_dtype(wire_dtype: Any) -> None:
-    """Raises unless it is None or a floating dtype.
+    """Raises unless it is None or a floating dtype with the range of float32.
 
     Args:
         wire_dtype: The argument.
@@ -35,11 +35,12 @@ def check_wire_dtype(wire_dtype: Any) -> None:
         ValueError: If it is something else.
     """
     try:
-        floating = wire_dtype is None or jnp.issubdtype(wire_dtype, jnp.floating)
-    except TypeError:
-        floating = False
-    if not floating:
+        wide = wire_dtype is None or jnp.finfo(wire_dtype).maxexp >= 128
+    except (TypeError, ValueError):
+        wide = False
+    if not wide:
         raise ValueError(
-            "`wire_dtype` must be a floating dtype such as jnp.bfloat16, or None, got "
+            "`wire_dtype` must be None, jnp.bfloat16 or a floating dtype with as many "
+            "exponents as float32, so that no gradient overflows or vanishes, got "
             f"{wire_dtype!r}."
         )

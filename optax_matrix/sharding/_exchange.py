@@ -70,11 +70,19 @@ class Exchange:
         """Matrices that a device owns, filled up with zeros to be equally many."""
         return -(-self.held // (self._ways(self.cut) * self._ways(self.spare)))
 
-    def to_owners(self, leaves: Sequence[Array]) -> Array:
-        """Parts ``leaf`` of a device to whole matrices ``(owned, rows, cols)``."""
+    def to_owners(self, leaves: Sequence[Array], exact: bool = False) -> Array:
+        """Parts ``leaf`` of a device to whole matrices ``(owned, rows, cols)``.
+
+        Args:
+            leaves: This device's part of each leaf.
+            exact: Whether they travel in their own dtype, whatever `wire_dtype` says.
+
+        Returns:
+            The matrices that this device owns.
+        """
         x = jnp.stack(list(leaves))
         x = jnp.transpose(x, self._batch_first).reshape(self.held, *self._part)
-        dtype, x = x.dtype, self._for_wire(x)
+        dtype, x = x.dtype, x if exact else self._for_wire(x)
         x = jnp.pad(x, [(0, self._travelling - self.held)] + [(0, 0)] * len(self._part))
         if self.spare:
             share = self._travelling // self._ways(self.spare)

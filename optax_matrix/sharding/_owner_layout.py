@@ -87,11 +87,19 @@ class OwnerLayout(Layout):
         }
         return dataclasses.replace(self, groups=groups, local=True)
 
-    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+    def part(self) -> "OwnerLayout":
+        """The layout with as many matrices as one device has, for shapes."""
+        ways = lambda group: math.prod(self.mesh.shape[x] for x in group.spec[0])
+        ids = {n: g.ids[: g.count // ways(g)] for n, g in self.groups.items()}
+        return dataclasses.replace(self.on_device(ids), local=False)
+
+    def stack(
+        self, leaves: Mapping[str, Array], exact: bool = False
+    ) -> dict[str, Array]:
         """Brings the parts of leaves, given by path, to this device's whole stacks."""
         parts: dict[str, list[Array]] = {}
         for bundle in self.bundles:
-            whole = bundle.exchange.to_owners([leaves[p] for p in bundle.paths])
+            whole = bundle.exchange.to_owners([leaves[p] for p in bundle.paths], exact)
             pieces = bundle.matrix.to_matrices(whole)
             for (name, _, _), piece in zip(bundle.places, pieces, strict=True):
                 parts.setdefault(name, []).append(piece)
@@ -162,7 +170,7 @@ def owner_layout(
         limit = _matrices_per_device(view, max_batch) * devices
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
             exchange = Exchange(view, moving, axes, sizes, len(chunk), wire_dtype)
-            stays = [tuple(x for x in axes if x in inside) for axes in spec]
+            stays = [tuple(x for x in entry if x in inside) for entry in spec]
             bundle, made = _bundle(chunk, exchange, dtype, stays)
             bundles.append(bundle)
             groups |= made

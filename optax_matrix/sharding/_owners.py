@@ -6,21 +6,12 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.core
-import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix.layout._as_sharded import with_auto_axes
-from optax_matrix.layout._paths import key_name, named_leaves
+from optax_matrix.layout._paths import named_leaves
 from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._specs import (
-    explicit_spec,
-    named_sharding,
-    note,
-    own_mesh,
-    visible_mesh,
-)
+from optax_matrix.layout._specs import named_sharding, note, visible_mesh
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -29,19 +20,28 @@ from optax_matrix.sharding._param_specs import (
     mesh_axes_of,
     spec_of_parameter,
 )
+from optax_matrix.sharding._run import (
+    anchor,
+    as_specified,
+    check_names,
+    on_every_device,
+    own_part,
+    specs_of_state,
+)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # Specs are no keys.
 class owners:
     r"""Gives every matrix, whole, to one device of the named mesh axes.
 
     A step sends each gradient to its owner (one ``all_to_all`` per group of equal
     leaves, over all axes that cut them), runs the whole chain there on local matrices,
-    and sends the update back (another). Nothing else is communicated, nothing is
-    computed twice, and state stays with the owners. Of ``P`` bytes of gradients each
-    of ``N`` devices sends ``2 P / N``, against ``2 P`` or more when the partitioner
-    gathers matrices; a group of ``K`` matrices is filled up with zeros to the next
-    multiple of ``N``.
+    and sends the update back (another); parameters travel, too, for transformations
+    that need them. Nothing is computed twice, and state stays with the owners. Of
+    ``P`` bytes of gradients each of ``N`` devices sends ``2 P / N``, against ``2 P`` or
+    more when the partitioner gathers matrices. A group of ``K`` matrices is filled up
+    to the next multiple of ``N`` with zero matrices, which the chain sees as any other
+    and nobody else sees.
 
     Mesh axes that shard a batch axis of a leaf (layers, experts) already hold whole
     matrices and cost nothing. Along owner axes that a leaf's spec does not name, every
@@ -57,8 +57,9 @@ class owners:
             `jax.sharding.NamedSharding` for the parameters. Under Explicit axes the
             types decide and None will do; under Auto axes types show nothing, and it
             must cover every matrix.
-        wire_dtype: Dtype in which gradients and updates travel where it is narrower
-            than their own, such as ``jnp.bfloat16``; None for their own.
+        wire_dtype: ``jnp.bfloat16`` for gradients and updates to travel in it where it
+            is narrower than their own dtype; None for their own. Parameters travel in
+            theirs.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
@@ -152,22 +153,25 @@ class owners:
         """Calls ``make_state(layout, stacks, arrays)`` on every owner."""
         if not layout.groups:
             return make_state(layout, {}, arrays)
-        make = lambda arrays: make_state(layout, layout.zeros(), arrays)
-        shapes = jax.eval_shape(make, arrays)
-        manual, full = _state_specs(layout, shapes)
+        self._check_lie(layout, leaves)
+        make = lambda lay, arrays: make_state(lay, lay.zeros(), arrays)
+        shapes = jax.eval_shape(partial(make, layout), arrays)
+        local = jax.eval_shape(partial(make, layout.part()), arrays)
+        check_names(layout, shapes, local)
+        manual, full = specs_of_state(layout, shapes)
 
         def on_device(ids, leaves, arrays):
-            own = {n: _own_part(ids[n], g, leaves) for n, g in layout.groups.items()}
+            own = {n: own_part(ids[n], g, leaves) for n, g in layout.groups.items()}
             local = layout.on_device(own)
-            stacks = local.stack(leaves) if needs_params else local.zeros()
+            stacks = local.stack(leaves, exact=True) if needs_params else local.zeros()
             return make_state(local, stacks, arrays)
 
         if not needs_params:
-            leaves = _anchor(leaves)
+            leaves = anchor(leaves)
         specs = {path: layout.moving_spec(path) for path in leaves}
         ids = {name: group.ids for name, group in layout.groups.items()}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
-        run = _on_every_device(layout, on_device, in_specs, manual, full)
+        run = on_every_device(layout, on_device, in_specs, manual, full)
         return note(run(ids, leaves, arrays), full)
 
     def update(
@@ -185,106 +189,27 @@ class owners:
         def on_device(leaves, state, arrays):
             return step(layout.on_device(state.manifest), leaves, state, arrays)
 
-        manual, full = _state_specs(layout, state)
+        manual, full = specs_of_state(layout, state)
         moving = {path: layout.moving_spec(path) for path in layout.views}
         in_specs = ({name: moving for name in leaves}, manual, PartitionSpec())
         parameters = {path: layout.full_spec(path) for path in layout.views}
-        leaves = {
-            n: _as_parameters(tree, parameters, layout.mesh)
-            for n, tree in leaves.items()
-        }
-        run = _on_every_device(
+        bring = partial(as_specified, specs=parameters, mesh=layout.mesh)
+        leaves = {name: bring(tree) for name, tree in leaves.items()}
+        state = as_specified(state, full, layout.mesh)
+        run = on_every_device(
             layout, on_device, in_specs, (moving, manual), (parameters, full)
         )
         return run(leaves, state, arrays)
 
-
-def _on_every_device(
-    layout: OwnerLayout, f: Callable, in_specs: Any, out_specs: Any, full_specs: Any
-) -> Callable:
-    """`f` in one `shard_map`, manual over all axes that do not stay inside matrices."""
-    mesh = layout.mesh
-    made_auto = layout.inside and AxisType.Explicit in mesh.axis_types
-    run = jax.shard_map(
-        f,
-        mesh=None if made_auto else mesh,  # Then it is the mesh of the context.
-        in_specs=in_specs,
-        out_specs=out_specs,
-        axis_names=set(mesh.axis_names) - set(layout.inside),
-        check_vma=False,
-    )
-    if not layout.inside:
-        return jax.jit(run)
-    # What is left to the partitioner comes back sharded as it should be.
-    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), full_specs)
-    if made_auto:
-        run = with_auto_axes(run, shardings)
-        known = isinstance(mesh, jax.sharding.Mesh)  # Not while tracing.
-        return jax.jit(run, out_shardings=shardings) if known else jax.jit(run)
-    constrain = partial(jax.lax.with_sharding_constraint, shardings=shardings)
-    return jax.jit(lambda *args: constrain(run(*args)))
-
-
-def _as_parameters(leaves: Mapping[str, Any], specs: Any, mesh: Any) -> Any:
-    """Gradients whose types show another sharding, brought to their parameters'."""
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-
-    def shown(axes):
-        names = axes if isinstance(axes, tuple) else (axes,)
-        return tuple(x for x in names if kinds.get(x) == AxisType.Explicit) or None
-
-    def bring(leaf, spec):
-        spec = PartitionSpec(*map(shown, spec))
-        seen = explicit_spec(leaf)
-        same = not seen or PartitionSpec(*seen) == spec
-        return leaf if same else jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
-
-    return {path: bring(leaf, specs[path]) for path, leaf in leaves.items()}
-
-
-def _anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """One traced leaf on a mesh, if there is any.
-
-    `jax.jit` of `init` drops arguments that nothing uses, and with them the devices.
-    """
-    is_traced = lambda x: isinstance(x, jax.core.Tracer) and own_mesh(x) is not None
-    traced = [p for p, x in leaves.items() if is_traced(x)]
-    return {p: leaves[p] for p in traced[:1]}
-
-
-def _own_part(ids: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
-    """The rows of a group's identities that belong to this device."""
-    axes = group.spec[0]
-    count = len(ids) // jax.lax.axis_size(axes)
-    start = jax.lax.axis_index(axes) * count
-    for leaf in leaves.values():  # Of which it uses nothing but that it is there.
-        start += leaf.ravel()[:0].sum().astype(start.dtype)
-    return jax.lax.dynamic_slice_in_dim(jnp.asarray(ids), start, count)
-
-
-def _state_specs(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
-    """Specs of a state: per matrix under a group's name, else the same everywhere.
-
-    Returns:
-        The specs without and with the axes that stay inside the matrices.
-
-    Raises:
-        ValueError: If a leaf under a group's name is neither.
-    """
-
-    def of_leaf(inside, keys, x):
-        names = [key_name(key) for key in keys]
-        group = next((layout.groups[n] for n in names if n in layout.groups), None)
-        if group is None or not x.shape:
-            return PartitionSpec(*[None] * len(x.shape))
-        if x.shape[0] != group.count:
-            raise ValueError(
-                f"State {'/'.join(names)!r} must be a scalar or have the "
-                f"{group.count} matrices of its stack in front, got shape {x.shape}; "
-                "placement by owners needs to know what belongs to which matrix."
-            )
-        rest = group.spec[1:] if inside and x.shape == group.shape else None
-        return PartitionSpec(group.spec[0], *(rest or [None] * (len(x.shape) - 1)))
-
-    of_tree = jax.tree_util.tree_map_with_path
-    return tuple(of_tree(partial(of_leaf, inside), state) for inside in (False, True))
+    def _check_lie(self, layout: OwnerLayout, leaves: Mapping[str, Any]) -> None:
+        """Raises if a concrete parameter is sharded otherwise than it was said."""
+        for path, leaf in leaves.items():
+            if (sharding := named_sharding(leaf)) is None:
+                continue
+            said = NamedSharding(sharding.mesh, layout.full_spec(path))
+            if not sharding.is_equivalent_to(said, leaf.ndim):
+                raise ValueError(
+                    f"`param_specs` must say how parameters are sharded, but {path!r} "
+                    f"lies as {sharding.spec} and not as {said.spec}; pass the specs "
+                    "that it has (owners.from_params), or shard it so."
+                )

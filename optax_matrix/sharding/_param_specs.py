@@ -96,19 +96,72 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
             f"and others on {dict(mesh.shape)}; give each mesh an optimizer of its own "
             "(optax.partition)."
         )
-    if own is not None and all(k == AxisType.Explicit for k in mesh.axis_types):
-        spec = explicit_spec(leaf)
-    else:
-        spec = _look_up(path, mesh, given)
-    if len(spec) > len(leaf.shape):
+    said = look_up(path, given)
+    said = None if said is None else checked_spec(path, leaf.shape, said, mesh)
+    if own is None or any(kind != AxisType.Explicit for kind in mesh.axis_types):
+        if said is None:
+            raise ValueError(_missing(path, mesh, given))
+        return said
+    typed = checked_spec(path, leaf.shape, explicit_spec(leaf), mesh)
+    if said is not None and said != typed:
         raise ValueError(
-            f"`param_specs` of {path!r} must have at most {len(leaf.shape)} entries "
-            f"for shape {tuple(leaf.shape)}, got {PartitionSpec(*spec)}."
+            f"`param_specs` of {path!r} must agree with its type, which says "
+            f"{_shown(typed)}, got {_shown(said)}; leave them away, types are enough "
+            "under Explicit axes."
         )
-    spec = tuple(spec) + (None,) * (len(leaf.shape) - len(spec))
-    axes = tuple(_axes(entry) for entry in spec)
-    for size, names in zip(leaf.shape, axes, strict=True):
-        _check_fit(path, size, names, mesh)
+    return typed
+
+
+def look_up(path: str, given: Given) -> tuple | None:
+    """The spec given for a path or for what leads to it; None if there is none.
+
+    Args:
+        path: Path of a parameter.
+        given: What `given_specs` returned.
+
+    Returns:
+        The entries of the spec.
+    """
+    parts = path.split("/")
+    for k in range(len(parts), -1, -1):
+        if (prefix := "/".join(parts[:k])) in given:
+            found = given[prefix]
+            return tuple(found.spec if isinstance(found, NamedSharding) else found)
+    return None
+
+
+def checked_spec(path: str, shape: Any, spec: tuple, mesh: Any) -> Spec:
+    """A spec in full rank, each entry a tuple of mesh axes.
+
+    Args:
+        path: Path of the parameter, for messages.
+        shape: Its shape.
+        spec: The entries of its partition spec.
+        mesh: The mesh; None if it is not known.
+
+    Returns:
+        A tuple of mesh axes for each axis.
+
+    Raises:
+        ValueError: If it does not fit the shape or the mesh.
+    """
+    if len(spec) > len(shape):
+        raise ValueError(
+            f"`param_specs` of {path!r} must have at most {len(shape)} entries for "
+            f"shape {tuple(shape)}, got {PartitionSpec(*spec)}; give each parameter "
+            "its own."
+        )
+    entries = tuple(spec) + (None,) * (len(shape) - len(spec))
+    axes = tuple(_axes(entry) for entry in entries)
+    names = [name for entry in axes for name in entry]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"`param_specs` of {path!r} must not name a mesh axis twice, got "
+            f"{PartitionSpec(*spec)}."
+        )
+    if mesh is not None:
+        for size, entry in zip(shape, axes, strict=True):
+            _check_fit(path, size, entry, mesh)
     return axes
 
 
@@ -118,17 +171,20 @@ def _axes(entry: Any) -> tuple[str, ...]:
     return tuple(entry) if isinstance(entry, tuple) else (entry,)
 
 
-def _look_up(path: str, mesh: Any, given: Given) -> tuple:
-    parts = path.split("/")
-    for k in range(len(parts), -1, -1):
-        if (prefix := "/".join(parts[:k])) in given:
-            found = given[prefix]
-            return tuple(found.spec if isinstance(found, NamedSharding) else found)
-    kinds = ", ".join(
-        f"{name}: {kind}"
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-    )
-    raise ValueError(
+def _shown(axes: Spec) -> PartitionSpec:
+    return PartitionSpec(*(entry or None for entry in axes))
+
+
+def _missing(path: str, mesh: Any, given: Given) -> str:
+    if given:
+        return (
+            f"`param_specs` must cover every matrix, it has none for {path!r} but for "
+            f"{', '.join(map(repr, list(given)[:3]))}; give them in a tree like the "
+            "parameters that `init` gets."
+        )
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    kinds = ", ".join(f"{name}: {kind}" for name, kind in pairs)
+    return (
         f"`param_specs` must say how {path!r} is sharded: types do not show it on this "
         f"mesh ({kinds}); pass owners(mesh_axes, param_specs={{path: PartitionSpec}}) "
         "or owners.from_params(params, mesh_axes), or make all axes Explicit."
@@ -139,7 +195,8 @@ def _check_fit(path: str, size: int, names: tuple[str, ...], mesh: Any) -> None:
     if unknown := [name for name in names if name not in mesh.axis_names]:
         raise ValueError(
             f"`param_specs` of {path!r} must name axes of the mesh "
-            f"{tuple(mesh.axis_names)}, got {unknown}."
+            f"{tuple(mesh.axis_names)}, got {unknown}; translate logical names first "
+            "(Flax: nn.logical_to_mesh), or take owners.from_params."
         )
     ways = math.prod(mesh.shape[name] for name in names)
     if size % ways:

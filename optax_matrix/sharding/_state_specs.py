@@ -4,11 +4,16 @@ from typing import Any
 
 import jax
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from optax_matrix.layout._paths import named_leaves, path_name
-from optax_matrix.layout._specs import explicit_spec, named_sharding, recording
-from optax_matrix.sharding._param_specs import given_specs
+from optax_matrix.layout._specs import recording, visible_mesh, visible_spec
+from optax_matrix.sharding._param_specs import (
+    checked_spec,
+    given_mesh,
+    given_specs,
+    look_up,
+)
 
 
 def state_specs(
@@ -18,21 +23,23 @@ def state_specs(
 
     Stacks of matrices lie with their owners (with ``placement=None``, as their first
     leaf); state that mirrors a parameter, as Adam's moments do, lies as that parameter;
-    all else is replicated. Give them to `jax.jit` as ``out_shardings`` of `tx.init`, to
-    Orbax, or to `nnx.Optimizer`'s state.
+    all else is replicated. Give them to `jax.jit` as ``out_shardings`` of `tx.init` and
+    of the training step, and to Orbax to restore into.
 
     Args:
         tx: Any optimizer, with `on_matrices` inside or not.
         params: Parameters, or their shapes as `jax.ShapeDtypeStruct`.
         param_specs: Tree or prefix tree of `jax.sharding.PartitionSpec` or
-            `jax.sharding.NamedSharding`; None for the sharding that `params` carry.
+            `jax.sharding.NamedSharding` that covers every parameter; None for the
+            sharding that `params` carry.
 
     Returns:
         A tree of the structure of ``tx.init(params)`` with a
         `jax.sharding.PartitionSpec` for each array.
 
     Raises:
-        ValueError: If `param_specs` holds anything else, or a spec does not fit.
+        ValueError: If `param_specs` holds anything else, leaves a parameter out or has
+            a spec that does not fit; if `tx.init` is wrapped in another trace.
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax
@@ -46,13 +53,10 @@ def state_specs(
         >>> tx = om.on_matrices(optax.trace(0.9), placement=placement)
         >>> for spec in jax.tree.leaves(state_specs(tx, params, shardings)):
         ...     print(tuple(spec))
-        (('fsdp', 'tp'), None)
-        (('fsdp', 'tp'), None, None)
+        (('fsdp', 'tp'),)
+        (('fsdp', 'tp'),)
     """
-    given = given_specs(param_specs)
-    specs = {
-        path: _spec(path, leaf, given) for path, leaf in named_leaves(params).items()
-    }
+    specs = _specs_by_path(params, param_specs)
     shapes = {path: tuple(leaf.shape) for path, leaf in named_leaves(params).items()}
 
     made: list[Any] = []
@@ -61,24 +65,39 @@ def state_specs(
         with recording(specs) as noted:
             state = tx.init(params)
         known = {id(leaf): spec for leaf, spec in noted}
-        made.extend(known.get(id(leaf)) for leaf in jax.tree.leaves(state))
+        found = [known.get(id(leaf)) for leaf in jax.tree.leaves(state)]
+        if len(noted) > len([spec for spec in found if spec is not None]):
+            raise ValueError(
+                "`tx` must be the transformation itself, but its `init` is wrapped (in "
+                "jax.jit, say), which hides where its state lies; pass it unwrapped."
+            )
+        made.extend(found)
         return state
 
     state = jax.eval_shape(init, params)
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
     pairs = zip(leaves, made, strict=True)
     every = [spec or _mirrored(k, x, specs, shapes) for (k, x), spec in pairs]
-    return jax.tree.unflatten(structure, every)
+    return jax.tree.unflatten(structure, [_trimmed(spec) for spec in every])
 
 
-def _spec(path: str, leaf: Any, given: Any) -> tuple:
-    if given:
-        parts = path.split("/")
-        prefixes = ("/".join(parts[:k]) for k in range(len(parts), -1, -1))
-        found = next((given[p] for p in prefixes if p in given), PartitionSpec())
-        return tuple(found.spec if isinstance(found, NamedSharding) else found)
-    sharding = named_sharding(leaf)
-    return tuple(sharding.spec) if sharding else explicit_spec(leaf)
+def _specs_by_path(params: Any, param_specs: Any) -> dict[str, tuple]:
+    leaves = named_leaves(params)
+    if param_specs is None:
+        return {path: visible_spec(path, leaf) for path, leaf in leaves.items()}
+    given = given_specs(param_specs)
+    mesh = visible_mesh(leaves) or given_mesh(given)
+    specs = {path: look_up(path, given) for path in leaves}
+    if absent := [path for path, spec in specs.items() if spec is None]:
+        raise ValueError(
+            "`param_specs` must cover every parameter, nothing stands for "
+            f"{', '.join(map(repr, absent[:3]))} but for "
+            f"{', '.join(map(repr, list(given)[:3]))}; give PartitionSpec() to what is "
+            "replicated."
+        )
+    check = lambda path, spec: checked_spec(path, leaves[path].shape, spec, mesh)
+    full = {path: check(path, spec or ()) for path, spec in specs.items()}
+    return {path: tuple(axes or None for axes in spec) for path, spec in full.items()}
 
 
 def _mirrored(keys: tuple, leaf: Any, specs: Any, shapes: Any) -> PartitionSpec:
@@ -86,6 +105,13 @@ def _mirrored(keys: tuple, leaf: Any, specs: Any, shapes: Any) -> PartitionSpec:
     for start in range(len(keys)):
         path = path_name(keys[start:])
         if shapes.get(path) == tuple(leaf.shape):
-            rest = [None] * (len(leaf.shape) - len(specs[path]))
-            return PartitionSpec(*specs[path], *rest)
-    return PartitionSpec(*[None] * len(leaf.shape))
+            return PartitionSpec(*specs[path])
+    return PartitionSpec()
+
+
+def _trimmed(spec: PartitionSpec) -> PartitionSpec:
+    """As compiled functions give it back, so that no second call compiles again."""
+    entries = list(spec)
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)

@@ -20,6 +20,7 @@ from optax_matrix.layout import (
     per_matrix,
     to_portable,
 )
+from optax_matrix.sharding import owners
 
 
 def _params(*names):
@@ -223,3 +224,43 @@ def test_orbax_round_trip_and_renamed_target(tmp_path):
         _same(checkpointer.restore(tmp_path / "state", tx.init(old)), state)
         with pytest.raises(ValueError, match="@"):
             checkpointer.restore(tmp_path / "state", tx.init(new))
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_filled_state_goes_on_where_the_parameters_lie(cpus, kind):
+    """Adam's count was free to move before, and must be after."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind,) * 2, devices=cpus)
+    on = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
+    params = {"kernel": on(jnp.ones((8, 4)), "x", "y"), "bias": on(jnp.ones(4), "y")}
+    placement = owners.from_params(params, ("x", "y"))
+    tx = optax.chain(
+        on_matrices(optax.trace(0.9), placement=placement), optax.adam(1.0)
+    )
+    update = jax.jit(tx.update)
+    _, state = update(params, tx.init(params), params)
+    want, _ = update(params, state, params)
+    portable = to_portable(state, params)
+    filled = from_portable(portable, tx.init(params), params)
+    got, _ = update(params, filled, params)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_a_restored_replicated_state_is_brought_home(cpus):
+    mesh = jax.make_mesh((4, 2), ("x", "y"), devices=cpus)
+    kernel = jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, P("x", "y")))
+    tx = on_matrices(optax.trace(0.9), placement=owners(("x", "y")))
+    state = tx.init({"kernel": kernel})
+    replicated = jax.device_put(state, NamedSharding(mesh, P()))
+    for restored in (replicated, jax.tree.map(np.asarray, state)):
+        _, new = jax.jit(tx.update)({"kernel": kernel}, restored)
+        assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
+
+
+def test_shapes_cannot_be_filled():
+    params, tx = _params("a"), _tx()
+    state = tx.init(params)
+    with pytest.raises(ValueError, match=r"`state` must hold arrays"):
+        from_portable(
+            to_portable(state, params), jax.eval_shape(tx.init, params), params
+        )

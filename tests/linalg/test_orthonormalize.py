@@ -252,7 +252,7 @@ def test_fallback_where_the_method_is_defeated(monkeypatch):
         ({}, {"geqrf", "orgqr", "syev", "gesdd"}),
         ({"fallback": "householder"}, {"syev", "gesdd"}),
     ],
-    ids=str,
+    ids=["default", "householder"],
 )
 def test_the_lowered_text_holds_no_other_decomposition(options, absent):
     x = jax.ShapeDtypeStruct((2, 300, 300), jnp.float32)

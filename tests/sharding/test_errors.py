@@ -45,7 +45,7 @@ def test_axes_must_differ():
 
 @pytest.mark.parametrize("wire", ["bfloat17", jnp.int8, bool, 16.0, object()])
 def test_wire_dtype_must_float(wire):
-    with _raises("`wire_dtype` must be a floating dtype", "jnp.bfloat16", repr(wire)):
+    with _raises("`wire_dtype` must be None, jnp.bfloat16", "overflows", repr(wire)):
         om.owners("fsdp", wire_dtype=wire)
 
 
@@ -103,7 +103,7 @@ def test_auto_axes_need_specs_at_init_and_update(mesh):
         tx.init(params)
     with _raises(*words):
         jax.jit(tx.update)(params, state)
-    with _raises(*words):
+    with _raises("`param_specs` must cover every matrix", "'kernel'", "'other'"):
         _tx(om.owners("fsdp", param_specs={"other": P()})).init(params)
 
 
@@ -113,6 +113,7 @@ def test_auto_axes_need_specs_at_init_and_update(mesh):
         (P("data"), ("must name axes of the mesh ('fsdp', 'tp')", "['data']")),
         (P(None, ("fsdp", "tp")), ("must divide", "4 is not divisible by the 8")),
         (P("fsdp", None, "tp"), ("at most 2 entries", "(8, 4)", "'tp'")),
+        (P("fsdp", "fsdp"), ("must not name a mesh axis twice", "'fsdp'")),
     ],
 )
 def test_specs_must_fit(spec, words, mesh):
@@ -156,3 +157,50 @@ def test_parameters_on_two_meshes(cpus):
     tx = om.on_matrices(optax.trace(0.9), placement=om.owners("fsdp"))
     with pytest.raises(ValueError, match=r"must lie on one mesh.*optax\.partition"):
         tx.init({"a": on(cpus), "b": on(cpus[:4])})
+
+
+def test_specs_must_be_those_that_parameters_have(mesh):
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    other = P(None, "fsdp")
+    with _raises(
+        "`param_specs` must say how parameters are sharded", "owners.from_params"
+    ):
+        _tx(om.owners("fsdp", param_specs=other)).init(params)
+
+
+def test_specs_must_agree_with_types(cpus):
+    params = on_mesh(normal(SHAPES, 0), SPECS, make_mesh("fsdp4-tp2", "explicit", cpus))
+    with _raises(
+        "`param_specs` of 'kernel' must agree with its type", "leave them away"
+    ):
+        _tx(om.owners("fsdp", param_specs=P(None, "fsdp"))).init(params)
+
+
+def test_state_per_matrix_must_lie_under_a_name(mesh):
+    init = lambda params: tuple(jnp.zeros_like(x) for x in params.values())
+    as_tuple = optax.GradientTransformation(init, optax.identity().update)
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    placement = om.owners(("fsdp", "tp"), param_specs=given(mesh, SPECS))
+    with _raises("must lie under the name of its stack"):
+        om.on_matrices(as_tuple, placement=placement).init(params)
+
+
+@pytest.mark.parametrize("wire", [jnp.float16, jnp.float8_e4m3fn])
+def test_wire_dtype_must_have_the_range(wire):
+    with _raises("`wire_dtype` must be None, jnp.bfloat16", "overflows"):
+        om.owners("fsdp", wire_dtype=wire)
+
+
+def test_coupling_is_found_under_a_traced_hyperparameter(mesh):
+    def method(decay):
+        def build(layout, decay):
+            del layout
+            return optax.chain(optax.trace(decay), optax.clip_by_global_norm(1.0))
+
+        placement = om.owners(("fsdp", "tp"), param_specs=given(mesh, SPECS))
+        return om.on_matrices(build, hyperparams={"decay": decay}, placement=placement)
+
+    tx = om.inject_hyperparams(method)(decay=0.9)
+    params = on_mesh(normal(SHAPES, 0), SPECS, mesh)
+    with _raises("`build` must treat each matrix", "clip_by_global_norm"):
+        jax.jit(tx.init)(params)

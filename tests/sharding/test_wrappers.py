@@ -242,3 +242,17 @@ def test_mixed_axes_take_given_specs(cpus):
     got = rollout(tx, params, noise)[0]
     assert_same_path(got, want)
     assert_specs(got[-1], SPECS, mesh)
+
+
+def test_parameters_travel_unrounded(cpus):
+    """A method that keeps the first weights must not keep rounded ones."""
+    keep = optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.array, params), optax.identity().update
+    )
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), devices=cpus)
+    kernel = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    params = {"w": jax.device_put(kernel, NamedSharding(mesh, P("fsdp", "tp")))}
+    placement = om.owners(("fsdp", "tp"), wire_dtype=jnp.bfloat16)
+    tx = om.on_matrices(keep, placement=placement, needs_params=True)
+    state = om.to_portable(tx.init(params), params)
+    np.testing.assert_array_equal(state["inner_state/w"][0], kernel.T)

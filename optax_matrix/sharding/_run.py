@@ -1,0 +1,170 @@
+"""Running a step on every owner in one `shard_map`."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from optax_matrix.layout._as_sharded import with_auto_axes
+from optax_matrix.layout._paths import group_of, path_name
+from optax_matrix.layout._specs import explicit_spec, own_mesh
+from optax_matrix.sharding._owner_layout import OwnerLayout
+
+
+def on_every_device(
+    layout: OwnerLayout, f: Callable, in_specs: Any, out_specs: Any, full_specs: Any
+) -> Callable:
+    """`f` in one `shard_map`, manual over all axes that do not stay inside matrices.
+
+    Args:
+        layout: The layout, with its mesh.
+        f: What one device does.
+        in_specs: Specs of its arguments, without the axes inside matrices.
+        out_specs: The same for its results.
+        full_specs: Specs of its results with the axes inside matrices.
+
+    Returns:
+        The function of whole arrays.
+    """
+    mesh = layout.mesh
+    made_auto = layout.inside and AxisType.Explicit in mesh.axis_types
+    run = jax.shard_map(
+        f,
+        mesh=None if made_auto else mesh,  # Then it is the mesh of the context.
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=set(mesh.axis_names) - set(layout.inside),
+        check_vma=False,
+    )
+    if not layout.inside:
+        return jax.jit(run)
+    # What is left to the partitioner comes back sharded as it should be.
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), full_specs)
+    if made_auto:
+        run = with_auto_axes(run, shardings)
+        known = isinstance(mesh, jax.sharding.Mesh)  # Not while tracing.
+        return jax.jit(run, out_shardings=shardings) if known else jax.jit(run)
+    constrain = partial(jax.lax.with_sharding_constraint, shardings=shardings)
+    return jax.jit(lambda *args: constrain(run(*args)))
+
+
+def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
+    """Arrays whose types show another sharding, or none, brought to their specs.
+
+    Gradients may come as they like, and a restored state may be replicated; Auto axes
+    do not show, there `shard_map` itself sees to it.
+
+    Args:
+        tree: The arrays.
+        specs: Their partition specs.
+        mesh: The mesh.
+
+    Returns:
+        The arrays.
+    """
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if AxisType.Explicit not in kinds.values():
+        return tree
+
+    def shown(axes):
+        names = axes if isinstance(axes, tuple) else (axes,)
+        return tuple(x for x in names if kinds.get(x) == AxisType.Explicit) or None
+
+    def bring(leaf, spec):
+        spec = PartitionSpec(*map(shown, spec))
+        if own_mesh(leaf) is not None and PartitionSpec(*explicit_spec(leaf)) == spec:
+            return leaf
+        return jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree.map(bring, tree, specs)
+
+
+def anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """One traced leaf on a mesh, if there is any.
+
+    `jax.jit` of `init` drops arguments that nothing uses, and with them the devices.
+
+    Args:
+        leaves: The parameters, by path.
+
+    Returns:
+        At most one of them.
+    """
+    is_traced = lambda x: isinstance(x, jax.core.Tracer) and own_mesh(x) is not None
+    traced = [p for p, x in leaves.items() if is_traced(x)]
+    return {p: leaves[p] for p in traced[:1]}
+
+
+def own_part(ids: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
+    """The rows of a group's identities that belong to this device.
+
+    Args:
+        ids: The identities of all matrices.
+        group: The group.
+        leaves: Arrays to depend on, of which no number is used: see `anchor`.
+
+    Returns:
+        The identities of this device's matrices.
+    """
+    axes = group.spec[0]
+    count = len(ids) // jax.lax.axis_size(axes)
+    start = jax.lax.axis_index(axes) * count
+    for leaf in leaves.values():
+        start += leaf.ravel()[:0].sum().astype(start.dtype)
+    return jax.lax.dynamic_slice_in_dim(jnp.asarray(ids), start, count)
+
+
+def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
+    """Specs of a state: per matrix under a group's name, else the same everywhere.
+
+    Args:
+        layout: The layout of whole stacks.
+        state: The state, or its shapes.
+
+    Returns:
+        The specs without and with the axes that stay inside the matrices.
+
+    Raises:
+        ValueError: If a leaf under a group's name is neither.
+    """
+
+    def of_leaf(inside, keys, x):
+        group = group_of(keys, layout.groups)
+        if group is None or not x.shape:
+            return PartitionSpec(*[None] * len(x.shape))
+        if x.shape[0] != group.count:
+            raise ValueError(
+                f"State {path_name(keys)!r} must be a scalar or have the "
+                f"{group.count} matrices of its stack in front, got shape {x.shape}; "
+                "placement by owners needs to know what belongs to which matrix."
+            )
+        rest = group.spec[1:] if inside and x.shape == group.shape else None
+        return PartitionSpec(group.spec[0], *(rest or [None] * (len(x.shape) - 1)))
+
+    of_tree = jax.tree_util.tree_map_with_path
+    return tuple(of_tree(partial(of_leaf, inside), state) for inside in (False, True))
+
+
+def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
+    """Raises if state outside the groups' names changes with the number of matrices.
+
+    Args:
+        layout: The layout.
+        whole: Shapes of the state for all matrices.
+        local: Shapes of the state for those of one device.
+
+    Raises:
+        ValueError: If there is such state: it would pass for the same on all devices.
+    """
+    leaves = jax.tree.leaves_with_path(whole)
+    for (keys, x), y in zip(leaves, jax.tree.leaves(local), strict=True):
+        if x.shape != y.shape and group_of(keys, layout.groups) is None:
+            raise ValueError(
+                f"State {path_name(keys)!r} of shape {x.shape} must lie under the name "
+                "of its stack: what belongs to single matrices is known by that. Make "
+                "state by jax.tree.map over the stacks."
+            )
