@@ -58,7 +58,12 @@ RULES = {"embed": "fsdp", "heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab":
 
 def mesh_axes(text: str) -> dict[str, int]:
     """The axes of `fsdp=4,tp=2`."""
-    return {name: int(size) for name, size in (a.split("=") for a in text.split(","))}
+    try:
+        return {n: int(size) for n, size in (a.split("=") for a in text.split(","))}
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be axes with sizes, as fsdp=4,tp=2, got {text!r}"
+        ) from None
 
 
 def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
@@ -164,6 +169,9 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
     """Trains; returns the loss of every step and the validation loss."""
     config = dataclasses.replace(SIZES[args.size], vocab=256)
     mesh = make_mesh(args.mesh)
+    ways = math.prod(n for axis, n in mesh.shape.items() if axis != "tp")
+    if args.batch % ways:
+        raise SystemExit(f"error: --batch must be divisible by {ways}.")
     books, held_out = open_books(config.context)
     settings = (args.optimizer, args.learning_rate, args.steps)
     state, train_step, loss = prepare(config, mesh, *settings)
@@ -206,6 +214,8 @@ def main(arguments: list[str] | None = None) -> None:
     if args.cpu_devices:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", args.cpu_devices)
+    if (args.processes or args.process is not None) and not args.coordinator:
+        parser.error("--processes and --process need --coordinator HOST:PORT")
     if args.distributed or args.coordinator:
         jax.distributed.initialize(args.coordinator, args.processes, args.process)
     losses, validation = train(args)

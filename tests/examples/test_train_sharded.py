@@ -112,3 +112,19 @@ def test_weights_are_gathered_and_never_activations(scan, axes):
     assert gathered
     # No weight has as many elements as the batch's activations, 32 x 40 x 32.
     assert max(gathered) <= model.vocab * model.embed < 32 * 40 * model.embed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mesh", "fsdp"], "must be axes with sizes, as fsdp=4,tp=2, got 'fsdp'"),
+        (["--processes", "2"], "need --coordinator HOST:PORT"),
+        (["--mesh", "fsdp=3"], "--mesh must use all 8 devices"),
+        (["--batch", "6"], "--batch must be divisible by 8"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words, capsys, cpus):
+    assert len(cpus) == 8
+    with pytest.raises(SystemExit) as stop:
+        example.main(arguments)
+    assert words in f"{stop.value} {capsys.readouterr().err}"
