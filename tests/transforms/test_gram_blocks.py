@@ -1,0 +1,245 @@
+"""Blocks with statistics in the scale of their gradients, and Dion's."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _matrices import gaussian, matrix_with_singular_values
+from _reference import rotations as ref
+
+import optax_matrix as om
+from optax_matrix.linalg import polar_svd
+from optax_matrix.transforms._gram import mix_gram, no_gram
+
+# Rounding of float32 in the products, of unit size.
+F32 = 1e-5
+
+
+def last(tx, grads, dtype=jnp.float32):
+    grads = jnp.asarray(grads, dtype)
+    state = tx.init({"w": grads[0]})
+    update = jax.jit(tx.update)
+    for g in grads:
+        out, state = update({"w": g}, state)
+    return out["w"], state
+
+
+def value(gram):
+    return np.float64(gram.scale) ** 2 * np.float64(gram.shape)
+
+
+def test_an_average_of_gram_matrices_is_one_at_any_scale():
+    gs = gaussian(5, 3, 4)
+    for scale in (1e-20, 1.0, 1e20):
+        gram, want = no_gram(jnp.zeros((3, 4))), np.zeros((3, 3))
+        for g in gs:
+            gram = mix_gram(gram, jnp.asarray(scale * g, jnp.float32), 0.9)
+            want = 0.9 * want + 0.1 * g @ g.T
+        np.testing.assert_allclose(value(gram) / scale / scale, want, atol=F32)
+
+
+def test_a_sum_of_gram_matrices():
+    gram, gs = no_gram(jnp.zeros((3, 4))), np.float32(gaussian(5, 3, 4))
+    for g in gs:
+        gram = mix_gram(gram, jnp.asarray(g), 1.0, 1.0)
+    np.testing.assert_allclose(value(gram), sum(g @ g.T for g in gs), rtol=F32)
+
+
+def test_the_average_forgets_a_huge_gradient_and_keeps_what_follows():
+    first = jnp.full((3, 4), 1e20, jnp.float32)
+    gram = mix_gram(no_gram(first), first, 0.5)
+    gs = np.float32(gaussian(200, 3, 4))
+    want = np.zeros((3, 3))
+    for g in gs:
+        gram = mix_gram(gram, jnp.asarray(g), 0.5)
+        want = want / 2 + g @ g.T / 2
+    np.testing.assert_allclose(value(gram), want, rtol=1e-4)
+
+
+def test_a_zero_gradient_only_decays_the_average():
+    g = jnp.asarray(gaussian(3, 4), jnp.float32)
+    gram = mix_gram(no_gram(g), g, 0.9)
+    after = mix_gram(gram, jnp.zeros_like(g), 0.9)
+    np.testing.assert_allclose(value(after), 0.9 * value(gram), rtol=1e-6)
+    nothing = mix_gram(no_gram(g), jnp.zeros_like(g), 0.9)
+    assert not nothing.shape.any()
+    assert not nothing.scale.any()
+
+
+# The second moment
+
+
+def test_second_moment_is_adams_denominator():
+    gs = np.float32(gaussian(6, 3, 4))
+    got, _ = last(om.scale_by_second_moment(0.9, bias_correction=True), gs)
+    want, _ = last(optax.scale_by_adam(0.0, 0.9, eps=0.0), gs)
+    np.testing.assert_allclose(got, want, rtol=F32)
+    plain, _ = last(om.scale_by_second_moment(0.9), gs)
+    np.testing.assert_allclose(plain * np.sqrt(1 - 0.9**6), want, rtol=F32)
+
+
+def test_second_moment_of_the_gradient_that_comes_with_it():
+    tx = om.scale_by_second_moment(0.75)
+    w = {"w": jnp.ones((1, 2))}
+    out, _ = tx.update(w, tx.init(w), gradient={"w": jnp.array([[4.0, 0.0]])})
+    assert out["w"].tolist() == [[0.5, 0.0]]
+
+
+def test_second_moment_in_bfloat16_and_errors():
+    g = jnp.ones((2, 3, 4), jnp.bfloat16)
+    tx = om.scale_by_second_moment(0.5, bias_correction=True)
+    out, state = last(tx, g, jnp.bfloat16)
+    assert out.dtype == jnp.bfloat16
+    assert state.root["w"].dtype == state.weight["w"].dtype == jnp.float32
+    with pytest.raises(ValueError, match="`decay` must be in"):
+        om.scale_by_second_moment(1.0)
+
+
+# Inverse roots
+
+
+@pytest.mark.broad
+def test_whitening_of_one_side_is_the_polar_factor():
+    g = np.float32(gaussian(3, 5))
+    for side in ("out", "short"):
+        got, state = last(om.precondition(root=2, side=side), g[None])
+        # The damping moves singular values by 1e-6 of the largest.
+        np.testing.assert_allclose(got, polar_svd(jnp.asarray(g)), atol=1e-4)
+        assert state.gram["w"].cols is None
+    got, _ = last(om.precondition(root=2, side="in"), g.T[None])
+    np.testing.assert_allclose(got, polar_svd(jnp.asarray(g.T)), atol=1e-4)
+
+
+@pytest.mark.broad
+def test_an_inner_transformation_works_in_whitened_coordinates():
+    g = gaussian(4, 6)
+    block = om.precondition(
+        om.orthogonalize(polar_svd), root=8, decay=0.9, graft=True, eps=0.0, side="out"
+    )
+    got, _ = last(block, g[None])
+    left = ref.symmetric_power(g @ g.T, -1 / 8)
+    inside = polar_svd(jnp.asarray(left @ g, jnp.float32))
+    want = left @ inside
+    want *= np.linalg.norm(inside) / np.linalg.norm(want)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(got), 2.0, rtol=1e-4)  # The root of 4.
+
+
+@pytest.mark.broad
+def test_bias_correction_undoes_the_start_at_zero():
+    g = np.float32(gaussian(4, 4))
+    got, _ = last(om.precondition(decay=0.9, bias_correction=True), [g] * 3)
+    want, _ = last(om.precondition(), g[None])
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.broad
+def test_roots_are_kept_between_renewals():
+    gs = np.float32(gaussian(4, 3, 5))
+    tx, seen = om.precondition(update_interval=3), []
+    state = tx.init({"w": jnp.asarray(gs[0])})
+    for g in gs:
+        _, state = tx.update({"w": jnp.asarray(g)}, state)
+        seen.append(state.root["w"].rows)
+    same = [bool((a == b).all()) for a, b in itertools.pairwise(seen)]
+    assert same == [True, True, False]
+    step = jax.make_jaxpr(tx.update)({"w": jnp.asarray(gs[0])}, state)
+    assert [e.primitive.name for e in step.jaxpr.eqns].count("cond") == 1
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+def test_roots_at_any_scale(scale):
+    gs = np.float32(gaussian(3, 4, 4))
+    got, _ = last(om.precondition(decay=0.9), np.float32(scale) * gs)
+    want, _ = last(om.precondition(decay=0.9), gs)
+    np.testing.assert_allclose(got, want, atol=1e-3)
+
+
+# Dion
+
+
+@pytest.mark.broad
+def test_full_rank_of_a_low_rank_momentum_adds_no_noise():
+    m = matrix_with_singular_values([2.0, 1.0], 7, 4)
+    got, state = last(om.orthogonalize_low_rank(1.0), [m] * 3)
+    u, _, vt = np.linalg.svd(m)
+    inside = u[:, :2] @ u[:, :2].T @ got @ vt[:2].T @ vt[:2]
+    np.testing.assert_allclose(got, inside, atol=1e-5)
+    norms = jnp.linalg.norm(state.right["w"], axis=-2)
+    np.testing.assert_allclose(norms, 1.0, rtol=1e-5)
+
+
+def test_a_zero_momentum_leaves_the_right_factor():
+    tx = om.orthogonalize_low_rank(2)
+    zero = {"w": jnp.zeros((3, 5))}
+    start = tx.init(zero)
+    out, state = tx.update(zero, start)
+    assert not out["w"].any()
+    np.testing.assert_array_equal(state.right["w"], start.right["w"])
+    out, _ = tx.update({"w": jnp.ones((3, 5))}, state)
+    assert out["w"].all()
+
+
+@pytest.mark.broad
+def test_the_first_right_factor_belongs_to_the_matrix():
+    """Not to its place, its neighbours or its stack."""
+    ids = {"w": np.array([[1, 0], [2, 0], [1, 1]], np.uint32)}
+    w = {"w": jnp.zeros((3, 4, 6))}
+    right = om.orthogonalize_low_rank(2, ids=ids).init(w).right["w"]
+    assert right.shape == (3, 6, 2)
+    turned = {"w": ids["w"][::-1].copy()}
+    other = om.orthogonalize_low_rank(2, ids=turned).init(w).right["w"]
+    np.testing.assert_allclose(other[::-1], right, atol=1e-6)
+    assert jnp.abs(right[0] - right[1]).max() > 0.1
+    assert jnp.abs(right[0] - right[2]).max() > 0.1
+
+    shapes = {"a": {"kernel": (4, 6)}, "b": {"kernel": (4, 6)}}
+    start = lambda names: om.scale_by_dion().init(
+        {n: {"kernel": jnp.zeros(shapes[n]["kernel"])} for n in names}
+    )
+    (both,), (alone,) = (
+        start(names).inner_state[0].right.values() for names in ("ab", "b")
+    )
+    np.testing.assert_allclose(both[1], alone[0], atol=1e-6)
+
+
+WRONG = [
+    (om.precondition, {"root": 0}, "`root` must be a positive int"),
+    (om.precondition, {"side": "left"}, "`side` must be one of"),
+    (om.precondition, {"decay": 1.0}, "`decay` must be in"),
+    (om.precondition, {"eps": -1.0}, "`eps` must not be negative"),
+    (om.precondition, {"method": "svd"}, "`method` must be one of"),
+    (om.precondition, {"graft": True}, "`graft` must be False without `inner`"),
+    (om.precondition, {"bias_correction": True}, "`bias_correction` must be False"),
+    (om.precondition, {"inner": polar_svd}, "`inner` must be a gradient"),
+    (om.precondition, {"momentum": 0.9}, "`momentum` must be a gradient"),
+    (om.precondition, {"update_interval": 0}, "`update_interval` must be a positive"),
+    (om.orthogonalize_low_rank, {"rank": 0}, "`rank` must be a positive int"),
+    (om.orthogonalize_low_rank, {"rank": 1.5}, "`rank` must be a positive int, or a"),
+    (om.orthogonalize_low_rank, {"decay": 1.0}, "`decay` must be in"),
+    (om.orthogonalize_low_rank, {"qr": None}, "`qr` must be a function"),
+    (om.orthogonalize_low_rank, {"accumulator_dtype": int}, "`accumulator_dtype` must"),
+    (om.scale_by_soap, {"side": "left"}, "`side` must be one of"),
+    (om.scale_by_soap, {"policy": "aro"}, "`policy` must be one of"),
+    (om.scale_by_eigen_adam, {"b3": 1.0}, "`b3` must be in"),
+    (om.scale_by_eigen_adam, {"orientation": "both"}, "`orientation` must be one of"),
+    (om.scale_by_eigen_sign, {"policy": "aro"}, "`policy` must be one of 'eigen'"),
+    (om.scale_by_splus, {"scale": 0.0}, "`scale` must be positive"),
+    (om.scale_by_shampoo, {"root": 2.5}, "`root` must be a positive int"),
+    (om.scale_by_shampoo, {"b1": 1.0}, "`b1` must be in"),
+    (om.scale_by_mousse, {"scaling": "fan"}, "`scaling` must be one of"),
+    (om.scale_by_mousse, {"polar": None}, "`polar` must be a function"),
+    (om.scale_by_dion, {"rank": 2.0}, "`rank` must be a positive int, or a float"),
+    (om.scale_by_aro, {"base": "muon"}, "`base` must be one of"),
+    (om.scale_by_aro, {"orientation": "both"}, "`orientation` must be one of"),
+]
+
+
+@pytest.mark.parametrize(("factory", "arguments", "message"), WRONG)
+def test_wrong_arguments_are_named_in_the_factory(factory, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        factory(**arguments)
