@@ -1,8 +1,8 @@
 """The optimizers by name: one line each, a learning rate or schedule in.
 
 The same AdamW moves embeddings, head and norms under every one of them, and every
-update of a matrix has a root mean square of about 0.2, which is AdamW's: so AdamW's
-learning rate serves all of them (ARO, Sec. 4.4).
+update of a matrix has a root mean square of about 0.2, which is AdamW's (or is Adam's
+in another frame): so AdamW's learning rate serves all of them (ARO, Sec. 4.4).
 """
 
 from collections.abc import Callable
@@ -58,6 +58,16 @@ OPTIMIZERS: dict[str, Build] = {
     "sinkgd": lambda lr: om.sinkgd(lr, other=adamw(lr), **DECAY),
     "racs": matched(om.scale_by_racs()),
     "mars_adamw": lambda lr: om.mars_adamw(lr, **DECAY),
+    "aro": lambda lr: om.aro(lr, **DECAY),
+    "eigen_sinkhorn": lambda lr: om.eigen_sinkhorn(lr, **DECAY),
+    "eigen_sign": lambda lr: om.eigen_sign(lr, **DECAY),
+    "eigen_rownorm": lambda lr: om.eigen_rownorm(lr, **DECAY),
+    "eigen_adam": lambda lr: om.eigen_adam(lr, **DECAY),
+    "soap": lambda lr: om.soap(lr, **DECAY),
+    "splus": matched(om.scale_by_splus()),
+    "shampoo": matched(om.scale_by_shampoo()),
+    "mousse": lambda lr: om.mousse(lr, **DECAY),
+    "dion": matched(om.scale_by_dion()),
 }
 
 

@@ -354,8 +354,8 @@ def test_momentum_first_eigen_recipes_are_aro_with_that_policy():
 def test_full_rank_dion_approaches_aro_with_row_norms():
     """On slowly changing momentum: its right factor is that of the last step.
 
-    Measured, relative distance of the updates (both of RMS one), mean of the three
-    matrices, at steps 1, 10, 50, 200: see DISTANCES. Not equal at any.
+    Measured, relative distance of the updates at steps 1, 2, 5, 10, 20, 50, 200:
+    0.39, 0.25, 0.067, 0.0053, 0.00099, 0.00065, 0.00075. Noise keeps them apart.
     """
     steps = 200
     rng = np.random.default_rng(0)
@@ -379,7 +379,7 @@ def test_full_rank_dion_approaches_aro_with_row_norms():
     rows = om.rotate(om.equilibrate(om.linalg.scale_rows), momentum=momentum)
     dion, aro = run(om.orthogonalize_low_rank(1.0)), run(rows)
     gap = np.linalg.norm(dion - aro, axis=(1, 2)) / np.linalg.norm(aro, axis=(1, 2))
-    print({t: gap[t - 1] for t in (1, 2, 5, 10, 20, 50, 200)})
     assert gap[0] > 0.3
-    assert gap[20:].max() < gap[0] / 2
-    assert gap[100:].mean() < 0.2
+    assert gap[9] < 0.05
+    assert gap[100:].max() < 0.01
+    assert gap[100:].min() > 1e-6
