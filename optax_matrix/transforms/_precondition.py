@@ -52,7 +52,7 @@ def precondition(
     decay: ArrayLike | None = None,
     bias_correction: bool = False,
     eps: ArrayLike = 1e-6,
-    method: str = "newton",
+    method: Any = "newton",
     update_interval: int = 1,
     momentum: optax.GradientTransformation | None = None,
     graft: bool = False,
@@ -162,7 +162,7 @@ class _Precondition:
         )
 
     def update(
-        self, updates: Any, state: PreconditionState, params: Any = None, **extra: Any
+        self, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, PreconditionState]:
         del params
         views = views_of(self.side, updates)

@@ -175,7 +175,7 @@ class _Rotate:
         )
 
     def update(
-        self, updates: Any, state: RotateState, params: Any = None, **extra_args: Any
+        self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, RotateState]:
         del params
         views = views_of(self.side, updates)
