@@ -186,7 +186,7 @@ CASES = {
         3,
     ),
 }
-QUICK = ("aro", "eigen_adam", "shampoo")
+QUICK = ("aro", "shampoo")
 
 
 def test_every_rotated_recipe_has_a_case():
@@ -236,6 +236,7 @@ def test_dion_follows_its_reference(rank, columns):
         np.testing.assert_allclose(got[matrix], want, atol=ROUNDING)
 
 
+@pytest.mark.broad
 def test_bias_correction_is_adams():
     """In the frame of the identity SOAP is Adam with its bias correction."""
     soap = om.scale_by_soap(b1=0.9, b2=0.8, policy="identity")
@@ -312,6 +313,7 @@ def test_no_decomposition_is_in_a_default_step():
 # Identities
 
 
+@pytest.mark.broad
 def test_eigen_adam_in_the_frame_of_the_identity_is_adam():
     got, _ = updates_of(om.scale_by_eigen_adam(policy="identity", b1=0.8, b2=0.9))
     adam = optax.chain(

@@ -31,6 +31,7 @@ def value(gram):
     return np.float64(gram.scale) ** 2 * np.float64(gram.shape)
 
 
+@pytest.mark.broad
 def test_an_average_of_gram_matrices_is_one_at_any_scale():
     gs = gaussian(5, 3, 4)
     for scale in (1e-20, 1.0, 1e20):
@@ -48,6 +49,7 @@ def test_a_sum_of_gram_matrices():
     np.testing.assert_allclose(value(gram), sum(g @ g.T for g in gs), rtol=F32)
 
 
+@pytest.mark.broad
 def test_the_average_forgets_a_huge_gradient_and_keeps_what_follows():
     first = jnp.full((3, 4), 1e20, jnp.float32)
     gram = mix_gram(no_gram(first), first, 0.5)
@@ -72,6 +74,7 @@ def test_a_zero_gradient_only_decays_the_average():
 # The second moment
 
 
+@pytest.mark.broad
 def test_second_moment_is_adams_denominator():
     gs = np.float32(gaussian(6, 3, 4))
     got, _ = last(om.scale_by_second_moment(0.9, bias_correction=True), gs)
@@ -173,6 +176,7 @@ def test_full_rank_of_a_low_rank_momentum_adds_no_noise():
     np.testing.assert_allclose(norms, 1.0, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_a_zero_momentum_leaves_the_right_factor():
     tx = om.orthogonalize_low_rank(2)
     zero = {"w": jnp.zeros((3, 5))}

@@ -113,6 +113,7 @@ def test_averages_of_the_gradient_follow_soap(sides, interval):
     np.testing.assert_allclose(got[first:], want[first:], atol=1e-10)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_columns_are_the_rows_of_the_transpose():
     g = stream()
@@ -207,6 +208,7 @@ def test_a_momentum_of_low_rank_gets_an_update_within_its_range(shape, rank, pol
         np.testing.assert_allclose(r.T @ r, np.eye(shape[0]), atol=5e-6)
 
 
+@pytest.mark.broad
 def test_polar_rotations_stay_orthogonal_where_signs_are_singular():
     m = np.float32([[2.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.3, 0.1, 1.0]])  # signs: ones
     _, state = run(om.rotate(optax.scale_by_sign(), policy="polar"), m[None])
@@ -232,6 +234,7 @@ def test_the_interval_keeps_the_rotation_between_renewals():
     assert renewals(**gradient, lag=True) == [1, 3, 6]
 
 
+@pytest.mark.broad
 def test_renewals_of_all_stacks_are_under_one_cond():
     stacks = {"a": jnp.ones((2, 3, 5)), "b": jnp.ones((6, 4))}
     for interval, conds in ((1, 0), (4, 1)):
@@ -272,6 +275,7 @@ def test_the_look_ahead_leaves_the_state_of_the_base_alone():
         np.testing.assert_allclose(state.base_state.root["w"] ** 2, v, rtol=1e-9)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("policy", ["aro", "eigen", "polar"])
 @pytest.mark.parametrize("base", ["identity", "polar"])
 @pytest.mark.usefixtures("x64")
@@ -294,6 +298,7 @@ def test_aro_with_row_norms_is_one_power_step():
     assert np.abs(sign - run(eigen, stream())[0]).max() > 0.1
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_its_fixed_point_is_the_polar_factor():
     m = matrix_with_singular_values([4.0, 3.0, 2.0, 1.0], *SHAPE)
@@ -349,6 +354,7 @@ def test_the_signs_of_the_columns_cancel(base):
         assert (other[1].rotation["w"].rows * one[1].rotation["w"].rows < 0).any()
 
 
+@pytest.mark.broad
 def test_bfloat16_updates_and_float32_state():
     g = jnp.asarray(stream(2), jnp.bfloat16)
     tx = om.rotate(
