@@ -105,7 +105,7 @@ def _along_training(
         matrices = [m.mT for m, label in pairs if label == "matrix"]
         return optax.apply_updates(weights, updates), state, mean, matrices
 
-    state, mean, momenta = tx.init(weights), average.init(weights), []
+    state, mean, momenta = jax.jit(tx.init)(weights), average.init(weights), []
     for batch in data:
         grads = gradient(weights, batch)
         weights, state, mean, matrices = update(grads, weights, state, mean)
