@@ -25,3 +25,15 @@ def cpus():
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+# Recipes that `make test-fast` tries; the contract of the others is `broad`.
+QUICK = {"muon", "muoneq-row", "normuon", "racs", "swan", "aro-sinkhorn", "eigen_adam"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        name = getattr(item, "callspec", None) and item.callspec.params.get("name")
+        contract = item.path.name == "test_contract.py"
+        if contract and isinstance(name, str) and name not in QUICK:
+            item.add_marker(pytest.mark.broad)
