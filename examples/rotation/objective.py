@@ -41,13 +41,12 @@ def objective(base: str, policy: str, momenta: Any) -> np.ndarray:
     def run(momenta):
         def step(state, momentum):
             turned, state = tx.update(momentum, state)
-            inner = lambda m, d: jnp.sum(m * d, axis=(-2, -1))
-            return state, jax.tree.map(inner, momentum, turned)
+            return state, jnp.sum(momentum * turned, axis=(-2, -1))
 
-        state = tx.init(jax.tree.map(lambda m: m[0], momenta))
-        return jax.lax.scan(step, state, momenta)[1]
+        return jax.lax.scan(step, tx.init(momenta[0]), momenta)[1]
 
-    return np.concatenate([np.ravel(j) for j in jax.tree.leaves(run(momenta))])
+    # One stack at a time: on CPU, the polar factors of several in one scan can hang.
+    return np.concatenate([np.ravel(run(stack)) for stack in jax.tree.leaves(momenta)])
 
 
 def compare(base: str, momenta: Any) -> dict[str, float]:

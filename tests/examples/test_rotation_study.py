@@ -183,10 +183,10 @@ def test_summary_separates_jitter_from_descent():
 
 
 def test_whole_study(small, tmp_path, capsys, monkeypatch):
-    # Nearly all of its time is compilation: two of four policies, one of three bases.
+    # Nearly all of its time is compilation: two of four policies, one of two bases.
     monkeypatch.setattr(rotation_study, "POLICIES", ("polar", "identity"))
     monkeypatch.setattr(objective, "POLICIES", ("eigen_exact", "aro"))
-    monkeypatch.setattr(objective, "BASES", {"sign": objective.BASES["sign"]})
+    monkeypatch.setattr(rotation_study, "FIGURE_2", ("sign",))
     two = objective.gaussian(2, (4, 4))
     monkeypatch.setattr(objective, "of_mlp", lambda *_: two)
     monkeypatch.setattr(objective, "of_llama", lambda *_: two)
