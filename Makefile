@@ -6,10 +6,12 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
 
+DEMO := muon,muoneq,muon_plus,adamuon,normuon,swan,sinkgd,racs,mars_adamw
+
 .PHONY: help demo test test-fast test-slow test-floor lint format bench bench-aot clean
 
 help:
-	@echo "make demo       train the tiny LLaMA under every optimizer and print the comparison"
+	@echo "make demo       train the tiny LLaMA under ten optimizers and print the comparison"
 	@echo "make test       the test suite (under 10 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
 	@echo "make test-slow  everything that the other two leave out"
@@ -25,7 +27,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.pretrain compare --size tiny --out runs/demo
+	$(BIN)/python -m examples.pretrain compare --size tiny --out runs/demo --optimizers $(DEMO)
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow"

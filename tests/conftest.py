@@ -27,13 +27,28 @@ def x64():
         yield
 
 
-# Recipes that `make test-fast` tries; the contract of the others is `broad`.
+# Recipes that `make test-fast` tries the contract on; the others are `broad`, and those
+# that differ from another one by an argument are `slow`.
 QUICK = {"muon", "muoneq-row", "normuon", "racs", "swan", "aro-sinkhorn", "eigen_adam"}
+VARIANTS = {
+    "muon-moonlight",
+    "muoneq-col",
+    "racs-corrected",
+    "aro-adam",
+    "aro-sign",
+    "aro-row_norm",
+    "eigen_sinkhorn",
+    "eigen_sign",
+    "eigen_rownorm",
+    "shampoo-averages",
+}
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-        contract = item.path.name == "test_contract.py"
-        if contract and isinstance(name, str) and name not in QUICK:
-            item.add_marker(pytest.mark.broad)
+        if item.path.name == "test_contract.py" and isinstance(name, str):
+            if name in VARIANTS:
+                item.add_marker(pytest.mark.slow)
+            elif name not in QUICK:
+                item.add_marker(pytest.mark.broad)

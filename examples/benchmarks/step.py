@@ -1,12 +1,14 @@
 """Compile and step time of the matrix side, against `optax.contrib.muon`.
 
     python -m examples.benchmarks.step [--layers 48 96] [--width 256] [--steps 15]
+    python -m examples.benchmarks.step --contestants aro aro-householder muon
 
 One process, one after the other, the same Newton-Schulz coefficients and iterations;
-every layer has seven kernels (q, k, v, o of width x width; gate, up, down of
-width x 2.69 width). Times are medians; the two optimizers take turns step by step, so
-that other work on the machine hits both. On a GPU the same is run in bfloat16, and the
-polar kernel's share of the matmul rate of the device is measured.
+the last of the contestants is what the others are divided by. Every layer has seven
+kernels (q, k, v, o of width x width; gate, up, down of width x 2.69 width). Times are
+medians; the contestants take turns step by step, so that other work on the machine hits
+all. On a GPU the same is run in bfloat16, and the polar kernel's share of the matmul
+rate of the device is measured.
 """
 
 import argparse
@@ -68,23 +70,32 @@ class Contestant:
         )
 
 
-def compare(layers: int, width: int, steps: int, dtype) -> None:
-    """Prints one table for one depth."""
+def optimizer(name: str, dtype) -> optax.GradientTransformation:
+    """A recipe of ours, one of its variants, or optax's Muon, by name."""
+    if name == "optax.contrib.muon":
+        return optax.contrib.muon(1e-3)
+    if name == "aro-householder":
+        return om.aro(1e-3, qr=om.linalg.qr_householder)
+    if name == "muon" and dtype != jnp.float32:
+        return om.muon(1e-3, polar=BF16)
+    return getattr(om, name)(1e-3)
+
+
+def compare(names: list[str], layers: int, width: int, steps: int, dtype) -> None:
+    """Prints one table for one depth, and ratios to the last contestant."""
     grads = kernels(layers, width, dtype)
-    polar = om.linalg.newton_schulz if dtype == jnp.float32 else BF16
-    ours = Contestant("optax_matrix.muon", om.muon(1e-3, polar=polar), grads)
-    theirs = Contestant(
-        f"optax.contrib.muon {optax.__version__}", optax.contrib.muon(1e-3), grads
-    )
+    contestants = [Contestant(name, optimizer(name, dtype), grads) for name in names]
     for _ in range(steps + 1):
-        ours.run()
-        theirs.run()
+        for contestant in contestants:
+            contestant.run()
     print(f"\n{layers} layers x 7 kernels, width {width}, {jnp.dtype(dtype).name}")
     print(f"{'':28}{'compile s':>12}{'text MB':>12}{'step ms':>12}{'temp MiB':>12}")
-    for c in (ours, theirs):
+    for c in contestants:
         print(f"{c.name:28}" + "".join(f"{x:12.2f}" for x in c.row()))
-    ratios = [a / b for a, b in zip(ours.row(), theirs.row(), strict=True)]
-    print(f"{'ratio':28}" + "".join(f"{x:12.2f}" for x in ratios))
+    *others, last = contestants
+    for c in others:
+        ratios = [a / b for a, b in zip(c.row(), last.row(), strict=True)]
+        print(f"{c.name + ' ratio':28}" + "".join(f"{x:12.2f}" for x in ratios))
 
 
 def utilisation(rows: int, cols: int, repeats: int = 20) -> None:
@@ -118,13 +129,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="+", default=[48, 96])
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--steps", type=int, default=15)
+    names = ["muon", "optax.contrib.muon"]
+    parser.add_argument("--contestants", nargs="+", default=names, metavar="NAME")
     args = parser.parse_args()
     device = jax.devices()[0]
     print(f"jax {jax.__version__} on {device.device_kind} ({jax.default_backend()})")
     for layers in args.layers:
-        compare(layers, args.width, args.steps, jnp.float32)
+        compare(args.contestants, layers, args.width, args.steps, jnp.float32)
     if jax.default_backend() == "gpu":
-        compare(args.layers[0], args.width, args.steps, jnp.bfloat16)
+        compare(args.contestants, args.layers[0], args.width, args.steps, jnp.bfloat16)
         utilisation(2048, 2048)
         utilisation(4096, 14336)
 
