@@ -65,7 +65,9 @@ def scale_by_aro(
             ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, or a function.
         orientation: Which side rotates: ``"residual"``, the one that touches the
             residual stream, where the dimension numbers say so (`layout.infer`) and
-            the shorter one where they do not; ``"short"``; ``"out"``; ``"in"``.
+            the shorter one where they do not; ``"short"``; ``"out"``; ``"in"``. Any
+            other choice, matrix by matrix, is said by the ``residual`` of dimension
+            numbers, as in ``layout.by_path(numbers={"up": ...}, otherwise=rule)``.
         qr: Kernel of orthonormal columns, as in `rotate`.
         update_interval: The rotation is renewed every so many steps.
         sharing: None for a rotation of its own for each matrix; ``"global"`` for one
