@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 DEMO := muon,muoneq,muon_plus,adamuon,normuon,swan,sinkgd,racs,mars_adamw
 
@@ -56,7 +56,7 @@ FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', '
 test-floor: pyproject.toml
 	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
 	.venv-floor/bin/python -m pip install -q -e . $$($(FLOORS))
-	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist loadfile -q -m "not slow"
+	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -27,28 +27,31 @@ def x64():
         yield
 
 
-# Recipes that `make test-fast` tries the contract on; the others are `broad`, and those
-# that differ from another one by an argument are `slow`.
-QUICK = {"muon", "muoneq-row", "normuon", "racs", "swan", "aro-sinkhorn", "eigen_adam"}
-VARIANTS = {
-    "muon-moonlight",
-    "muoneq-col",
-    "racs-corrected",
-    "aro-adam",
-    "aro-sign",
-    "aro-row_norm",
-    "eigen_sinkhorn",
-    "eigen_sign",
-    "eigen_rownorm",
-    "shampoo-averages",
+# The contract of every recipe is long. `make test-fast` tries it on QUICK, `make test`
+# also on DAILY, `make test-slow` on all others; each of these, too, has its trajectory,
+# its degenerate inputs and its sharded contract in `make test`.
+QUICK = {"muon", "muoneq-row", "normuon", "racs", "swan", "aro-sinkhorn"}
+DAILY = {
+    "muoneq-rowcol",
+    "muon_plus",
+    "adamuon-sign",
+    "sinkgd",
+    "mars_adamw",
+    "eigen_adam",
+    "shampoo",
+    "dion",
 }
 
 
 def pytest_collection_modifyitems(items):
+    from _registry import RECIPES  # Not at the top: it imports optax_matrix.
+
     for item in items:
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         if item.path.name == "test_contract.py" and isinstance(name, str):
-            if name in VARIANTS:
-                item.add_marker(pytest.mark.slow)
-            elif name not in QUICK:
+            if name in DAILY:
                 item.add_marker(pytest.mark.broad)
+            elif (name in RECIPES and name not in QUICK) or name.startswith(
+                ("rotate-", "precondition", "orthogonalize_low")
+            ):
+                item.add_marker(pytest.mark.slow)

@@ -90,11 +90,12 @@ def scale_by_aro(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_aro("row_norm", target=1.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
-        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> abs(updates["kernel"]).round(3).tolist()
         [[1.414..., 0.0], [0.0, 1.414...]]
 
@@ -201,11 +202,12 @@ def aro(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.aro(3e-4)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
     """

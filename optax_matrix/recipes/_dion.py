@@ -50,11 +50,12 @@ def scale_by_dion(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_dion(rank=1)
         >>> params = {"kernel": jnp.array([[3.0, 6.0], [4.0, 8.0]])}  # of rank one
-        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> updates["kernel"].round(3).tolist()
         [[0.268..., 0.537...], [0.358..., 0.716...]]
 
@@ -128,11 +129,12 @@ def dion(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.dion(1e-3)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
     """

@@ -62,11 +62,12 @@ def scale_by_eigen_adam(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_eigen_adam(b1=0.0, b2=0.75)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
-        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> updates["kernel"].round(3).tolist()
         [[2.0, 0.0], [0.0, 2.0]]
 
@@ -161,11 +162,12 @@ def eigen_adam(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.eigen_adam(1e-3)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
     """

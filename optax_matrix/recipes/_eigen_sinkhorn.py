@@ -55,11 +55,12 @@ def scale_by_eigen_sinkhorn(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_eigen_sinkhorn()
         >>> params = {"kernel": jnp.array([[3.0, 1.0], [1.0, 2.0]])}
-        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> round(float(jnp.sqrt(jnp.mean(updates["kernel"] ** 2))), 3)
         0.2
 
@@ -128,11 +129,12 @@ def eigen_sinkhorn(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.eigen_sinkhorn(3e-4)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
     """

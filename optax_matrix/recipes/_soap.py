@@ -63,11 +63,12 @@ def scale_by_soap(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_soap()
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
-        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> updates["kernel"].round(3).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
 
@@ -162,11 +163,12 @@ def soap(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.soap(1e-3)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
     """

@@ -66,11 +66,12 @@ def scale_by_splus(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_splus()
         >>> params = {"kernel": jnp.array([[3.0, -1.0], [0.0, 5.0]])}
-        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> updates["kernel"].tolist()  # The first basis is the identity.
         [[0.5, -0.5], [0.0, 0.5]]
 
@@ -166,11 +167,12 @@ def splus(
         ValueError: If an argument is out of range.
 
     Examples:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.splus(1e-3)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
     """
