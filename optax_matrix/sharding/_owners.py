@@ -69,7 +69,8 @@ class owners:
         >>> import jax, jax.numpy as jnp, numpy as np
         >>> from jax.sharding import NamedSharding, PartitionSpec as P
         >>> import optax_matrix as om
-        >>> mesh = jax.make_mesh((1,), ("fsdp",), devices=jax.devices()[:1])
+        >>> kinds = (jax.sharding.AxisType.Explicit,)
+        >>> mesh = jax.make_mesh((1,), ("fsdp",), kinds, devices=jax.devices()[:1])
         >>> sharding = NamedSharding(mesh, P("fsdp", None))
         >>> params = {"kernel": jax.device_put(np.ones((4, 8), np.float32), sharding)}
         >>> tx = om.muon(0.02, placement=om.owners("fsdp"))

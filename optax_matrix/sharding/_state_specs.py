@@ -45,8 +45,8 @@ def state_specs(
         >>> import jax, jax.numpy as jnp, optax
         >>> from jax.sharding import NamedSharding, PartitionSpec as P
         >>> import optax_matrix as om
-        >>> axes, devices = ("fsdp", "tp"), jax.devices()[:1]
-        >>> mesh = jax.make_mesh((1, 1), axes, devices=devices)
+        >>> axes, kinds = ("fsdp", "tp"), (jax.sharding.AxisType.Explicit,) * 2
+        >>> mesh = jax.make_mesh((1, 1), axes, kinds, devices=jax.devices()[:1])
         >>> params = {"kernel": jax.ShapeDtypeStruct((4, 8), jnp.float32)}
         >>> shardings = {"kernel": NamedSharding(mesh, P("fsdp", "tp"))}
         >>> placement = om.owners(axes, param_specs=shardings)

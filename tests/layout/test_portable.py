@@ -247,7 +247,7 @@ def test_a_filled_state_goes_on_where_the_parameters_lie(cpus, kind):
 
 
 def test_a_restored_replicated_state_is_brought_home(cpus):
-    mesh = jax.make_mesh((4, 2), ("x", "y"), devices=cpus)
+    mesh = jax.make_mesh((4, 2), ("x", "y"), (AxisType.Explicit,) * 2, devices=cpus)
     kernel = jax.device_put(jnp.ones((8, 4)), NamedSharding(mesh, P("x", "y")))
     tx = on_matrices(optax.trace(0.9), placement=owners(("x", "y")))
     state = tx.init({"kernel": kernel})

@@ -98,7 +98,8 @@ def test_owners_share_across_devices(cpus, sharing):
     for _ in range(2):
         want, state = step(params, state, params)
 
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), devices=cpus)
+    kinds = (jax.sharding.AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), kinds, devices=cpus)
     spec = lambda x: P("fsdp", "tp") if x.ndim == 2 else P("fsdp")
     put = lambda x: jax.device_put(x, NamedSharding(mesh, spec(x)))
     sharded = jax.tree.map(put, params)

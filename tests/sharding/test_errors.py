@@ -149,7 +149,8 @@ def test_state_of_another_mesh_is_refused(mesh, cpus):
 
 def test_parameters_on_two_meshes(cpus):
     def on(devices):
-        mesh = jax.make_mesh((len(devices),), ("fsdp",), devices=devices)
+        kinds = (jax.sharding.AxisType.Explicit,)
+        mesh = jax.make_mesh((len(devices),), ("fsdp",), kinds, devices=devices)
         return jax.device_put(
             np.ones((8, 8), np.float32), NamedSharding(mesh, P("fsdp"))
         )

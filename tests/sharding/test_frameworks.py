@@ -145,7 +145,7 @@ def test_a_state_of_another_mesh_is_refused_and_portable(cpus):
 
     def on(shape):
         size = shape[0] * shape[1]
-        mesh = jax.make_mesh(shape, AXES, devices=cpus[:size])
+        mesh = jax.make_mesh(shape, AXES, (AxisType.Explicit,) * 2, devices=cpus[:size])
         sharding = NamedSharding(mesh, P(*AXES))
         return {name: jax.device_put(kernel, sharding) for name in "abc"}
 

@@ -249,7 +249,7 @@ def test_parameters_travel_unrounded(cpus):
     keep = optax.GradientTransformation(
         lambda params: jax.tree.map(jnp.array, params), optax.identity().update
     )
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), devices=cpus)
+    mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
     kernel = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
     params = {"w": jax.device_put(kernel, NamedSharding(mesh, P("fsdp", "tp")))}
     placement = om.owners(("fsdp", "tp"), wire_dtype=jnp.bfloat16)

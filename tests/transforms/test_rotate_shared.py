@@ -119,7 +119,8 @@ def test_spread_over_devices_it_is_the_same_at_a_known_price(cpus, name, vectors
         return updates, state.rotation
 
     want, rotation = step((), member, x)
-    mesh = jax.make_mesh((4,), ("d",), devices=cpus[:4])
+    kinds = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.make_mesh((4,), ("d",), kinds, devices=cpus[:4])
     spread = jax.shard_map(
         lambda member, x: step(("d",), member, x),
         mesh=mesh,
