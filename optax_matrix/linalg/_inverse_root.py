@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work, unit_peak
 
 InverseRootMethod = Literal["eigh", "newton"]
@@ -89,7 +90,7 @@ def _by_eigh(y: Array, p: int, eps: Array) -> Array:
     w = jnp.maximum(w, 0.0)
     w = w + eps * w[..., :1]
     root = jnp.where(w > 0, jnp.where(w > 0, w, 1.0) ** (-1 / p), 0.0)
-    return _dot(q * root[..., None, :], q.mT)
+    return full_dot(q * root[..., None, :], q.mT)
 
 
 class _State(NamedTuple):
@@ -114,7 +115,7 @@ def _by_newton(y: Array, p: int, eps: Array) -> Array:
 
     def step(state: _State) -> _State:
         t = ((p + 1) * eye - state.m) / p
-        m, x = _dot(_power(t, p), state.m), _dot(state.x, t)
+        m, x = full_dot(_power(t, p), state.m), full_dot(state.x, t)
         m, x = (m + m.mT) / 2, (x + x.mT) / 2
         error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
         # While an eigenvalue is below the rounding of one, the error cannot show it.
@@ -137,12 +138,12 @@ def _largest_eigenvalue(y: Array) -> Array:
     """Estimate it from below: the Rayleigh quotient of a column of ``y**64``."""
     power = y
     for _ in range(_SQUARINGS):
-        power, _ = unit_peak(_dot(power, power))
+        power, _ = unit_peak(full_dot(power, power))
     norms = jnp.sum(power * power, axis=-2, keepdims=True)
     longest = jnp.argmax(norms, axis=-1, keepdims=True)
     v = jnp.take_along_axis(power, longest, axis=-1)
     square = jnp.sum(v * v, axis=(-2, -1), keepdims=True)
-    quotient = jnp.sum(v * _dot(y, v), axis=(-2, -1), keepdims=True)
+    quotient = jnp.sum(v * full_dot(y, v), axis=(-2, -1), keepdims=True)
     return quotient / jnp.where(square > 0, square, 1.0)
 
 
@@ -151,12 +152,8 @@ def _power(t: Array, p: int) -> Array:
     result = None
     while p:
         if p % 2:
-            result = t if result is None else _dot(result, t)
+            result = t if result is None else full_dot(result, t)
         p //= 2
-        t = _dot(t, t) if p else t
+        t = full_dot(t, t) if p else t
     assert result is not None
     return result
-
-
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work, inverse, unit_peak
 from optax_matrix.linalg._triangular import inverse_lower
 
@@ -167,9 +168,9 @@ def _cholesky_passes(
 
     def one_pass(state: _State) -> _State:
         y, s = state.y, state.shift[..., None, None]
-        gram = _dot(y.mT, y)
+        gram = full_dot(y.mT, y)
         l = jnp.linalg.cholesky(gram + s * eye[_as_batch(y)], symmetrize_input=False)
-        q = _unit_columns(_dot(y, inverse_lower(l).mT))
+        q = _unit_columns(full_dot(y, inverse_lower(l).mT))
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
@@ -239,7 +240,3 @@ def _as_batch(y: Array) -> tuple[None, ...]:
 
 def _unit_columns(y: Array) -> Array:
     return y * inverse(jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True)))
-
-
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

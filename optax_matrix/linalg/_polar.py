@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work, unit_peak
 
 _MAX_CHOLESKY_WEIGHT = 100.0
@@ -63,10 +64,10 @@ def polar_eigh(
     """
     y, transposed = _wide(x)
     cut = _rtol(None, y.dtype) if rtol is None else rtol**2
-    w, v = jnp.linalg.eigh(_dot(y, y.mT), symmetrize_input=False)
+    w, v = jnp.linalg.eigh(full_dot(y, y.mT), symmetrize_input=False)
     kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
     inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
-    q = _dot(v * inverse_root[..., None, :], _dot(v.mT, y))
+    q = full_dot(v * inverse_root[..., None, :], full_dot(v.mT, y))
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -91,7 +92,7 @@ def polar_qr(
     """
     y, transposed = _wide(x)
     q, r = jnp.linalg.qr(y.mT)
-    q = _dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
+    q = full_dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -134,12 +135,12 @@ def polar_qdwh(
     u = _qdwh(r)
     cut = _rtol(rtol, y.dtype)
     if cut:
-        h = _dot(u.mT, r)
+        h = full_dot(u.mT, r)
         h = (h + h.mT) / 2
         top = _largest(h)
         eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
-        u = (u + _dot(u, _qdwh(h - cut * top * eye))) / 2
-    q = _dot(u, q.mT)
+        u = (u + full_dot(u, _qdwh(h - cut * top * eye))) / 2
+    q = full_dot(u, q.mT)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -154,7 +155,7 @@ def _largest(h: Array) -> Array:
         norm = jnp.linalg.norm(h, axis=(-2, -1), keepdims=True)
         top = top * norm ** (0.5**i)
         h = h / jnp.where(norm > 0, norm, 1.0)
-        h = _dot(h, h) if i < 6 else h
+        h = full_dot(h, h) if i < 6 else h
     return top
 
 
@@ -169,9 +170,9 @@ def _qdwh(x: Array) -> Array:
     for a, b, c in _qdwh_weights(eps / math.sqrt(m), eps):
         if c > _MAX_CHOLESKY_WEIGHT:
             q, _ = jnp.linalg.qr(jnp.concatenate([math.sqrt(c) * x, eye], axis=-2))
-            halley = _dot(q[..., :m, :], q[..., m:, :].mT) / math.sqrt(c)
+            halley = full_dot(q[..., :m, :], q[..., m:, :].mT) / math.sqrt(c)
         else:
-            factor = jnp.linalg.cholesky(eye + c * _dot(x.mT, x))
+            factor = jnp.linalg.cholesky(eye + c * full_dot(x.mT, x))
             solve = functools.partial(jax.lax.linalg.triangular_solve, lower=True)
             halley = solve(factor, x, transpose_a=True)
             halley = solve(factor, halley)
@@ -205,13 +206,8 @@ def _wide(x: Array) -> tuple[Array, bool]:
 def _compact_svd(x: Array, rtol: float) -> Array:
     u, s, vt = jnp.linalg.svd(x, full_matrices=False)
     kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
-    return _dot(u * kept[..., None, :].astype(u.dtype), vt)
+    return full_dot(u * kept[..., None, :].astype(u.dtype), vt)
 
 
 def _rtol(rtol: float | None, dtype: jnp.dtype) -> float:
     return 10 * float(jnp.finfo(dtype).eps) if rtol is None else rtol
-
-
-def _dot(x: Array, y: Array) -> Array:
-    """Multiply without the one-pass bfloat16 default of accelerators."""
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

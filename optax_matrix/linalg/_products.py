@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix.linalg._scale import work_dtype
@@ -36,6 +37,11 @@ def precise_dot(x: Array, y: Array) -> Array:
         precision=jax.lax.Precision.HIGH,
         preferred_element_type=work_dtype(x.dtype),
     )
+
+
+def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
+    """Multiply in the full precision of the operands, on every platform."""
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
 
 
 def blocked_symmetric_dot(x: Array, y: Array) -> Array:

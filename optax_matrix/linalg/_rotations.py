@@ -13,11 +13,11 @@ rgd        ``qr_retraction(r, t * project_tangent(r, cross_gram(m, f(r.mT @ m)))
 and methods with an accumulated statistic take :func:`power_step`.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._orthonormalize import Orthonormalize, qr_householder
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work, unit_peak
 
 
@@ -46,7 +46,7 @@ def cross_gram(
     """
     x, _ = unit_peak(as_work(x))
     y, _ = unit_peak(as_work(y))
-    return _dot(x, y.astype(x.dtype).mT)
+    return full_dot(x, y.astype(x.dtype).mT)
 
 
 def power_step(
@@ -82,7 +82,7 @@ def power_step(
         :func:`rayleigh_quotients` first, and what is held per column with them.
     """
     q = as_work(basis)
-    return qr(_dot(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
+    return qr(full_dot(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
 
 
 def rayleigh_quotients(
@@ -102,7 +102,7 @@ def rayleigh_quotients(
         [1.0, 9.0]
     """
     q = as_work(basis)
-    return jnp.sum(q * _dot(as_work(a).astype(q.dtype), q), axis=-2)
+    return jnp.sum(q * full_dot(as_work(a).astype(q.dtype), q), axis=-2)
 
 
 def project_tangent(
@@ -126,8 +126,8 @@ def project_tangent(
     """
     y = as_work(x)
     r = rotation.astype(y.dtype)
-    s = _dot(r.mT, y)
-    return (y - _dot(r, s + s.mT) / 2).astype(x.dtype)
+    s = full_dot(r.mT, y)
+    return (y - full_dot(r, s + s.mT) / 2).astype(x.dtype)
 
 
 def qr_retraction(
@@ -166,7 +166,3 @@ def qr_retraction(
     """
     r = as_work(rotation)
     return qr(r + tangent.astype(r.dtype), previous=r).astype(rotation.dtype)
-
-
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._products import full_dot
+
 _BLOCK = 128
 
 
@@ -46,10 +48,6 @@ def _inverse(l: Array, levels: int) -> Array:
     h = l.shape[-1] // 2
     halves = jnp.stack([l[..., :h, :h], l[..., h:, h:]])
     a, b = _inverse(halves, levels - 1)
-    c = -_dot(b, _dot(l[..., h:, :h], a))
+    c = -full_dot(b, full_dot(l[..., h:, :h], a))
     top = jnp.concatenate([a, jnp.zeros_like(c)], axis=-1)
     return jnp.concatenate([top, jnp.concatenate([c, b], axis=-1)], axis=-2)
-
-
-def _dot(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -68,6 +68,7 @@ def scale_by_aro(
             the shorter one where they do not; ``"short"``; ``"out"``; ``"in"``. Any
             other choice, matrix by matrix, is said by the ``residual`` of dimension
             numbers, as in ``layout.by_path(numbers={"up": ...}, otherwise=rule)``.
+            Shared rotations are on the residual side, whatever this says.
         qr: Kernel of orthonormal columns, as in `rotate`.
         update_interval: The rotation is renewed every so many steps.
         sharing: None for a rotation of its own for each matrix; ``"global"`` for one
@@ -102,9 +103,9 @@ def scale_by_aro(
     References:
         ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3. The
         momentum is a sum, where the paper has an average: no base sees the factor.
-        Deviations: the shift of Cholesky QR
-        is relative, and it repeats its pass (`linalg.cholesky_qr`); entries of the
-        rotated momentum that are rounding noise count as zero (`rotate`).
+        Deviations: the shift of Cholesky QR is relative, and it repeats its pass
+        (`linalg.cholesky_qr`); entries of the rotated momentum that are rounding noise
+        count as zero (`rotate`).
     """
     check_decay("b1", b1)
     check_choice("orientation", orientation, ORIENTATIONS)
@@ -114,7 +115,7 @@ def scale_by_aro(
         check_choice("base", base, BASES)
         check_decay("b2", b2)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
-    rotate(_base("sign", b2), **options)  # Checks its arguments, now.
+    rotate(_base(base, b2), **options)  # Checks its arguments, now.
     if sharing is not None:
         check_choice("sharing", sharing, SHARINGS)
 
@@ -185,8 +186,8 @@ def aro(
         joint: With sharing, whether row norms are over all matrices that share.
         target: Root mean square of the update.
         full_model: Whether embeddings and head are matrices, too, and all other leaves
-            go by the sign of their momentum, which is what ``"sinkhorn"`` and
-            ``"sign"`` make of a vector, in place of AdamW.
+            go by the base without rotation in place of AdamW: by ``"adam"``'s own, else
+            by the sign of their momentum, which is what the others make of a vector.
         weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
@@ -232,7 +233,7 @@ def aro(
         rate = learning_rate if other_learning_rate is None else other_learning_rate
         other = optax.chain(
             optax.trace(b1, accumulator_dtype=mu_dtype),
-            optax.scale_by_sign(),
+            _base("adam" if base == "adam" else "sign", b2),
             optax.scale(target),
             optax.add_decayed_weights(weight_decay, weight_decay_mask),
             optax.scale_by_learning_rate(rate),

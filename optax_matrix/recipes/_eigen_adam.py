@@ -71,7 +71,6 @@ def scale_by_eigen_adam(
         >>> updates["kernel"].round(3).tolist()
         [[2.0, 0.0], [0.0, 2.0]]
 
-
     References:
         Structured Fisher (Alice), Eq. 13 and Algorithm 7. Deviations: the default
         renewal is a power step from the identity (``policy="eigen_exact",

@@ -9,6 +9,7 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._checks import (
     check_callable,
@@ -112,12 +113,12 @@ def orthogonalize_low_rank(
 
     def step(g, m, q):
         b, peak = unit_peak(widened(m).astype(q.dtype) + g.astype(q.dtype))
-        p = qr(_dot(b, q), previous=_eye(b, q.shape[-1]))
-        r = _dot(b.mT, p)
-        kept = b - (1 - jnp.asarray(decay, b.dtype)) * _dot(p, r.mT)
+        p = qr(full_dot(b, q), previous=_eye(b, q.shape[-1]))
+        r = full_dot(b.mT, p)
+        kept = b - (1 - jnp.asarray(decay, b.dtype)) * full_dot(p, r.mT)
         unit = safe_divide(r, _live_norms(r, b))
         new = jnp.where(jnp.any(unit != 0, axis=-2, keepdims=True), unit, q)
-        return _dot(p, unit.mT).astype(g.dtype), (peak * kept).astype(m.dtype), new
+        return full_dot(p, unit.mT).astype(g.dtype), (peak * kept).astype(m.dtype), new
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -164,7 +165,3 @@ def _live_norms(r: jax.Array, b: jax.Array) -> jax.Array:
 def _eye(b: jax.Array, r: int) -> jax.Array:
     eye = jnp.eye(b.shape[-2], r, dtype=b.dtype)
     return jnp.broadcast_to(eye, (*b.shape[:-2], *eye.shape))
-
-
-def _dot(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

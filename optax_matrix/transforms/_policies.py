@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from optax_matrix.linalg import (
     project_tangent,
     qr_retraction,
 )
+from optax_matrix.linalg._products import full_dot
+from optax_matrix.transforms._checks import check_callable, check_choice
 
 Orthonormalize = Callable[..., jax.Array]
 
@@ -62,7 +64,8 @@ def _eigen(side: Side) -> jax.Array:
     r = side.rotation
     if side.gram is not None:
         return power_step(side.gram, r, qr=side.qr)
-    return side.qr(cross_gram(side.momentum, r.mT @ side.momentum), previous=r)
+    coordinates = full_dot(r.mT, side.momentum)
+    return side.qr(cross_gram(side.momentum, coordinates), previous=r)
 
 
 def _eigen_exact(side: Side) -> jax.Array:
@@ -109,3 +112,35 @@ def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
     source = side.momentum if side.gram is None else side.gram
     live = jnp.any(source != 0, axis=(-2, -1), keepdims=True)
     return jnp.where(live, rotation, side.rotation)
+
+
+def find_policy(policy: Any, statistics: str) -> Policy:
+    """The policy of a name, or made of a function.
+
+    Args:
+        policy: A key of `POLICIES`, or a function of a `Side`.
+        statistics: ``"momentum"`` or ``"gradient"``.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: If there is none, or it does not go with the statistics.
+    """
+    if not isinstance(policy, str):
+        check_callable("policy", policy)
+        return Policy(policy)
+    check_choice("policy", policy, tuple(POLICIES))
+    if statistics == "gradient" and policy not in FROM_GRAM:
+        raise ValueError(
+            f"`policy` must be one of {FROM_GRAM} with statistics='gradient', got "
+            f"{policy!r}; the others need the momentum."
+        )
+    return POLICIES[policy]
+
+
+def is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
+    """ARO renews at 1, K + 1, 2K + 1, ...; the accumulating methods at 1, K, 2K, ..."""
+    if not accumulates:
+        return count % interval == 0
+    return (count == 0) | ((count + 1) % interval == 0)

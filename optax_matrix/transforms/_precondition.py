@@ -10,6 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import inverse_root
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
@@ -209,10 +210,8 @@ class _Precondition:
 
 def _whitened(x: jax.Array, root: Pair) -> jax.Array:
     x = x.astype(root.rows.dtype)
-    x = jnp.matmul(root.rows, x, precision=jax.lax.Precision.HIGHEST)
-    if root.cols is None:
-        return x
-    return jnp.matmul(x, root.cols, precision=jax.lax.Precision.HIGHEST)
+    x = full_dot(root.rows, x)
+    return x if root.cols is None else full_dot(x, root.cols)
 
 
 def _resized(x: jax.Array, like: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.transforms._checks import (
     check_callable,
     check_choice,
@@ -19,9 +19,10 @@ from optax_matrix.transforms._checks import (
     check_positive_int,
     check_transformation,
 )
+from optax_matrix.transforms._frames import into, no_rotation, out_of, without_noise
 from optax_matrix.transforms._gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms._numerics import widened
-from optax_matrix.transforms._policies import FROM_GRAM, POLICIES, Policy, Side
+from optax_matrix.transforms._policies import Policy, Side, find_policy, is_due
 from optax_matrix.transforms._sides import Pair, check_side, no_pair, views_of
 
 STATISTICS = ("momentum", "gradient")
@@ -137,7 +138,7 @@ def rotate(
     check_side(side)
     rotating = _Rotate(
         base=optax.with_extra_args_support(base),
-        policy=_policy(policy, statistics),
+        policy=find_policy(policy, statistics),
         side=side,
         qr=qr,
         interval=update_interval,
@@ -169,7 +170,7 @@ class _Rotate:
         return RotateState(
             count=None if self.interval == 1 else jnp.zeros((), jnp.int32),
             momentum=None if self.momentum is None else self.momentum.init(params),
-            rotation=pairs(_identity),
+            rotation=pairs(no_rotation),
             gram=pairs(no_gram) if self.accumulates else None,
             base_state=self.base.init(seen),
         )
@@ -193,18 +194,18 @@ class _Rotate:
         new = self._next_rotation(answer, mean, gram, state)
         used = state.rotation if self.lag else new
         out, base_state = answer(used)
-        back = lambda v, x, pair, like: v.turn(_out_of(x, pair)).astype(like.dtype)
+        back = lambda v, x, pair, like: v.turn(out_of(x, pair)).astype(like.dtype)
         out = jax.tree.map(back, views, out, used, updates)
         count = None if state.count is None else optax.safe_increment(state.count)
         return out, RotateState(count, momentum, new, gram, base_state)
 
     def _answer(self, mean: Any, base_state: Any, extra_args: Any, rotation: Any):
         """What the base makes of the momentum under a rotation, and its new state."""
-        rotated = jax.tree.map(_into, mean, rotation)
+        rotated = jax.tree.map(into, mean, rotation)
         if self.policy.turns:
-            rotated = jax.tree.map(_without_noise, rotated, rotation)
+            rotated = jax.tree.map(without_noise, rotated, rotation)
         if self.accumulates:
-            gradient = jax.tree.map(_into, extra_args["gradient"], rotation)
+            gradient = jax.tree.map(into, extra_args["gradient"], rotation)
             extra_args = {**extra_args, "gradient": gradient}
         return self.base.update(rotated, base_state, **extra_args)
 
@@ -221,28 +222,8 @@ class _Rotate:
 
         if self.interval == 1:
             return renewed(state.rotation)
-        due = _is_due(state.count, self.interval, self.accumulates)
+        due = is_due(state.count, self.interval, self.accumulates)
         return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
-
-
-def _policy(policy: Any, statistics: str) -> Policy:
-    if not isinstance(policy, str):
-        check_callable("policy", policy)
-        return Policy(policy)
-    check_choice("policy", policy, tuple(POLICIES))
-    if statistics == "gradient" and policy not in FROM_GRAM:
-        raise ValueError(
-            f"`policy` must be one of {FROM_GRAM} with statistics='gradient', got "
-            f"{policy!r}; the others need the momentum."
-        )
-    return POLICIES[policy]
-
-
-def _is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
-    """ARO renews at 1, K + 1, 2K + 1, ...; the accumulating methods at 1, K, 2K, ..."""
-    if not accumulates:
-        return count % interval == 0
-    return (count == 0) | ((count + 1) % interval == 0)
 
 
 def _renewed(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
@@ -250,47 +231,10 @@ def _renewed(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pai
     rows, cols = old
     if cols is None:
         return Pair(step(Side(m, d, rows, _shape(gram.rows), qr)), None)
-    of_rows = Side(_dot(m, cols), d, rows, _shape(gram.rows), qr)
-    of_cols = Side(_dot(m.mT, rows), d.mT, cols, _shape(gram.cols), qr)
+    of_rows = Side(full_dot(m, cols), d, rows, _shape(gram.rows), qr)
+    of_cols = Side(full_dot(m.mT, rows), d.mT, cols, _shape(gram.cols), qr)
     return Pair(step(of_rows), step(of_cols))
 
 
 def _shape(gram: Gram | None) -> jax.Array | None:
     return None if gram is None else gram.shape
-
-
-def _identity(x: jax.Array) -> jax.Array:
-    eye = jnp.eye(x.shape[-2], dtype=x.dtype)
-    return jnp.broadcast_to(eye, (*x.shape[:-1], x.shape[-2]))
-
-
-def _into(x: jax.Array, rotation: Pair) -> jax.Array:
-    """``R' x Q``: matrices as the base sees them."""
-    rows, cols = rotation
-    x = _dot(rows.mT, x)
-    return x if cols is None else _dot(x, cols)
-
-
-def _out_of(x: jax.Array, rotation: Pair) -> jax.Array:
-    rows, cols = rotation
-    x = _dot(rows, x.astype(rows.dtype))
-    return x if cols is None else _dot(x, cols.mT)
-
-
-def _without_noise(x: jax.Array, rotation: Pair) -> jax.Array:
-    """Zero for entries that rotating left as rounding errors.
-
-    A column that was only rotated has rounding errors in proportion to its norm; with
-    both sides rotated all entries have those of the largest.
-    """
-    y, _ = unit_peak(x)
-    if rotation.cols is None:
-        size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
-    else:
-        size = jnp.ones_like(y[..., :1, :1])
-    tolerance = 4 * jnp.finfo(y.dtype).eps * max(y.shape[-2:]) ** 0.5
-    return jnp.where(jnp.abs(y) < tolerance * size, 0, x)
-
-
-def _dot(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.linalg._products import full_dot
 from optax_matrix.transforms._checks import check_positive_int, check_transformation
+from optax_matrix.transforms._frames import into, out_of, without_noise
 from optax_matrix.transforms._numerics import safe_divide, widened
-from optax_matrix.transforms._policies import FROM_GRAM, Policy, Side
-from optax_matrix.transforms._rotate import (
-    _dot,
-    _into,
-    _is_due,
-    _out_of,
-    _policy,
-    _without_noise,
+from optax_matrix.transforms._policies import (
+    FROM_GRAM,
+    Policy,
+    Side,
+    find_policy,
+    is_due,
 )
 from optax_matrix.transforms._sides import Pair, views_of
 
@@ -41,25 +41,21 @@ class Sets:
 
     def total(self, parts: Mapping[str, jax.Array]) -> jax.Array:
         """Sums ``(b, ...)`` over the matrices of each set, ``(count, ...)``."""
-        local = {n: self._one_hot(n, x).T @ _flat(x) for n, x in parts.items()}
-        whole = self._all_reduce(local, jax.lax.psum, jnp.add)
-        shape = next(iter(parts.values())).shape[1:]
-        return whole.reshape(self.count, *shape)
+        local = self._by_set(parts, jax.ops.segment_sum)
+        return self._all_reduce(local, jax.lax.psum, jnp.add)
 
     def largest(self, parts: Mapping[str, jax.Array]) -> jax.Array:
         """The largest of numbers ``(b,)``, not negative, in each set."""
-        local = {
-            n: jnp.max(self._one_hot(n, x) * x[:, None], axis=0, initial=0)
-            for n, x in parts.items()
-        }
-        return self._all_reduce(local, jax.lax.pmax, jnp.maximum)
+        local = self._by_set(parts, jax.ops.segment_max)
+        some = {n: jnp.maximum(x, 0) for n, x in local.items()}  # -inf of an empty set.
+        return self._all_reduce(some, jax.lax.pmax, jnp.maximum)
 
     def of_each(self, values: jax.Array) -> dict[str, jax.Array]:
         """Hands ``(count, ...)`` to the matrices, ``(b, ...)``."""
         return {name: values[index] for name, index in self.member.items()}
 
-    def _one_hot(self, name: str, x: jax.Array) -> jax.Array:
-        return jax.nn.one_hot(self.member[name], self.count, dtype=x.dtype)
+    def _by_set(self, parts: Mapping[str, jax.Array], reduce) -> dict[str, jax.Array]:
+        return {n: reduce(x, self.member[n], self.count) for n, x in parts.items()}
 
     def _all_reduce(self, local: Mapping[str, jax.Array], reduce, join) -> jax.Array:
         """One collective over the axes that all stacks have, after those of a few."""
@@ -143,7 +139,7 @@ def rotate_shared(
         optax.with_extra_args_support(base),
         sets,
         sides,
-        _policy(policy, "momentum"),
+        find_policy(policy, "momentum"),
         policy in FROM_GRAM,
         qr,
         update_interval,
@@ -185,7 +181,7 @@ class _Shared:
         out, base_state = answer(rotation)
         frames, views = self._frames(rotation), views_of(self.sides, updates)
         out = {
-            n: views[n].turn(_out_of(x, frames[n])).astype(updates[n].dtype)
+            n: views[n].turn(out_of(x, frames[n])).astype(updates[n].dtype)
             for n, x in out.items()
         }
         count = None if state.count is None else optax.safe_increment(state.count)
@@ -201,9 +197,9 @@ class _Shared:
     def _answer(self, mean: Any, base_state: Any, extra: Any, rotation: jax.Array):
         """What the base makes of the momenta under rotations, and its new state."""
         frames = self._frames(rotation)
-        rotated = {n: _into(x, frames[n]) for n, x in mean.items()}
+        rotated = {n: into(x, frames[n]) for n, x in mean.items()}
         if self.policy.turns:
-            rotated = {n: _without_noise(x, frames[n]) for n, x in rotated.items()}
+            rotated = {n: without_noise(x, frames[n]) for n, x in rotated.items()}
         return self.base.update(rotated, base_state, **extra)
 
     def _next_rotation(
@@ -218,18 +214,14 @@ class _Shared:
 
         if self.interval == 1:
             return renewed(state.rotation)
-        due = _is_due(state.count, self.interval, accumulates=False)
+        due = is_due(state.count, self.interval, accumulates=False)
         return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
 
     def _side(self, answer: Callable, unit: Any, rotation: jax.Array) -> Side:
         """A set as one matrix: its alignment, or its Gram matrix, summed over it."""
         partner = unit if self.from_gram else answer(rotation)[0]
-        parts = {n: _dot(x, partner[n].mT) for n, x in unit.items()}
+        parts = {n: full_dot(x, partner[n].mT) for n, x in unit.items()}
         whole = self.sets.total(parts)
         eye = jnp.broadcast_to(jnp.eye(whole.shape[-1], dtype=whole.dtype), whole.shape)
         gram = whole if self.from_gram else None
         return Side(whole, eye, rotation, gram, self.qr)
-
-
-def _flat(x: jax.Array) -> jax.Array:
-    return x.reshape(x.shape[0], -1)

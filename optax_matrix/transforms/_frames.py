@@ -1,0 +1,43 @@
+"""Matrices in a rotated frame, and out of it."""
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.transforms._sides import Pair
+
+
+def no_rotation(x: jax.Array) -> jax.Array:
+    """The identity for the rows of matrices ``(..., p, q)``."""
+    eye = jnp.eye(x.shape[-2], dtype=x.dtype)
+    return jnp.broadcast_to(eye, (*x.shape[:-1], x.shape[-2]))
+
+
+def into(x: jax.Array, rotation: Pair) -> jax.Array:
+    """``R' x Q``: matrices as the base sees them."""
+    rows, cols = rotation
+    x = full_dot(rows.mT, x)
+    return x if cols is None else full_dot(x, cols)
+
+
+def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
+    """``R x Q'``: back from there."""
+    rows, cols = rotation
+    x = full_dot(rows, x.astype(rows.dtype))
+    return x if cols is None else full_dot(x, cols.mT)
+
+
+def without_noise(x: jax.Array, rotation: Pair) -> jax.Array:
+    """Zero for entries that rotating left as rounding errors.
+
+    A column that was only rotated has rounding errors in proportion to its norm; with
+    both sides rotated all entries have those of the largest.
+    """
+    y, _ = unit_peak(x)
+    if rotation.cols is None:
+        size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    else:
+        size = jnp.ones_like(y[..., :1, :1])
+    tolerance = 4 * jnp.finfo(y.dtype).eps * max(y.shape[-2:]) ** 0.5
+    return jnp.where(jnp.abs(y) < tolerance * size, 0, x)
