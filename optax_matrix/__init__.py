@@ -5,7 +5,7 @@ papers; `layout` brings any parameter tree into the form that blocks work on, `s
 places whole matrices on a mesh.
 """
 
-from optax_matrix import layout, linalg, recipes, sharding, transforms
+from optax_matrix import layout, linalg, recipes, sharding, transforms, weights
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
     check_restored,
@@ -17,6 +17,7 @@ from optax_matrix.layout import (
 )
 from optax_matrix.recipes import (
     adamuon,
+    adamw_8bit,
     aro,
     dion,
     eigen_adam,
@@ -30,6 +31,7 @@ from optax_matrix.recipes import (
     muon_state_from_optax,
     muoneq,
     normuon,
+    quantized,
     racs,
     scale_by_adamuon,
     scale_by_aro,
@@ -69,17 +71,20 @@ from optax_matrix.transforms import (
     orthogonalize_low_rank,
     precondition,
     preserve_norm,
+    quantize_state,
     rotate,
     row_rms,
     scale_by_second_moment,
     scale_by_shape,
 )
+from optax_matrix.weights import initialize_matrices
 
 __version__ = "0.1.0"
 
 __all__ = [
     "MatrixDimensionNumbers",
     "adamuon",
+    "adamw_8bit",
     "aro",
     "check_restored",
     "correct_variance",
@@ -93,6 +98,7 @@ __all__ = [
     "equilibrate_with_ema",
     "from_portable",
     "in_float32",
+    "initialize_matrices",
     "inject_hyperparams",
     "layout",
     "limit_norm_growth",
@@ -112,6 +118,8 @@ __all__ = [
     "per_matrix",
     "precondition",
     "preserve_norm",
+    "quantize_state",
+    "quantized",
     "racs",
     "recipes",
     "rotate",
@@ -146,4 +154,5 @@ __all__ = [
     "swan",
     "to_portable",
     "transforms",
+    "weights",
 ]

@@ -14,6 +14,7 @@ ALLOWED = {
     "transforms": {"linalg"},
     "sharding": {"layout"},
     "recipes": {"transforms", "layout", "linalg"},
+    "weights": {"transforms", "layout", "linalg"},
 }
 THIRD_PARTY = {
     "linalg": {"jax", "jaxtyping", "numpy"},
@@ -21,6 +22,7 @@ THIRD_PARTY = {
     "transforms": {"jax", "optax"},
     "sharding": {"jax", "jaxtyping", "numpy", "optax"},
     "recipes": {"jax", "optax"},
+    "weights": {"jax", "jaxtyping", "optax"},
 }
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
 

@@ -18,6 +18,7 @@ from optax_matrix.layout._layout import (
     Member,
     make_layout,
 )
+from optax_matrix.layout._map_matrices import map_matrices
 from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
@@ -47,6 +48,7 @@ __all__ = [
     "label_params",
     "make_layout",
     "make_view",
+    "map_matrices",
     "on_matrices",
     "per_matrix",
     "refuse_coupling",

@@ -1,0 +1,95 @@
+"""A function of matrices on every matrix leaf, the leaves left as they lie."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from optax_matrix.layout._as_sharded import with_auto_axes
+from optax_matrix.layout._layout import identities
+from optax_matrix.layout._paths import map_named
+from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._specs import explicit_spec, named_sharding, own_mesh
+from optax_matrix.layout._view import MatrixView
+
+
+def map_matrices(
+    f: Callable[..., Array], params: Any, *args: Any, dimension_numbers: Any = None
+) -> Any:
+    """Applies a function to the matrices of every matrix leaf, leaf by leaf.
+
+    This is for weights; for gradients there is `on_matrices`, which stacks equal
+    leaves. Dtypes and shardings stay, and all other leaves are returned as they are.
+
+    Args:
+        f: ``f(matrices, ids, *args)``: from ``(count, out, in)`` to the same shape;
+            ``ids`` are the matrices' identities, uint32 ``(count, 2)``, as in
+            `Group.ids`.
+        params: Parameters.
+        *args: Arrays for `f`. Closed over instead, they raise under Explicit axes
+            where they are traced.
+        dimension_numbers: As in `on_matrices`.
+
+    Returns:
+        The tree with new matrices.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from optax_matrix import linalg
+        >>> unit_rows = lambda w, ids: linalg.scale_rows(w)
+        >>> params = {"up": {"kernel": jnp.full((4, 3), 7.0), "bias": jnp.ones(3)}}
+        >>> float(map_matrices(unit_rows, params)["up"]["kernel"][0, 0])  # (in, out)
+        0.5
+    """
+    resolved = resolve(dimension_numbers, params)
+
+    def run(params: Any, args: Any) -> Any:
+        def one(path: str, leaf: Any) -> Any:
+            view = resolved[path].view
+            if view is None:
+                return leaf
+            of_leaf = lambda leaf, *args: _on_pieces(f, view, path, leaf, *args)
+            return as_it_lies(of_leaf, leaf, *args)
+
+        return map_named(one, params)
+
+    return jax.jit(run, out_shardings=shardings_of(params))(params, args)
+
+
+def as_it_lies(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
+    """``f(leaf, *args)``, of the leaf's shape, in the sharding that its type shows."""
+    mesh = own_mesh(leaf)
+    if mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return f(leaf, *args)
+    sharding = NamedSharding(mesh, PartitionSpec(*explicit_spec(leaf)))
+    return with_auto_axes(f, sharding)(leaf, *args)
+
+
+def shardings_of(tree: Any) -> Any:
+    """Where the arrays of a tree lie on a mesh; None for all others."""
+    return jax.tree.map(named_sharding, tree)
+
+
+def ids_of_pieces(view: MatrixView, path: str) -> list[np.ndarray]:
+    """Identities ``(count, 2)`` of the matrices of a leaf, for each of its pieces."""
+    return [
+        identities(path, i, np.arange(piece.count))
+        for i, piece in enumerate(view.pieces)
+    ]
+
+
+def _on_pieces(f: Callable, view: MatrixView, path: str, leaf: Any, *args: Any):
+    pieces = view.to_matrices(leaf[None])
+    ids = map(jnp.asarray, ids_of_pieces(view, path))
+    new = [f(x, i, *args) for x, i in zip(pieces, ids, strict=True)]
+    for x, old in zip(new, pieces, strict=True):
+        if x.shape != old.shape:
+            raise ValueError(
+                f"`f` must return matrices of the shape {old.shape} that it got for "
+                f"{path!r}, got {x.shape}."
+            )
+    return view.from_matrices(new)[0].astype(leaf.dtype)

@@ -1,0 +1,89 @@
+"""New values for the matrices of any parameter tree."""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+from optax_matrix.layout import map_matrices
+from optax_matrix.weights._initializers import (
+    Initializer,
+    normalized_gaussian,
+    standard_gaussian,
+    uniform_spectrum,
+    xavier_gaussian,
+)
+
+INITIALIZERS: dict[str, Initializer] = {
+    "standard": standard_gaussian,
+    "xavier": xavier_gaussian,
+    "uniform_spectrum": uniform_spectrum,
+    "normalized": normalized_gaussian,
+}
+
+
+def initialize_matrices(
+    params: Any,
+    key: Any,
+    initializer: str | Initializer = "normalized",
+    *,
+    dimension_numbers: Any = None,
+) -> Any:
+    """Draws the matrices of a parameter tree anew; other leaves stay as they are.
+
+    Every matrix is drawn as ``(out, in)``, rows being output neurons, wherever the leaf
+    keeps its layers, heads, inputs and outputs. A matrix has its own key, `key` folded
+    with the leaf's path and its place in the leaf, so that it does not depend on the
+    other leaves. Dtypes and shardings stay.
+
+    To normalise weights that are trained already, see the example of
+    `layout.map_matrices`.
+
+    Args:
+        params: Parameters: a dict, an NNX state, Linen variables, ...
+        key: Random key.
+        initializer: ``"normalized"`` (rows of norm one), ``"standard"`` (0.02),
+            ``"xavier"``, ``"uniform_spectrum"`` (all singular values one), or any
+            ``initializer(key, (out, in), dtype)``, such as `jax.nn.initializers` has.
+        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
+
+    Returns:
+        The tree with new matrices.
+
+    Raises:
+        ValueError: If there is no such initializer.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> params = {"kernel": jnp.zeros((64, 8)), "bias": jnp.zeros(8)}
+        >>> new = initialize_matrices(params, jax.random.key(0))
+        >>> jnp.linalg.norm(new["kernel"], axis=0).round(3).tolist()[:3]  # (in, out)
+        [1.0, 1.0, 1.0]
+
+    References:
+        Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
+        Transformation <https://arxiv.org/abs/2506.08001>`_, 2025, Sec. 4, Table 3.
+    """
+    draw = _find(initializer)
+
+    def new(matrices: Array, ids: Array, key: Any) -> Array:
+        def one(numbers):
+            own = jax.random.fold_in(jax.random.fold_in(key, numbers[0]), numbers[1])
+            return draw(own, (matrices.shape[1], matrices.shape[2]), matrices.dtype)
+
+        # The sum of nothing: without a use `jax.jit` drops the old weights, and with
+        # them the devices that they lie on.
+        return jax.vmap(one)(ids) + matrices[:0].sum()
+
+    return map_matrices(new, params, key, dimension_numbers=dimension_numbers)
+
+
+def _find(initializer: Any) -> Any:
+    if callable(initializer):
+        return initializer
+    if initializer not in INITIALIZERS:
+        raise ValueError(
+            f"`initializer` must be one of {', '.join(map(repr, INITIALIZERS))} or a "
+            f"function of key, shape and dtype, got {initializer!r}."
+        )
+    return INITIALIZERS[initializer]
