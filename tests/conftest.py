@@ -1,17 +1,25 @@
 """Eight CPU devices for every test; this file must not import optax_matrix."""
 
+import importlib.metadata
 import os
 
+# The processes that tests start inherit these.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # LAPACK's threads spin: beside other load a decomposition takes 100 times longer.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Nearly all of the suite's time is compilation; the results are the same to rounding.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]:
+    # Half the time of the newer code generator; later jaxlibs do not know the flag.
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    )
 
 import jax
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
-# Nearly all of the suite's time is compilation; the results are the same to rounding.
-jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

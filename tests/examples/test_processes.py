@@ -28,7 +28,6 @@ CHILD = f"""
 import dataclasses, pathlib, sys
 import jax
 from examples import train_sharded as example
-jax.config.update("jax_disable_most_optimizations", True)  # As in this test's process.
 example.SIZES["small"] = dataclasses.replace(example.SIZES["tiny"], **{SMALL})
 out, *join = sys.argv[1:]
 for name in {RECIPES}:
