@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._lapack import eigh
 from optax_matrix.linalg._scale import as_work, unit_peak
 
 
@@ -36,7 +37,7 @@ def eigenbasis(
     x = as_work(a)
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
-    w, q = jnp.linalg.eigh(y, symmetrize_input=False)
+    w, q = eigh(y)
     w, q = jnp.flip(w, axis=-1), jnp.flip(q, axis=-1)
     largest = jnp.argmax(jnp.abs(q), axis=-2, keepdims=True)
     q = jnp.where(jnp.take_along_axis(q, largest, axis=-2) < 0, -q, q)

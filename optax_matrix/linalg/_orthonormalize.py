@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.linalg._lapack import cholesky, qr
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work, inverse, unit_peak
 from optax_matrix.linalg._triangular import inverse_lower
@@ -169,7 +170,7 @@ def _cholesky_passes(
     def one_pass(state: _State) -> _State:
         y, s = state.y, state.shift[..., None, None]
         gram = full_dot(y.mT, y)
-        l = jnp.linalg.cholesky(gram + s * eye[_as_batch(y)], symmetrize_input=False)
+        l = cholesky(gram + s * eye[_as_batch(y)])
         q = _unit_columns(full_dot(y, inverse_lower(l).mT))
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
@@ -205,7 +206,7 @@ def _cholesky_passes(
 
 
 def _householder(y: Array) -> Array:
-    q, r = jnp.linalg.qr(y)
+    q, r = qr(y)
     diagonal = jnp.diagonal(r, axis1=-2, axis2=-1)[..., None, :]
     return jnp.where(diagonal < 0, -q, q)
 

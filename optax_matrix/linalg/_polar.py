@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._lapack import cholesky, eigh, qr, solve_lower, svd
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work, unit_peak
 
@@ -64,7 +65,7 @@ def polar_eigh(
     """
     y, transposed = _wide(x)
     cut = _rtol(None, y.dtype) if rtol is None else rtol**2
-    w, v = jnp.linalg.eigh(full_dot(y, y.mT), symmetrize_input=False)
+    w, v = eigh(full_dot(y, y.mT))
     kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
     inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
     q = full_dot(v * inverse_root[..., None, :], full_dot(v.mT, y))
@@ -91,7 +92,7 @@ def polar_qr(
         [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
     y, transposed = _wide(x)
-    q, r = jnp.linalg.qr(y.mT)
+    q, r = qr(y.mT)
     q = full_dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
     return (q.mT if transposed else q).astype(x.dtype)
 
@@ -130,7 +131,7 @@ def polar_qdwh(
         <https://doi.org/10.1137/090774999>`_, 2010.
     """
     y, transposed = _wide(x)
-    q, r = jnp.linalg.qr(y.mT)
+    q, r = qr(y.mT)
     r = r.mT
     u = _qdwh(r)
     cut = _rtol(rtol, y.dtype)
@@ -169,13 +170,11 @@ def _qdwh(x: Array) -> Array:
     # The Frobenius norm exceeds the spectral norm by at most sqrt(m).
     for a, b, c in _qdwh_weights(eps / math.sqrt(m), eps):
         if c > _MAX_CHOLESKY_WEIGHT:
-            q, _ = jnp.linalg.qr(jnp.concatenate([math.sqrt(c) * x, eye], axis=-2))
+            q, _ = qr(jnp.concatenate([math.sqrt(c) * x, eye], axis=-2))
             halley = full_dot(q[..., :m, :], q[..., m:, :].mT) / math.sqrt(c)
         else:
-            factor = jnp.linalg.cholesky(eye + c * full_dot(x.mT, x))
-            solve = functools.partial(jax.lax.linalg.triangular_solve, lower=True)
-            halley = solve(factor, x, transpose_a=True)
-            halley = solve(factor, halley)
+            factor = cholesky(eye + c * full_dot(x.mT, x))
+            halley = solve_lower(factor, solve_lower(factor, x.mT), transpose=True).mT
         x = (b / c) * x + (a - b / c) * halley
     return x
 
@@ -204,7 +203,7 @@ def _wide(x: Array) -> tuple[Array, bool]:
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:
-    u, s, vt = jnp.linalg.svd(x, full_matrices=False)
+    u, s, vt = svd(x)
     kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
     return full_dot(u * kept[..., None, :].astype(u.dtype), vt)
 

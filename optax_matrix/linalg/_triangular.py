@@ -1,9 +1,9 @@
 """Inverses of triangular matrices by products of their blocks."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._lapack import solve_lower
 from optax_matrix.linalg._products import full_dot
 
 _BLOCK = 128
@@ -44,7 +44,7 @@ def inverse_lower(l: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
 def _inverse(l: Array, levels: int) -> Array:
     if levels == 0:
         eye = jnp.broadcast_to(jnp.eye(l.shape[-1], dtype=l.dtype), l.shape)
-        return jax.lax.linalg.triangular_solve(l, eye, left_side=True, lower=True)
+        return solve_lower(l, eye)
     h = l.shape[-1] // 2
     halves = jnp.stack([l[..., :h, :h], l[..., h:, h:]])
     a, b = _inverse(halves, levels - 1)

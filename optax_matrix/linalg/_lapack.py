@@ -1,0 +1,75 @@
+"""Decompositions that do not lock up JAX's CPU backend.
+
+JAX 0.10 spreads a batch of decompositions over the threads that run the program, and
+waits for them on such a thread: as many batches at a time as there are threads wait for
+ever. On a CPU these take the matrices of a batch one after another, at no loss of time.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def _one_by_one_on_cpu(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(decompose)
+    def run(*xs: Array) -> Any:
+        batch = xs[0].shape[:-2]
+        if not batch:
+            return decompose(*xs)
+
+        def one_by_one(*xs: Array) -> Any:
+            flat = [x.reshape(-1, *x.shape[-2:]) for x in xs]
+            out = jax.lax.map(lambda xs: decompose(*xs), flat)
+            return jax.tree.map(lambda y: y.reshape(*batch, *y.shape[1:]), out)
+
+        return jax.lax.platform_dependent(*xs, cpu=one_by_one, default=decompose)
+
+    return run
+
+
+@_one_by_one_on_cpu
+def qr(x: Array) -> tuple[Array, Array]:
+    """Reduced QR decomposition: orthonormal columns, upper triangular factor."""
+    q, r = jnp.linalg.qr(x)
+    return q, r
+
+
+@_one_by_one_on_cpu
+def svd(x: Array) -> tuple[Array, Array, Array]:
+    """Reduced singular value decomposition: U, the values descending, V transposed."""
+    u, s, vt = jnp.linalg.svd(x, full_matrices=False)
+    return u, s, vt
+
+
+@_one_by_one_on_cpu
+def eigh(x: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors; the lower triangle counts."""
+    w, v = jnp.linalg.eigh(x, symmetrize_input=False)
+    return w, v
+
+
+@_one_by_one_on_cpu
+def cholesky(x: Array) -> Array:
+    """Lower Cholesky factor, NaN where there is none; the lower triangle counts."""
+    return jnp.linalg.cholesky(x, symmetrize_input=False)
+
+
+def solve_lower(l: Array, b: Array, *, transpose: bool = False) -> Array:
+    """The solution of ``l x = b``, or of ``l.mT x = b``, for lower triangular ``l``."""
+    return _solve_transposed(l, b) if transpose else _solve(l, b)
+
+
+@_one_by_one_on_cpu
+def _solve(l: Array, b: Array) -> Array:
+    return jax.lax.linalg.triangular_solve(l, b, left_side=True, lower=True)
+
+
+@_one_by_one_on_cpu
+def _solve_transposed(l: Array, b: Array) -> Array:
+    return jax.lax.linalg.triangular_solve(
+        l, b, left_side=True, lower=True, transpose_a=True
+    )
