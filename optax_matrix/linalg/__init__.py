@@ -31,18 +31,49 @@ from optax_matrix.linalg._equilibrate import (
 )
 from optax_matrix.linalg._inverse_root import inverse_root
 from optax_matrix.linalg._newton_schulz import gram_newton_schulz, newton_schulz
+from optax_matrix.linalg._orthogonal import (
+    Orthogonal,
+    cayley,
+    cayley_neumann,
+    cayley_taylor,
+    exponential,
+    inverse_of_orthogonal,
+    orthogonality_error,
+)
 from optax_matrix.linalg._orthonormalize import (
     Orthonormalize,
     cholesky_qr,
     qr_householder,
 )
 from optax_matrix.linalg._polar import polar_eigh, polar_qdwh, polar_qr, polar_svd
+from optax_matrix.linalg._primitives import (
+    block_grid,
+    draw_permutations,
+    free_entries,
+    materialize,
+    permute,
+    recover_frame,
+    rotate_columns,
+    rotate_rows,
+    rotate_sides,
+    unpermute,
+)
+from optax_matrix.linalg._quantize import dequantize, quantize
+from optax_matrix.linalg._random import complement_columns, complement_subspace
 from optax_matrix.linalg._rotations import (
     cross_gram,
     power_step,
     project_tangent,
     qr_retraction,
     rayleigh_quotients,
+)
+from optax_matrix.linalg._skew import from_skew, to_skew, triangle_size
+from optax_matrix.linalg._subspace import (
+    left_vectors,
+    overlap,
+    randomized_left_vectors,
+    range_finder,
+    subspace_iteration,
 )
 
 __all__ = [
@@ -52,14 +83,32 @@ __all__ = [
     "POLAR_EXPRESS",
     "TAYLOR",
     "YOU",
+    "Orthogonal",
     "Orthonormalize",
+    "block_grid",
     "cans",
+    "cayley",
+    "cayley_neumann",
+    "cayley_taylor",
     "cholesky_qr",
+    "complement_columns",
+    "complement_subspace",
     "cross_gram",
+    "dequantize",
+    "draw_permutations",
     "eigenbasis",
+    "exponential",
+    "free_entries",
+    "from_skew",
     "gram_newton_schulz",
+    "inverse_of_orthogonal",
     "inverse_root",
+    "left_vectors",
+    "materialize",
     "newton_schulz",
+    "orthogonality_error",
+    "overlap",
+    "permute",
     "polar_eigh",
     "polar_express",
     "polar_qdwh",
@@ -69,11 +118,22 @@ __all__ = [
     "project_tangent",
     "qr_householder",
     "qr_retraction",
+    "quantize",
+    "randomized_left_vectors",
+    "range_finder",
     "rank_one_scales",
     "rayleigh_quotients",
+    "recover_frame",
+    "rotate_columns",
+    "rotate_rows",
+    "rotate_sides",
     "scale_columns",
     "scale_rows",
     "scale_rows_and_columns",
     "sinkhorn",
     "standardize_rows",
+    "subspace_iteration",
+    "to_skew",
+    "triangle_size",
+    "unpermute",
 ]
