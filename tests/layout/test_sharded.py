@@ -9,6 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from optax_matrix.layout import on_matrices
+from optax_matrix.linalg._lapack import qr
 
 SPECS = {
     "rows": ((8, 16), P("fsdp", None)),
@@ -23,7 +24,7 @@ SPECS = {
 
 def _orthogonalize(x, _):
     wide = x.shape[-1] > x.shape[-2]
-    q, _ = jnp.linalg.qr(x.mT if wide else x)
+    q, _ = qr(x.mT if wide else x)
     return q.mT if wide else q
 
 
