@@ -1,0 +1,128 @@
+"""Random matrices, one key for each, so that they do not depend on their neighbours."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Key
+
+from optax_matrix.linalg._orthonormalize import (
+    Orthonormalize,
+    cholesky_qr,
+    qr_householder,
+)
+from optax_matrix.linalg._products import full_dot
+
+
+def normal(
+    key: Key[Array, "*batch"], batch: tuple[int, ...], m: int, n: int, dtype: DTypeLike
+) -> Float[Array, "*batch m n"]:
+    """Draw normal matrices, drawn in float32 in every dtype.
+
+    Args:
+        key: Typed keys of shape ``batch``, or a single one with which all are equal.
+        batch: The batch axes.
+        m: Number of rows.
+        n: Number of columns.
+        dtype: Dtype of the result.
+
+    Returns:
+        Matrices of shape ``(*batch, m, n)``.
+    """
+
+    def draw(key):
+        return jax.random.normal(key, (m, n), jnp.float32).astype(dtype)
+
+    for _ in range(key.ndim):
+        draw = jax.vmap(draw)
+    return jnp.broadcast_to(draw(key), (*batch, m, n))
+
+
+def complement_columns(
+    basis: Float[Array, "*batch m r"], count: int, key: Key[Array, "*batch"]
+) -> Float[Array, "*batch m count"]:
+    """Draw columns, without replacement, of a basis of the orthogonal complement.
+
+    The basis is that of a full QR, ``m x m``: :func:`complement_subspace` is cheaper.
+
+    Args:
+        basis: Orthonormal columns ``(..., m, r)``.
+        count: Number of columns to draw, at most ``m - r``.
+        key: A typed key for each matrix, or one for all.
+
+    Returns:
+        Orthonormal columns ``(..., m, count)``.
+
+    Raises:
+        ValueError: If there are fewer.
+
+    Examples:
+        >>> u = complement_columns(jnp.eye(3)[:, :2], 1, jax.random.key(0))
+        >>> abs(u).tolist()
+        [[0.0], [0.0], [1.0]]
+    """
+    columns = _complement(basis, count)
+    rest = columns.shape[-1]
+
+    def draw(key):
+        return jax.random.permutation(key, rest)[:count]
+
+    for _ in range(key.ndim):
+        draw = jax.vmap(draw)
+    at = jnp.broadcast_to(draw(key), (*basis.shape[:-2], count))
+    return jnp.take_along_axis(columns, at[..., None, :], axis=-1)
+
+
+def complement_subspace(
+    basis: Float[Array, "*batch m r"],
+    count: int,
+    key: Key[Array, "*batch"],
+    *,
+    qr: Orthonormalize = cholesky_qr,
+) -> Float[Array, "*batch m count"]:
+    r"""Draw a uniformly random subspace of the orthogonal complement.
+
+    .. math::
+        S = \mathrm{qr}((I - U U^\top) \Omega)
+
+    with normal :math:`\Omega`; done twice, so that S is orthogonal to rounding.
+
+    Args:
+        basis: Orthonormal columns U, ``(..., m, r)``.
+        count: Number of columns to draw, at most ``m - r``.
+        key: A typed key for each matrix, or one for all.
+        qr: What makes columns orthonormal.
+
+    Returns:
+        Orthonormal columns ``(..., m, count)``.
+
+    Raises:
+        ValueError: If the complement has fewer.
+
+    Examples:
+        >>> u = complement_subspace(jnp.eye(3)[:, :2], 1, jax.random.key(0))
+        >>> abs(u.round(3)).tolist()
+        [[0.0], [0.0], [1.0]]
+    """
+    _check_count(basis, count)
+    x = normal(key, basis.shape[:-2], basis.shape[-2], count, basis.dtype)
+    for _ in range(2):
+        x = qr(x - full_dot(basis, full_dot(basis.mT, x)))
+    return x
+
+
+def _complement(basis: Array, count: int) -> Array:
+    """All columns of a full QR beyond those of the basis."""
+    _check_count(basis, count)
+    m, r = basis.shape[-2:]
+    eye = jnp.eye(m, dtype=basis.dtype)[:, r:]
+    rest = jnp.broadcast_to(eye, (*basis.shape[:-2], m, m - r))
+    return qr_householder(jnp.concatenate([basis, rest], axis=-1))[..., r:]
+
+
+def _check_count(basis: Array, count: int) -> None:
+    m, r = basis.shape[-2:]
+    if count > m - r:
+        raise ValueError(
+            f"`count` must be at most the {m - r} dimensions of the complement, got "
+            f"{count}."
+        )

@@ -1,0 +1,205 @@
+"""Leading left singular vectors and eigenvectors, by small decompositions."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from optax_matrix.linalg import _lapack as lapack
+from optax_matrix.linalg._eigenbasis import eigenbasis
+from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
+from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._random import normal
+from optax_matrix.linalg._scale import as_work, unit_peak
+
+
+def range_finder(
+    x: Float[Array, "*batch m n"],
+    size: int,
+    key: Key[Array, "*batch"],
+    *,
+    power_iterations: int = 2,
+    qr: Orthonormalize = cholesky_qr,
+) -> Float[Array, "*batch m size"]:
+    r"""Find an orthonormal basis of nearly the leading part of the range.
+
+    .. math::
+        Y = (X X^\top)^k X \Omega, \qquad Q = \mathrm{qr}(Y)
+
+    with normal :math:`\Omega`, made orthonormal after every product, so that small
+    singular values are not lost between the large ones.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        size: Number of columns, at most the shorter side.
+        key: A key for each matrix, or one (`jax.random.key`) with which all matrices
+            get the same :math:`\Omega`.
+        power_iterations: The number k of power iterations.
+        qr: What makes columns orthonormal.
+
+    Returns:
+        Orthonormal columns ``(..., m, size)`` in the dtype of ``x``.
+
+    Examples:
+        >>> x = jnp.outer(jnp.array([3.0, 4.0]), jnp.array([1.0, 2.0, 2.0]))
+        >>> abs(range_finder(x, 1, jax.random.key(0))).round(3).tolist()
+        [[0.6...], [0.8...]]
+
+    References:
+        Halko, Martinsson and Tropp, `Finding structure with randomness
+        <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4.
+    """
+    y, _ = unit_peak(as_work(x))
+    return _range(y, size, key, power_iterations, qr).astype(x.dtype)
+
+
+def randomized_left_vectors(
+    x: Float[Array, "*batch m n"],
+    rank: int,
+    key: Key[Array, "*batch"],
+    *,
+    oversampling: int = 8,
+    power_iterations: int = 2,
+    qr: Orthonormalize = cholesky_qr,
+) -> Float[Array, "*batch m rank"]:
+    """Compute the leading left singular vectors, nearly, by `range_finder`.
+
+    The largest decomposition is an `eigh` of ``rank + oversampling``.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rank: Number of vectors, at most the shorter side.
+        key: As in `range_finder`.
+        oversampling: Columns of the range beyond ``rank``.
+        power_iterations: As in `range_finder`.
+        qr: What makes columns orthonormal.
+
+    Returns:
+        Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, singular values
+        descending; some orthonormal columns for a zero matrix.
+
+    Examples:
+        >>> x = jnp.diag(jnp.array([1.0, 5.0, 0.1]))
+        >>> u = randomized_left_vectors(x, 1, jax.random.key(0))
+        >>> abs(u[:, 0].round(3)).tolist()
+        [0.0, 1.0, 0.0]
+    """
+    y, _ = unit_peak(as_work(x))
+    size = min(rank + oversampling, *y.shape[-2:])
+    q = _range(y, size, key, power_iterations, qr)
+    b = full_dot(q.mT, y)
+    _, w = eigenbasis(full_dot(b, b.mT))
+    return full_dot(q, w[..., :rank]).astype(x.dtype)
+
+
+def left_vectors(
+    x: Float[Array, "*batch m n"], rank: int
+) -> Float[Array, "*batch m rank"]:
+    """Compute the leading left singular vectors, by QR of the long side and an SVD.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rank: Number of vectors, at most the shorter side.
+
+    Returns:
+        Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, singular values
+        descending, the largest entry of each column positive.
+
+    Examples:
+        >>> left_vectors(jnp.diag(jnp.array([1.0, 5.0, 0.1])), 1).tolist()
+        [[0.0], [1.0], [0.0]]
+    """
+    y, _ = unit_peak(as_work(x))
+    m, n = y.shape[-2:]
+    if m > n:
+        q, r = lapack.qr(y)
+        u = full_dot(q, lapack.svd(r)[0])
+    else:
+        _, r = lapack.qr(y.mT)
+        u = lapack.svd(r.mT)[0]
+    u = u[..., :rank]
+    largest = jnp.argmax(jnp.abs(u), axis=-2, keepdims=True)
+    u = jnp.where(jnp.take_along_axis(u, largest, axis=-2) < 0, -u, u)
+    return u.astype(x.dtype)
+
+
+def subspace_iteration(
+    basis: Float[Array, "*batch m r"],
+    core: Float[Array, "*batch r r"] | None,
+    x: Float[Array, "*batch m n"],
+    *,
+    qr: Orthonormalize = cholesky_qr,
+) -> tuple[Float[Array, "*batch r"], Float[Array, "*batch m r"]]:
+    r"""Move a basis one step towards the leading eigenvectors of a factored matrix.
+
+    .. math::
+        Q = U A U^\top + X X^\top, \qquad V = \mathrm{qr}(Q U), \qquad
+        V^\top Q V = W \Lambda W^\top, \qquad U \leftarrow V W
+
+    Q itself, ``m x m``, is never formed.
+
+    Args:
+        basis: Columns U, ``(..., m, r)``; orthonormal or not.
+        core: Symmetric A, ``(..., r, r)``; None for zero.
+        x: Matrices X, ``(..., m, n)``, of moderate size, as ``core``.
+        qr: What makes columns orthonormal.
+
+    Returns:
+        The Ritz values :math:`\Lambda`, descending, and the Ritz vectors in the dtype
+        of ``basis``. Where ``Q U`` is zero, the vectors stay in the span of U.
+
+    Examples:
+        >>> x = jnp.diag(jnp.array([1.0, 3.0, 2.0]))
+        >>> values, u = subspace_iteration(jnp.eye(3)[:, 1:], None, x)
+        >>> values.round(3).tolist()
+        [9.0, 4.0]
+
+    References:
+        Structured Fisher (Alice), Algorithm 10; the result there, ``EVD(V)``, is the
+        eigenvectors of the r x r matrix alone: U times them is meant.
+    """
+    u = as_work(basis)
+    y = x.astype(u.dtype)
+    h = full_dot(y, full_dot(y.mT, u))
+    if core is not None:
+        h = h + full_dot(u, full_dot(core.astype(u.dtype), full_dot(u.mT, u)))
+    v = qr(unit_peak(h)[0], previous=u)
+    b = full_dot(v.mT, y)
+    s = full_dot(b, b.mT)
+    if core is not None:
+        c = full_dot(v.mT, u)
+        s = s + full_dot(full_dot(c, core.astype(u.dtype)), c.mT)
+    values, w = eigenbasis(s)
+    return values, full_dot(v, w).astype(basis.dtype)
+
+
+def overlap(
+    new: Float[Array, "*batch m r"], old: Float[Array, "*batch m r"]
+) -> Float[Array, "*batch r r"]:
+    r"""Compute :math:`C = U_{new}^\top U_{old}`, which carries coordinates over.
+
+    Args:
+        new: Orthonormal columns.
+        old: The same.
+
+    Returns:
+        Matrices ``(..., r, r)``: ``C @ m`` are the coordinates, in the new basis, of
+        the part of ``old @ m`` that it spans.
+
+    Examples:
+        >>> overlap(jnp.eye(3)[:, :2], jnp.eye(3)[:, 1:]).tolist()
+        [[0.0, 0.0], [1.0, 0.0]]
+    """
+    return full_dot(new.mT, old)
+
+
+def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize):
+    m, n = y.shape[-2:]
+    if size > min(m, n):
+        raise ValueError(
+            f"`size` must be at most the shorter side, got {size} for matrices of "
+            f"{m} x {n}; clip it."
+        )
+    z = normal(key, y.shape[:-2], n, size, y.dtype)
+    step = lambda _, z: qr(full_dot(y.mT, qr(full_dot(y, z))))
+    z = jax.lax.fori_loop(0, iterations, step, z) if iterations else z
+    return qr(full_dot(y, z))

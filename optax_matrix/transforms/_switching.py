@@ -1,0 +1,67 @@
+"""Which part of a basis is renewed at random, and from what (Alice)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg import complement_columns, complement_subspace
+from optax_matrix.linalg._random import normal
+
+Switch = Callable[..., jax.Array]  # (ritz, leading, key, sampling, qr) -> basis
+SAMPLINGS = ("subspace", "columns")
+
+
+def _none(ritz, leading, key, sampling, qr):
+    del leading, key, sampling, qr
+    return ritz
+
+
+def _complement(ritz, leading, key, sampling, qr):
+    m, r = ritz.shape[-2:]
+    fresh = min(r - leading, m - r)
+    if not fresh:
+        return ritz
+    drawn = _draw(ritz, fresh, key, sampling, qr)
+    return jnp.concatenate([ritz[..., : r - fresh], drawn], axis=-1)
+
+
+def _full_basis(ritz, leading, key, sampling, qr):
+    r = ritz.shape[-1]
+    if r == leading:
+        return ritz
+    kept = ritz[..., :leading]
+    return jnp.concatenate([kept, _draw(kept, r - leading, key, sampling, qr)], axis=-1)
+
+
+def _gaussian_mix(ritz, leading, key, sampling, qr):
+    del sampling, qr
+    return jnp.concatenate(
+        [ritz[..., :leading], _unit_columns(ritz, key)[..., leading:]], axis=-1
+    )
+
+
+def _gaussian(ritz, leading, key, sampling, qr):
+    del leading, sampling, qr
+    return _unit_columns(ritz, key)
+
+
+SWITCHES: dict[str, Switch] = {
+    "complement": _complement,
+    "full_basis": _full_basis,
+    "gaussian_mix": _gaussian_mix,
+    "gaussian": _gaussian,
+    "none": _none,
+}
+
+
+def _draw(basis: jax.Array, count: int, key: Any, sampling: str, qr: Any) -> jax.Array:
+    if sampling == "columns":
+        return complement_columns(basis, count, key)
+    return complement_subspace(basis, count, key, qr=qr)
+
+
+def _unit_columns(like: jax.Array, key: Any) -> jax.Array:
+    x = normal(key, like.shape[:-2], *like.shape[-2:], like.dtype)
+    return x / jnp.linalg.norm(x, axis=-2, keepdims=True)

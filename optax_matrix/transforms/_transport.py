@@ -1,0 +1,82 @@
+"""What becomes of moments when the basis in which they are held changes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg._products import full_dot
+
+TRANSPORTS = ("carry", "keep", "reset")
+LINEAR = ("mu", "trace", "ema")
+INVARIANT = ("count", "mini_step", "gradient_step", "norm", "weight", "col_scale")
+QUADRATIC = ("nu", "root")  # Stay as they are: there is no exact rule for them.
+
+
+def carry_moments(state: Any, overlaps: Any) -> Any:
+    r"""Carries what is linear in the gradient to another basis.
+
+    .. math::
+        M \leftarrow (U_{new}^\top U_{old}) M
+
+    for fields ``mu``, ``trace`` and ``ema`` of the states within ``state``; second
+    moments, norms and counts stay.
+
+    Args:
+        state: State of a transformation of coordinates ``(..., r, n)``.
+        overlaps: Per leaf :math:`U_{new}^\top U_{old}`, ``(..., r, r)``.
+
+    Returns:
+        The new state.
+
+    Raises:
+        ValueError: If a state holds arrays in a field of unknown meaning.
+    """
+    if hasattr(state, "_fields"):
+        return state._replace(
+            **{name: _field(state, name, overlaps) for name in state._fields}
+        )
+    if isinstance(state, tuple | list):
+        return type(state)(carry_moments(part, overlaps) for part in state)
+    if isinstance(state, dict) and not _holds_arrays(state):
+        return {name: carry_moments(part, overlaps) for name, part in state.items()}
+    if jax.tree.leaves(state):
+        raise ValueError(_message("an array", type(state).__name__))
+    return state
+
+
+def _field(state: Any, name: str, overlaps: Any) -> Any:
+    value = getattr(state, name)
+    if name in LINEAR:
+        return jax.tree.map(_carried, overlaps, value)
+    if name in INVARIANT or name in QUADRATIC:
+        return value
+    if _holds_arrays(value):
+        raise ValueError(_message(f"the field {name!r}", type(state).__name__))
+    return carry_moments(value, overlaps)
+
+
+def _carried(c: jax.Array, m: jax.Array) -> jax.Array:
+    return full_dot(c, m.astype(c.dtype)).astype(m.dtype)
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Whether arrays lie in it directly or in plain containers, not in a state."""
+    is_state = lambda x: hasattr(x, "_fields")
+    leaves = jax.tree.leaves(value, is_leaf=is_state)
+    return any(not is_state(x) for x in leaves)
+
+
+def _message(what: str, where: str) -> str:
+    return (
+        f"`transport` cannot tell how {what} of {where} changes with the basis; pass "
+        "transport='keep', 'reset' or a function of (inner_state, overlaps) to the "
+        f"new state. 'carry' knows {', '.join(LINEAR)} (linear), "
+        f"{', '.join(QUADRATIC)} (kept) and {', '.join(INVARIANT)}."
+    )
+
+
+def identity_overlap(sigma: jax.Array) -> jax.Array:
+    """No change of basis, for coordinates ``(..., r, n)``."""
+    eye = jnp.eye(sigma.shape[-2], dtype=sigma.dtype)
+    return jnp.broadcast_to(eye, (*sigma.shape[:-2], *eye.shape))
