@@ -19,6 +19,8 @@ from optax_matrix.transforms._low_rank import (
 from optax_matrix.transforms._numerics import row_rms
 from optax_matrix.transforms._policies import Side
 from optax_matrix.transforms._precondition import PreconditionState, precondition
+from optax_matrix.transforms._quantize_state import quantize_state
+from optax_matrix.transforms._quantizer import QuantizedState
 from optax_matrix.transforms._rotate import RotateState, rotate
 from optax_matrix.transforms._rotate_shared import (
     RotateSharedState,
@@ -44,6 +46,7 @@ __all__ = [
     "LimitNormGrowthState",
     "OrthogonalizeLowRankState",
     "PreconditionState",
+    "QuantizedState",
     "RotateSharedState",
     "RotateState",
     "ScaleBySecondMomentState",
@@ -62,6 +65,7 @@ __all__ = [
     "orthogonalize_low_rank",
     "precondition",
     "preserve_norm",
+    "quantize_state",
     "rotate",
     "rotate_shared",
     "row_rms",

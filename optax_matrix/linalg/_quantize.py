@@ -1,0 +1,176 @@
+"""Eight-bit codes of dynamic precision, one scale for each block of numbers."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt8
+
+from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.linalg._scale import work_dtype
+
+_DECADES = 7  # Code magnitudes reach from 1 down to 10^-7.
+_ZERO = 127  # The code of zero, signed; unsigned it is 0.
+
+
+def quantize(
+    x: Float[Array, "..."],
+    block_size: int = 256,
+    *,
+    signed: bool = True,
+    batch_axes: int = 0,
+    noise: Float[Array, "..."] | None = None,
+) -> tuple[UInt8[Array, "..."], Float[Array, "..."]]:
+    r"""Round numbers to one byte each, relative to the largest of their block.
+
+    .. math::
+        \hat{x} = s \, q_c, \qquad s = \max_{\text{block}} |x|, \qquad
+        c = \arg\min_c |x / s - q_c|
+
+    The 256 values q are those of the dynamic map: :math:`2^i` equal steps from
+    :math:`10^{i-7}` to :math:`10^{i-6}` for i = 0, ..., 6 and each sign (twice as many
+    without signs), their midpoints, zero and one.
+
+    Args:
+        x: Floating array of any shape.
+        block_size: Numbers that share a scale: consecutive ones of a row if that
+            divides into blocks, else of all axes behind ``batch_axes``, the last block
+            being shorter.
+        signed: Whether there are negative numbers.
+        batch_axes: Number of leading axes that no block reaches across.
+        noise: Uniform numbers in [0, 1) of the shape of x, for stochastic rounding;
+            None rounds to the nearest value.
+
+    Returns:
+        ``(codes, scales)``: uint8 in the shape of x; scales, at least float32, with a
+        last axis for the blocks. Zeros stay exact. Without signs no positive number
+        becomes zero, which it would be divided by. Infinity counts as
+        :math:`2^{126}` does; a NaN makes NaN of its block.
+
+    Raises:
+        ValueError: If ``block_size`` is not a positive int.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> codes, scales = quantize(jnp.array([0.0, 1e-3, -0.5, 2.0]))
+        >>> dequantize(codes, scales).round(4).tolist()
+        [0.0, 0.000999..., -0.495..., 2.0]
+
+    References:
+        Dettmers et al., `8-bit Optimizers via Block-wise Quantization
+        <https://arxiv.org/abs/2110.02861>`_, 2022, Section 2 and the map that its
+        library builds. Deviation: positive numbers round up from zero.
+    """
+    check_positive_int("block_size", block_size)
+    wide = x.astype(work_dtype(x.dtype))
+    tiny = float(jnp.finfo(wide.dtype).tiny)
+    wide = jnp.clip(wide, -1 / tiny, 1 / tiny)  # What has a normal reciprocal.
+    blocks = _blocks(wide, block_size, batch_axes)
+    scales = jnp.max(jnp.abs(blocks), axis=-1, keepdims=True, initial=0.0)
+    # `~(<)` and not `>=`, so that a NaN stays visible.
+    scales = jnp.where(scales < tiny, jnp.zeros_like(scales), scales)
+    unit = blocks / jnp.where(scales == 0, jnp.ones_like(scales), scales)
+    threshold = 0.5 if noise is None else _blocks(noise, block_size, batch_axes)
+    index = _nearest(jnp.abs(unit), signed, threshold)
+    if signed:
+        negative = jnp.minimum(index, _ZERO)  # There is no -1.
+        index = _ZERO + jnp.where(unit < 0, -negative, index)
+    else:
+        index = jnp.where(unit > 0, jnp.maximum(index, 1), index)
+    index = jnp.where(scales == 0, _ZERO if signed else 0, index)
+    return _unblocked(index.astype(jnp.uint8), x.shape, batch_axes), scales[..., 0]
+
+
+def dequantize(
+    codes: UInt8[Array, "..."],
+    scales: Float[Array, "..."],
+    block_size: int = 256,
+    *,
+    signed: bool = True,
+    batch_axes: int = 0,
+) -> Float[Array, "..."]:
+    """Undo `quantize`, up to its rounding.
+
+    Args:
+        codes: The codes.
+        scales: The scales.
+        block_size: As in `quantize`.
+        signed: As in `quantize`.
+        batch_axes: As in `quantize`.
+
+    Returns:
+        Numbers in the shape of ``codes`` and the dtype of ``scales``.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> dequantize(*quantize(jnp.array([0.25, 4.0]))).round(3).tolist()
+        [0.248..., 4.0]
+    """
+    # A short last block is filled up with any code: what comes of it is cut off.
+    index = _blocks(codes, block_size, batch_axes).astype(jnp.int32)
+    if signed:
+        index = index - _ZERO
+    sign = jnp.sign(index).astype(scales.dtype)
+    values = sign * _value(jnp.abs(index), signed, scales.dtype)
+    return _unblocked(scales[..., None] * values, codes.shape, batch_axes)
+
+
+def _blocks(x: Array, size: int, batch_axes: int) -> Array:
+    """The array as ``(..., blocks, size)``; zeros fill up the last block."""
+    if x.ndim and x.shape[-1] % size == 0:
+        # Rows stay apart, so that what is sharded over them need not move.
+        return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
+    batch, count = x.shape[:batch_axes], math.prod(x.shape[batch_axes:])
+    flat = x.reshape(*batch, count)
+    flat = jnp.pad(flat, [*[(0, 0)] * batch_axes, (0, -count % size)])
+    return flat.reshape(*batch, -(-count // size), size)
+
+
+def _unblocked(blocks: Array, shape: tuple[int, ...], batch_axes: int) -> Array:
+    if math.prod(blocks.shape) == math.prod(shape):
+        return blocks.reshape(shape)
+    count = math.prod(shape[batch_axes:])
+    flat = blocks.reshape(*shape[:batch_axes], -1)
+    return flat[..., :count].reshape(shape)
+
+
+def _value(index: Array, signed: bool, dtype: jnp.dtype) -> Array:
+    """The values of the map, in order: 0, then midpoints of the steps, then 1."""
+    place = index + (0 if signed else 1)
+    level = 31 - jax.lax.clz(jnp.maximum(place, 1))
+    decade = level - (0 if signed else 1)
+    steps = jax.lax.shift_left(jnp.ones_like(level), level).astype(dtype)
+    fraction = (place.astype(dtype) + 0.5) / steps - 1
+    value = _power_of_ten(decade, dtype) * (0.1 + 0.9 * fraction)
+    value = jnp.where(decade >= _DECADES, jnp.ones_like(value), value)
+    return jnp.where(index == 0, jnp.zeros_like(value), value)
+
+
+def _nearest(size: Array, signed: bool, threshold: float | Array) -> Array:
+    """The index of a value next to each number in [0, 1].
+
+    Where a number lies between two values: the upper one, if it has gone more than
+    ``threshold`` of the way to it.
+    """
+    edges = [10.0 ** (k + 1 - _DECADES) for k in range(_DECADES - 1)]
+    decade = jnp.zeros(size.shape, jnp.int32)
+    for edge in edges:
+        decade = decade + (size > edge).astype(jnp.int32)
+    level = decade + (0 if signed else 1)
+    steps = jax.lax.shift_left(jnp.ones_like(level), level)
+    along = (size / _power_of_ten(decade, size.dtype) - 0.1) / 0.9
+    step = jnp.clip(jnp.floor(along * steps).astype(jnp.int32), 0, steps - 1)
+    index = steps + step - (0 if signed else 1)
+    over = _value(index, signed, size.dtype) > size
+    below = index - over.astype(jnp.int32)
+    low = _value(below, signed, size.dtype)
+    gap = _value(below + 1, signed, size.dtype) - low
+    return below + (size - low > threshold * gap).astype(jnp.int32)
+
+
+def _power_of_ten(decade: Array, dtype: jnp.dtype) -> Array:
+    """``10 ** (decade - 6)``, elementwise without a table to gather from."""
+    power = jnp.full(decade.shape, 10.0 ** (1 - _DECADES), dtype)
+    for k in range(1, _DECADES):
+        power = jnp.where(decade >= k, 10.0 ** (k + 1 - _DECADES), power)
+    return power

@@ -1,0 +1,228 @@
+"""Eight-bit state of optax's own optimizers."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _reference.quantization import rounded
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import optax_matrix as om
+from optax_matrix.transforms import QuantizedState
+
+SHAPES = {"w": (64, 128), "odd": (50, 90), "b": (128,)}
+
+
+def draw(seed, scale=1.0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    normal = lambda shape: jnp.asarray(scale * rng.standard_normal(shape), dtype)
+    return {name: normal(shape) for name, shape in SHAPES.items()}
+
+
+PARAMS = draw(0)
+
+
+@functools.cache
+def adam(**options):
+    tx = om.quantize_state(optax.scale_by_adam(), **options)
+    return tx, jax.jit(tx.update)
+
+
+def bytes_of(tree):
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def test_what_is_stored_how():
+    state = adam()[0].init(PARAMS)
+    assert isinstance(state, QuantizedState)
+    for name, field in (("mu", state.inner_state.mu), ("nu", state.inner_state.nu)):
+        kinds = {k: (x.shape, x.dtype.name) for k, x in field.items()}
+        assert kinds == {
+            "w": ((64, 128), "uint8"),
+            "odd": ((50, 90), "uint8"),
+            "b": ((128,), "float32"),  # Fewer than 4096 numbers.
+        }
+        shapes = {k: x.shape for k, x in state.scales[name].items()}
+        assert shapes == {"w": (32,), "odd": (-(-4500 // 256),)}
+    assert state.count is None
+    counter = 4
+    of_moment = 64 * 128 + 50 * 90 + 4 * 128 + 4 * (32 + 18)
+    assert bytes_of(state) == counter + 2 * of_moment
+
+
+def test_blocks_of_2048():
+    state = om.quantize_state(optax.trace(0.9), block_size=2048).init(PARAMS)
+    shapes = {k: x.shape for k, x in state.scales["trace"].items()}
+    assert shapes == {"w": (4,), "odd": (3,)}
+
+
+def test_fields_are_a_choice():
+    tx = om.quantize_state(optax.scale_by_adam(), signed=(), min_size=0)
+    state = tx.init(PARAMS)
+    assert {x.dtype.name for x in state.inner_state.mu.values()} == {"float32"}
+    assert {x.dtype.name for x in state.inner_state.nu.values()} == {"uint8"}
+    # A parameter of a field's name is no such field.
+    plain = om.quantize_state(optax.scale_by_rss()).init({"mu": jnp.ones((64, 64))})
+    assert plain.scales == {}
+
+
+def numpy_adam_8bit(grads, b1=0.9, b2=0.999, eps=1e-8):
+    """Adam with moments rounded by tests/linalg's own map after every step."""
+    m = v = np.zeros_like(grads[0])
+    for t, g in enumerate(grads, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        yield m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+        m, v = rounded(m, signed=True), rounded(v, signed=False)
+
+
+def test_follows_numpy_step_by_step():
+    tx, update = adam()
+    state = tx.init(PARAMS)
+    grads = [draw(seed) for seed in range(3)]
+    in_numpy = numpy_adam_8bit([np.float64(g["odd"]) for g in grads])
+    for g, want in zip(grads, in_numpy, strict=True):
+        updates, state = update(g, state)
+        close = np.isclose(updates["odd"], want, rtol=1e-4, atol=1e-5)
+        # f32 and f64 may round a number in the middle between two codes differently.
+        assert close.mean() > 0.999
+
+
+def test_stays_near_adam_in_float32():
+    """A quadratic of condition 100 with noise: the same path within a few percent."""
+    curvature = jnp.asarray(np.geomspace(0.01, 1, 64 * 128).reshape(64, 128), "float32")
+
+    def path(tx):
+        def step(carry, key):
+            w, state = carry
+            noise = 0.1 * jax.random.normal(key, w.shape)
+            updates, state = tx.update(curvature * w + noise, state, w)
+            return (optax.apply_updates(w, updates), state), jnp.linalg.norm(w)
+
+        w = jnp.ones((64, 128))
+        keys = jax.random.split(jax.random.key(0), 100)
+        (w, _), norms = jax.jit(lambda: jax.lax.scan(step, (w, tx.init(w)), keys))()
+        return np.asarray(w), np.asarray(norms)
+
+    exact, norms = path(optax.adam(0.02))
+    assert norms[-1] < 0.5 * norms[0]
+    for seed in (None, 0):
+        got, got_norms = path(om.quantize_state(optax.adam(0.02), seed=seed))
+        np.testing.assert_allclose(got_norms, norms, rtol=0.02)
+        moved = np.linalg.norm(exact - 1)
+        assert np.linalg.norm(got - exact) < 0.03 * moved
+
+
+def test_small_gradients_beside_large_ones_do_not_blow_up():
+    """Their second moments are below the smallest code: zero would make steps of 30."""
+    g = jnp.full((64, 64), 1e-4).at[:, ::64].set(1.0)
+    tx, update = adam()
+    state = tx.init(g)
+    for _ in range(20):
+        updates, state = update(g, state)
+    assert jnp.abs(updates).max() < 1.1
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1e20])
+def test_extremes_are_finite_and_pass(scale):
+    tx = om.quantize_state(optax.adam(1.0, b1=0.5, b2=0.5), min_size=0)
+    update = jax.jit(tx.update)
+    state, fresh = tx.init(PARAMS), tx.init(PARAMS)
+    updates, state = update(draw(1, scale), state)
+    chex.assert_tree_all_finite(updates)
+    chex.assert_tree_all_finite(state)
+    for seed in range(150):  # The square of 1e20 counts as 2**126: 126 halvings.
+        grads = draw(2 + seed)
+        got, state = update(grads, state)
+        want, fresh = update(grads, fresh)
+    for name in ("w", "odd"):
+        # What is left of it may move a number over to the neighbouring code.
+        np.testing.assert_allclose(got[name], want[name], atol=0.05)
+
+
+def test_contract():
+    """One compilation: stable types, dtype of the parameters, donation, optax's map."""
+    params = draw(0, dtype=jnp.bfloat16)
+    tx = om.quantize_state(optax.adamw(1e-3), seed=3)
+    state = tx.init(params)
+    shapes = jax.eval_shape(tx.init, jax.eval_shape(lambda: params))
+    of_type = lambda t: jax.tree.map(lambda x: (x.shape, x.dtype), t)
+    assert of_type(shapes) == of_type(state)
+    marked = optax.tree.map_params(tx, lambda x: x + 1, state)
+    assert (marked.inner_state[0].mu["w"] == state.inner_state[0].mu["w"] + 1).all()
+    chex.assert_trees_all_equal(marked.scales, state.scales)
+
+    update = jax.jit(tx.update, donate_argnums=1)
+    types = jax.tree.map(jax.typeof, state)
+    for seed in (1, 2):
+        old = state
+        updates, state = update(draw(seed, dtype=jnp.bfloat16), state, params)
+        assert old.inner_state[0].mu["w"].is_deleted()
+        chex.assert_trees_all_equal_shapes_and_dtypes(updates, params)
+        assert jax.tree.map(jax.typeof, state) == types
+    assert update._cache_size() == 1
+    assert state.count == 2
+
+
+def test_masked_and_partitioned_leaves_are_absent():
+    frozen = optax.partition(
+        {"train": optax.adam(1e-3), "freeze": optax.set_to_zero()},
+        {"w": "train", "odd": "freeze", "b": "train"},
+    )
+    tx = om.quantize_state(frozen)
+    state = tx.init(PARAMS)
+    updates, state = jax.jit(tx.update)(draw(1), state, PARAMS)
+    assert not updates["odd"].any()
+    assert bytes_of(state) == 4 + 2 * (64 * 128 + 4 * 32 + 4 * 128)
+
+
+def test_stochastic_rounding_differs_by_step_leaf_and_seed():
+    g = {"a": jnp.linspace(0, 1, 4096), "b": jnp.linspace(0, 1, 4096)}
+    codes = {}
+    for seed in (0, 1):
+        tx, update = adam(seed=seed)
+        _, state = update(g, tx.init(g))
+        codes[seed] = state.inner_state.mu
+    assert (codes[0]["a"] != codes[0]["b"]).any()
+    assert (codes[0]["a"] != codes[1]["a"]).any()
+    spread = jnp.abs(codes[0]["a"].astype(int) - codes[1]["a"].astype(int))
+    assert spread.max() == 1
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_sharded_parameters(kind, cpus):
+    """Codes lie as their parameters, and the numbers are those of one device."""
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), (kind, kind), devices=cpus)
+    specs = {"w": P("fsdp", "tp"), "b": P("tp")}
+    put = lambda tree: {
+        k: jax.device_put(tree[k], NamedSharding(mesh, s)) for k, s in specs.items()
+    }
+    tx, update = adam(min_size=64, block_size=16)
+    plain = {k: PARAMS[k] for k in specs}
+    want, want_state = update(draw(1) | {"odd": None}, tx.init(plain | {"odd": None}))
+    got, state = update(put(draw(1)), tx.init(put(plain)))
+    for name, spec in specs.items():
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-6)
+        codes = state.inner_state.mu[name]
+        np.testing.assert_array_equal(codes, want_state.inner_state.mu[name])
+        assert codes.sharding.is_equivalent_to(NamedSharding(mesh, spec), codes.ndim)
+
+
+def test_mistakes_are_told():
+    adam_ = optax.scale_by_adam()
+    with pytest.raises(ValueError, match="`inner` must be a gradient transformation"):
+        om.quantize_state(optax.adam)
+    with pytest.raises(ValueError, match="`signed` must be names"):
+        om.quantize_state(adam_, signed="mu")
+    with pytest.raises(ValueError, match=r"`unsigned` must not share .*'nu'"):
+        om.quantize_state(adam_, signed=("nu",))
+    with pytest.raises(ValueError, match="`block_size` must be a positive int"):
+        om.quantize_state(adam_, block_size=0)
+    with pytest.raises(ValueError, match="`seed` must be an int, 0 or above"):
+        om.quantize_state(adam_, seed=-1)
+    with pytest.raises(ValueError, match=r"om\.quantized\(\)"):
+        om.quantize_state(om.muon(1e-3)).init({"kernel": jnp.ones((64, 64))})
