@@ -5,7 +5,15 @@ papers; `layout` brings any parameter tree into the form that blocks work on, `s
 places whole matrices on a mesh.
 """
 
-from optax_matrix import layout, linalg, recipes, sharding, transforms, weights
+from optax_matrix import (
+    diagnostics,
+    layout,
+    linalg,
+    recipes,
+    sharding,
+    transforms,
+    weights,
+)
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
     check_restored,
@@ -60,6 +68,7 @@ from optax_matrix.recipes import (
 )
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
+    compensate,
     correct_variance,
     equilibrate,
     equilibrate_with_ema,
@@ -71,13 +80,15 @@ from optax_matrix.transforms import (
     orthogonalize_low_rank,
     precondition,
     preserve_norm,
+    project_low_rank,
     quantize_state,
     rotate,
     row_rms,
     scale_by_second_moment,
     scale_by_shape,
+    spo,
 )
-from optax_matrix.weights import initialize_matrices
+from optax_matrix.weights import initialize_matrices, reparameterize
 
 __version__ = "0.1.0"
 
@@ -87,8 +98,10 @@ __all__ = [
     "adamw_8bit",
     "aro",
     "check_restored",
+    "compensate",
     "correct_variance",
     "describe",
+    "diagnostics",
     "dion",
     "eigen_adam",
     "eigen_rownorm",
@@ -118,10 +131,12 @@ __all__ = [
     "per_matrix",
     "precondition",
     "preserve_norm",
+    "project_low_rank",
     "quantize_state",
     "quantized",
     "racs",
     "recipes",
+    "reparameterize",
     "rotate",
     "row_rms",
     "scale_by_adamuon",
@@ -150,6 +165,7 @@ __all__ = [
     "sinkgd",
     "soap",
     "splus",
+    "spo",
     "state_specs",
     "swan",
     "to_portable",

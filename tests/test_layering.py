@@ -15,6 +15,7 @@ ALLOWED = {
     "sharding": {"layout"},
     "recipes": {"transforms", "layout", "linalg"},
     "weights": {"transforms", "layout", "linalg"},
+    "diagnostics": {"transforms", "layout", "linalg"},
 }
 THIRD_PARTY = {
     "linalg": {"jax", "jaxtyping", "numpy"},
@@ -22,7 +23,8 @@ THIRD_PARTY = {
     "transforms": {"jax", "optax"},
     "sharding": {"jax", "jaxtyping", "numpy", "optax"},
     "recipes": {"jax", "optax"},
-    "weights": {"jax", "jaxtyping", "optax"},
+    "weights": {"jax", "jaxtyping", "numpy", "optax"},
+    "diagnostics": {"jax", "jaxtyping", "numpy", "optax"},
 }
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
 

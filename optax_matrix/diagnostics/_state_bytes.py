@@ -1,0 +1,185 @@
+"""How large an optimizer's state is, from its shapes alone."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from optax_matrix.layout._on_matrices import OnMatricesState
+from optax_matrix.layout._paths import key_name, named_leaves, path_name
+
+SHARED = "(shared)"
+_WRAPPERS = ("inner_state", "inner_states", "inner_opt_state", "base_state")
+
+
+@dataclasses.dataclass(frozen=True)
+class StateField:
+    """One array of a state.
+
+    Attributes:
+        group: The stack of matrices or the parameter that it belongs to; `SHARED`
+            for counters and hyperparameters.
+        field: Its name within the state, such as ``"mu"`` or ``"rotation/rows"``.
+        shape: Its shape; of a stack, the matrices in front.
+        dtype: Its dtype.
+        scalar: Whether it holds a fixed number of scalars (per matrix), whatever the
+            size of the matrices: what the papers' formulas call O(1).
+    """
+
+    group: str
+    field: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    scalar: bool
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes."""
+        return self.elements * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class StateBytes:
+    """The arrays of a state; prints as a table.
+
+    Attributes:
+        fields: The arrays, in the order of the state.
+        parameters: Number of elements of the parameters.
+    """
+
+    fields: tuple[StateField, ...]
+    parameters: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, but for scalars: what the papers' formulas count."""
+        return sum(f.elements for f in self.fields if not f.scalar)
+
+    @property
+    def scalars(self) -> int:
+        """Number of the elements left out there."""
+        return sum(f.elements for f in self.fields if f.scalar)
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes, all told."""
+        return sum(f.bytes for f in self.fields)
+
+    def of_group(self, group: str) -> "StateBytes":
+        """The part that belongs to one stack or parameter."""
+        fields = tuple(f for f in self.fields if f.group == group)
+        return dataclasses.replace(self, fields=fields)
+
+    def by_group(self) -> dict[str, int]:
+        """Bytes of each stack, of each other parameter, and of what they share."""
+        return _sums((f.group, f.bytes) for f in self.fields)
+
+    def by_field(self) -> dict[str, int]:
+        """Bytes of each field over all groups."""
+        return _sums((f.field, f.bytes) for f in self.fields)
+
+    def __str__(self) -> str:
+        header = ("group", "field", "shape", "dtype", "elements", "bytes")
+        table = [header, *map(_line, self.fields)]
+        total = sum(f.elements for f in self.fields)
+        table.append(("total", "", "", "", f"{total:,}", f"{self.bytes:,}"))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        adjust = [str.ljust] * 4 + [str.rjust] * 2
+        return "\n".join(
+            "  ".join(f(x, n) for f, x, n in zip(adjust, line, widths, strict=True))
+            for line in table
+        )
+
+
+def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
+    """Counts the state of an optimizer without making it.
+
+    Args:
+        tx: Any optimizer, with `on_matrices` inside or not.
+        params: Parameters, or their shapes as `jax.ShapeDtypeStruct`; nothing of
+            their size is allocated.
+
+    Returns:
+        The arrays of ``tx.init(params)``, with sums: in all (``bytes``, ``elements``),
+        `StateBytes.by_group`, `StateBytes.by_field`.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> shape = lambda *n: jax.ShapeDtypeStruct(n, jnp.float32)
+        >>> params = {"up": {"kernel": shape(64, 128), "bias": shape(128)}}
+        >>> print(om.diagnostics.state_bytes(om.muon(1e-3), params))
+        group            field     shape         dtype    elements   bytes
+        128x64@cdad5f00  manifest  (1, 2)        uint32          2       8
+        128x64@cdad5f00  trace     (1, 128, 64)  float32     8,192  32,768
+        (shared)         count     ()            int32           1       4
+        up/bias          mu        (128,)        float32       128     512
+        up/bias          nu        (128,)        float32       128     512
+        total                                                8,451  33,804
+    """
+    leaves = named_leaves(params)
+    state = jax.eval_shape(tx.init, params)
+    fields = tuple(
+        field
+        for keys, node in _nodes(state)
+        for field in (
+            _of_stacks(keys, node)
+            if isinstance(node, OnMatricesState)
+            else [_of_leaf(keys, node, set(leaves))]
+        )
+    )
+    return StateBytes(fields, sum(math.prod(x.shape) for x in leaves.values()))
+
+
+def _nodes(state: Any) -> Iterable[tuple[tuple, Any]]:
+    is_stacks = lambda x: isinstance(x, OnMatricesState)
+    return jax.tree_util.tree_leaves_with_path(state, is_leaf=is_stacks)
+
+
+def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
+    for below, leaf in jax.tree_util.tree_leaves_with_path(state):
+        groups = [k for k in map(key_name, below) if k in state.manifest]
+        names = tuple(k for k in below if key_name(k) not in groups)
+        scalar = math.prod(leaf.shape[1:]) == 1 or key_name(below[0]) == "manifest"
+        yield _field(groups[0] if groups else SHARED, keys + names, leaf, scalar)
+
+
+def _of_leaf(keys: tuple, leaf: Any, paths: set[str]) -> StateField:
+    """State beside stacks: that of a parameter ends with the parameter's path."""
+    for start in range(len(keys)):
+        if (path := path_name(keys[start:])) in paths:
+            return _field(path, keys[:start], leaf, scalar=False)
+    return _field(SHARED, keys, leaf, scalar=not leaf.shape)
+
+
+def _field(group: str, keys: tuple, leaf: Any, scalar: bool) -> StateField:
+    names = list(map(key_name, keys))
+    # Wrappers, places in chains, and the labels of partitions say nothing of a field.
+    labels = {i + 1 for i, name in enumerate(names) if name == "inner_states"}
+    shown = [n for i, n in enumerate(names) if i not in labels and n not in _WRAPPERS]
+    name = "/".join(n for n in shown if not n.isdigit())
+    return StateField(group, name, tuple(leaf.shape), np.dtype(leaf.dtype), scalar)
+
+
+def _line(field: StateField) -> tuple[str, ...]:
+    numbers = (f"{field.elements:,}", f"{field.bytes:,}")
+    return (field.group, field.field, str(field.shape), field.dtype.name, *numbers)
+
+
+def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    first = lambda pair: pair[0]
+    sums: dict[str, int] = {}
+    for name, group in itertools.groupby(pairs, key=first):
+        sums[name] = sums.get(name, 0) + sum(n for _, n in group)
+    return sums
