@@ -5,6 +5,15 @@ neurons, and every block treats each matrix by itself. `layout.on_matrices` brin
 parameters of a model into that form; without it the blocks work on plain matrices.
 """
 
+from optax_matrix.transforms._bases import (
+    gaussian_basis,
+    orthonormal_basis,
+    subspace_basis,
+    svd_basis,
+)
+from optax_matrix.transforms._basis import Basis, Subspace
+from optax_matrix.transforms._combining import back_project
+from optax_matrix.transforms._compensate import CompensateState, compensate
 from optax_matrix.transforms._equilibrate import (
     EquilibrateWithEmaState,
     equilibrate_with_ema,
@@ -19,8 +28,13 @@ from optax_matrix.transforms._low_rank import (
 from optax_matrix.transforms._numerics import row_rms
 from optax_matrix.transforms._policies import Side
 from optax_matrix.transforms._precondition import PreconditionState, precondition
+from optax_matrix.transforms._project_low_rank import (
+    ProjectLowRankState,
+    project_low_rank,
+)
 from optax_matrix.transforms._quantize_state import quantize_state
 from optax_matrix.transforms._quantizer import QuantizedState
+from optax_matrix.transforms._renewal import BasisState
 from optax_matrix.transforms._rotate import RotateState, rotate
 from optax_matrix.transforms._rotate_shared import (
     RotateSharedState,
@@ -32,6 +46,7 @@ from optax_matrix.transforms._second_moment import (
     ScaleBySecondMomentState,
     scale_by_second_moment,
 )
+from optax_matrix.transforms._spo import SpoState, spo
 from optax_matrix.transforms._stateless import (
     equilibrate,
     in_float32,
@@ -41,21 +56,30 @@ from optax_matrix.transforms._stateless import (
 from optax_matrix.transforms._variance import CorrectVarianceState, correct_variance
 
 __all__ = [
+    "Basis",
+    "BasisState",
+    "CompensateState",
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
     "LimitNormGrowthState",
     "OrthogonalizeLowRankState",
     "PreconditionState",
+    "ProjectLowRankState",
     "QuantizedState",
     "RotateSharedState",
     "RotateState",
     "ScaleBySecondMomentState",
     "Sets",
     "Side",
+    "SpoState",
+    "Subspace",
+    "back_project",
+    "compensate",
     "correct_variance",
     "equilibrate",
     "equilibrate_rows_jointly",
     "equilibrate_with_ema",
+    "gaussian_basis",
     "in_float32",
     "inject_hyperparams",
     "keep_dtype",
@@ -63,8 +87,10 @@ __all__ = [
     "match_rms",
     "orthogonalize",
     "orthogonalize_low_rank",
+    "orthonormal_basis",
     "precondition",
     "preserve_norm",
+    "project_low_rank",
     "quantize_state",
     "rotate",
     "rotate_shared",
@@ -72,4 +98,7 @@ __all__ = [
     "scale_by_second_moment",
     "scale_by_shape",
     "sinkhorn_jointly",
+    "spo",
+    "subspace_basis",
+    "svd_basis",
 ]

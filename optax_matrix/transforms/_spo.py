@@ -1,0 +1,272 @@
+"""Stochastic primitive optimization: weights move by orthogonal factors (POET)."""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.linalg import (
+    Orthogonal,
+    cayley_neumann,
+    materialize,
+    permute,
+    recover_frame,
+    rotate_sides,
+)
+from optax_matrix.transforms._applied import fingerprint, rounded, update_towards
+from optax_matrix.transforms._numerics import widened
+from optax_matrix.transforms._primitives import Primitives
+from optax_matrix.transforms._spo_checks import check_spo
+from optax_matrix.transforms._spo_reset import reset_moments
+
+
+class SpoState(NamedTuple):
+    """State of `spo`. A side is ``"out"`` (rows) or ``"in"`` (columns).
+
+    Attributes:
+        count: Number of updates.
+        perms: Per leaf and side the permutation of the primitive, int32 ``(..., m)``
+            or ``(..., n)``.
+        q: Per leaf and side the strict upper triangles of the blocks' Q,
+            ``(..., k, b (b - 1) / 2)``, at least float32.
+        frame: Per leaf :math:`W_0`, permuted on both sides, ``(..., m, n)``, at least
+            float32; None if it is recovered.
+        applied: Per leaf and matrix a fingerprint of what its parameters should be,
+            uint32 ``(...)``; None if the frame is recovered.
+        inner_state: State of the inner transformation.
+    """
+
+    count: Any
+    perms: Any
+    q: Any
+    frame: Any
+    applied: Any
+    inner_state: Any
+
+
+def spo(
+    inner: optax.GradientTransformation,
+    *,
+    variant: str = "block",
+    block: Any = 256,
+    orthogonal: Orthogonal = cayley_neumann,
+    merge_interval: int | None = 400,
+    sides: str = "both",
+    reset: str = "moments",
+    hold: str = "stored",
+    ids: Any = None,
+    seed: int = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Trains orthogonal factors of the parameters; singular values stay as they are.
+
+    .. math::
+        W = R \, W_0 \, P, \qquad R = \Psi^\top \mathrm{diag}(G(Q_1), \dots) \Psi
+
+    and P likewise, with :math:`\Psi` a random permutation and G a map from skew to
+    orthogonal blocks. The gradient with respect to every Q follows from that of W by
+    the chain rule at the current Q; ``inner`` makes a step of it; the update is the new
+    :math:`R W_0 P` less W. After every ``merge_interval`` updates
+    :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0` and new permutations are
+    drawn. No ``m x m`` matrix is ever formed.
+
+    The update is a finished step: its learning rate is that of ``inner``, and nothing
+    may rescale it afterwards. What else happens to W (weight decay, averaging, a
+    restore, updates that were not applied) is noticed, bit for bit, and goes into
+    :math:`W_0`.
+
+    Args:
+        inner: Any transformation of a tree of Q's triangles, learning rate included,
+            such as ``optax.adam(1e-3)``.
+        variant: ``"block"``, blocks on all of a side, the last one smaller if need be;
+            ``"full"``, one block on a random part of it.
+        block: Side of a block: an int, or with ``"full"`` also a float for a fraction
+            of the side; or a dict with one for ``"in"`` (R) and one for ``"out"`` (P).
+        orthogonal: Kernel from skew to orthogonal blocks: `linalg.cayley_neumann`,
+            `linalg.cayley_taylor`, `linalg.cayley`, `linalg.exponential`.
+        merge_interval: Number of updates between merges; None for no merge.
+        sides: ``"both"``; ``"in"`` for R alone, which is OFT; ``"out"`` for P alone.
+        reset: ``"moments"``: a merge sets back what ``inner`` remembers of Q, with the
+            counts beside it; counts that stand alone, those of schedules, go on.
+            ``"none"`` keeps it all.
+        hold: ``"stored"``: :math:`W_0` is state, in float32 for half precision
+            parameters, so that these do not stall where an update rounds to nothing.
+            ``"recovered"``: it is computed from W at every step by the inverses of R
+            and P. That saves the memory, needs a norm of Q below about 0.9, and lets
+            rounding of W stay.
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+            from which its permutations are drawn; None draws the same for all matrices
+            of a shape.
+        seed: Seed of the draws.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
+        Gradients of Q are cut at :math:`10^{18}`, so that their squares stay finite.
+
+    Raises:
+        ValueError: If an argument is out of range; at `update`, if `params` is missing.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.spo(optax.sgd(0.05), block=2)
+        >>> params = {"w": jnp.array([[3.0, 0.0], [0.0, 1.0]])}
+        >>> grads = {"w": jnp.array([[0.0, 1.0], [0.0, 0.0]])}
+        >>> updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+        >>> new = params["w"] + updates["w"]
+        >>> bool(jnp.allclose(jnp.linalg.svd(new)[1], jnp.array([3.0, 1.0]), 1e-4))
+        True
+
+    References:
+        Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
+        Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Algorithm 1,
+        where W is in x out; here R acts on columns and P on rows, and Q of P has the
+        opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); a last block that is
+        smaller where the authors' code refuses; moments are reset, as in that code.
+    """
+    blocks = check_spo(
+        inner,
+        variant=variant,
+        block=block,
+        orthogonal=orthogonal,
+        merge_interval=merge_interval,
+        sides=sides,
+        reset=reset,
+        hold=hold,
+        seed=seed,
+    )
+    spo = _Spo(
+        inner=optax.with_extra_args_support(inner),
+        primitives=Primitives(blocks, variant, orthogonal, seed),
+        interval=merge_interval,
+        resets=reset == "moments",
+        stored=hold == "stored",
+        ids=ids,
+    )
+    return optax.GradientTransformationExtraArgs(spo.init, spo.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spo:
+    inner: optax.GradientTransformationExtraArgs
+    primitives: Primitives
+    interval: int | None
+    resets: bool
+    stored: bool
+    ids: Any
+
+    def init(self, params: Any) -> SpoState:
+        perms = jax.tree.map(
+            partial(self.primitives.draw, 0), params, self._ids(params)
+        )
+        q = jax.tree.map(self.primitives.zeros, params)
+        permuted = lambda w, perm: permute(widened(w), perm)
+        return SpoState(
+            count=jnp.zeros((), jnp.int32),
+            perms=perms,
+            q=q,
+            frame=jax.tree.map(permuted, params, perms) if self.stored else None,
+            applied=jax.tree.map(fingerprint, params) if self.stored else None,
+            inner_state=self.inner.init(q),
+        )
+
+    def update(
+        self, updates: Any, state: Any, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, SpoState]:
+        if params is None:
+            raise ValueError(
+                "`params` must be passed to `update`: primitives act on the "
+                "parameters; call tx.update(updates, state, params)."
+            )
+        frame = self._frame(state, params)
+        grads = jax.tree.map(self._gradient, updates, frame, state.perms, state.q)
+        steps, inner_state = self.inner.update(
+            grads, state.inner_state, state.q, **extra_args
+        )
+        q: Any = optax.apply_updates(state.q, steps)
+        target = jax.tree.map(self._materialized, frame, state.perms, q)
+        pairs = jax.tree.map(update_towards, target, params)
+        pair = jax.tree.structure((0, 0))
+        new, applied = jax.tree.transpose(jax.tree.structure(params), pair, pairs)
+        state = SpoState(
+            count=optax.safe_increment(state.count),
+            perms=state.perms,
+            q=q,
+            frame=frame if self.stored else None,
+            applied=jax.tree.map(fingerprint, applied) if self.stored else None,
+            inner_state=inner_state,
+        )
+        return new, state if self.interval is None else self._merged(state, target)
+
+    def _frame(self, state: SpoState, params: Any) -> Any:
+        """The permuted W_0 that belongs to these parameters."""
+        if self.stored:
+            return jax.tree.map(
+                self._edited, params, state.applied, state.frame, state.perms, state.q
+            )
+        recover = lambda w, perms, q: recover_frame(
+            widened(w), self.primitives.blocks(q, w), perms
+        )
+        return jax.tree.map(recover, params, state.perms, state.q)
+
+    def _edited(self, w, applied, frame, perms, q) -> jax.Array:
+        """The frame, with what was done to the parameters from outside."""
+        changed = fingerprint(w) != applied
+
+        def fold():
+            exact = self._materialized(frame, perms, q)
+            # Entries that only miss the digits of their dtype keep them.
+            wide = widened(w)
+            exact = jnp.where(rounded(exact, w.dtype) == wide, exact, wide)
+            new = recover_frame(exact, self.primitives.blocks(q, w), perms)
+            return jnp.where(changed[..., None, None], new, frame)
+
+        return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
+
+    def _gradient(self, g, frame, perms, q) -> Any:
+        """The gradient with respect to the triangles, by the chain rule."""
+        move = lambda q: rotate_sides(frame, self.primitives.blocks(q, g))
+        (out,) = jax.vjp(move, q)[1](permute(g.astype(frame.dtype), perms))
+        most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
+        return jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
+
+    def _materialized(self, frame, perms, q) -> jax.Array:
+        return materialize(frame, self.primitives.blocks(q, frame), perms)
+
+    def _merged(self, state: SpoState, target: Any) -> SpoState:
+        """After every so many updates: W_0 is W, Q is zero, new permutations."""
+        due = state.count % self.interval == 0
+        epoch = state.count // self.interval
+
+        def of_leaf(w, ids, perms, q, frame):
+            def merge():
+                drawn = self.primitives.draw(epoch, w, ids)
+                new = permute(w, drawn) if self.stored else None
+                return drawn, jax.tree.map(jnp.zeros_like, q), new
+
+            return jax.lax.cond(due, merge, lambda: (perms, q, frame))
+
+        ids, structure = self._ids(target), jax.tree.structure(target)
+        frame = state.frame if self.stored else jax.tree.map(lambda _: None, target)
+        rows = [structure.flatten_up_to(x) for x in (ids, state.perms, state.q, frame)]
+        new = map(of_leaf, jax.tree.leaves(target), *rows)
+        perms, q, frame = (structure.unflatten(x) for x in zip(*new, strict=True))
+        inner_state = state.inner_state
+        if self.resets:
+            fresh = self.inner.init(q)
+            inner_state = reset_moments(due, fresh, inner_state, q)
+        return state._replace(
+            perms=perms,
+            q=q,
+            frame=frame if self.stored else None,
+            inner_state=inner_state,
+        )
+
+    def _ids(self, params: Any) -> Any:
+        if self.ids is None:
+            return jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1)), params)
+        return {name: self.ids[name] for name in params}
