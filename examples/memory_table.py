@@ -1,0 +1,113 @@
+"""What optimizers keep for LLaMA models of 60M to 7B parameters, in GiB.
+
+    python -m examples.memory_table 130M 1.3B
+
+Counted from the shapes of the real states, as the papers do: weights and state, two
+bytes an element, the last layer by the method and by Adam.
+"""
+
+import sys
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import optax_matrix as om
+from optax_matrix.diagnostics import StateBytes, state_bytes
+
+
+class Size(NamedTuple):
+    """A LLaMA: width, hidden width of the MLP, layers, and the rank that goes with it.
+
+    Those of GaLore, which the papers on low-rank methods have in common.
+    """
+
+    width: int
+    hidden: int
+    layers: int
+    rank: int
+
+
+SIZES = {
+    "60M": Size(512, 1376, 8, 128),
+    "130M": Size(768, 2048, 12, 256),
+    "350M": Size(1024, 2736, 24, 256),
+    "1.3B": Size(2048, 5461, 24, 512),
+    "7B": Size(4096, 11008, 32, 1024),
+}
+VOCABULARY = 32000
+BYTES = 2
+WITH_HEAD = om.layout.by_path(include="lm_head")
+
+
+def adamw(rank, **options):
+    """Adam knows no matrices: the head is one of its leaves in either case."""
+    del rank, options
+    return optax.adamw(1e-3)
+
+
+METHODS = {
+    "adamw": adamw,
+    "shampoo": lambda rank, **options: om.shampoo(1e-3, **options),
+    "soap": lambda rank, **options: om.soap(1e-3, **options),
+    "eigen_adam": lambda rank, **options: om.eigen_adam(1e-3, **options),
+    "racs": lambda rank, **options: om.racs(1e-3, **options),
+}
+METHODS |= {
+    name: lambda rank, recipe=getattr(om, name), **options: recipe(
+        1e-3, rank=rank, **options
+    )
+    for name in ("galore", "fira", "alice", "alice_0", "apollo", "apollo_svd", "sumo")
+    if hasattr(om, name)
+}
+
+
+def shapes(size: Size):
+    """The parameters of a model, as shapes; layers are stacked."""
+    stack = lambda *shape: {"kernel": _shape(size.layers, *shape)}
+    d, f = size.width, size.hidden
+    norms = {"scale": _shape(size.layers, d)}
+    return {
+        "embed": {"embedding": _shape(VOCABULARY, d)},
+        "layers": {
+            "attn": {name: stack(d, d) for name in ("q", "k", "v", "o")},
+            "mlp": {"gate": stack(d, f), "up": stack(d, f), "down": stack(f, d)},
+            "attn_norm": norms,
+            "mlp_norm": norms,
+        },
+        "norm": {"scale": _shape(d)},
+        "lm_head": {"kernel": _shape(d, VOCABULARY)},
+    }
+
+
+def count(method: str, size: Size, with_head: bool = False) -> StateBytes:
+    """The state of a method, the head among the matrices or by Adam."""
+    options = {"dimension_numbers": WITH_HEAD} if with_head else {}
+    return state_bytes(METHODS[method](size.rank, **options), shapes(size))
+
+
+def gib(counted: StateBytes) -> float:
+    """Weights and state in GiB, without the O(1) scalars of each matrix."""
+    return BYTES * (counted.parameters + counted.elements) / 2**30
+
+
+def table(names) -> str:
+    """Lines of methods, two columns for each size: head by the method, by Adam."""
+    lines = ["GiB, head by the method / by Adam", f"{'':12}"]
+    lines[1] += "".join(f"{name:>17}" for name in names)
+    for method in METHODS:
+        cells = [
+            [gib(count(method, SIZES[n], h)) for h in (True, False)] for n in names
+        ]
+        line = "".join(f"{a:10.2f} /{b:5.2f}" for a, b in cells)
+        lines.append(f"{method:12}{line}")
+    return "\n".join(lines)
+
+
+def _shape(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1:] or SIZES))
