@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding
@@ -80,3 +81,13 @@ def test_checkpoint_lines():
     scope["params"] = new
     exec("\n".join(load), scope)
     om.check_restored(scope["opt_state"])
+
+
+def test_weights_made_of_rotations():
+    params = {"kernel": jnp.eye(32)[:, :20], "bias": jnp.ones(20)}
+    loss = lambda p: jnp.sum(p["kernel"][0] + p["bias"])
+    scope = {"jax": jax, "optax": optax, "om": om, "params": params, "loss": loss}
+    exec(_block("om.reparameterize"), scope)
+    new = scope["params"]
+    assert loss(new) < loss(params)
+    np.testing.assert_allclose(new["kernel"].T @ new["kernel"], jnp.eye(20), atol=1e-5)

@@ -1,6 +1,7 @@
 """What is done with weights themselves and not with gradients.
 
-Initialisations of the matrices of any parameter tree.
+Initialisations of the matrices of any parameter tree, and weights that are made of
+trainable rotations.
 """
 
 from optax_matrix.weights._clip_schedule import clip_after_merge
@@ -12,13 +13,23 @@ from optax_matrix.weights._initializers import (
     uniform_spectrum,
     xavier_gaussian,
 )
+from optax_matrix.weights._reparameterization import (
+    Frozen,
+    Reparameterization,
+    Trainable,
+)
+from optax_matrix.weights._reparameterize import reparameterize
 
 __all__ = [
     "INITIALIZERS",
+    "Frozen",
     "Initializer",
+    "Reparameterization",
+    "Trainable",
     "clip_after_merge",
     "initialize_matrices",
     "normalized_gaussian",
+    "reparameterize",
     "standard_gaussian",
     "uniform_spectrum",
     "xavier_gaussian",

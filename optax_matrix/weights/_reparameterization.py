@@ -1,0 +1,244 @@
+"""POET's second form: fixed matrices between trainable rotations."""
+
+import dataclasses
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from optax_matrix.layout import MatrixView
+from optax_matrix.layout._map_matrices import as_it_lies
+from optax_matrix.layout._paths import map_named, named_leaves
+from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._specs import named_sharding
+from optax_matrix.weights._leaf import Primitives, ordered
+from optax_matrix.weights._reset import ROTATIONS, reset_rotations
+from optax_matrix.weights._types import in_type_of, whole_beside
+
+OTHERS = "others"
+_ABSENT = optax.MaskedNode()
+
+
+class Frozen(NamedTuple):
+    """What no gradient reaches: plain arrays, to be saved with the trainable part.
+
+    Attributes:
+        weights: The parameters' tree. Its matrices are W_0, rows and columns in the
+            order of `perms`; trained leaves are absent.
+        perms: By path, piece and side, int32 ``(matrices, size of the side)``.
+        merges: Number of merges so far.
+        count: Updates since the last one.
+    """
+
+    weights: Any
+    perms: dict[str, list[dict[str, Array]]]
+    merges: Array
+    count: Array
+
+
+class Trainable(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        rotations: By path, piece and side, the strict upper triangles of
+            skew-symmetric blocks, float32 ``(matrices, blocks, b (b - 1) / 2)``; zero
+            is the identity.
+        others: The parameters' tree without its matrices.
+    """
+
+    rotations: dict[str, list[dict[str, Array]]]
+    others: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Reparameterization:
+    """How weights are made of rotations; made by `reparameterize`, holds no arrays."""
+
+    primitives: Primitives
+    merge_interval: int
+    reset: str
+    dimension_numbers: Any
+    train_others: bool
+
+    def split(self, params: Any) -> tuple[Frozen, Trainable]:
+        """Splits parameters; `materialize` of the result gives them back.
+
+        Args:
+            params: Parameters, sharded or not; their shapes under `jax.eval_shape`.
+
+        Returns:
+            The frozen and the trainable part. Frozen matrices lie as the parameters
+            did; permutations and rotations are replicated on their mesh.
+        """
+        views = self._views(params)
+        is_frozen = lambda path: path in views or not self.train_others
+        weights = map_named(lambda p, x: x if is_frozen(p) else _ABSENT, params)
+        others = map_named(lambda p, x: _ABSENT if is_frozen(p) else x, params)
+        leaves = named_leaves(weights)
+        run = partial(self._start, views)
+        matrices = {path: leaves[path] for path in views}
+        shardings = _beside(matrices, jax.eval_shape(run, matrices))
+        parts = jax.jit(run, out_shardings=shardings)(matrices)
+        framed, perms, rotations, merges, count = parts
+        weights = map_named(lambda p, x: framed.get(p, x), weights)
+        return Frozen(weights, perms, merges, count), Trainable(rotations, others)
+
+    def materialize(self, frozen: Frozen, trainable: Trainable) -> Any:
+        """The parameters for the forward pass, and of the final model.
+
+        Args:
+            frozen: As `split` made it; within a scan over layers, a slice of it.
+            trainable: The same.
+
+        Returns:
+            The parameters' tree, differentiable in `trainable`.
+        """
+        views = self._views(frozen.weights)
+
+        def one(path: str, leaf: Any) -> Any:
+            if path not in views:
+                return leaf
+            turn = partial(self.primitives.turn, views[path])
+            return as_it_lies(turn, leaf, trainable.rotations[path], frozen.perms[path])
+
+        return _joined(map_named(one, frozen.weights), trainable.others)
+
+    def merge(
+        self,
+        frozen: Frozen,
+        trainable: Trainable,
+        opt_state: Any = None,
+        tx: optax.GradientTransformation | None = None,
+    ) -> tuple[Frozen, Trainable, Any]:
+        """Multiplies the rotations into the weights and starts new ones.
+
+        Args:
+            frozen: The frozen part.
+            trainable: The trainable part.
+            opt_state: State of the optimizer, if it is to be reset.
+            tx: The optimizer, which tells what a fresh state is.
+
+        Returns:
+            The new parts and the state. What `materialize` gives stays the same.
+
+        Raises:
+            ValueError: If there is a state to reset but no optimizer.
+        """
+        views = self._views(frozen.weights)
+        merges = frozen.merges + 1
+        drawn = self.primitives.draw(views, merges)
+        perms = jax.tree.map(in_type_of, frozen.perms, drawn)
+
+        def one(path: str, leaf: Any) -> Any:
+            if path not in views:
+                return leaf
+            turn = partial(self.primitives.turn, views[path])
+            trees = (trainable.rotations, frozen.perms, perms)
+            return as_it_lies(turn, leaf, *(tree[path] for tree in trees))
+
+        weights = map_named(one, frozen.weights)
+        rotations = jax.tree.map(jnp.zeros_like, trainable.rotations)
+        trainable = trainable._replace(rotations=rotations)
+        if opt_state is not None and self.reset == "moments":
+            opt_state = reset_rotations(opt_state, _fresh(tx, trainable))
+        count = jnp.zeros_like(frozen.count)
+        return Frozen(weights, perms, merges, count), trainable, opt_state
+
+    def merge_if_due(
+        self,
+        frozen: Frozen,
+        trainable: Trainable,
+        opt_state: Any = None,
+        tx: optax.GradientTransformation | None = None,
+    ) -> tuple[Frozen, Trainable, Any]:
+        """Counts an update, and merges after every ``merge_interval`` of them.
+
+        To be called once after each update, inside `jax.jit` as well.
+
+        Args:
+            frozen: As in `merge`.
+            trainable: As in `merge`.
+            opt_state: As in `merge`.
+            tx: As in `merge`.
+
+        Returns:
+            As `merge`.
+        """
+        return jax.lax.cond(
+            frozen.count + 1 >= self.merge_interval,
+            lambda f, t, s: self.merge(f, t, s, tx),
+            lambda f, t, s: (f._replace(count=f.count + 1), t, s),
+            frozen,
+            trainable,
+            opt_state,
+        )
+
+    def optimizer(
+        self,
+        rotations: optax.GradientTransformation,
+        others: optax.GradientTransformation,
+    ) -> optax.GradientTransformationExtraArgs:
+        """One optimizer for the rotations and one for the other leaves.
+
+        Args:
+            rotations: For the rotations; weight decay would pull them to the identity.
+            others: For the rest.
+
+        Returns:
+            An optimizer of a `Trainable`.
+        """
+        parts: dict[Hashable, optax.GradientTransformation] = {
+            ROTATIONS: rotations,
+            OTHERS: others,
+        }
+        labels: Any = (ROTATIONS, OTHERS)
+        return optax.partition(parts, Trainable(*labels))
+
+    def _views(self, tree: Any) -> dict[str, MatrixView]:
+        resolved = resolve(self.dimension_numbers, tree)
+        return {path: r.view for path, r in resolved.items() if r.view is not None}
+
+    def _start(self, views: dict[str, MatrixView], matrices: dict[str, Any]) -> tuple:
+        """Frames, permutations and rotations by path, and two counts."""
+        frames, rotations, perms = {}, {}, self.primitives.draw(views, 0)
+        for path, leaf in matrices.items():
+            whole, view = partial(whole_beside, leaf), views[path]
+            perms[path] = jax.tree.map(whole, perms[path])
+            zeros = self.primitives.zeros(view, leaf.dtype)
+            rotations[path] = jax.tree.map(whole, zeros)
+            frames[path] = as_it_lies(partial(ordered, view), leaf, perms[path])
+        zero = jnp.zeros((), jnp.int32)
+        for leaf in list(matrices.values())[:1]:
+            zero = whole_beside(leaf, zero)
+        return frames, perms, rotations, zero, zero
+
+
+def _beside(matrices: dict[str, Any], shapes: tuple) -> tuple:
+    """Shardings of what `_start` returns, for matrices that lie on a mesh."""
+    found = {path: named_sharding(leaf) for path, leaf in matrices.items()}
+    whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}
+    _, perms, rotations, *_ = shapes
+    on_mesh = lambda path, tree: jax.tree.map(lambda _: whole[path], tree)
+    parts = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in (perms, rotations))
+    scalar = next(iter(whole.values()), None)
+    return found, *parts, scalar, scalar
+
+
+def _fresh(tx: optax.GradientTransformation | None, trainable: Trainable) -> Any:
+    if tx is None:
+        raise ValueError(
+            "`tx` must be the optimizer whose state is to be reset, got None; pass it, "
+            'or keep the state with reset="none".'
+        )
+    return tx.init(trainable)
+
+
+def _joined(weights: Any, others: Any) -> Any:
+    absent = lambda x: isinstance(x, optax.MaskedNode)
+    pick = lambda a, b: b if absent(a) else a
+    return jax.tree.map(pick, weights, others, is_leaf=absent)
