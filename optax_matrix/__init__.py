@@ -69,6 +69,7 @@ from optax_matrix.recipes import (
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
     compensate,
+    compensate,
     correct_variance,
     equilibrate,
     equilibrate_with_ema,
@@ -80,6 +81,7 @@ from optax_matrix.transforms import (
     orthogonalize_low_rank,
     precondition,
     preserve_norm,
+    project_low_rank,
     project_low_rank,
     quantize_state,
     rotate,
@@ -98,6 +100,7 @@ __all__ = [
     "adamw_8bit",
     "aro",
     "check_restored",
+    "compensate",
     "compensate",
     "correct_variance",
     "describe",
@@ -131,6 +134,7 @@ __all__ = [
     "per_matrix",
     "precondition",
     "preserve_norm",
+    "project_low_rank",
     "project_low_rank",
     "quantize_state",
     "quantized",

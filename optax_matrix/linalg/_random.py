@@ -105,9 +105,8 @@ def complement_subspace(
     """
     _check_count(basis, count)
     x = normal(key, basis.shape[:-2], basis.shape[-2], count, basis.dtype)
-    for _ in range(2):
-        x = qr(x - full_dot(basis, full_dot(basis.mT, x)))
-    return x
+    step = lambda _, x: qr(x - full_dot(basis, full_dot(basis.mT, x)))
+    return jax.lax.fori_loop(0, 2, step, x)
 
 
 def _complement(basis: Array, count: int) -> Array:

@@ -17,27 +17,31 @@ def range_finder(
     size: int,
     key: Key[Array, "*batch"],
     *,
-    power_iterations: int = 2,
+    iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
 ) -> Float[Array, "*batch m size"]:
     r"""Find an orthonormal basis of nearly the leading part of the range.
 
     .. math::
-        Y = (X X^\top)^k X \Omega, \qquad Q = \mathrm{qr}(Y)
+        Q \leftarrow \mathrm{qr}(X X^\top Q)
 
-    with normal :math:`\Omega`, made orthonormal after every product, so that small
-    singular values are not lost between the large ones.
+    repeated from normal columns. Parts of the range whose singular values are below
+    the root of the machine epsilon (of the largest one) are lost in rounding, and
+    other orthonormal columns stand in their place.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         size: Number of columns, at most the shorter side.
-        key: A key for each matrix, or one (`jax.random.key`) with which all matrices
-            get the same :math:`\Omega`.
-        power_iterations: The number k of power iterations.
+        key: A key for each matrix, or one (`jax.random.key`) from which all matrices
+            start alike.
+        iterations: Number of repetitions.
         qr: What makes columns orthonormal.
 
     Returns:
         Orthonormal columns ``(..., m, size)`` in the dtype of ``x``.
+
+    Raises:
+        ValueError: If ``size`` exceeds the shorter side.
 
     Examples:
         >>> x = jnp.outer(jnp.array([3.0, 4.0]), jnp.array([1.0, 2.0, 2.0]))
@@ -46,10 +50,11 @@ def range_finder(
 
     References:
         Halko, Martinsson and Tropp, `Finding structure with randomness
-        <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4.
+        <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4, started on the other
+        side: one QR per repetition, and a single one to compile.
     """
     y, _ = unit_peak(as_work(x))
-    return _range(y, size, key, power_iterations, qr).astype(x.dtype)
+    return _range(y, size, key, iterations, qr).astype(x.dtype)
 
 
 def randomized_left_vectors(
@@ -58,24 +63,27 @@ def randomized_left_vectors(
     key: Key[Array, "*batch"],
     *,
     oversampling: int = 8,
-    power_iterations: int = 2,
+    iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
 ) -> Float[Array, "*batch m rank"]:
     """Compute the leading left singular vectors, nearly, by `range_finder`.
 
-    The largest decomposition is an `eigh` of ``rank + oversampling``.
+    The largest decomposition is an `eigh` of side ``rank + oversampling``.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rank: Number of vectors, at most the shorter side.
         key: As in `range_finder`.
         oversampling: Columns of the range beyond ``rank``.
-        power_iterations: As in `range_finder`.
+        iterations: As in `range_finder`.
         qr: What makes columns orthonormal.
 
     Returns:
         Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, singular values
         descending; some orthonormal columns for a zero matrix.
+
+    Raises:
+        ValueError: If ``rank`` exceeds the shorter side.
 
     Examples:
         >>> x = jnp.diag(jnp.array([1.0, 5.0, 0.1]))
@@ -84,8 +92,8 @@ def randomized_left_vectors(
         [0.0, 1.0, 0.0]
     """
     y, _ = unit_peak(as_work(x))
-    size = min(rank + oversampling, *y.shape[-2:])
-    q = _range(y, size, key, power_iterations, qr)
+    size = max(rank, min(rank + oversampling, *y.shape[-2:]))
+    q = _range(y, size, key, iterations, qr)
     b = full_dot(q.mT, y)
     _, w = eigenbasis(full_dot(b, b.mT))
     return full_dot(q, w[..., :rank]).astype(x.dtype)
@@ -199,7 +207,6 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
             f"`size` must be at most the shorter side, got {size} for matrices of "
             f"{m} x {n}; clip it."
         )
-    z = normal(key, y.shape[:-2], n, size, y.dtype)
-    step = lambda _, z: qr(full_dot(y.mT, qr(full_dot(y, z))))
-    z = jax.lax.fori_loop(0, iterations, step, z) if iterations else z
-    return qr(full_dot(y, z))
+    q = normal(key, y.shape[:-2], m, size, y.dtype)
+    step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
+    return jax.lax.fori_loop(0, iterations, step, q)

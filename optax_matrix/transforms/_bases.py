@@ -34,7 +34,7 @@ def svd_basis(
     method: str = "randomized",
     *,
     oversampling: int = 8,
-    power_iterations: int = 2,
+    iterations: int = 3,
     qr: Any = cholesky_qr,
 ) -> Basis:
     """The leading left singular vectors of the gradient (GaLore, SUMO).
@@ -43,7 +43,7 @@ def svd_basis(
         method: ``"randomized"`` (`linalg.randomized_left_vectors`), or ``"exact"``, an
             SVD of the shorter side.
         oversampling: As in `linalg.randomized_left_vectors`.
-        power_iterations: The same.
+        iterations: The same.
         qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
 
@@ -64,7 +64,7 @@ def svd_basis(
             s.rank,
             s.key,
             oversampling=oversampling,
-            power_iterations=power_iterations,
+            iterations=iterations,
             qr=qr,
         )
 
