@@ -69,7 +69,6 @@ from optax_matrix.recipes import (
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
     compensate,
-    compensate,
     correct_variance,
     equilibrate,
     equilibrate_with_ema,
@@ -81,7 +80,6 @@ from optax_matrix.transforms import (
     orthogonalize_low_rank,
     precondition,
     preserve_norm,
-    project_low_rank,
     project_low_rank,
     quantize_state,
     rotate,
@@ -100,7 +98,6 @@ __all__ = [
     "adamw_8bit",
     "aro",
     "check_restored",
-    "compensate",
     "compensate",
     "correct_variance",
     "describe",
@@ -134,7 +131,6 @@ __all__ = [
     "per_matrix",
     "precondition",
     "preserve_norm",
-    "project_low_rank",
     "project_low_rank",
     "quantize_state",
     "quantized",

@@ -14,15 +14,6 @@ from optax_matrix.transforms._bases import (
 from optax_matrix.transforms._basis import Basis, Subspace
 from optax_matrix.transforms._combining import back_project
 from optax_matrix.transforms._compensate import CompensateState, compensate
-from optax_matrix.transforms._bases import (
-    gaussian_basis,
-    orthonormal_basis,
-    subspace_basis,
-    svd_basis,
-)
-from optax_matrix.transforms._basis import Basis, Subspace
-from optax_matrix.transforms._combining import back_project
-from optax_matrix.transforms._compensate import CompensateState, compensate
 from optax_matrix.transforms._equilibrate import (
     EquilibrateWithEmaState,
     equilibrate_with_ema,
@@ -41,13 +32,8 @@ from optax_matrix.transforms._project_low_rank import (
     ProjectLowRankState,
     project_low_rank,
 )
-from optax_matrix.transforms._project_low_rank import (
-    ProjectLowRankState,
-    project_low_rank,
-)
 from optax_matrix.transforms._quantize_state import quantize_state
 from optax_matrix.transforms._quantizer import QuantizedState
-from optax_matrix.transforms._renewal import BasisState
 from optax_matrix.transforms._renewal import BasisState
 from optax_matrix.transforms._rotate import RotateState, rotate
 from optax_matrix.transforms._rotate_shared import (
