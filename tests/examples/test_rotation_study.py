@@ -137,6 +137,7 @@ def test_objective_is_that_of_the_formula():
     np.testing.assert_allclose(exact, want, rtol=1e-4)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("base", objective.BASES)
 def test_aro_beats_the_eigenvectors_on_random_momenta(base):
     """ARO, Figure 2 (b), here after one step from R = I.
@@ -160,12 +161,16 @@ def test_row_norms_are_worst_along_the_eigenvectors():
 
 
 @pytest.mark.broad
-def test_momenta_of_the_models(small, monkeypatch):
-    one = dataclasses.replace(objective.SIZES["tiny"], layers=1)
-    monkeypatch.setitem(objective.SIZES, "tiny", one)
+def test_momenta_of_the_mlp(small):
     hidden, output = objective.of_mlp(mnist.load(small), 3, 16)
     assert hidden.shape == (3, 1, 256, 16)
     assert output.shape == (3, 1, 10, 256)
+
+
+@pytest.mark.slow
+def test_momenta_of_the_llama(monkeypatch):
+    one = dataclasses.replace(objective.SIZES["tiny"], layers=1)
+    monkeypatch.setitem(objective.SIZES, "tiny", one)
     shapes = {m.shape for m in objective.of_llama(2)}
     # q and o, k and v, gate and up, down.
     want = {(2, 96, 96), (2, 48, 96), (2, 256, 96), (1, 96, 256)}
@@ -182,6 +187,7 @@ def test_summary_separates_jitter_from_descent():
     assert summary["loss"] == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.broad
 def test_whole_study(small, tmp_path, capsys, monkeypatch):
     # Nearly all of its time is compilation: two of four policies, one of two bases.
     monkeypatch.setattr(rotation_study, "POLICIES", ("polar", "identity"))

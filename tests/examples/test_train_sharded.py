@@ -50,7 +50,9 @@ def train(mesh, books, optimizer):
     return state, losses, step._cache_size()
 
 
-@pytest.fixture(scope="module", params=["muoneq", "racs"])
+@pytest.fixture(
+    scope="module", params=["muoneq", pytest.param("racs", marks=pytest.mark.slow)]
+)
 def runs(request, books):
     """On eight devices, and on one."""
     auto = {"axis_types": (AxisType.Auto,) * 2}
