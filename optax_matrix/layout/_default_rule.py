@@ -15,7 +15,7 @@ _NORMS = r"norm[_\d]*(/|$)|(^|/)ln(_[^/]*|\d*)(/|$)"
 _EMBEDDINGS = (
     r"(^|[/_])(embed(ding|dings|der)?(_tokens|_positions|_\d+)?|emb|wte|wpe)(/|$)"
 )
-_HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*)?$"
+HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*)?$"
 _ROUTERS = r"(^|[/_])router([/_]|$)"
 _STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
 
@@ -23,7 +23,7 @@ _OTHERS = tuple(
     (re.compile(pattern, re.IGNORECASE), reason)
     for pattern, reason in (
         (_EMBEDDINGS, "an embedding by its name"),
-        (_HEADS, "an output head by its name"),
+        (HEADS, "an output head by its name"),
         (_VECTORS, "a bias or scale by its name"),
         (_NORMS, "a norm by its name"),
         (_ROUTERS, "a router by its name"),
