@@ -38,6 +38,11 @@ RECIPES = {
     "mousse": om.mousse,
     "dion": om.dion,
     "dion-low_rank": functools.partial(om.dion, rank=0.5),
+    "poet": functools.partial(om.poet, block=4),
+    "poet-full": functools.partial(
+        om.poet, variant="full", block=0.5, merge_interval=2, hold="recovered"
+    ),
+    "oft": functools.partial(om.oft, block=4),
 }
 # Those whose trajectories tests/recipes/test_rotated.py follows.
 ROTATED = {

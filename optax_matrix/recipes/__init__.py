@@ -20,6 +20,7 @@ from optax_matrix.recipes._muon import muon, scale_by_muon
 from optax_matrix.recipes._muon_plus import muon_plus, scale_by_muon_plus
 from optax_matrix.recipes._muoneq import muoneq, scale_by_muoneq
 from optax_matrix.recipes._normuon import normuon, scale_by_normuon
+from optax_matrix.recipes._poet import oft, poet
 from optax_matrix.recipes._quantized import adamw_8bit, quantized
 from optax_matrix.recipes._racs import racs, scale_by_racs
 from optax_matrix.recipes._shampoo import scale_by_shampoo, shampoo
@@ -44,6 +45,8 @@ __all__ = [
     "muon_state_from_optax",
     "muoneq",
     "normuon",
+    "oft",
+    "poet",
     "quantized",
     "racs",
     "scale_by_adamuon",

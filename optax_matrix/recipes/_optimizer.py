@@ -52,10 +52,55 @@ def matrix_optimizer(
     """
     check_rate("learning_rate", learning_rate)
     check_rate("weight_decay", weight_decay)
-    check_dtype("mu_dtype", mu_dtype)
     if other_learning_rate is None:
         other_learning_rate = learning_rate
+    decayed = optax.add_decayed_weights(weight_decay, weight_decay_mask)
+    return beside_other(
+        optax.chain(matrix, decayed, optax.scale_by_learning_rate(learning_rate)),
+        weight_decay=weight_decay,
+        weight_decay_mask=weight_decay_mask,
+        dimension_numbers=dimension_numbers,
+        other=other,
+        other_learning_rate=other_learning_rate,
+        other_b2=other_b2,
+        mu_dtype=mu_dtype,
+    )
+
+
+def beside_other(
+    steps: optax.GradientTransformation,
+    *,
+    weight_decay: optax.ScalarOrSchedule,
+    weight_decay_mask: Any,
+    dimension_numbers: Any,
+    other: optax.GradientTransformation | None,
+    other_learning_rate: optax.ScalarOrSchedule,
+    other_b2: ArrayLike = 0.95,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Joins finished steps of matrices with the optimizer of the other leaves.
+
+    Args:
+        steps: Optimizer of a whole tree, of which the matrices get the updates.
+        weight_decay: Decoupled weight decay of the other leaves.
+        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
+        other: Optimizer of the other leaves; None for AdamW.
+        other_learning_rate: Learning rate of that AdamW.
+        other_b2: Second decay rate of that AdamW; the first is 0.9.
+        mu_dtype: Dtype of that AdamW's first moment.
+
+    Returns:
+        An optimizer of the whole tree, an `optax.partition` of ``"matrix"`` and
+        ``"other"``.
+
+    Raises:
+        ValueError: If a rate is neither a number that is not negative nor a schedule,
+            or ``other`` is no transformation.
+    """
+    check_rate("weight_decay", weight_decay)
     check_rate("other_learning_rate", other_learning_rate)
+    check_dtype("mu_dtype", mu_dtype)
     if other is None:
         other = optax.adamw(
             other_learning_rate,
@@ -70,8 +115,6 @@ def matrix_optimizer(
             f"`other` must be a gradient transformation or None, got {other!r}; "
             "pass a complete optimizer, such as optax.adamw(1e-3)."
         )
-    decayed = optax.add_decayed_weights(weight_decay, weight_decay_mask)
-    steps = optax.chain(matrix, decayed, optax.scale_by_learning_rate(learning_rate))
     labels = label_params(dimension_numbers)
     return keep_dtype(optax.partition({"matrix": steps, "other": other}, labels))
 

@@ -1,0 +1,256 @@
+"""POET and OFT: training by orthogonal factors of the weights."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import optax
+from jax.typing import ArrayLike, DTypeLike
+
+from optax_matrix.layout import on_matrices
+from optax_matrix.linalg import cayley_neumann
+from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
+from optax_matrix.transforms import spo
+from optax_matrix.transforms._checks import (
+    check_decay,
+    check_not_negative,
+    check_positive_int,
+    check_rate,
+)
+
+_BASE_RATE = 5.0  # Beside that of Q at a block of 256 or half a side.
+
+
+def poet(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    variant: str = "block",
+    block: Any = 256,
+    merge_interval: int | None = 400,
+    terms: int = 4,
+    orthogonal: Any = None,
+    sides: str = "both",
+    reset: str = "moments",
+    hold: str = "stored",
+    seed: int = 0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    weight_decay: optax.ScalarOrSchedule = 0.01,
+    weight_decay_mask: Any = None,
+    dimension_numbers: Any = None,
+    placement: Any = None,
+    other: optax.GradientTransformation | None = None,
+    other_learning_rate: optax.ScalarOrSchedule | None = None,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""POET for matrices: Adam on orthogonal factors; AdamW for the rest.
+
+    .. math::
+        W = R \, W_0 \, P
+
+    where R and P are made of random primitives (`spo`) that are merged into
+    :math:`W_0` every so many updates. The singular values of every matrix stay those of
+    its initialisation, so initialise well: normalise the rows of kernels
+    (`initialize_matrices`). There is no ``scale_by_poet``: updates are finished steps,
+    and weight decay does not act on matrices.
+
+    Args:
+        learning_rate: Learning rate of Q, a number or a schedule. In the paper it is
+            in proportion to 1 / b: 1e-3 for a ``block`` of 256 or 0.5, 2e-3 for 128 or
+            0.25, 4e-3 for 64 or 0.125, at all sizes of model.
+        variant: ``"block"`` (POET-BS) or ``"full"`` (POET-FS).
+        block: Side of a block: an int, or with ``"full"`` also a float for a fraction
+            of the side; a dict with one for ``"in"`` and one for ``"out"`` splits the
+            budget between R and P.
+        merge_interval: Number of updates between merges; None for no merge.
+        terms: k of `linalg.cayley_neumann`.
+        orthogonal: Another kernel from skew to orthogonal blocks, as in `spo`; None
+            for `linalg.cayley_neumann`.
+        sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
+        reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
+        hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
+        seed: Seed of the primitives.
+        b1: Decay rate of Adam's first moment.
+        b2: Decay rate of Adam's second moment.
+        eps: Adam's epsilon.
+        weight_decay: Decoupled weight decay of the other leaves only.
+        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
+        placement: Where whole matrices live on a mesh, as in `on_matrices`.
+        other: Optimizer of all other leaves; None for AdamW(0.9, 0.999).
+        other_learning_rate: Learning rate of that AdamW; None for 5 times
+            ``learning_rate`` times b / 256 (twice a fraction), 5e-3 by the rule above.
+            The paper takes 1e-2 (60M), 5e-3 (130M, 350M) and 1e-3 (1.3B).
+        mu_dtype: Dtype of the first moments; None for float32 (Q's) and the parameter's
+            (the others').
+
+    Returns:
+        An optimizer of the whole tree; its state is, per matrix, :math:`W_0` in float32
+        (unless recovered), three times the trainable parameters, and permutations.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.poet(4e-3, block=64)
+        >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> updates["kernel"].shape
+        (4, 8)
+
+    References:
+        Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
+        Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
+        those of `spo`; the authors' code halves the learning rate of Q; the clip at 0.1
+        and its tightening after a merge belong to the training loop.
+    """
+    check_rate("learning_rate", learning_rate)
+    check_decay("b1", b1)
+    check_decay("b2", b2)
+    check_not_negative("eps", eps)
+    check_positive_int("terms", terms)
+    options = {
+        "variant": variant,
+        "block": block,
+        "orthogonal": orthogonal or partial(cayley_neumann, terms=terms),
+        "merge_interval": merge_interval,
+        "sides": sides,
+        "reset": reset,
+        "hold": hold,
+        "seed": seed,
+    }
+    spo(optax.identity(), **options)  # Checks its arguments, now.
+
+    def build(layout, learning_rate, b1, b2, eps):
+        adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
+        ids = {name: group.ids for name, group in layout.groups.items()}
+        step = optax.scale_by_learning_rate(learning_rate)
+        return spo(optax.chain(adam, step), ids=ids, **options)
+
+    steps = on_matrices(
+        build,
+        hyperparams={"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps},
+        dimension_numbers=dimension_numbers,
+        placement=placement,
+        needs_params=True,
+    )
+    base_rate: Any = other_learning_rate
+    if base_rate is None:
+        ratio = _BASE_RATE * _fraction(block)
+        base_rate = scaled_learning_rate(learning_rate, ratio)
+    return beside_other(
+        steps,
+        weight_decay=weight_decay,
+        weight_decay_mask=weight_decay_mask,
+        dimension_numbers=dimension_numbers,
+        other=other,
+        other_learning_rate=base_rate,
+        other_b2=0.999,
+        mu_dtype=mu_dtype,
+    )
+
+
+def oft(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    variant: str = "block",
+    block: Any = 256,
+    merge_interval: int | None = 400,
+    terms: int = 4,
+    orthogonal: Any = None,
+    reset: str = "moments",
+    hold: str = "stored",
+    seed: int = 0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    weight_decay: optax.ScalarOrSchedule = 0.01,
+    weight_decay_mask: Any = None,
+    dimension_numbers: Any = None,
+    placement: Any = None,
+    other: optax.GradientTransformation | None = None,
+    other_learning_rate: optax.ScalarOrSchedule | None = None,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Orthogonal training: `poet` with P = I, so that all neurons turn together.
+
+    .. math::
+        W = R \, W_0
+
+    The angles between the neurons of a matrix, and their norms, stay as they are.
+
+    Args:
+        learning_rate: Learning rate of Q, a number or a schedule, as in `poet`.
+        variant: ``"block"`` or ``"full"``.
+        block: Side of a block, as in `poet`.
+        merge_interval: Number of updates between merges; None for one rotation by
+            blocks that never change, as in fine-tuning by OFT.
+        terms: k of `linalg.cayley_neumann`.
+        orthogonal: Another kernel, as in `poet`; OFT's own is `linalg.cayley`.
+        reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
+        hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
+        seed: Seed of the primitives.
+        b1: Decay rate of Adam's first moment.
+        b2: Decay rate of Adam's second moment.
+        eps: Adam's epsilon.
+        weight_decay: Decoupled weight decay of the other leaves only.
+        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
+        placement: Where whole matrices live on a mesh, as in `on_matrices`.
+        other: Optimizer of all other leaves; None for AdamW(0.9, 0.999).
+        other_learning_rate: Learning rate of that AdamW, as in `poet`.
+        mu_dtype: Dtype of the first moments, as in `poet`.
+
+    Returns:
+        An optimizer of the whole tree, as `poet`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.oft(4e-3, block=64)
+        >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
+        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> updates["kernel"].shape
+        (4, 8)
+
+    References:
+        Qiu et al., `Controlling Text-to-Image Diffusion by Orthogonal Finetuning
+        <https://arxiv.org/abs/2306.07280>`_, 2023; POET's R : P = 1 : 0 (Figure 5).
+        Deviations from the former: random permutations, merges.
+    """
+    return poet(
+        learning_rate,
+        variant=variant,
+        block=block,
+        merge_interval=merge_interval,
+        terms=terms,
+        orthogonal=orthogonal,
+        sides="in",
+        reset=reset,
+        hold=hold,
+        seed=seed,
+        b1=b1,
+        b2=b2,
+        eps=eps,
+        weight_decay=weight_decay,
+        weight_decay_mask=weight_decay_mask,
+        dimension_numbers=dimension_numbers,
+        placement=placement,
+        other=other,
+        other_learning_rate=other_learning_rate,
+        mu_dtype=mu_dtype,
+    )
+
+
+def _fraction(block: Any) -> float:
+    """Side of a block, the largest if there are two, against the paper's largest."""
+    sides = block.values() if isinstance(block, Mapping) else [block]
+    return max(2 * b if isinstance(b, float) else b / 256 for b in sides)
