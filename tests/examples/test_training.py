@@ -207,8 +207,8 @@ def test_metrics_are_cut_to_the_checkpoint(tmp_path):
 
 
 def command(out, *more):
-    arguments = "train --optimizer muoneq --context 16 --batch 4 --steps 160 --seed 3"
-    flags = "--accumulate 2 --checkpoint-every 20 --log-every 1 --eval-every 50"
+    arguments = "train --optimizer muoneq --context 16 --batch 4 --steps 120 --seed 3"
+    flags = "--accumulate 2 --checkpoint-every 30 --log-every 1 --eval-every 50"
     return [
         *(sys.executable, "-W", "error", "-m", "examples.pretrain"),
         *arguments.split(),
@@ -220,7 +220,7 @@ def command(out, *more):
 def outcome(out):
     """Weights, optimizer state and metrics of a finished run, but for its speed."""
     model = dataclasses.replace(SIZES["tiny"], context=16)
-    like = step.Trainer(model, OPTIMIZERS["muoneq"], 160, 2).init(0)
+    like = step.Trainer(model, OPTIMIZERS["muoneq"], 120, 2).init(0)
     checkpoints = Checkpoints(out / "checkpoints")
     done, state, position = checkpoints.restore(like)
     checkpoints.close()
@@ -254,14 +254,14 @@ def test_resumed_after_sigkill_is_bit_for_bit_the_same(tmp_path):
     killed, straight = tmp_path / "killed", tmp_path / "straight"
     uninterrupted = start(command(straight))
     reached = kill_in_mid_run(killed)
-    assert 50 <= reached < 160
+    assert 50 <= reached < 120
     assert start(command(killed, "--resume")).wait() == 0
     assert uninterrupted.wait() == 0
     done, state, position, rows = outcome(killed)
     want_done, want_state, want_position, want_rows = outcome(straight)
-    assert done == want_done == 160
+    assert done == want_done == 120
     assert position == want_position
-    assert [row["step"] for row in rows] == list(range(1, 161))
+    assert [row["step"] for row in rows] == list(range(1, 121))
     assert rows == want_rows
     for a, b in zip(state, want_state, strict=True):
         np.testing.assert_array_equal(a, b)

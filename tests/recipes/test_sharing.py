@@ -33,7 +33,10 @@ def _rotations(state):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize(("sharing", "sets"), [("global", 1), ("chain", 3)])
+@pytest.mark.parametrize(
+    ("sharing", "sets"),
+    [("global", 1), pytest.param("chain", 3, marks=pytest.mark.slow)],
+)
 def test_one_factorisation_for_each_place(sharing, sets):
     """1 and L + 1 of them, in place of 7 L."""
     params, rule = _tree()
@@ -74,7 +77,9 @@ def test_scanned_layers_are_the_same_layers():
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("base", ["sinkhorn", "row_norm", "adam"])
+@pytest.mark.parametrize(
+    "base", ["row_norm", "adam", pytest.param("sinkhorn", marks=pytest.mark.slow)]
+)
 def test_joint_differs_from_member_only_where_a_base_looks_across(base):
     params, rule = _tree()
     both = []
@@ -89,7 +94,9 @@ def test_joint_differs_from_member_only_where_a_base_looks_across(base):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("sharing", ["global", "chain"])
+@pytest.mark.parametrize(
+    "sharing", [pytest.param("global", marks=pytest.mark.slow), "chain"]
+)
 def test_owners_share_across_devices(cpus, sharing):
     params, rule = _tree()
     reference = om.aro(1e-2, sharing=sharing, dimension_numbers=rule)
