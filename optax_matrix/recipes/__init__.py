@@ -7,6 +7,8 @@ rate, leaves that are no matrices unchanged. No arithmetic here; read the blocks
 """
 
 from optax_matrix.recipes._adamuon import adamuon, scale_by_adamuon
+from optax_matrix.recipes._alice import alice, scale_by_alice
+from optax_matrix.recipes._alice_0 import alice_0, scale_by_alice_0
 from optax_matrix.recipes._aro import aro, scale_by_aro
 from optax_matrix.recipes._dion import dion, scale_by_dion
 from optax_matrix.recipes._eigen_adam import eigen_adam, scale_by_eigen_adam
@@ -14,6 +16,7 @@ from optax_matrix.recipes._eigen_rownorm import eigen_rownorm, scale_by_eigen_ro
 from optax_matrix.recipes._eigen_sign import eigen_sign, scale_by_eigen_sign
 from optax_matrix.recipes._eigen_sinkhorn import eigen_sinkhorn, scale_by_eigen_sinkhorn
 from optax_matrix.recipes._from_optax import muon_state_from_optax
+from optax_matrix.recipes._galore import galore, scale_by_galore
 from optax_matrix.recipes._mars import mars_adamw, scale_by_mars_adamw
 from optax_matrix.recipes._mousse import mousse, scale_by_mousse
 from optax_matrix.recipes._muon import muon, scale_by_muon
@@ -32,12 +35,15 @@ from optax_matrix.recipes._swan import scale_by_swan, swan
 __all__ = [
     "adamuon",
     "adamw_8bit",
+    "alice",
+    "alice_0",
     "aro",
     "dion",
     "eigen_adam",
     "eigen_rownorm",
     "eigen_sign",
     "eigen_sinkhorn",
+    "galore",
     "mars_adamw",
     "mousse",
     "muon",
@@ -50,12 +56,15 @@ __all__ = [
     "quantized",
     "racs",
     "scale_by_adamuon",
+    "scale_by_alice",
+    "scale_by_alice_0",
     "scale_by_aro",
     "scale_by_dion",
     "scale_by_eigen_adam",
     "scale_by_eigen_rownorm",
     "scale_by_eigen_sign",
     "scale_by_eigen_sinkhorn",
+    "scale_by_galore",
     "scale_by_mars_adamw",
     "scale_by_mousse",
     "scale_by_muon",
