@@ -96,7 +96,12 @@ from optax_matrix.transforms import (
     scale_by_shape,
     spo,
 )
-from optax_matrix.weights import initialize_matrices, reparameterize
+from optax_matrix.weights import (
+    apply_adapter,
+    extract_adapter,
+    initialize_matrices,
+    reparameterize,
+)
 
 __version__ = "0.1.0"
 
@@ -106,6 +111,7 @@ __all__ = [
     "adamw_8bit",
     "alice",
     "alice_0",
+    "apply_adapter",
     "aro",
     "check_restored",
     "compensate",
@@ -119,6 +125,7 @@ __all__ = [
     "eigen_sinkhorn",
     "equilibrate",
     "equilibrate_with_ema",
+    "extract_adapter",
     "from_portable",
     "galore",
     "in_float32",

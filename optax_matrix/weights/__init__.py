@@ -4,6 +4,7 @@ Initialisations of the matrices of any parameter tree, and weights that are made
 trainable rotations.
 """
 
+from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter
 from optax_matrix.weights._clip_schedule import clip_after_merge
 from optax_matrix.weights._initialize import INITIALIZERS, initialize_matrices
 from optax_matrix.weights._initializers import (
@@ -22,11 +23,14 @@ from optax_matrix.weights._reparameterize import reparameterize
 
 __all__ = [
     "INITIALIZERS",
+    "Adapter",
     "Frozen",
     "Initializer",
     "Reparameterization",
     "Trainable",
+    "apply_adapter",
     "clip_after_merge",
+    "extract_adapter",
     "initialize_matrices",
     "normalized_gaussian",
     "reparameterize",

@@ -1,0 +1,183 @@
+"""Adapters against NumPy's singular values, and there and back on every tree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import optax_matrix as om
+from optax_matrix.weights import Adapter, apply_adapter, extract_adapter
+
+SHAPES = {
+    "up": {"kernel": (12, 20), "bias": (20,)},
+    "layers": {"kernel": (3, 12, 8)},
+    "attn": {"query": {"kernel": (12, 2, 5)}},
+    "embed": {"embedding": (30, 12)},
+}
+
+
+def draw(seed):
+    rng = np.random.default_rng(seed)
+    is_shape = lambda x: isinstance(x, tuple)
+    make = lambda shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)
+    return jax.tree.map(make, SHAPES, is_leaf=is_shape)
+
+
+def low_rank_change(tree, rank, seed=9):
+    """The tree with changes of this rank to its matrices ``(..., in, out)``."""
+    rng = np.random.default_rng(seed)
+
+    def change(shape, merged=None):
+        *batch, m, n = merged or shape
+        a, b = rng.standard_normal((*batch, m, rank)), rng.standard_normal((rank, n))
+        return jnp.asarray((a @ b).reshape(shape), jnp.float32)
+
+    return tree | {
+        "up": tree["up"] | {"kernel": tree["up"]["kernel"] + change((12, 20))},
+        "layers": {"kernel": tree["layers"]["kernel"] + change((3, 12, 8))},
+        "attn": {
+            "query": {
+                "kernel": tree["attn"]["query"]["kernel"]
+                + change((12, 2, 5), merged=(12, 10))
+            }
+        },
+    }
+
+
+BEFORE = draw(0)
+
+
+@pytest.mark.parametrize("given", [2, None])
+def test_exact_where_the_difference_has_that_rank(given):
+    after = low_rank_change(BEFORE, 2)
+    adapters = extract_adapter(BEFORE, after, given)
+    shapes = {path: (x.a.shape, x.b.shape) for path, x in adapters.items()}
+    assert shapes == {
+        "up/kernel": ((12, 2), (2, 20)),
+        "layers/kernel": ((3, 12, 2), (3, 2, 8)),
+        "attn/query/kernel": ((12, 2), (2, 10)),
+    }
+    got = apply_adapter(BEFORE, adapters)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), got, after
+    )
+    back = apply_adapter(after, adapters, scale=-1.0)["up"]["kernel"]
+    np.testing.assert_allclose(back, BEFORE["up"]["kernel"], atol=1e-5)
+
+
+def test_best_of_its_rank():
+    """Eckart and Young: what is left are the other singular values."""
+    after = draw(1)
+    for path, x in extract_adapter(BEFORE, after, 3).items():
+        leaf = lambda tree, path=path: np.float64(
+            dict(om.layout._paths.named_leaves(tree))[path]
+        )
+        change = (leaf(after) - leaf(BEFORE)).reshape(-1, x.a.shape[-2], x.b.shape[-1])
+        kept = np.float64(x.a @ x.b).reshape(change.shape)
+        s = np.linalg.svd(change, compute_uv=False)
+        left = np.linalg.norm(change - kept, axis=(1, 2))
+        np.testing.assert_allclose(left, np.linalg.norm(s[:, 3:], axis=1), rtol=1e-5)
+        for side in (x.a.mT @ x.a, x.b @ x.b.mT):  # Both carry the root.
+            diagonal = np.reshape(side, (-1, 3, 3))
+            want = s[:, :3, None] * np.eye(3)
+            np.testing.assert_allclose(diagonal, want, atol=1e-4)
+
+
+def test_no_change_is_zero_and_finite():
+    for scale in (0.0, 1e-20, 1e20):
+        before = jax.tree.map(lambda x, s=scale: s * x, BEFORE)
+        after = jax.tree.map(lambda x, s=scale: s * x, low_rank_change(BEFORE, 1))
+        assert all(
+            bool(jnp.isfinite(x).all())
+            for x in jax.tree.leaves(extract_adapter(before, after, 2))
+        )
+    same = extract_adapter(BEFORE, BEFORE)
+    assert {x.a.shape[-1] for x in same.values()} == {1}
+    assert not any(bool(jnp.any(x.a @ x.b)) for x in same.values())
+
+
+def test_rank_is_above_the_rounding_of_bfloat16():
+    before = jax.tree.map(lambda x: x.astype(jnp.bfloat16), BEFORE)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), before)
+    after = low_rank_change(wide, 2)
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), after)
+    adapters = extract_adapter(before, rounded)
+    assert {x.a.shape[-1] for x in adapters.values()} == {2}
+    got = apply_adapter(before, adapters)["up"]["kernel"]
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        np.float32(got), np.float32(rounded["up"]["kernel"]), atol=0.1
+    )
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.up = nnx.Linear(6, 9, rngs=rngs)
+        self.down = nnx.Linear(9, 6, use_bias=False, rngs=rngs)
+
+    def __call__(self, x):
+        return self.down(jnp.tanh(self.up(x)))
+
+
+def test_nnx_model_and_its_lora():
+    """`nnx.LoRA` with the factors computes what the fine-tuned layer does."""
+    old, new = (nnx.state(Model(nnx.Rngs(i)), nnx.Param) for i in (0, 1))
+    adapters = extract_adapter(old, new)
+    assert set(adapters) == {"up/kernel", "down/kernel"}
+    got = apply_adapter(old, adapters)
+    np.testing.assert_allclose(got.up.kernel, new.up.kernel, atol=1e-5)
+    np.testing.assert_array_equal(got.up.bias, old.up.bias)
+
+    model = Model(nnx.Rngs(0))
+    a, b = adapters["down/kernel"]
+    lora = nnx.LoRA(9, a.shape[-1], 6, base_module=model.down, rngs=nnx.Rngs(2))
+    lora.lora_a[...], lora.lora_b[...] = a, b
+    x = jnp.ones((2, 9))
+    np.testing.assert_allclose(lora(x), x @ new.down.kernel[...], rtol=1e-4)
+
+
+def test_what_galore_like_training_changed_has_its_rank():
+    """Within one basis every update lies in it: the adapter is the whole change."""
+
+    def build(layout):
+        ids = {name: group.ids for name, group in layout.groups.items()}
+        return om.project_low_rank(optax.scale_by_adam(), rank=3, ids=ids)
+
+    noise = lambda seed: np.float32(np.random.default_rng(seed).normal(size=(16, 24)))
+    tx = optax.chain(om.on_matrices(build, probe=False), optax.scale(-0.1))
+    params = after = {"kernel": jnp.asarray(noise(0))}
+    state, update = tx.init(params), jax.jit(tx.update)
+    for seed in range(1, 6):
+        updates, state = update({"kernel": jnp.asarray(noise(seed))}, state, after)
+        after = optax.apply_updates(after, updates)
+    (adapter,) = extract_adapter(params, after).values()
+    assert adapter.a.shape == (16, 3)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_sharded(kind, cpus):
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), (kind, kind), devices=cpus)
+    spec = NamedSharding(mesh, P("fsdp", "tp"))
+    before = {"kernel": BEFORE["up"]["kernel"]}
+    after = {"kernel": low_rank_change(BEFORE, 2)["up"]["kernel"]}
+    put = lambda tree: jax.tree.map(lambda x: jax.device_put(x, spec), tree)
+    adapters = extract_adapter(put(before), put(after), 2)
+    got = apply_adapter(put(before), adapters)["kernel"]
+    np.testing.assert_allclose(got, after["kernel"], atol=1e-5)
+    assert got.sharding.is_equivalent_to(spec, 2)
+
+
+def test_mistakes_are_told():
+    with pytest.raises(ValueError, match="`rank` must be a positive int"):
+        extract_adapter(BEFORE, BEFORE, 0)
+    with pytest.raises(ValueError, match=r"`after` must have .* up/kernel"):
+        extract_adapter(BEFORE, BEFORE | {"up": {"kernel": jnp.ones((3, 3))}}, 1)
+    factors = Adapter(jnp.ones((12, 1)), jnp.ones((1, 19)))
+    with pytest.raises(ValueError, match="`adapters` must hold for 'up/kernel'"):
+        apply_adapter(BEFORE, {"up/kernel": factors})
+    with pytest.raises(ValueError, match="`adapters` must be for matrices"):
+        apply_adapter(BEFORE, {"embed/embedding": factors})
