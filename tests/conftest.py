@@ -35,20 +35,13 @@ def x64():
         yield
 
 
-# The contract of every recipe is long. `make test-fast` tries it on QUICK, `make test`
-# also on DAILY, `make test-slow` on all others; each of these, too, has its trajectory,
-# its degenerate inputs and its sharded contract in `make test`.
-QUICK = {"muon", "muoneq-row", "normuon", "racs", "swan", "aro-sinkhorn"}
-DAILY = {
-    "muoneq-rowcol",
-    "muon_plus",
-    "adamuon-sign",
-    "sinkgd",
-    "mars_adamw",
-    "eigen_adam",
-    "shampoo",
-    "dion",
-}
+# The contract of recipes. What is quick of it `make test-fast` tries on QUICK and `make
+# test` on every recipe; what is broad of it `make test` tries on QUICK and DAILY, one
+# of each kind. `make test-slow` does the rest.
+QUICK = {"muon", "racs", "swan", "aro-sinkhorn"}
+DAILY = {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion"}
+# Blocks that compile for long; recipes or tests of their own have them every day.
+LONG_BLOCKS = ("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q")
 
 
 def pytest_collection_modifyitems(items):
@@ -56,10 +49,12 @@ def pytest_collection_modifyitems(items):
 
     for item in items:
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-        if item.path.name == "test_contract.py" and isinstance(name, str):
-            if name in DAILY:
-                item.add_marker(pytest.mark.broad)
-            elif (name in RECIPES and name not in QUICK) or name.startswith(
-                ("rotate-", "precondition", "orthogonalize_low")
-            ):
-                item.add_marker(pytest.mark.slow)
+        if item.path.name != "test_contract.py" or not isinstance(name, str):
+            continue
+        broad = item.get_closest_marker("broad")
+        if name in QUICK:
+            continue
+        if (broad and name in RECIPES.keys() - DAILY) or name.startswith(LONG_BLOCKS):
+            item.add_marker(pytest.mark.slow)
+        elif name in RECIPES:
+            item.add_marker(pytest.mark.broad)

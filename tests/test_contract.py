@@ -318,22 +318,32 @@ def test_kernel_that_couples_matrices_is_refused():
         tx.init(PARAMS)
 
 
+ONE_STACK = {"wide": SHAPES["wide"], "temperature": ()}  # Compiles faster.
+
+
 @pytest.mark.broad
 @blocks
-def test_block_keeps_shape_dtype_and_state(name):
+@pytest.mark.parametrize(
+    ("dtype", "shapes"),
+    [
+        ("float32", SHAPES),
+        ("bfloat16", ONE_STACK),
+        pytest.param("float16", ONE_STACK, marks=pytest.mark.slow),
+    ],
+    ids=["float32", "bfloat16", "float16"],
+)
+def test_block_keeps_shape_dtype_and_state(name, dtype, shapes):
     tx, update = compiled_block(name)
-    fewer = {"wide": SHAPES["wide"], "temperature": ()}  # One stack: compiles faster.
-    for dtype, shapes in (("float32", None), ("bfloat16", None), ("float16", fewer)):
-        draw = functools.partial(tree, dtype=dtype, shapes=shapes)
-        params = draw(0)
-        state = tx.init(params)
-        types = jax.tree.map(jax.typeof, state)
-        for seed in (1, 2):
-            updates, state = update(draw(seed), state)
-            chex.assert_trees_all_equal_shapes_and_dtypes(updates, params)
-            chex.assert_tree_all_finite(updates)
-            assert jax.tree.map(jax.typeof, state) == types
-        np.testing.assert_array_equal(updates["temperature"], draw(2)["temperature"])
+    draw = functools.partial(tree, dtype=dtype, shapes=shapes)
+    params = draw(0)
+    state = tx.init(params)
+    types = jax.tree.map(jax.typeof, state)
+    for seed in (1, 2):
+        updates, state = update(draw(seed), state)
+        chex.assert_trees_all_equal_shapes_and_dtypes(updates, params)
+        chex.assert_tree_all_finite(updates)
+        assert jax.tree.map(jax.typeof, state) == types
+    np.testing.assert_array_equal(updates["temperature"], draw(2)["temperature"])
 
 
 @pytest.mark.broad

@@ -29,25 +29,31 @@ SPECS = {
 }
 
 
-@pytest.fixture(params=[AxisType.Explicit, AxisType.Auto], ids=["explicit", "auto"])
+@pytest.fixture
 def mesh(request, cpus):
-    return jax.make_mesh(
-        (4, 2), ("fsdp", "tp"), axis_types=(request.param,) * 2, devices=cpus
-    )
+    kind = {"explicit": AxisType.Explicit, "auto": AxisType.Auto}[request.param]
+    return jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(kind,) * 2, devices=cpus)
 
 
-# The partitioner's own work, on which one recipe of each kind says enough every day.
+# What one recipe of each kind says enough about every day.
 EVERY_DAY = ("muon", "racs", "aro-sinkhorn", "eigen_adam")
 
 
+def every_recipe(**daily):
+    """Every recipe in both modes; slow are all but those given for a mode."""
+    return pytest.mark.parametrize(
+        ("name", "mesh"),
+        [
+            pytest.param(name, mode, marks=[pytest.mark.slow][name in daily[mode] :])
+            for mode in ("explicit", "auto")
+            for name in RECIPES
+        ],
+        indirect=["mesh"],
+    )
+
+
 @pytest.mark.broad
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
-        for name in RECIPES
-    ],
-)
+@every_recipe(explicit=EVERY_DAY, auto=EVERY_DAY)
 def test_sharded_equals_replicated(name, mesh):
     tx = RECIPES[name](0.01)
     params, grads = tree(0, shapes=SHAPES), tree(1, shapes=SHAPES)
@@ -108,7 +114,7 @@ def _replicated(name):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("name", RECIPES)
+@every_recipe(explicit=RECIPES, auto=EVERY_DAY)
 def test_owners_equal_replicated(name, mesh):
     is_spec = lambda x: isinstance(x, P)
     sharding = functools.partial(NamedSharding, mesh)
