@@ -145,6 +145,7 @@ def test_orthogonality_error_is_relative_to_the_identity():
     np.testing.assert_allclose(orthogonality_error(g), [0, 3])
 
 
+@pytest.mark.broad
 def test_several_solves_at_once_do_not_lock_up(cpus):
     """JAX 0.10 does with several batched QR decompositions on CPU."""
     assert cpus

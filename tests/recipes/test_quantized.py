@@ -49,6 +49,7 @@ def test_blocks_stay_inside_matrices():
     }
 
 
+@pytest.mark.broad
 def test_a_matrix_moves_the_same_whoever_shares_its_stack():
     for seed in (None, 0):
         tx = momentum(seed=seed)
@@ -112,6 +113,7 @@ def test_on_a_mesh(kind, owned, cpus):
     assert np.mean(np.asarray(here[codes]) == np.asarray(there[codes])) > 0.95
 
 
+@pytest.mark.broad
 def test_restored_under_another_name():
     old, noise = (normal(SHAPES, seed) for seed in (0, 1))
     tx = momentum()

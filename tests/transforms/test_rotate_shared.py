@@ -94,6 +94,7 @@ def compiled():
     return tx, jax.jit(tx.update)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_extremes_and_zeros(compiled, scale):
     x = jax.tree.map(lambda x: np.float32(scale * x), _draw(np.random.default_rng(1)))
