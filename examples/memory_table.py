@@ -41,25 +41,29 @@ BYTES = 2
 WITH_HEAD = om.layout.by_path(include="lm_head")
 
 
-def adamw(rank, **options):
+def _adamw(rank, **options):
     """Adam knows no matrices: the head is one of its leaves in either case."""
     del rank, options
     return optax.adamw(1e-3)
 
 
+def _full(recipe):
+    return lambda _, **options: recipe(1e-3, **options)
+
+
+def _low_rank(recipe):
+    return lambda rank, **options: recipe(1e-3, rank=rank, **options)
+
+
 METHODS = {
-    "adamw": adamw,
-    "shampoo": lambda rank, **options: om.shampoo(1e-3, **options),
-    "soap": lambda rank, **options: om.soap(1e-3, **options),
-    "eigen_adam": lambda rank, **options: om.eigen_adam(1e-3, **options),
-    "racs": lambda rank, **options: om.racs(1e-3, **options),
-}
-METHODS |= {
-    name: lambda rank, recipe=getattr(om, name), **options: recipe(
-        1e-3, rank=rank, **options
-    )
-    for name in ("galore", "fira", "alice", "alice_0", "apollo", "apollo_svd", "sumo")
-    if hasattr(om, name)
+    "adamw": _adamw,
+    "shampoo": _full(om.shampoo),
+    "soap": _full(om.soap),
+    "eigen_adam": _full(om.eigen_adam),
+    "racs": _full(om.racs),
+    "galore": _low_rank(om.galore),
+    "alice": _low_rank(om.alice),
+    "alice_0": _low_rank(om.alice_0),
 }
 
 
@@ -94,8 +98,8 @@ def gib(counted: StateBytes) -> float:
 
 def table(names) -> str:
     """Lines of methods, two columns for each size: head by the method, by Adam."""
-    lines = ["GiB, head by the method / by Adam", f"{'':12}"]
-    lines[1] += "".join(f"{name:>17}" for name in names)
+    sizes = "".join(f"{name:>17}" for name in names)
+    lines = ["GiB, head by the method / by Adam", f"{'':12}{sizes}"]
     for method in METHODS:
         cells = [
             [gib(count(method, SIZES[n], h)) for h in (True, False)] for n in names

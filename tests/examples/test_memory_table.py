@@ -21,15 +21,15 @@ counted = functools.cache(lambda *args: count(*args))
 # State of an m x n matrix, m <= n, at rank r: Tables 1 of Structured Fisher and SUMO,
 # less the weights. O(1) scalars are left out: RACS has one, APOLLO-mini two.
 STATE = {
-    "adamw": lambda m, n, r: 2 * m * n,
-    "shampoo": lambda m, n, r: m**2 + n**2,
-    "soap": lambda m, n, r: 2 * m * n + 2 * m**2 + 2 * n**2,
-    "eigen_adam": lambda m, n, r: 2 * m * n + 2 * m**2,
-    "racs": lambda m, n, r: m + n,
+    "adamw": lambda m, n, _: 2 * m * n,
+    "shampoo": lambda m, n, _: m**2 + n**2,
+    "soap": lambda m, n, _: 2 * m * n + 2 * m**2 + 2 * n**2,
+    "eigen_adam": lambda m, n, _: 2 * m * n + 2 * m**2,
+    "racs": lambda m, n, _: m + n,
     "galore": lambda m, n, r: 2 * n * r + m * r,
     "fira": lambda m, n, r: 2 * n * r + m * r,
-    "apollo": lambda m, n, r: 2 * n * r,
-    "apollo_mini": lambda m, n, r: 2 * n,
+    "apollo": lambda _, n, r: 2 * n * r,
+    "apollo_mini": lambda _, n, __: 2 * n,
     "apollo_svd": lambda m, n, r: 2 * n * r + m * r,
     "alice": lambda m, n, r: 2 * n * r + m * r + n + r**2,
     "alice_0": lambda m, n, r: 2 * n * r + m * r + n,
@@ -89,7 +89,7 @@ PRINTED |= {
 }
 # The paper's Alice cells hold r x r elements a matrix more than its own Table 1, as
 # many as its tracked Q has: no cell agrees without them.
-TWICE = {"alice": lambda r: r * r}
+TWICE = {"alice"}
 CELLS = [
     (method, size, head, cell)
     for method, row in PRINTED.items()
@@ -106,7 +106,7 @@ def agrees(value, printed):
 
 def cell_of(method, size, head):
     found = counted(method, SIZES[size], head)
-    extra = TWICE.get(method, lambda r: 0)(SIZES[size].rank)
+    extra = SIZES[size].rank ** 2 if method in TWICE else 0
     sides, _ = matrices(SIZES[size], head)
     return gib(found) + 2 * extra * len(sides) / 2**30
 
