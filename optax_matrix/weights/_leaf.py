@@ -1,120 +1,84 @@
-"""The primitives of one leaf: what is drawn, trained and applied for its matrices."""
+"""The primitives of a parameter tree, leaf by leaf and piece by piece."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from optax_matrix.layout import MatrixView
 from optax_matrix.layout._map_matrices import ids_of_pieces
-from optax_matrix.linalg._primitives import (
-    block_grid,
-    draw_permutations,
-    free_entries,
-    materialize,
-    permute,
-)
-from optax_matrix.linalg._scale import work_dtype
-from optax_matrix.linalg._skew import to_skew, triangle_size
+from optax_matrix.linalg import materialize, permute
+from optax_matrix.transforms._primitives import Primitives
 
 Sides = dict[str, Array]
-SIDE_NUMBERS = {"out": 0, "in": 1}
+Views = Mapping[str, MatrixView]
 
 
-@dataclasses.dataclass(frozen=True)
-class Primitives:
-    """Of which kind they are.
+def zeros(primitives: Primitives, view: MatrixView, dtype: Any) -> list[Sides]:
+    """Triangles of the identity, for each piece of a leaf."""
 
-    Attributes:
-        variant: ``"full"`` or ``"block"``.
-        block: Side of the blocks for each rotated side.
-        orthogonal: Skew-symmetric to orthogonal blocks.
-        seed: Of the permutations.
+    def of_piece(piece: Any) -> Sides:
+        like = jax.ShapeDtypeStruct((piece.count, piece.rows, piece.cols), dtype)
+        shapes = jax.eval_shape(primitives.zeros, like)
+        return {side: jnp.zeros(x.shape, x.dtype) for side, x in shapes.items()}
+
+    return list(map(of_piece, view.pieces))
+
+
+def draw(primitives: Primitives, views: Views, merges: Any) -> dict[str, list[Sides]]:
+    """Permutations of all leaves by path, piece and side after so many merges.
+
+    Matrices of one shape are drawn together: one sort where there would be many.
     """
+    perms: dict[str, Any] = {p: [None] * len(v.pieces) for p, v in views.items()}
+    pools: dict[tuple[int, int], list[tuple[str, int, np.ndarray]]] = {}
+    for path, view in views.items():
+        for i, ids in enumerate(ids_of_pieces(view, path)):
+            shape = view.pieces[i].rows, view.pieces[i].cols
+            pools.setdefault(shape, []).append((path, i, ids))
+    for shape, pool in pools.items():
+        ids = np.concatenate([own for *_, own in pool])
+        like: Any = jax.ShapeDtypeStruct((len(ids), *shape), jnp.float32)
+        drawn = primitives.draw(merges, like, ids)
+        ends = np.cumsum([len(own) for *_, own in pool])
+        for (path, i, own), end in zip(pool, ends, strict=True):
+            part = slice(end - len(own), end)
+            perms[path][i] = {side: perm[part] for side, perm in drawn.items()}
+    return perms
 
-    variant: str
-    block: Mapping[str, int | float]
-    orthogonal: Callable[[Array], Array]
-    seed: int
 
-    def grids(self, rows: int, cols: int) -> dict[str, tuple[int, int, int]]:
-        """Per rotated side its size, the number of its blocks, and their side."""
-        sizes = {"out": rows, "in": cols}
-        return {
-            side: (sizes[side], *block_grid(sizes[side], block, self.variant))
-            for side, block in self.block.items()
-        }
+def turn(
+    primitives: Primitives,
+    view: MatrixView,
+    leaf: Array,
+    triangles: list[Sides],
+    perms: list[Sides],
+    new: list[Sides] | None = None,
+) -> Array:
+    """The weights that a leaf of permuted matrices stands for.
 
-    def zeros(self, view: MatrixView, dtype: Any) -> list[Sides]:
-        """Triangles of the identity, for each piece of a leaf."""
-        return [
-            {
-                side: jnp.zeros((piece.count, k, triangle_size(b)), work_dtype(dtype))
-                for side, (_, k, b) in self.grids(piece.rows, piece.cols).items()
-            }
-            for piece in view.pieces
-        ]
+    Args:
+        primitives: What is fixed about the rotations.
+        view: View of the leaf.
+        leaf: W_0, in the order of `perms`.
+        triangles: The rotations of each piece. A slice of scanned layers may lack the
+            axis of the matrices, here and in `perms`.
+        perms: The permutations of each piece.
+        new: Permutations into whose order the weights are brought, if any.
 
-    def draw(self, views: Mapping[str, MatrixView], merges: Any) -> dict[str, Any]:
-        """Permutations of all leaves by path, piece and side after so many merges.
-
-        Those of equal size are drawn together: one sort where there would be many.
-        """
-        perms: dict[str, Any] = {p: [{} for _ in v.pieces] for p, v in views.items()}
-        pools: dict[tuple[str, int], list[tuple[Sides, np.ndarray]]] = {}
-        for path, view in views.items():
-            ids = ids_of_pieces(view, path)
-            for piece, own, place in zip(view.pieces, ids, perms[path], strict=True):
-                for side, (size, _, _) in self.grids(piece.rows, piece.cols).items():
-                    pools.setdefault((side, size), []).append((place, own))
-        for (side, size), pool in pools.items():
-            ids = np.concatenate([own for _, own in pool])
-            number = SIDE_NUMBERS[side]
-            drawn = draw_permutations(ids, size, self.seed, number, merges)
-            ends = np.cumsum([len(own) for _, own in pool])[:-1]
-            for (place, _), part in zip(pool, jnp.split(drawn, ends), strict=True):
-                place[side] = part
-        return perms
-
-    def turn(
-        self,
-        view: MatrixView,
-        leaf: Array,
-        triangles: list[Sides],
-        perms: list[Sides],
-        new: list[Sides] | None = None,
-    ) -> Array:
-        """The weights that a leaf of permuted matrices stands for.
-
-        Args:
-            view: View of the leaf.
-            leaf: W_0, in the order of `perms`.
-            triangles: The rotations of each piece. A slice of scanned layers may lack
-                the axis of the matrices, here and in `perms`.
-            perms: The permutations of each piece.
-            new: Permutations into whose order the weights are brought, if any.
-
-        Returns:
-            An array of the leaf's shape and dtype.
-        """
-        out = []
-        for i, frame in enumerate(view.to_matrices(leaf[None])):
-            count, rows, cols = frame.shape
-            blocks = {
-                side: self._blocks(_many(triangles[i][side], count, 2), *grid)
-                for side, grid in self.grids(rows, cols).items()
-            }
-            order = {side: _many(p, count, 1) for side, p in perms[i].items()}
-            w = materialize(frame, blocks, order)
-            out.append(permute(w, new[i]) if new else w)
-        return view.from_matrices(out)[0]
-
-    def _blocks(self, triangles: Array, n: int, k: int, b: int) -> Array:
-        free = free_entries(n, k, b)
-        return self.orthogonal(to_skew(jnp.where(free, triangles, 0), b))
+    Returns:
+        An array of the leaf's shape and dtype.
+    """
+    out = []
+    for i, frame in enumerate(view.to_matrices(leaf[None])):
+        q = {side: _many(x, len(frame), 2) for side, x in triangles[i].items()}
+        order = {side: _many(x, len(frame), 1) for side, x in perms[i].items()}
+        w = materialize(frame, primitives.blocks(q, frame), order)
+        out.append(permute(w, new[i]) if new else w)
+    return view.from_matrices(out)[0]
 
 
 def ordered(view: MatrixView, leaf: Array, perms: list[Sides]) -> Array:

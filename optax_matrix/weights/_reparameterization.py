@@ -16,7 +16,8 @@ from optax_matrix.layout._map_matrices import as_it_lies
 from optax_matrix.layout._paths import map_named, named_leaves
 from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._specs import named_sharding
-from optax_matrix.weights._leaf import Primitives, ordered
+from optax_matrix.transforms._primitives import Primitives
+from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import ROTATIONS, reset_rotations
 from optax_matrix.weights._types import in_type_of, whole_beside
 
@@ -60,7 +61,7 @@ class Reparameterization:
     """How weights are made of rotations; made by `reparameterize`, holds no arrays."""
 
     primitives: Primitives
-    merge_interval: int
+    merge_interval: int | None
     reset: str
     dimension_numbers: Any
     train_others: bool
@@ -103,8 +104,8 @@ class Reparameterization:
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
                 return leaf
-            turn = partial(self.primitives.turn, views[path])
-            return as_it_lies(turn, leaf, trainable.rotations[path], frozen.perms[path])
+            run = partial(turn, self.primitives, views[path])
+            return as_it_lies(run, leaf, trainable.rotations[path], frozen.perms[path])
 
         return _joined(map_named(one, frozen.weights), trainable.others)
 
@@ -131,15 +132,15 @@ class Reparameterization:
         """
         views = self._views(frozen.weights)
         merges = frozen.merges + 1
-        drawn = self.primitives.draw(views, merges)
+        drawn = draw(self.primitives, views, merges)
         perms = jax.tree.map(in_type_of, frozen.perms, drawn)
 
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
                 return leaf
-            turn = partial(self.primitives.turn, views[path])
+            run = partial(turn, self.primitives, views[path])
             trees = (trainable.rotations, frozen.perms, perms)
-            return as_it_lies(turn, leaf, *(tree[path] for tree in trees))
+            return as_it_lies(run, leaf, *(tree[path] for tree in trees))
 
         weights = map_named(one, frozen.weights)
         rotations = jax.tree.map(jnp.zeros_like, trainable.rotations)
@@ -156,7 +157,7 @@ class Reparameterization:
         opt_state: Any = None,
         tx: optax.GradientTransformation | None = None,
     ) -> tuple[Frozen, Trainable, Any]:
-        """Counts an update, and merges after every ``merge_interval`` of them.
+        """Counts an update, and merges after every ``merge_interval`` of them, if any.
 
         To be called once after each update, inside `jax.jit` as well.
 
@@ -169,6 +170,8 @@ class Reparameterization:
         Returns:
             As `merge`.
         """
+        if self.merge_interval is None:
+            return frozen._replace(count=frozen.count + 1), trainable, opt_state
         return jax.lax.cond(
             frozen.count + 1 >= self.merge_interval,
             lambda f, t, s: self.merge(f, t, s, tx),
@@ -205,12 +208,12 @@ class Reparameterization:
 
     def _start(self, views: dict[str, MatrixView], matrices: dict[str, Any]) -> tuple:
         """Frames, permutations and rotations by path, and two counts."""
-        frames, rotations, perms = {}, {}, self.primitives.draw(views, 0)
+        frames, rotations, perms = {}, {}, draw(self.primitives, views, 0)
         for path, leaf in matrices.items():
             whole, view = partial(whole_beside, leaf), views[path]
             perms[path] = jax.tree.map(whole, perms[path])
-            zeros = self.primitives.zeros(view, leaf.dtype)
-            rotations[path] = jax.tree.map(whole, zeros)
+            start = zeros(self.primitives, view, leaf.dtype)
+            rotations[path] = jax.tree.map(whole, start)
             frames[path] = as_it_lies(partial(ordered, view), leaf, perms[path])
         zero = jnp.zeros((), jnp.int32)
         for leaf in list(matrices.values())[:1]:

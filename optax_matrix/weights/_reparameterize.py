@@ -1,14 +1,13 @@
 """The factory of POET's second form."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from jaxtyping import Array
+import optax
 
-from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.linalg._orthogonal import cayley_neumann
-from optax_matrix.transforms._checks import check_callable, check_choice
-from optax_matrix.weights._leaf import SIDE_NUMBERS, Primitives
+from optax_matrix.linalg import Orthogonal, cayley_neumann
+from optax_matrix.transforms._primitives import Primitives
+from optax_matrix.transforms._spo_checks import check_spo
 from optax_matrix.weights._reparameterization import Reparameterization
 
 
@@ -16,10 +15,10 @@ def reparameterize(
     *,
     variant: str = "block",
     block: int | float | Mapping[str, int | float] = 256,
-    orthogonal: Callable[[Array], Array] = cayley_neumann,
-    merge_interval: int = 400,
-    reset: str = "moments",
+    orthogonal: Orthogonal = cayley_neumann,
+    merge_interval: int | None = 400,
     sides: str = "both",
+    reset: str = "moments",
     seed: int = 0,
     dimension_numbers: Any = None,
     train_others: bool = True,
@@ -39,14 +38,14 @@ def reparameterize(
     Args:
         variant: ``"block"``: blocks over all dimensions, in a random order.
             ``"full"``: one block over a random choice of them.
-        block: Side b of the blocks; a float is a fraction of the dimension. A mapping
-            gives it for the sides ``"out"`` (P) and ``"in"`` (R).
+        block: Side b of the blocks; with ``"full"`` a float is a fraction of the
+            dimension. A mapping gives it for the sides ``"out"`` (P) and ``"in"`` (R).
         orthogonal: Kernel from skew-symmetric to orthogonal blocks, such as
             `linalg.cayley_neumann`.
-        merge_interval: T_m, the updates between two merges.
+        merge_interval: T_m, the updates between two merges; None for no merge.
+        sides: ``"both"``; ``"in"`` (R alone, which is OFT) or ``"out"``.
         reset: ``"moments"``: a merge starts the optimizer's moments of the rotations
             anew. ``"none"``: it leaves them.
-        sides: ``"both"``; ``"in"`` (R alone, which is OFT) or ``"out"``.
         seed: Of the permutations. They depend on it, the leaf's path, the matrix's
             place in the leaf and the number of merges, on nothing else.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
@@ -80,34 +79,21 @@ def reparameterize(
         Eq. 6 with k = 4; moments are reset by default, as in the authors' code; a last
         block that sticks out over the dimension is the identity there.
     """
-    check_choice("variant", variant, ("full", "block"))
-    check_choice("reset", reset, ("moments", "none"))
-    check_choice("sides", sides, ("both", "in", "out"))
-    check_callable("orthogonal", orthogonal)
-    check_positive_int("merge_interval", merge_interval)
-    chosen = SIDE_NUMBERS if sides == "both" else (sides,)
-    blocks = dict(block) if isinstance(block, Mapping) else dict.fromkeys(chosen, block)
-    if set(blocks) != set(chosen):
-        raise ValueError(
-            f"`block` must give the sides {sorted(chosen)} that `sides` names, got "
-            f"{sorted(blocks)}; pass one number for all of them."
-        )
-    for side in blocks.values():
-        _check_block(side)
+    blocks = check_spo(
+        optax.identity(),
+        variant=variant,
+        block=block,
+        orthogonal=orthogonal,
+        merge_interval=merge_interval,
+        sides=sides,
+        reset=reset,
+        hold="stored",
+        seed=seed,
+    )
     return Reparameterization(
-        primitives=Primitives(variant, blocks, orthogonal, seed),
+        primitives=Primitives(blocks, variant, orthogonal, seed),
         merge_interval=merge_interval,
         reset=reset,
         dimension_numbers=dimension_numbers,
         train_others=train_others,
     )
-
-
-def _check_block(block: Any) -> None:
-    whole = isinstance(block, int) and not isinstance(block, bool)
-    fraction = isinstance(block, float) and 0 < block <= 1
-    if not fraction and not (whole and block >= 2):
-        raise ValueError(
-            "`block` must be an int of at least 2 or a float in (0, 1], got "
-            f"{block!r}; the paper's are 64, 128, 256 and 1/8, 1/4, 1/2."
-        )
