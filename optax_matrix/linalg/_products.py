@@ -99,3 +99,29 @@ def on_each_platform(
     if blocked or in_turn:
         return jax.lax.platform_dependent(x, cpu=on_cpu, default=whole)
     return whole(x)
+
+
+def in_turn_on_cpu(kernel: Callable[..., Array], *stacks: Array) -> Array:
+    """Apply a function of stacks; large matrices go one by one on CPU.
+
+    There each takes the iterations that it needs and stays in cache.
+
+    Args:
+        kernel: A function of the stacks that acts on each matrix by itself.
+        *stacks: Matrices of shapes ``(..., m, n)`` with the same leading axes.
+
+    Returns:
+        The value of the kernel.
+    """
+    batch, (m, n) = stacks[0].shape[:-2], stacks[0].shape[-2:]
+    # A loop over an axis that is sharded over an Explicit mesh is not possible.
+    local = all(axis is None for x in stacks for axis in jax.typeof(x).sharding.spec)
+    if math.prod(batch) < 2 or min(m, n) < _MIN_SIDE_IN_TURN or not local:
+        return kernel(*stacks)
+
+    def on_cpu(*stacks: Array) -> Array:
+        flat = tuple(x.reshape(-1, *x.shape[-2:]) for x in stacks)
+        out = jax.lax.map(lambda xs: kernel(*xs), flat)
+        return out.reshape(*batch, *out.shape[1:])
+
+    return jax.lax.platform_dependent(*stacks, cpu=on_cpu, default=kernel)

@@ -1,0 +1,120 @@
+"""The loop of Cholesky QR: each pass makes columns more nearly orthonormal."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+from optax_matrix.linalg._lapack import cholesky
+from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._scale import inverse
+from optax_matrix.linalg._triangular import inverse_lower
+
+# One or two passes are the rule. The worst of the matrices tried (exactly singular
+# ones, with sides of 8 to 256) took ten factorizations, three of which were repeats.
+_MAX_TRIES = 16
+_SHIFT_GROWTH = 100.0
+# Squared pivots of the third pass and later: what still depends on other columns.
+_DEPENDENT = 1e-4
+
+
+class _State(NamedTuple):
+    tries: Array
+    y: Array
+    gram: Array
+    shift: Array
+    count: Array
+    done: Array
+
+
+def cholesky_passes(
+    y: Array, spare: Array, skip: Array, shift: ArrayLike, passes: int | None
+) -> tuple[Array, Array]:
+    """Repeat the pass until the columns are orthonormal.
+
+    Args:
+        y: Matrices of shape ``(..., m, n)``, of a scale that can be squared.
+        spare: Columns that stand in for zero ones, of the shape of ``y``.
+        skip: Which matrices not to work on, of the shape of the batch.
+        shift: First shift.
+        passes: None, or the number of passes.
+
+    Returns:
+        The columns, and which matrices are finished.
+    """
+    adaptive = passes is None
+    tries = _MAX_TRIES if passes is None else passes + _MAX_TRIES // 2
+    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[_as_batch(y)]
+    eps = jnp.asarray(jnp.finfo(y.dtype).eps, y.dtype)
+
+    def unfinished(state: _State) -> Array:
+        return (state.tries < tries) & ~jnp.all(state.done)
+
+    def one_pass(state: _State) -> _State:
+        l = cholesky(state.gram + state.shift[..., None, None] * eye)
+        q = _unit_columns(full_dot(state.y, inverse_lower(l).mT))
+        finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
+        count = state.count + finite.astype(jnp.int32)
+        if adaptive:
+            pivots = jnp.diagonal(l, axis1=-2, axis2=-1) ** 2
+            dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
+            q = _with_random_columns(q, dependent & finite[..., None], state.tries)
+        changed = (finite & ~state.done)[..., None, None]
+        y = jnp.where(changed, q, state.y)
+        gram = full_dot(y.mT, y)
+        last = _is_near(gram - eye) if adaptive else count == passes
+        return _State(
+            tries=state.tries + 1,
+            y=y,
+            gram=gram,
+            shift=jnp.where(finite, eps, _SHIFT_GROWTH * jnp.maximum(state.shift, eps)),
+            count=count,
+            done=state.done | (finite & last),
+        )
+
+    y = _unit_columns(y)
+    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), spare, y)
+    start = _State(
+        tries=jnp.zeros((), jnp.int32),
+        y=y,
+        gram=full_dot(y.mT, y),
+        shift=jnp.full(skip.shape, shift, y.dtype),
+        count=jnp.zeros(skip.shape, jnp.int32),
+        done=skip,
+    )
+    end = jax.lax.while_loop(unfinished, one_pass, start)
+    if not adaptive:
+        return end.y, end.done
+    # With columns of norm one, I plus the part of the Gram matrix above the diagonal is
+    # its Cholesky factor to first order.
+    above = jnp.triu(end.gram, 1)
+    return _unit_columns(end.y - full_dot(end.y, above)), end.done
+
+
+def _is_near(error: Array) -> Array:
+    """Whether the square of what a Gram matrix is off is rounding."""
+    eps = float(jnp.finfo(error.dtype).eps)
+    return jnp.linalg.norm(error, axis=(-2, -1)) < 2 * eps**0.5
+
+
+def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
+    """Draw some columns anew."""
+
+    def draw() -> Array:
+        # From the pass, so that no compiler folds a large constant.
+        key = jax.random.fold_in(jax.random.key(0), seed)
+        drawn = jax.random.uniform(key, q.shape[-2:], q.dtype, minval=-1.0)
+        drawn = _unit_columns(drawn)[_as_batch(q)]
+        return jnp.where(where[..., None, :], drawn, q)
+
+    return jax.lax.cond(jnp.any(where), draw, lambda: q)
+
+
+def _as_batch(y: Array) -> tuple[None, ...]:
+    return (None,) * (y.ndim - 2)
+
+
+def _unit_columns(y: Array) -> Array:
+    return y * inverse(jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True)))
