@@ -1,0 +1,263 @@
+"""Fine-tunes a tiny LLaMA on a second book and compares what it costs and brings.
+
+    python -m examples.finetune --steps 200
+
+The model of `examples.pretrain` reads the King James Bible, then Moby Dick, of which
+only the matrices of its layers learn: all of them by AdamW, by GaLore and SUMO within a
+subspace, or as LoRA's factors beside frozen weights. Every method has the same batches,
+and its best learning rate of a few. Takes some minutes on two cores.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import optax_matrix as om
+from examples.pretrain.config import SIZES, ModelConfig
+from examples.pretrain.data import BOOKS, from_texts, read_text
+from examples.pretrain.optimizers import find
+from examples.pretrain.step import (
+    CLIP,
+    Trainer,
+    cross_entropy,
+    evaluate,
+    learning_rate,
+    model_graph,
+)
+from examples.pretrain.windows import Windows
+from optax_matrix.diagnostics import state_bytes
+from optax_matrix.weights import Adapter, apply_adapter, extract_adapter
+
+FROZEN = optax.set_to_zero()
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to fine-tune.
+
+    Attributes:
+        optimizer: ``optimizer(rank, learning_rate)``.
+        rates: Peaks of the learning rate to try.
+        factors: Whether it trains factors beside the weights, and not the weights.
+    """
+
+    optimizer: Callable[[int, Any], optax.GradientTransformation]
+    rates: tuple[float, ...]
+    factors: bool = False
+
+
+def _adamw(rank, lr):
+    del rank
+    parts = {"matrix": optax.adamw(lr, weight_decay=0.0), "other": FROZEN}
+    return optax.partition(parts, om.layout.label_params())
+
+
+def _sumo(rank, lr):
+    def build(layout):
+        momentum = optax.chain(optax.trace(0.95), om.orthogonalize(om.linalg.polar_qr))
+        return optax.chain(
+            om.project_low_rank(
+                momentum,
+                rank=rank,
+                side="long",
+                transport="carry",
+                ids={name: group.ids for name, group in layout.groups.items()},
+            ),
+            om.scale_by_shape("max"),
+        )
+
+    matrix = optax.chain(
+        om.on_matrices(build, probe=False), optax.scale_by_learning_rate(lr)
+    )
+    return optax.partition(
+        {"matrix": matrix, "other": FROZEN}, om.layout.label_params()
+    )
+
+
+METHODS = {
+    "adamw": Method(_adamw, (3e-4, 1e-3, 3e-3)),
+    "galore": Method(
+        lambda rank, lr: om.galore(lr, rank=rank, scale=1.0, other=FROZEN),
+        (1e-3, 3e-3, 1e-2),
+    ),
+    "sumo": Method(_sumo, (3e-3, 1e-2, 3e-2)),
+    "lora": Method(
+        lambda _, lr: optax.adamw(lr, weight_decay=0.0), (1e-3, 3e-3, 1e-2), True
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What decides the outcome."""
+
+    model: ModelConfig
+    pretrain_steps: int
+    steps: int
+    batch: int
+    ranks: tuple[int, ...]
+    methods: tuple[str, ...]
+    pretrain_rate: float = 3e-3
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One line of the table.
+
+    Attributes:
+        method: Its name.
+        rank: Its rank; None for AdamW.
+        rate: The learning rate of those tried with the lowest loss.
+        state: Bytes of the optimizer's state.
+        added: Bytes of weights that were not there before.
+        loss: Validation loss on the second book.
+        first: On the first.
+        captured: Share of the change's squared norm that adapters of the rank hold.
+    """
+
+    method: str
+    rank: int | None
+    rate: float
+    state: int
+    added: int
+    loss: float
+    first: float
+    captured: float
+
+
+def book(name: str, settings: Settings):
+    """Batches and validation set of a book."""
+    windows = Windows(settings.model.context, settings.batch, seed=settings.seed)
+    return from_texts([read_text(BOOKS / f"{name}.txt.gz")], windows)
+
+
+def pretrain(settings: Settings, data) -> nnx.State:
+    """Weights after some hundred steps on a book."""
+    build, steps = find("muon"), settings.pretrain_steps
+    trainer = Trainer(settings.model, build, steps, accumulate=1)
+    state, batches = trainer.init(settings.seed), iter(data.train)
+    for _ in range(steps):
+        rate = np.float32(settings.pretrain_rate)
+        state, _ = trainer.update(state, next(batches), rate)
+    return state.params
+
+
+def lora_start(params, rank: int, seed: int) -> dict[str, Adapter]:
+    """Factors for every matrix: the first normal, the second zero."""
+    keys = iter(jax.random.split(jax.random.key(seed), 1000))
+    draw = lambda shape: jax.random.normal(next(keys), shape) / shape[-2] ** 0.5
+    zero = extract_adapter(params, params, rank)
+    return {path: Adapter(draw(x.a.shape), x.b) for path, x in zero.items()}
+
+
+def tune(settings: Settings, method: Method, rank: int, params, data):
+    """The weights after fine-tuning at each learning rate, one compilation for all."""
+    graph = model_graph(settings.model)
+    start = lora_start(params, rank, settings.seed) if method.factors else params
+
+    def weights(trained, frozen):
+        return apply_adapter(frozen, trained) if method.factors else trained
+
+    def optimizer(peak):
+        rate = learning_rate(peak, settings.steps)
+        return optax.chain(
+            optax.clip_by_global_norm(CLIP), method.optimizer(rank, rate)
+        )
+
+    @jax.jit
+    def step(trained, state, frozen, windows, peak):
+        loss = lambda x: cross_entropy(nnx.merge(graph, weights(x, frozen)), windows)
+        gradient = jax.grad(loss)(trained)
+        updates, state = optimizer(peak).update(gradient, state, trained)
+        return optax.apply_updates(trained, updates), state
+
+    init = jax.jit(optimizer(0.0).init)
+    for peak in method.rates:
+        trained, state, batches = start, init(start), iter(data.train)
+        for _ in range(settings.steps):
+            (windows,) = next(batches)
+            trained, state = step(trained, state, params, windows, np.float32(peak))
+        yield peak, weights(trained, params)
+
+
+def measure(settings: Settings, name: str, rank: int | None, params, books) -> Result:
+    """One method at its best learning rate."""
+    method, size = METHODS[name], rank or max(settings.ranks)
+    first, second = books
+    tuned = [
+        (evaluate(settings.model, new, second.validation), peak, new)
+        for peak, new in tune(settings, method, size, params, second)
+    ]
+    loss, peak, new = min(tuned, key=lambda run: run[0])
+    start = lora_start(params, size, 0) if method.factors else params
+    added = sum(x.nbytes for x in jax.tree.leaves(start)) if method.factors else 0
+    return Result(
+        method=name,
+        rank=rank,
+        rate=peak,
+        state=state_bytes(method.optimizer(size, peak), start).bytes,
+        added=added,
+        loss=loss,
+        first=evaluate(settings.model, new, first.validation),
+        captured=captured(params, new, size),
+    )
+
+
+def captured(before, after, rank: int) -> float:
+    """How much of the change, in its squared norm, the best adapters of a rank hold."""
+    adapters = extract_adapter(before, after, rank).values()
+    held = sum(float(jnp.sum(jnp.square(x.a @ x.b))) for x in adapters)
+    return held / float(optax.tree.norm(optax.tree.sub(after, before), squared=True))
+
+
+def compare(settings: Settings) -> tuple[tuple[float, float], list[Result]]:
+    """Losses of the pretrained weights on both books, and a result for each method."""
+    books = [book(name, settings) for name in ("king_james", "moby_dick")]
+    params = pretrain(settings, books[0])
+    losses = [evaluate(settings.model, params, data.validation) for data in books]
+    print(
+        f"pretrained: {losses[0]:.4f} on the first book, {losses[1]:.4f} on the second"
+    )
+    results = []
+    for name in settings.methods:
+        for rank in (None,) if name == "adamw" else settings.ranks:
+            results.append(measure(settings, name, rank, params, books))
+            print(line(results[-1]), flush=True)
+    return (losses[0], losses[1]), results
+
+
+HEADER = "method  rank     rate  state KiB  added KiB    loss  on first  in adapter"
+
+
+def line(x: Result) -> str:
+    """A result as a line of the table under `HEADER`."""
+    return (
+        f"{x.method:8}{x.rank or '-':>4}{x.rate:9g}{x.state / 1024:11.1f}"
+        f"{x.added / 1024:11.1f}{x.loss:8.4f}{x.first:10.4f}{x.captured:12.0%}"
+    )
+
+
+def main(arguments=None) -> list[Result]:
+    """Runs the comparison that the command line describes; prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pretrain-steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--methods", nargs="+", default=[*METHODS], choices=METHODS)
+    given = vars(parser.parse_args(arguments))
+    given |= {name: tuple(given[name]) for name in ("ranks", "methods")}
+    print(HEADER)
+    return compare(Settings(SIZES["tiny"], **given))[1]
+
+
+if __name__ == "__main__":
+    main()
