@@ -18,6 +18,7 @@ if [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 1
 
 import jax
 import pytest
+from _tiers import KINDS, LONG_BLOCKS, QUICK
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -35,15 +36,6 @@ def x64():
         yield
 
 
-# The contract of recipes. What is quick of it `make test-fast` tries on QUICK and `make
-# test` on every recipe; what is broad of it `make test` tries on QUICK and DAILY, one
-# of each kind. `make test-slow` does the rest.
-QUICK = {"muon", "racs", "swan", "aro-sinkhorn"}
-DAILY = {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion"}
-# Blocks that compile for long; recipes or tests of their own have them every day.
-LONG_BLOCKS = ("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q")
-
-
 def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
@@ -52,9 +44,7 @@ def pytest_collection_modifyitems(items):
         if item.path.name != "test_contract.py" or not isinstance(name, str):
             continue
         broad = item.get_closest_marker("broad")
-        if name in QUICK:
-            continue
-        if (broad and name in RECIPES.keys() - DAILY) or name.startswith(LONG_BLOCKS):
+        if (broad and name in RECIPES.keys() - KINDS) or name.startswith(LONG_BLOCKS):
             item.add_marker(pytest.mark.slow)
-        elif name in RECIPES:
+        elif name in RECIPES.keys() - QUICK:
             item.add_marker(pytest.mark.broad)

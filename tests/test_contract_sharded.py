@@ -8,6 +8,7 @@ import optax
 import pytest
 from _meshes import collectives, put
 from _registry import RECIPES, tree
+from _tiers import KINDS, QUICK
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -35,12 +36,8 @@ def mesh(request, cpus):
     return jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(kind,) * 2, devices=cpus)
 
 
-# What one recipe of each kind says enough about every day.
-EVERY_DAY = ("muon", "racs", "aro-sinkhorn", "eigen_adam")
-
-
 def every_recipe(**daily):
-    """Every recipe in both modes; slow are all but those given for a mode."""
+    """Every recipe in both modes, slow but for those given for a mode."""
     return pytest.mark.parametrize(
         ("name", "mesh"),
         [
@@ -53,7 +50,7 @@ def every_recipe(**daily):
 
 
 @pytest.mark.broad
-@every_recipe(explicit=EVERY_DAY, auto=EVERY_DAY)
+@every_recipe(explicit=QUICK, auto={"muon"})
 def test_sharded_equals_replicated(name, mesh):
     tx = RECIPES[name](0.01)
     params, grads = tree(0, shapes=SHAPES), tree(1, shapes=SHAPES)
@@ -93,13 +90,16 @@ OWNED_SPECS = {
 }
 
 
+NEED_PARAMETERS = ("poet", "oft")
+
+
 def _run(tx, params, noise, state):
     def step(params, noise, state):
         grads = jax.tree.map(lambda w, n: 0.1 * w + n, params, noise)
         updates, state = tx.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    step, path = jax.jit(step), []
+    step, path = jax.jit(step).lower(params, noise, state).compile(), []
     for _ in range(3):
         params, state = step(params, noise, state)
         path.append(params)
@@ -114,7 +114,7 @@ def _replicated(name):
 
 
 @pytest.mark.broad
-@every_recipe(explicit=RECIPES, auto=EVERY_DAY)
+@every_recipe(explicit=KINDS, auto=QUICK)
 def test_owners_equal_replicated(name, mesh):
     is_spec = lambda x: isinstance(x, P)
     sharding = functools.partial(NamedSharding, mesh)
@@ -140,6 +140,7 @@ def test_owners_equal_replicated(name, mesh):
     assert jax.tree.all(jax.tree.map(lies_as, new, places))
     assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
 
-    # Two for each of the two groups; AdamW's leaves need none.
-    found = collectives(step.lower(path[-1], noise, new).compile())
-    assert found == {"all-to-all": 4}
+    # Two for each of the two groups, and one for parameters that the method needs;
+    # AdamW's leaves need none.
+    ways = 3 if name.startswith(NEED_PARAMETERS) else 2
+    assert collectives(step) == {"all-to-all": 2 * ways}

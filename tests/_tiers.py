@@ -1,0 +1,12 @@
+"""Which recipes stand for all others where trying every one would take too long.
+
+`make test-fast` tries what is quick of the contract on QUICK. `make test` tries that on
+every recipe, and what is broad of the contract, placement included, on KINDS: one
+recipe of each kind of state. `make test-slow` does the rest, so a new recipe of a known
+kind belongs in neither set.
+"""
+
+QUICK = {"muon", "racs", "swan", "aro-sinkhorn"}
+KINDS = QUICK | {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion"}
+# Blocks that compile for long; recipes or tests of their own have them every day.
+LONG_BLOCKS = ("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q")
