@@ -38,9 +38,15 @@ RECIPES = {
     "mousse": om.mousse,
     "dion": om.dion,
     "dion-low_rank": functools.partial(om.dion, rank=0.5),
+    "sumo": functools.partial(om.sumo, rank=2),
+    "fira": functools.partial(om.fira, rank=2),
+    "fira_plus": functools.partial(om.fira_plus, rank=2),
+    "apollo": functools.partial(om.apollo, rank=2),
+    "apollo_mini": om.apollo_mini,
+    "apollo_svd": functools.partial(om.apollo_svd, rank=2),
     "poet": functools.partial(om.poet, block=4),
     "poet-full": functools.partial(
-        om.poet, variant="full", block=0.5, merge_interval=2, hold="recovered"
+        om.poet, variant="full", block=0.5, hold="recovered"
     ),
     "oft": functools.partial(om.oft, block=4),
 }

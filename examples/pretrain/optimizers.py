@@ -17,6 +17,7 @@ Build = Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]
 BETAS = {"b1": 0.9, "b2": 0.95}
 WEIGHT_DECAY = 0.1
 DECAY = {"weight_decay": WEIGHT_DECAY}
+QUARTER = 0.25  # Of the shorter side: the rank of low-rank methods.
 
 
 def adamw(lr):
@@ -68,6 +69,12 @@ OPTIMIZERS: dict[str, Build] = {
     "shampoo": matched(om.scale_by_shampoo()),
     "mousse": lambda lr: om.mousse(lr, **DECAY),
     "dion": matched(om.scale_by_dion()),
+    "sumo": matched(om.scale_by_sumo(rank=QUARTER)),
+    "fira": matched(om.scale_by_fira(rank=QUARTER)),
+    "fira_plus": matched(om.scale_by_fira_plus(rank=QUARTER)),
+    "apollo": matched(om.scale_by_apollo(rank=QUARTER)),
+    "apollo_mini": matched(om.scale_by_apollo_mini()),
+    "apollo_svd": matched(om.scale_by_apollo_svd(rank=QUARTER)),
 }
 
 

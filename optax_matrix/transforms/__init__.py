@@ -41,6 +41,7 @@ from optax_matrix.transforms._rotate_shared import (
     Sets,
     rotate_shared,
 )
+from optax_matrix.transforms._scale_gradient import scale_gradient
 from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
 from optax_matrix.transforms._second_moment import (
     ScaleBySecondMomentState,
@@ -97,6 +98,7 @@ __all__ = [
     "row_rms",
     "scale_by_second_moment",
     "scale_by_shape",
+    "scale_gradient",
     "sinkhorn_jointly",
     "spo",
     "subspace_basis",
