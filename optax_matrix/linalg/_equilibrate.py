@@ -12,7 +12,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.linalg._scale import as_work, inverse, safe_rsqrt, unit_peak
+from optax_matrix.linalg._products import times
+from optax_matrix.linalg._scale import (
+    as_work,
+    inverse,
+    safe_rsqrt,
+    unit_max,
+    unit_peak,
+)
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
 _SCHEMES = get_args(SinkhornScheme)
@@ -173,16 +180,23 @@ def sinkhorn(
         raise ValueError(f"`scheme` must be one of {_SCHEMES}, got {scheme!r}.")
     y, _ = unit_peak(as_work(x))
     p = y * y
-    u, v = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
-    for _ in range(rounds):
-        new_u = inverse(_times(p, v))
-        new_v = inverse(_transpose_times(p, new_u if scheme == "alternating" else u))
+
+    def one_round(_: Array, scales: tuple[Array, Array]) -> tuple[Array, Array]:
+        u, v = scales
+        new_u = inverse(times(p, v))
+        new_v = inverse(times(p.mT, new_u if scheme == "alternating" else u))
         if scheme == "ruiz":
             new_u, new_v = jnp.sqrt(u * new_u), jnp.sqrt(v * new_v)
-        u, v = _unit_max(new_u), _unit_max(new_v)
-    y = jnp.sqrt(u)[..., None] * y * jnp.sqrt(v)[..., None, :]
-    y = y * safe_rsqrt(jnp.mean(y * y, axis=(-2, -1), keepdims=True))
-    return y.astype(x.dtype)
+        return unit_max(new_u), unit_max(new_v)
+
+    start = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
+    u, v = jax.lax.fori_loop(0, rounds, one_round, start)
+    # The mean square of the result, without a pass over it.
+    mean = jnp.sum(u * times(p, v), axis=-1, keepdims=True) / (
+        p.shape[-2] * p.shape[-1]
+    )
+    rows = jnp.sqrt(u) * safe_rsqrt(mean)
+    return (rows[..., None] * y * jnp.sqrt(v)[..., None, :]).astype(x.dtype)
 
 
 def rank_one_scales(
@@ -222,8 +236,8 @@ def rank_one_scales(
     p = y * y
     q, s = jnp.ones_like(p[..., 0]), jnp.zeros_like(p[..., 0, :])
     for _ in range(rounds):
-        s = _transpose_times(p, q) * inverse(_square_norm(q))
-        q = _times(p, s) * inverse(_square_norm(s))
+        s = times(p.mT, q) * inverse(_square_norm(q))
+        q = times(p, s) * inverse(_square_norm(s))
     return jnp.sqrt(q), peak[..., 0] * jnp.sqrt(s)
 
 
@@ -233,17 +247,5 @@ def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
     return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
 
 
-def _times(p: Array, v: Array) -> Array:
-    return jnp.einsum("...mn,...n->...m", p, v, precision=jax.lax.Precision.HIGHEST)
-
-
-def _transpose_times(p: Array, u: Array) -> Array:
-    return jnp.einsum("...mn,...m->...n", p, u, precision=jax.lax.Precision.HIGHEST)
-
-
 def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
-
-
-def _unit_max(v: Array) -> Array:
-    return v * inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))

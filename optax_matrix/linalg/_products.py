@@ -44,6 +44,11 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
 
 
+def times(x: Array, v: Array) -> Array:
+    """Multiply matrices by vectors ``(..., n)``, in full precision."""
+    return jnp.einsum("...mn,...n->...m", x, v, precision=jax.lax.Precision.HIGHEST)
+
+
 def blocked_symmetric_dot(x: Array, y: Array) -> Array:
     """Multiply where the product is symmetric: one off-diagonal block is mirrored.
 

@@ -59,6 +59,11 @@ def inverse(v: Array) -> Array:
     return jnp.where(v == 0, v, 1 / jnp.where(v == 0, jnp.ones_like(v), v))
 
 
+def unit_max(v: Array) -> Array:
+    """Divide vectors, not negative, by their largest entry; zeros stay zero."""
+    return v * inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))
+
+
 def safe_rsqrt(v: Array) -> Array:
     """Take the inverse root of every entry; zeros stay zero."""
     return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))

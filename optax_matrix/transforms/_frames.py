@@ -28,16 +28,21 @@ def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
     return x if cols is None else full_dot(x, cols.mT)
 
 
-def without_noise(x: jax.Array, rotation: Pair) -> jax.Array:
+def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     """Zero for entries that rotating left as rounding errors.
 
-    A column that was only rotated has rounding errors in proportion to its norm; with
-    both sides rotated all entries have those of the largest.
+    A column that was only rotated has rounding errors in proportion to its norm, which
+    is the one it had; with both sides rotated all entries have those of the largest.
+
+    Args:
+        x: Matrices in the rotated frame.
+        rotation: The rotation.
+        source: The matrices before they were rotated.
     """
-    y, _ = unit_peak(x)
+    tolerance = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5
     if rotation.cols is None:
+        y, peak = unit_peak(source)
         size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
     else:
-        size = jnp.ones_like(y[..., :1, :1])
-    tolerance = 4 * jnp.finfo(y.dtype).eps * max(y.shape[-2:]) ** 0.5
-    return jnp.where(jnp.abs(y) < tolerance * size, 0, x)
+        size, peak = 1.0, jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
+    return jnp.where(jnp.abs(x) < tolerance * size * peak, 0, x)

@@ -1,10 +1,10 @@
 """Row norms and Sinkhorn over all matrices that share a rotation."""
 
-import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.linalg._scale import inverse
+from optax_matrix.linalg._products import times
+from optax_matrix.linalg._scale import inverse, unit_max
 from optax_matrix.transforms._checks import check_choice, check_positive_int
 from optax_matrix.transforms._numerics import safe_divide
 
@@ -71,10 +71,10 @@ def sinkhorn_jointly(
         u = {n: jnp.ones_like(p[..., 0]) for n, p in squares.items()}
         v = {n: jnp.ones_like(p[..., 0, :]) for n, p in squares.items()}
         for _ in range(rounds):
-            sums = sum_rows({n: _times(p, v[n]) for n, p in squares.items()})
-            new_u = {n: _unit_max(inverse(x)) for n, x in sums.items()}
+            sums = sum_rows({n: times(p, v[n]) for n, p in squares.items()})
+            new_u = {n: unit_max(inverse(x)) for n, x in sums.items()}
             side = new_u if scheme == "alternating" else u
-            v = {n: inverse(_times(p.mT, side[n])) for n, p in squares.items()}
+            v = {n: inverse(times(p.mT, side[n])) for n, p in squares.items()}
             u = new_u
         scaled = {
             n: jnp.sqrt(u[n])[..., None] * x * jnp.sqrt(v[n])[..., None, :]
@@ -87,11 +87,3 @@ def sinkhorn_jointly(
 
 def _scaled(updates, peak):
     return {n: safe_divide(x, peak[n][:, None, None]) for n, x in updates.items()}
-
-
-def _times(p: jax.Array, v: jax.Array) -> jax.Array:
-    return jnp.einsum("...mn,...n->...m", p, v, precision=jax.lax.Precision.HIGHEST)
-
-
-def _unit_max(v: jax.Array) -> jax.Array:
-    return v * inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))

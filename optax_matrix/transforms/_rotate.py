@@ -203,7 +203,7 @@ class _Rotate:
         """What the base makes of the momentum under a rotation, and its new state."""
         rotated = jax.tree.map(into, mean, rotation)
         if self.policy.turns:
-            rotated = jax.tree.map(without_noise, rotated, rotation)
+            rotated = jax.tree.map(without_noise, rotated, rotation, mean)
         if self.accumulates:
             gradient = jax.tree.map(into, extra_args["gradient"], rotation)
             extra_args = {**extra_args, "gradient": gradient}

@@ -199,7 +199,9 @@ class _Shared:
         frames = self._frames(rotation)
         rotated = {n: into(x, frames[n]) for n, x in mean.items()}
         if self.policy.turns:
-            rotated = {n: without_noise(x, frames[n]) for n, x in rotated.items()}
+            rotated = {
+                n: without_noise(x, frames[n], mean[n]) for n, x in rotated.items()
+            }
         return self.base.update(rotated, base_state, **extra)
 
     def _next_rotation(
