@@ -40,6 +40,10 @@ def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
     for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            if item.path.parent.name in ("recipes", "weights"):  # Whole optimizers.
+                item.add_marker(pytest.mark.broad)
+            continue
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         if item.path.name != "test_contract.py" or not isinstance(name, str):
             continue

@@ -83,6 +83,7 @@ def test_checkpoint_lines():
     om.check_restored(scope["opt_state"])
 
 
+@pytest.mark.broad
 def test_weights_made_of_rotations():
     params = {"kernel": jnp.eye(32)[:, :20], "bias": jnp.ones(20)}
     loss = lambda p: jnp.sum(p["kernel"][0] + p["bias"])

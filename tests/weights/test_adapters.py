@@ -123,6 +123,7 @@ class Model(nnx.Module):
         return self.down(jnp.tanh(self.up(x)))
 
 
+@pytest.mark.broad
 def test_nnx_model_and_its_lora():
     """`nnx.LoRA` with the factors computes what the fine-tuned layer does."""
     old, new = (nnx.state(Model(nnx.Rngs(i)), nnx.Param) for i in (0, 1))
@@ -140,6 +141,7 @@ def test_nnx_model_and_its_lora():
     np.testing.assert_allclose(lora(x), x @ new.down.kernel[...], rtol=1e-4)
 
 
+@pytest.mark.broad
 def test_what_galore_like_training_changed_has_its_rank():
     """Within one basis every update lies in it: the adapter is the whole change."""
 

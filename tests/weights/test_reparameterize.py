@@ -137,6 +137,7 @@ def history():
     return poet, _train(poet, poet.split(_params()), 7)
 
 
+@pytest.mark.broad
 def test_a_merge_changes_the_frame_and_not_the_weights(history):
     poet, states = history
     assert [int(f.merges) for f, *_ in states] == [0, 0, 1, 1, 1, 2, 2]
@@ -182,6 +183,7 @@ def test_a_merge_resets_moments_of_rotations_alone(history):
     assert int(_moments(before, "rotations")[0].count) == 2
 
 
+@pytest.mark.broad
 def test_state_is_kept_on_request_and_of_a_shared_adam_the_count():
     params = {"k": _params()["layers/up/kernel"], "bias": _params()["bias"]}
     kept = _poet(reset="none")
@@ -210,6 +212,7 @@ def test_a_remainder_stays_the_identity_even_if_someone_moves_it():
     np.testing.assert_array_equal(back["kernel"], params["kernel"])
 
 
+@pytest.mark.broad
 def test_bfloat16_weights_have_float32_rotations():
     params = _params(jnp.bfloat16)
     poet = _poet(train_others=False)
@@ -230,6 +233,7 @@ class _Model(nnx.Module):
         return self.down(jax.nn.gelu(self.up(x)))
 
 
+@pytest.mark.broad
 def test_an_nnx_model_trains_and_ends_as_itself():
     model = _Model(nnx.Rngs(0))
     graph, params = nnx.split(model, nnx.Param)
