@@ -80,7 +80,8 @@ def randomized_left_vectors(
 
     Returns:
         Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, singular values
-        descending; some orthonormal columns for a zero matrix.
+        descending, the largest entry of each column positive, so that columns keep
+        their side from one gradient to the next; some such for a zero matrix.
 
     Raises:
         ValueError: If ``rank`` exceeds the shorter side.
@@ -96,7 +97,7 @@ def randomized_left_vectors(
     q = _range(y, size, key, iterations, qr)
     b = full_dot(q.mT, y)
     _, w = eigenbasis(full_dot(b, b.mT))
-    return full_dot(q, w[..., :rank]).astype(x.dtype)
+    return _with_positive_peaks(full_dot(q, w[..., :rank])).astype(x.dtype)
 
 
 def left_vectors(
@@ -124,10 +125,7 @@ def left_vectors(
     else:
         _, r = lapack.qr(y.mT)
         u = lapack.svd(r.mT)[0]
-    u = u[..., :rank]
-    largest = jnp.argmax(jnp.abs(u), axis=-2, keepdims=True)
-    u = jnp.where(jnp.take_along_axis(u, largest, axis=-2) < 0, -u, u)
-    return u.astype(x.dtype)
+    return _with_positive_peaks(u[..., :rank]).astype(x.dtype)
 
 
 def subspace_iteration(
@@ -210,3 +208,8 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
     q = normal(key, y.shape[:-2], m, size, y.dtype)
     step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
     return jax.lax.fori_loop(0, iterations, step, q)
+
+
+def _with_positive_peaks(u: Array) -> Array:
+    largest = jnp.argmax(jnp.abs(u), axis=-2, keepdims=True)
+    return jnp.where(jnp.take_along_axis(u, largest, axis=-2) < 0, -u, u)

@@ -10,7 +10,10 @@ from _reference.rotations import eigenvectors, over_root, qr
 
 
 def left_vectors(g, rank):
-    return np.linalg.svd(g)[0][:, :rank]
+    """Leading left singular vectors, their largest entries positive."""
+    u = np.linalg.svd(g)[0][:, :rank]
+    largest = np.take_along_axis(u, np.abs(u).argmax(0)[None], 0)
+    return u * np.sign(largest)
 
 
 def subspace_iteration(q, u):
