@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix.layout import MatrixView
@@ -222,14 +222,20 @@ class Reparameterization:
 
 
 def _beside(matrices: dict[str, Any], shapes: tuple) -> tuple:
-    """Shardings of what `_start` returns, for matrices that lie on a mesh."""
-    found = {path: named_sharding(leaf) for path, leaf in matrices.items()}
+    """Shardings of what `_start` returns; None where types say them."""
+    found = {path: _sharding(leaf) for path, leaf in matrices.items()}
     whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}
     _, perms, rotations, *_ = shapes
     on_mesh = lambda path, tree: jax.tree.map(lambda _: whole[path], tree)
     parts = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in (perms, rotations))
     scalar = next(iter(whole.values()), None)
     return found, *parts, scalar, scalar
+
+
+def _sharding(leaf: Any) -> NamedSharding | None:
+    sharding = named_sharding(leaf)
+    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
+    return None if explicit else sharding
 
 
 def _fresh(tx: optax.GradientTransformation | None, trainable: Trainable) -> Any:
