@@ -38,6 +38,12 @@ RECIPES = {
     "mousse": om.mousse,
     "dion": om.dion,
     "dion-low_rank": functools.partial(om.dion, rank=0.5),
+    "galore": functools.partial(om.galore, rank=2),
+    "alice": functools.partial(om.alice, rank=2, leading=1),
+    "alice-carry": functools.partial(
+        om.alice, rank=2, leading=1, update_interval=2, transport="carry", stagger=True
+    ),
+    "alice_0": functools.partial(om.alice_0, rank=2, leading=1),
     "sumo": functools.partial(om.sumo, rank=2),
     "fira": functools.partial(om.fira, rank=2),
     "fira_plus": functools.partial(om.fira_plus, rank=2),
@@ -105,6 +111,18 @@ BLOCKS = {
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"
     ),
     "orthogonalize_low_rank": lambda: om.orthogonalize_low_rank(2),
+    "project_low_rank": lambda: om.project_low_rank(optax.trace(0.9), rank=2),
+    "project_low_rank-compensated": lambda: om.project_low_rank(
+        optax.trace(0.9),
+        combine=om.compensate(),
+        rank=2,
+        basis=om.transforms.subspace_basis(0.9, leading=1),
+        update_interval=2,
+        transport="carry",
+    ),
+    "project_low_rank-gaussian": lambda: om.project_low_rank(
+        optax.trace(0.9), rank=2, basis="gaussian", side="long"
+    ),
     **{
         f"orthogonalize-{name}": functools.partial(om.orthogonalize, kernel)
         for name, kernel in _KERNELS.items()

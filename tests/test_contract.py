@@ -193,11 +193,14 @@ FORGETFUL = {
     "shampoo": lambda: om.scale_by_shampoo(b2=0.3),
     "mousse": lambda: om.scale_by_mousse(b1=0.5, b2=0.3, update_interval=1),
     "dion": lambda: om.scale_by_dion(b1=0.5),
+    "alice": lambda: om.scale_by_alice(
+        rank=2, b1=0.3, b2=0.3, b3=0.3, update_interval=1, leading=2, limiter=10.0
+    ),
 }
 
 
 # Bases that move by power steps meet again where gradients have a mean to find.
-TRACKING = ("aro", "aro-adam", "eigen_rownorm", "eigen_adam")
+TRACKING = ("aro", "aro-adam", "eigen_rownorm", "eigen_adam", "alice")
 
 
 @pytest.mark.parametrize("name", FORGETFUL)
@@ -414,6 +417,10 @@ STATE_OF_A_MATRIX = {
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "dion": lambda m, n: m * n + n * min(m, n),
+    # With r = 2; a weight of bias correction; Alice's limiter, its average's scale.
+    "galore": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 1,
+    "alice": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2**2 + max(m, n) + 2,
+    "alice_0": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + max(m, n) + 1,
     "dion-low_rank": lambda m, n: m * n + n * -(-min(m, n) // 2),
 }
 

@@ -67,8 +67,8 @@ def scale_by_galore(
         mu_dtype: Dtype of the momentum; None for float32.
 
     Returns:
-        A transformation for any tree; its state is ``2 n r + m r`` numbers per matrix
-        with ``m <= n``, and step counts.
+        A transformation for any tree; its state is ``2 n r + m r + 1`` numbers per
+        matrix with ``m <= n`` (one less without bias correction), and step counts.
 
     Raises:
         ValueError: If an argument is out of range.
