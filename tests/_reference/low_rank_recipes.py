@@ -1,0 +1,78 @@
+"""SUMO, Fira and APOLLO on one matrix whose rows are the projected side.
+
+As in `_reference.low_rank`: `step(g, state, **hyperparameters) -> d`, `state` a dict
+that starts empty, steps counted from t = 0, a renewal where t is divisible by the
+interval. Random projections are handed in: `draw(epoch, m, r)`.
+"""
+
+import numpy as np
+from _reference.kernels import polar
+from _reference.low_rank import adam_direction, left_vectors, limited
+
+
+def cubic(x, steps, norm):
+    """Newton-Schulz of SUMO, Lemma 3.2: `(3 X - X X' X) / 2`, `norm(x)` at first."""
+    x = x / norm(x)
+    for _ in range(steps):
+        x = (3 * x - x @ x.T @ x) / 2
+    return x
+
+
+def sumo(g, state, *, rank, mu=0.95, interval=3, growth=1.1):
+    """Algorithm 1, exact singular vectors; without its learning rate and decay."""
+    t = state["t"] = state.get("t", -1) + 1
+    moment = state.get("moment", np.zeros((rank, g.shape[1])))
+    if t % interval == 0:
+        new = left_vectors(g, rank)
+        if t > 0:
+            moment = (new.T @ state["q"]) @ moment
+        state["q"] = new
+    q = state["q"]
+    moment = state["moment"] = mu * moment + q.T @ g
+    o = polar(moment)
+    if t > 0 and np.linalg.norm(o) / state["norm"] > growth:
+        o = o / np.linalg.norm(o) * growth * state["norm"]
+    state["norm"] = np.linalg.norm(o)
+    return 0.2 * max(g.shape) ** 0.5 * q @ o
+
+
+def _projected(g, state, u, interval, b1=0.9, b2=0.999):
+    t = state["t"] = state.get("t", -1) + 1
+    if t % interval == 0:
+        state["u"] = u(t // interval)
+    sigma = state["u"].T @ g
+    return state["u"], sigma, adam_direction(sigma, state, b1, b2, corrected=True)
+
+
+def _column_ratios(omega, sigma):
+    return np.linalg.norm(omega, axis=0) / np.linalg.norm(sigma, axis=0)
+
+
+def fira(g, state, *, rank, interval=3, scale=0.25, residual_scale=1.0, growth=1.01):
+    """Algorithm 1: the low-rank part by its scale, the residual by column norms."""
+    u, sigma, omega = _projected(g, state, lambda _: left_vectors(g, rank), interval)
+    rest = (g - u @ sigma) * _column_ratios(omega, sigma)
+    return scale * u @ omega + residual_scale * limited(rest, state, growth)
+
+
+def fira_plus(g, state, *, rank, interval=3, scale=0.3, residual_scale=0.4):
+    """Structured Fisher, Section F.7: the residual at the low-rank part's norm."""
+    u, sigma, omega = _projected(g, state, lambda _: left_vectors(g, rank), interval)
+    rest = (g - u @ sigma) * _column_ratios(omega, sigma)
+    rest = rest * np.linalg.norm(u @ omega) / np.linalg.norm(rest)
+    return scale * (u @ omega + residual_scale * rest)
+
+
+def apollo(g, state, *, rank, draw=None, interval=3, scale=1.0, growth=1.01):
+    """Algorithm 1; one factor for the matrix at rank one, singular vectors undrawn."""
+
+    def basis(epoch):
+        if draw is None:
+            return left_vectors(g, rank)
+        return draw(epoch, len(g), rank) / rank**0.5
+
+    _, sigma, omega = _projected(g, state, basis, interval)
+    ratio = _column_ratios(omega, sigma)
+    if rank == 1:
+        ratio = np.linalg.norm(omega) / np.linalg.norm(sigma)
+    return limited(scale**0.5 * g * ratio, state, growth)
