@@ -43,20 +43,24 @@ class AsSharded:
     ) -> Any:
         """Calls ``make_state(layout, stacks, arrays)`` and shards the result."""
 
-        def make():
+        def make(leaves, arrays):
             stacks = layout.stack(leaves) if needs_params else layout.zeros()
             return make_state(layout, stacks, arrays)
 
         mesh = visible_mesh(leaves)
         if mesh is None or not (_is_visible(mesh, leaves) or is_recording()):
-            return make()
-        specs = _state_specs(layout, leaves, mesh, jax.eval_shape(make))
-        if is_recording():
-            return note(make(), specs)
+            return make(leaves, arrays)
+        plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+        shapes = jax.eval_shape(make, jax.tree.map(plain, leaves), arrays)
+        specs = _state_specs(layout, leaves, mesh, shapes)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+        if AxisType.Explicit in mesh.axis_types:
+            make = with_auto_axes(make, shardings)
+        if is_recording():
+            return note(make(leaves, arrays), specs)
         if isinstance(mesh, jax.sharding.Mesh):
-            return jax.jit(make, out_shardings=shardings)()
-        return with_auto_axes(make, shardings)()
+            return jax.jit(make, out_shardings=shardings)(leaves, arrays)
+        return make(leaves, arrays)
 
     def update(
         self,
