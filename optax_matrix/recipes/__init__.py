@@ -22,6 +22,7 @@ from optax_matrix.recipes._fira import fira, scale_by_fira
 from optax_matrix.recipes._fira_plus import fira_plus, scale_by_fira_plus
 from optax_matrix.recipes._from_optax import muon_state_from_optax
 from optax_matrix.recipes._galore import galore, scale_by_galore
+from optax_matrix.recipes._ldadam import ldadam, scale_by_ldadam
 from optax_matrix.recipes._mars import mars_adamw, scale_by_mars_adamw
 from optax_matrix.recipes._mousse import mousse, scale_by_mousse
 from optax_matrix.recipes._muon import muon, scale_by_muon
@@ -55,6 +56,7 @@ __all__ = [
     "fira",
     "fira_plus",
     "galore",
+    "ldadam",
     "mars_adamw",
     "mousse",
     "muon",
@@ -81,6 +83,7 @@ __all__ = [
     "scale_by_fira",
     "scale_by_fira_plus",
     "scale_by_galore",
+    "scale_by_ldadam",
     "scale_by_mars_adamw",
     "scale_by_mousse",
     "scale_by_muon",

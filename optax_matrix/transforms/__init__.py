@@ -54,6 +54,10 @@ from optax_matrix.transforms._stateless import (
     keep_dtype,
     orthogonalize,
 )
+from optax_matrix.transforms._tracked_adam import (
+    ScaleByTrackedAdamState,
+    scale_by_tracked_adam,
+)
 from optax_matrix.transforms._variance import CorrectVarianceState, correct_variance
 
 __all__ = [
@@ -70,6 +74,7 @@ __all__ = [
     "RotateSharedState",
     "RotateState",
     "ScaleBySecondMomentState",
+    "ScaleByTrackedAdamState",
     "Sets",
     "Side",
     "SpoState",
@@ -98,6 +103,7 @@ __all__ = [
     "row_rms",
     "scale_by_second_moment",
     "scale_by_shape",
+    "scale_by_tracked_adam",
     "scale_gradient",
     "sinkhorn_jointly",
     "spo",

@@ -158,8 +158,8 @@ class _ProjectLowRank:
     ids: Any
 
     def init(self, params: Any) -> ProjectLowRankState:
-        start = lambda t, x: _turn(t, jnp.zeros_like(widened(x)))
-        seen = jax.tree.map(start, _turned(self.side, params), params)
+        start = lambda t, x: turn(t, jnp.zeros_like(widened(x)))
+        seen = jax.tree.map(start, turned_sides(self.side, params), params)
         sigma = jax.tree.map(self._no_coordinates, seen)
         inner_state = self.inner.init(sigma)
         if self.transport == "carry":  # Refuses what it does not know, now.
@@ -176,8 +176,8 @@ class _ProjectLowRank:
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, ProjectLowRankState]:
         del params
-        turned = _turned(self.side, updates)
-        gradient = jax.tree.map(lambda t, x: _turn(t, widened(x)), turned, updates)
+        turned = turned_sides(self.side, updates)
+        gradient = jax.tree.map(lambda t, x: turn(t, widened(x)), turned, updates)
         basis, held, inner_state = self._bases(gradient, state)
         sigma = jax.tree.map(coordinates, gradient, basis)
         track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
@@ -186,7 +186,7 @@ class _ProjectLowRank:
         omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
         extra_args.update(gradient=gradient, projected=sigma, basis=basis)
         out, combined = self.combine.update(omega, state.combine_state, **extra_args)
-        back = lambda t, x, like: _turn(t, x).astype(like.dtype)
+        back = lambda t, x, like: turn(t, x).astype(like.dtype)
         out = jax.tree.map(back, turned, out, updates)
         count = optax.safe_increment(state.count)
         return out, ProjectLowRankState(count, held, inner_state, combined)
@@ -235,12 +235,32 @@ class _ProjectLowRank:
         return BasisState(vectors if basis.stored else None, basis.init(sigma))
 
 
-def _turn(transposed: bool, x: jax.Array) -> jax.Array:
+def turn(transposed: bool, x: jax.Array) -> jax.Array:
+    """Brings the projected side to the rows, or back.
+
+    Args:
+        transposed: What `turned_sides` says.
+        x: Matrices ``(..., m, n)``.
+
+    Returns:
+        The same, or their transposes.
+    """
     return x.mT if transposed else x
 
 
-def _turned(side: Any, tree: Any) -> Any:
-    """Whether the projected side of every leaf is its columns."""
+def turned_sides(side: Any, tree: Any) -> Any:
+    """Whether the projected side of every leaf is its columns.
+
+    Args:
+        side: As in `project_low_rank`.
+        tree: A tree of matrices ``(..., m, n)``.
+
+    Returns:
+        A tree of bools.
+
+    Raises:
+        ValueError: If a side is unknown or missing.
+    """
     if isinstance(side, str):
         return jax.tree.map(lambda x: _is_turned(side, x.shape), tree)
     if not isinstance(tree, dict) or set(tree) - set(side):

@@ -113,7 +113,7 @@ def _renewing(
     def renew(find: Find) -> tuple[list, Any]:
         new = list(held)
         for i in group:
-            vectors = _new_vectors(find, gradient[i], held[i], keys[i])
+            vectors = new_vectors(find, gradient[i], held[i], keys[i])
             new[i] = held[i]._replace(vectors=vectors)
         if move is None:
             return new, inner_state
@@ -127,7 +127,18 @@ def _renewing(
     return renew
 
 
-def _new_vectors(find: Find, g: jax.Array, held: BasisState, key: Any) -> jax.Array:
+def new_vectors(find: Find, g: jax.Array, held: BasisState, key: Any) -> jax.Array:
+    """A new basis; the old one for a gradient that is zero or not finite.
+
+    Args:
+        find: What finds it.
+        g: Gradients ``(..., m, n)``, projected side in rows.
+        held: The old basis; zeros for none.
+        key: A key for each matrix, or one.
+
+    Returns:
+        Columns ``(..., m, r)``.
+    """
     old = held.vectors
     new = find(Subspace(g, old, held.tracked, key, old.shape[-1]))
     some = lambda x: jnp.any(x, axis=(-2, -1), keepdims=True)

@@ -1,4 +1,4 @@
-"""SUMO, Fira and APOLLO on one matrix whose rows are the projected side.
+"""SUMO, Fira, APOLLO and LDAdam on one matrix whose rows are the projected side.
 
 As in `_reference.low_rank`: `step(g, state, **hyperparameters) -> d`, `state` a dict
 that starts empty, steps counted from t = 0, a renewal where t is divisible by the
@@ -8,6 +8,7 @@ interval. Random projections are handed in: `draw(epoch, m, r)`.
 import numpy as np
 from _reference.kernels import polar
 from _reference.low_rank import adam_direction, left_vectors, limited
+from _reference.rotations import over_root, qr
 
 
 def cubic(x, steps, norm):
@@ -76,3 +77,30 @@ def apollo(g, state, *, rank, draw=None, interval=3, scale=1.0, growth=1.01):
     if rank == 1:
         ratio = np.linalg.norm(omega) / np.linalg.norm(sigma)
     return limited(scale**0.5 * g * ratio, state, growth)
+
+
+def ldadam(g, state, *, rank, b1=0.908, b2=0.99, rho=0.908, feedback=True):
+    """As the authors' code; `state` ends with what the next gradient gets."""
+    t = state["t"] = state.get("t", -1) + 1
+    a = g + state.get("error", 0.0)
+    if t == 0:
+        new, old = left_vectors(a, rank), np.zeros((len(g), rank))
+        m = v = m_hat = np.zeros((rank, g.shape[1]))
+        carried, v_carried = m, v
+    else:
+        old, m, v = state["p"], state["m"], state["v"]
+        m_hat, v_hat = m / (1 - b1**t), v / (1 - b2**t)
+        b = rho * old @ m_hat + (1 - rho) * a
+        new = qr(b @ b.T @ old)
+        c = new.T @ old
+        carried = c @ m
+        v_carried = np.abs(c**2 @ (v_hat - m_hat**2) + (c @ m_hat) ** 2)
+        v_carried = v_carried * (1 - b2**t)
+    sigma = new.T @ a
+    if feedback:
+        lost = old @ m - new @ carried
+        state["error"] = a - new @ sigma + b1 / (1 - b1) * lost
+    m = b1 * carried + (1 - b1) * sigma
+    v = b2 * v_carried + (1 - b2) * sigma**2
+    state["p"], state["m"], state["v"] = new, m, v
+    return new @ over_root(m / (1 - b1 ** (t + 1)), v / (1 - b2 ** (t + 1)))

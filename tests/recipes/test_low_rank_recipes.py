@@ -1,4 +1,4 @@
-"""SUMO, Fira, APOLLO: their papers' trajectories, identities, sizes of state."""
+"""SUMO, Fira, APOLLO, LDAdam: their trajectories, identities, sizes of state."""
 
 import functools
 import re
@@ -69,8 +69,13 @@ CASES = {
         om.scale_by_apollo_svd(rank=RANK, basis="svd", **LITERAL),
         ref.apollo,
     ),
+    "ldadam": (om.scale_by_ldadam(rank=RANK, start="exact"), ref.ldadam),
+    "ldadam-projected": (
+        om.scale_by_ldadam(rank=RANK, start="exact", error_feedback=False, b1=0.7),
+        functools.partial(ref.ldadam, feedback=False, b1=0.7),
+    ),
 }
-DAILY = ("sumo", "fira", "apollo")
+DAILY = ("sumo", "fira", "apollo", "ldadam")
 
 
 @pytest.mark.usefixtures("x64")
@@ -207,6 +212,32 @@ def test_apollo_changes_nothing_but_sizes():
     np.testing.assert_allclose(found[0, 0], want, rtol=1e-6)
 
 
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_ldadam_at_full_rank_leaves_nothing_out():
+    updates, states = run(om.scale_by_ldadam(rank=1.0), grads())
+    (error,) = states.error.values()
+    np.testing.assert_allclose(error, 0, atol=1e-12)
+    alone, _ = run(om.scale_by_ldadam(rank=1.0, error_feedback=False), grads())
+    np.testing.assert_allclose(updates, alone, atol=1e-11)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_ldadam_does_not_lose_what_its_subspaces_leave_out():
+    """Without momentum, all gradients so far are what was projected, and the error.
+
+    The moments of no momentum are the coordinates, so what was projected is known.
+    """
+    stream = grads()
+    _, states = run(om.scale_by_ldadam(rank=RANK, b1=0.0), stream)
+    part = lambda tree: np.asarray(next(iter(tree.values())))[:, 0]
+    projected = part(states.vectors) @ part(states.mu)
+    whole = np.cumsum(projected, axis=0) + part(states.error)
+    np.testing.assert_allclose(whole, np.cumsum(stream, axis=0), atol=1e-12)
+    assert np.linalg.norm(part(states.error)[-1]) > 0.1
+
+
 def of_a_matrix(tx, m, n):
     """Elements of the state of one m x n matrix: arrays, and numbers."""
     state = jax.eval_shape(tx.init, {"kernel": jnp.zeros((n, m))}).inner_state
@@ -227,6 +258,9 @@ def test_states_have_the_papers_sizes():
         assert size(om.scale_by_apollo, rank=r) == (2 * n * r, 4)
         assert size(om.scale_by_apollo_svd, rank=r) == (2 * n * r + m * r, 4)
         assert size(om.scale_by_apollo_mini) == (2 * n, 4)
+        moments = 2 * n * r + m * r
+        assert size(om.scale_by_ldadam, rank=r) == (m * n + moments, 1)
+        assert size(om.scale_by_ldadam, rank=r, error_feedback=False) == (moments, 1)
 
 
 BASIS = {"syevd": 18, "potrf": 18, "trsm": 18}
@@ -240,6 +274,7 @@ BASIS = {"syevd": 18, "potrf": 18, "trsm": 18}
         (om.scale_by_sumo, BASIS | {"gesdd": 10, "geqrf": 10, "orgqr": 10}),
         (om.scale_by_fira, BASIS),
         (om.scale_by_apollo, {}),
+        (om.scale_by_ldadam, BASIS),
     ],
 )
 def test_no_decomposition_of_a_full_side_in_the_default_step(recipe, largest):
@@ -258,7 +293,8 @@ def test_no_decomposition_of_a_full_side_in_the_default_step(recipe, largest):
 
 def test_last_layer_and_errors():
     params = {"up": jnp.zeros((4, 8)), "lm_head": {"kernel": jnp.zeros((4, 16))}}
-    recipes = (om.sumo, om.fira, om.fira_plus, om.apollo, om.apollo_mini, om.apollo_svd)
+    recipes = (om.sumo, om.fira, om.fira_plus, om.apollo, om.apollo_mini)
+    recipes = (*recipes, om.apollo_svd, om.ldadam)
     for recipe in recipes:
         held = []
         for last_layer in ("other", "method"):
@@ -267,6 +303,8 @@ def test_last_layer_and_errors():
             held.append(len(state.inner_states["matrix"].inner_state[0].manifest))
         assert held == [1, 2]
         for name, value in (("scale", 0.0), ("side", "both"), ("b1", 1.0)):
+            if (recipe, name) == (om.ldadam, "scale"):
+                continue  # It has none.
             with pytest.raises(ValueError, match=f"`{name}`"):
                 recipe(0.02, **{name: value})
     for recipe, options, name in (
@@ -278,6 +316,8 @@ def test_last_layer_and_errors():
         (om.apollo, {"rank": 0}, "rank"),
         (om.apollo, {"limiter": -1.0}, "limiter"),
         (om.apollo_svd, {"max_shrink": 0.5}, "max_shrink"),
+        (om.ldadam, {"rho": 1.0}, "rho"),
+        (om.ldadam, {"start": "svd"}, "method"),
     ):
         with pytest.raises(ValueError, match=f"`{name}`"):
             recipe(0.02, **options)
