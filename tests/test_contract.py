@@ -22,8 +22,9 @@ from optax_matrix.layout._paths import named_leaves
 LEARNING_RATE = 0.01
 PARAMS = tree(0)
 
-recipes = pytest.mark.parametrize("name", RECIPES)
-blocks = pytest.mark.parametrize("name", BLOCKS)
+# By `scope`, what one recipe compiles is used up before the next one's turn.
+recipes = pytest.mark.parametrize("name", RECIPES, scope="module")
+blocks = pytest.mark.parametrize("name", BLOCKS, scope="module")
 
 
 def of_type(pytree):
@@ -443,7 +444,7 @@ def test_state_size_is_the_papers(name):
     assert sum(sizes) - len(counts) == STATE_OF_A_MATRIX[name](m, n)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@recipes
 @pytest.mark.broad
 def test_a_matrix_moves_the_same_whoever_shares_its_stack(name):
     """What the probe of `on_matrices` looks for, on the recipes themselves."""
