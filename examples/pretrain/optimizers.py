@@ -5,7 +5,9 @@ update of a matrix has a root mean square of about 0.2, which is AdamW's (or is 
 in another frame): so AdamW's learning rate serves all of them (ARO, Sec. 4.4).
 """
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import optax
 
@@ -48,6 +50,36 @@ def matched(direction: optax.GradientTransformation) -> Build:
     return build
 
 
+@dataclasses.dataclass(frozen=True)
+class Alice:
+    """Alice, or what is left of it without some of its parts, from a learning rate.
+
+    Its paper's Table 5 is, from the last row up, `alice`, `alice:compensation=None`,
+    `alice:compensation=None:switch=none` and `alice:compensation=None:switch=none:b3=0`
+    (with `update_interval=20`, say, in a run of 400 steps).
+
+    Attributes:
+        rank: Of the subspace; a fraction is one of the shorter side.
+        leading: Eigenvectors that stay at a renewal; a fraction is one of the rank.
+        b3: Decay rate of the tracked average, 0 for none.
+        switch: Where the others are drawn from, `none` for no switching.
+        compensation: `optimal`, `fira`, `fira_plus` or None.
+        update_interval: Updates between renewals.
+        transport: `keep` or `carry` for the moments.
+    """
+
+    rank: Any = QUARTER
+    leading: Any = 0.3
+    b3: float = 0.999
+    switch: str = "complement"
+    compensation: str | None = "optimal"
+    update_interval: int = 200
+    transport: str = "keep"
+
+    def __call__(self, lr):
+        return matched(om.scale_by_alice(**dataclasses.asdict(self)))(lr)
+
+
 OPTIMIZERS: dict[str, Build] = {
     "adamw": adamw,
     "muon": lambda lr: om.muon(lr, scaling="max", **DECAY),
@@ -69,6 +101,9 @@ OPTIMIZERS: dict[str, Build] = {
     "shampoo": matched(om.scale_by_shampoo()),
     "mousse": lambda lr: om.mousse(lr, **DECAY),
     "dion": matched(om.scale_by_dion()),
+    "galore": matched(om.scale_by_galore(rank=QUARTER)),
+    "alice": Alice(),
+    "alice_0": Alice(b3=0.0),
     "sumo": matched(om.scale_by_sumo(rank=QUARTER)),
     "fira": matched(om.scale_by_fira(rank=QUARTER)),
     "fira_plus": matched(om.scale_by_fira_plus(rank=QUARTER)),
