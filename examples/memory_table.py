@@ -62,8 +62,13 @@ METHODS = {
     "eigen_adam": _full(om.eigen_adam),
     "racs": _full(om.racs),
     "galore": _low_rank(om.galore),
+    "fira": _low_rank(om.fira),
+    "apollo": _low_rank(om.apollo),
+    "apollo_mini": _full(om.apollo_mini),
+    "apollo_svd": _low_rank(om.apollo_svd),
     "alice": _low_rank(om.alice),
     "alice_0": _low_rank(om.alice_0),
+    "sumo": _low_rank(om.sumo),
 }
 
 

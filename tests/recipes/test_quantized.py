@@ -61,6 +61,15 @@ def test_a_matrix_moves_the_same_whoever_shares_its_stack():
         np.testing.assert_allclose(more[-1]["b"], alone[-1]["b"], 1e-5, 1e-6)
 
 
+def test_equal_matrices_are_rounded_apart():
+    same = {"a/0": normal(SHAPES, 0)["b"], "a/1": normal(SHAPES, 0)["b"]}
+    for seed in (None, 0):
+        tx = momentum(seed=seed)
+        _, state = jax.jit(tx.update)(same, tx.init(same))
+        (codes,) = (x for k, x in named(state, "mu").items() if "scales" not in k)
+        assert bool((codes[0] == codes[1]).all()) == (seed is None)
+
+
 @functools.cache
 def on_one_device():
     trees = [normal(SHAPES, seed) for seed in (0, 1)]
@@ -129,7 +138,7 @@ def test_restored_under_another_name():
 
 @pytest.mark.broad
 def test_recipes_take_it():
-    """Muon and Eigen-Adam in eight bits beside themselves; the rest by 8-bit AdamW."""
+    """8-bit Muon and 8-bit GaLore beside themselves; the rest by 8-bit AdamW."""
     shapes = {"up": {"kernel": (64, 80)}, "embed": {"embedding": (128, 64)}}
     rng = np.random.default_rng(0)
     draw = lambda: jax.tree.map(
@@ -138,7 +147,8 @@ def test_recipes_take_it():
         is_leaf=lambda x: isinstance(x, tuple),
     )
     params, stream = draw(), [draw() for _ in range(4)]
-    for recipe in (om.muon, om.eigen_adam):
+    galore = functools.partial(om.galore, rank=64)
+    for recipe, quantized_, kept in ((om.muon, 1, 0), (galore, 2, 1)):
         plain = recipe(1e-2, other=optax.adamw(1e-2))
         stored = recipe(1e-2, placement=om.quantized(), other=om.adamw_8bit(1e-2))
         updates = []
@@ -151,9 +161,8 @@ def test_recipes_take_it():
             cosine = jnp.vdot(want, got) / jnp.linalg.norm(want) / jnp.linalg.norm(got)
             assert cosine > 0.99
         bytes_ = [x.dtype.itemsize for x in jax.tree.leaves(state) if x.size >= 4096]
-        moments = {om.muon: 1, om.eigen_adam: 2}[recipe] + 2
-        assert bytes_.count(1) == moments
-        assert bytes_.count(4) == (0 if recipe is om.muon else 2)  # Basis, average.
+        assert bytes_.count(1) == quantized_ + 2  # And Adam's of the embedding.
+        assert bytes_.count(4) == kept  # GaLore's basis.
 
 
 def test_mistakes_are_told():

@@ -192,6 +192,8 @@ def test_stochastic_rounding_differs_by_step_leaf_and_seed():
         codes[seed] = state.inner_state.mu
     assert (codes[0]["a"] != codes[0]["b"]).any()
     assert (codes[0]["a"] != codes[1]["a"]).any()
+    _, later = update(g, tx.init(g)._replace(count=jnp.int32(5)))
+    assert (codes[1]["a"] != later.inner_state.mu["a"]).any()
     spread = jnp.abs(codes[0]["a"].astype(int) - codes[1]["a"].astype(int))
     assert spread.max() == 1
 
