@@ -1,7 +1,5 @@
 """The gradient itself, in the sizes that a low-rank update has (APOLLO)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,7 +11,7 @@ from optax_matrix.transforms._checks import (
     check_positive,
 )
 from optax_matrix.transforms._compensate import column_norms
-from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
+from optax_matrix.transforms._limiting import limit_norm_growth
 from optax_matrix.transforms._numerics import matrix_norm, safe_divide
 
 NORMS = {"channel": lambda x: column_norms(x)[..., None, :], "tensor": matrix_norm}
@@ -80,8 +78,8 @@ def scale_gradient(
         limit = limit_norm_growth(limiter, max_shrink=max_shrink)
 
     def update_fn(
-        updates, state, params=None, *, gradient, projected, **extra_args
-    ) -> tuple[Any, LimitNormGrowthState | optax.EmptyState]:
+        updates, state, params=None, *, gradient=None, projected=None, **extra_args
+    ):
         del params, extra_args
 
         def scaled(g: jax.Array, sigma: jax.Array, omega: jax.Array) -> jax.Array:

@@ -12,13 +12,10 @@ from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._bases import svd_basis
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-)
+from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
 from optax_matrix.transforms._combining import coordinates
-from optax_matrix.transforms._numerics import safe_divide, widened
+from optax_matrix.transforms._moving_adam import MovingAdam
+from optax_matrix.transforms._numerics import widened
 from optax_matrix.transforms._project_low_rank import SIDES, turn, turned_sides
 from optax_matrix.transforms._ranks import check_rank, rank_of
 from optax_matrix.transforms._renewal import BasisState, Renewal, new_vectors
@@ -123,7 +120,7 @@ def scale_by_tracked_adam(
     if isinstance(side, str):
         check_choice("side", side, SIDES)
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
-    adam = _Adam(b1, b2)
+    adam = MovingAdam(b1, b2)
     block = _TrackedAdam(
         adam, rho, rank, side, error_feedback, renewal, ids, qr, mu_dtype
     )
@@ -131,43 +128,8 @@ def scale_by_tracked_adam(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Adam:
-    """The moments of coordinates, from one basis to the next."""
-
-    b1: ArrayLike
-    b2: ArrayLike
-
-    def mean(self, mu: jax.Array, t: jax.Array) -> jax.Array:
-        """The momentum of ``t`` steps without its bias."""
-        return mu / _weight(self.b1, t, mu.dtype)
-
-    def carried_root(self, c: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
-        """The root of the second moment, in the new basis."""
-        weight = _weight(self.b2, t, root.dtype)
-        m, r = self.mean(mu, t), root / jnp.sqrt(weight)
-        # The rows of a column mix and nothing else: each column in a scale of its own.
-        size = jnp.max(jnp.maximum(jnp.abs(m), r), axis=-2, keepdims=True)
-        m, r = safe_divide(m, size), safe_divide(r, size)
-        variance = full_dot(c * c, r * r - m * m) + full_dot(c, m) ** 2
-        return jnp.sqrt(jnp.abs(variance) * weight) * size
-
-    def step(self, sigma: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
-        """The direction, and the moments with ``sigma``; ``t`` counts it."""
-        b1, b2 = (jnp.asarray(b, sigma.dtype) for b in (self.b1, self.b2))
-        mu = b1 * mu + (1 - b1) * sigma
-        root = jnp.hypot(jnp.sqrt(b2) * root, jnp.sqrt(1 - b2) * sigma)
-        size = root / jnp.sqrt(_weight(b2, t, root.dtype))
-        return safe_divide(self.mean(mu, t), size), mu, root
-
-
-def _weight(b: ArrayLike, t: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """``1 - b**t``, and 1 for the average of nothing."""
-    return jnp.where(t == 0, 1, 1 - jnp.asarray(b, dtype) ** t)
-
-
-@dataclasses.dataclass(frozen=True)
 class _TrackedAdam:
-    adam: _Adam
+    adam: MovingAdam
     rho: ArrayLike
     rank: Any
     side: Any
@@ -203,14 +165,12 @@ class _TrackedAdam:
         if state.error is not None:
             seen = jax.tree.map(lambda g, e: g + e.astype(g.dtype), seen, state.error)
         vectors = self._moved(seen, state)
-        steps = jax.tree.map(
-            lambda *leaves: self._step(state.count, *leaves),
-            *(seen, state.vectors, vectors, state.mu, state.root),
-        )
-        rows = jax.tree.structure(updates).flatten_up_to(steps)
+        structure = jax.tree.structure(updates)
+        trees = (seen, state.vectors, vectors, state.mu, state.root)
+        stacks = zip(*map(structure.flatten_up_to, trees), strict=True)
+        steps = [self._step(state.count, *stack) for stack in stacks]
         out, mu, root, error = (
-            jax.tree.unflatten(jax.tree.structure(updates), x)
-            for x in zip(*rows, strict=True)
+            structure.unflatten([step[i] for step in steps]) for i in range(4)
         )
         back = lambda t, x, like: turn(t, x).astype(like.dtype)
         error = error if self.error_feedback else None
