@@ -189,9 +189,15 @@ class _Spo:
         )
         q: Any = optax.apply_updates(state.q, steps)
         target = jax.tree.map(self._materialized, frame, state.perms, q)
-        pairs = jax.tree.map(update_towards, target, params)
-        pair = jax.tree.structure((0, 0))
-        new, applied = jax.tree.transpose(jax.tree.structure(params), pair, pairs)
+        if not self.stored:
+            # As a difference, so that the rounding of the inverses does not add up.
+            now = jax.tree.map(self._materialized, frame, state.perms, state.q)
+            moved = lambda w, new, old: widened(w) + (new - old)
+            target = jax.tree.map(moved, params, target, now)
+        structure = jax.tree.structure(params)
+        leaves = jax.tree.leaves(target), jax.tree.leaves(params)
+        pairs = [update_towards(*pair) for pair in zip(*leaves, strict=True)]
+        new, applied = (structure.unflatten([x[i] for x in pairs]) for i in (0, 1))
         state = SpoState(
             count=optax.safe_increment(state.count),
             perms=state.perms,
@@ -253,8 +259,9 @@ class _Spo:
         ids, structure = self._ids(target), jax.tree.structure(target)
         frame = state.frame if self.stored else jax.tree.map(lambda _: None, target)
         rows = [structure.flatten_up_to(x) for x in (ids, state.perms, state.q, frame)]
-        new = map(of_leaf, jax.tree.leaves(target), *rows)
-        perms, q, frame = (structure.unflatten(x) for x in zip(*new, strict=True))
+        new = list(map(of_leaf, jax.tree.leaves(target), *rows))
+        part = lambda i: structure.unflatten([x[i] for x in new])
+        perms, q, frame = part(0), part(1), part(2)
         inner_state = state.inner_state
         if self.resets:
             fresh = self.inner.init(q)

@@ -1,0 +1,371 @@
+"""`spo`: trajectories, gradients, edits from outside, precision, merges."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _matrices import gaussian, orthonormal
+from _reference import poet as ref
+
+import optax_matrix as om
+from optax_matrix.linalg import (
+    cayley,
+    cayley_neumann,
+    draw_permutations,
+    materialize,
+    to_skew,
+)
+from optax_matrix.transforms._primitives import Primitives
+
+IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
+SHAPE = (2, 7, 10)  # (count, out, in): blocks of 4 leave a remainder on both sides
+ADAM = partial(optax.adam, eps=1e-6)
+SIDES = {"both": ("in", "out"), "in": ("in",), "out": ("out",)}
+
+
+def start(dtype=jnp.float32, shape=SHAPE):
+    return {"w": jnp.asarray(gaussian(*shape, seed=1), dtype)}
+
+
+def noise(steps, shape=SHAPE):
+    return gaussian(steps, *shape, seed=2)
+
+
+def run(tx, params, noises, state=None, slope=0.1):
+    """Parameters and state after each step, in one compiled scan."""
+
+    @jax.jit
+    def scan(params, state, noises):
+        def body(carry, noise_t):
+            params, state = carry
+            grads = {"w": (slope * params["w"] + noise_t).astype(params["w"].dtype)}
+            updates, state = tx.update(grads, state, params)
+            params = optax.apply_updates(params, updates)
+            return (params, state), (params["w"], state)
+
+        return jax.lax.scan(body, (params, state), noises)
+
+    state = tx.init(params) if state is None else state
+    (params, state), (path, states) = scan(params, state, jnp.asarray(noises))
+    return path, states, (params, state)
+
+
+def singular_values(w):
+    return np.linalg.svd(np.asarray(w, np.float64), compute_uv=False)
+
+
+CASES = {
+    "block": {"variant": "block", "block": 4},
+    "full": {"variant": "full", "block": 0.5},
+    "in": {"variant": "block", "block": 4, "sides": "in", "reset": "none"},
+    "k=2": {"variant": "full", "block": 3, "sides": "out"},
+}
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("case", "hold"), [*((case, "stored") for case in CASES), ("block", "recovered")]
+)
+def test_trajectory_is_the_papers(case, hold):
+    options = CASES[case]
+    k = 2 if case == "k=2" else 4
+    map_ = partial(cayley_neumann, terms=k)
+    tx = om.spo(
+        ADAM(0.02), **options, orthogonal=map_, hold=hold, merge_interval=4, ids=IDS
+    )
+    params, noises = start(jnp.float64), noise(10)
+    path, _, _ = run(tx, params, noises)
+    full, size = options["variant"] == "full", options["block"]
+    for i in range(2):
+        want = ref.poet(
+            np.asarray(params["w"][i]).T,
+            lambda w, t, i=i: 0.1 * w + noises[t, i].T,
+            lambda side, merges, i=i: np.asarray(
+                draw_permutations(
+                    IDS["w"][i],
+                    {"out": SHAPE[1], "in": SHAPE[2]}[side],
+                    *(0, ("out", "in").index(side), merges),
+                )
+            ),
+            len(noises),
+            lambda n: int(size * n) if isinstance(size, float) else min(size, n),
+            lr=0.02,
+            interval=4,
+            k=k,
+            full=full,
+            sides=SIDES[options.get("sides", "both")],
+            reset=options.get("reset") != "none",
+        )
+        # Float64; Adam divides by roots of small second moments.
+        np.testing.assert_allclose(path[:, i].mT, want, atol=1e-9)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_gradients_of_q_are_those_through_materialize():
+    tx = om.spo(optax.sgd(1.0), block=4, ids=IDS)
+    frame = start(jnp.float64)
+    state = tx.init(frame)
+    q = {
+        side: 0.1 * jnp.asarray(gaussian(*x.shape, seed=i))
+        for i, (side, x) in enumerate(state.q["w"].items())
+    }
+    q["in"] = q["in"].at[:, -1, 1:].set(0)  # Beyond the remainder of 2.
+    q["out"] = q["out"].at[:, -1, jnp.array([2, 4, 5])].set(0)  # Of 3.
+    primitives = Primitives({"out": 4, "in": 4}, "block", cayley_neumann, 0)
+    perms = state.perms["w"]
+    weights = lambda q: materialize(
+        state.frame["w"], primitives.blocks(q, frame["w"]), perms
+    )
+    loss = lambda w: jnp.sum(jnp.sin(w) * jnp.arange(10))
+    want = jax.jit(jax.grad(lambda q: loss(weights(q))))(q)
+
+    w = {"w": weights(q)}
+    # The fingerprint is not of these parameters: they count as edited, by nothing.
+    _, new = jax.jit(tx.update)(
+        jax.grad(lambda w: loss(w["w"]))(w), state._replace(q={"w": q}), w
+    )
+    np.testing.assert_allclose(new.frame["w"], state.frame["w"], atol=1e-12)
+    for side, x in want.items():
+        assert float(jnp.abs(x).max()) > 0.1
+        np.testing.assert_allclose(q[side] - new.q["w"][side], x, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_applied_updates_are_no_edits(dtype):
+    """Bit for bit: rounding of the update and of its sum is foreseen."""
+    tx = om.spo(ADAM(0.02), block=4, merge_interval=None, ids=IDS)
+    params = start(dtype)
+    _, states, _ = run(tx, params, noise(30))
+    first = tx.init(params).frame["w"]
+    assert first.dtype == jnp.float32
+    np.testing.assert_array_equal(states.frame["w"], np.stack([first] * 30))
+    assert float(jnp.abs(states.q["w"]["in"][-1]).max()) > 0.1
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("hold", ["stored", "recovered"])
+def test_an_edit_is_folded_into_the_frame_and_not_undone(dtype, hold):
+    tx = om.spo(ADAM(0.02), block=4, merge_interval=None, hold=hold, ids=IDS)
+    _, _, (params, state) = run(tx, start(dtype), noise(8))
+    edit = jnp.asarray(gaussian(*SHAPE[1:], seed=5), dtype)
+    edited = {"w": params["w"].at[1].add(edit)}
+    zero = jax.tree.map(jnp.zeros_like, edited)
+    still = om.spo(
+        optax.set_to_zero(), block=4, merge_interval=None, hold=hold, ids=IDS
+    )
+    state = state._replace(inner_state=still.init(params).inner_state)
+    updates, new = jax.jit(still.update)(zero, state, edited)
+    # To rounding of W, or of an R that is not quite orthogonal at worst.
+    atol = 4 * float(jnp.finfo(jnp.float32).eps) * 8
+    half_ulp = np.abs(np.asarray(edited["w"], np.float32)) * jnp.finfo(dtype).eps
+    left = np.abs(np.asarray(updates["w"], np.float32))
+    assert (left <= atol + (half_ulp if dtype == jnp.bfloat16 else 0)).all()
+    jax.tree.map(np.testing.assert_array_equal, new.q, state.q)
+    if hold == "stored":
+        np.testing.assert_array_equal(new.frame["w"][0], state.frame["w"][0])
+        assert not np.allclose(new.frame["w"][1], state.frame["w"][1], atol=0.1)
+
+
+@pytest.mark.broad
+def test_weight_decay_after_it_shrinks_all_singular_values():
+    spo = om.spo(ADAM(0.01), block=4, merge_interval=5, ids=IDS)
+    tx = optax.chain(spo, optax.add_decayed_weights(-0.01))
+    params = start()
+    path, _, _ = run(tx, params, noise(20))
+    want = 0.99**20 * singular_values(params["w"])
+    # What decays is W before the step, which is turned against it by some 0.03: the
+    # singular values of W' - 0.01 W are 1 - 0.01 cos(0.03) of what they were.
+    np.testing.assert_allclose(singular_values(path[-1]), want, rtol=5e-4)
+
+
+@pytest.mark.broad
+def test_bfloat16_moves_where_single_updates_round_to_nothing():
+    steps, lr = 60, 1e-4
+    drift = np.broadcast_to(gaussian(*SHAPE, seed=3), (steps, *SHAPE))
+    make = partial(om.spo, ADAM(lr), block=4, merge_interval=25, ids=IDS)
+    coarse = start(jnp.bfloat16)
+    fine = jax.tree.map(lambda x: x.astype(jnp.float32), coarse)
+    want = np.asarray(run(make(), fine, drift, slope=0)[0])[-1]
+    got = np.asarray(run(make(), coarse, drift, slope=0)[0].astype(jnp.float32))[-1]
+    first = np.asarray(fine["w"])
+    ulp = np.abs(want) * jnp.finfo(jnp.bfloat16).eps
+    assert (np.abs(want - first) > ulp).mean() > 0.2
+    # Half an ulp of rounding; gradients, which are rounded too, make no difference.
+    assert (np.abs(got - want) <= 0.6 * ulp + 1e-4).all()
+    stuck = run(make(hold="recovered"), coarse, drift, slope=0)[0].astype(jnp.float32)
+    stuck = np.asarray(stuck)[-1]
+    assert np.linalg.norm(stuck - want) > 3 * np.linalg.norm(got - want)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_without_p_it_is_oft():
+    """R alone, and R and P with a P that is never moved."""
+
+    def keep_out(updates, params):
+        del params
+        return {n: {**x, "out": 0 * x["out"]} for n, x in updates.items()}
+
+    frozen = optax.chain(ADAM(0.02), optax.stateless(keep_out))
+    options = {"block": 4, "merge_interval": 4, "ids": IDS}
+    params = start(jnp.float64)
+    oft, _, _ = run(om.spo(ADAM(0.02), sides="in", **options), params, noise(10))
+    poet, _, _ = run(om.spo(frozen, **options), params, noise(10))
+    np.testing.assert_allclose(poet, oft, atol=1e-12)
+    # Angles between neurons, the rows, stay: but for k = 4, at |Q| < 0.3.
+    gram = lambda w: np.asarray(w @ w.mT)
+    np.testing.assert_allclose(gram(oft[-1]), gram(params["w"]), atol=1e-4)
+    assert float(jnp.abs(oft[-1] - params["w"]).max()) > 0.3
+
+
+@pytest.mark.broad
+def test_products_of_primitives_reach_any_rotation():
+    """Lemma 1, by descent on |W - T|^2 from the identity."""
+    target = orthonormal(5, 5, seed=3)
+    target[:, 0] *= np.linalg.det(target)
+    tx = om.spo(
+        optax.sgd(0.2),
+        variant="full",
+        block=3,
+        sides="in",
+        merge_interval=5,
+        orthogonal=cayley,
+    )
+    steps = np.broadcast_to(-target, (600, 1, 5, 5))
+    path, _, _ = run(tx, {"w": jnp.eye(5)[None]}, steps, slope=1.0)
+    assert np.linalg.norm(np.eye(5) - target) > 2
+    np.testing.assert_allclose(path[-1][0], target, atol=1e-3)
+
+
+def spectral_norms(q, b):
+    q = to_skew(q, b)
+    return jnp.sqrt(jnp.max(jnp.sum(q * q, axis=(-2, -1)))) / np.sqrt(2)
+
+
+def test_singular_values_stay_within_the_bound_of_the_map():
+    """sqrt(1 + s^10) for each side and merge, at the largest |Q| before it."""
+    steps, interval = 60, 12
+    tx = om.spo(ADAM(0.01), block=4, merge_interval=interval, ids=IDS)
+    params = start()
+    path, states, _ = run(tx, params, noise(steps), slope=1.0)
+    # All but those of merges, where Q is set to zero; |Q|_2 <= |Q|_F / sqrt(2).
+    s = max(float(spectral_norms(x, 4)) for x in states.q["w"].values())
+    s = s * interval / (interval - 1) + 0.01
+    bound = (steps / interval) * s**10 + 50 * float(jnp.finfo(jnp.float32).eps)
+    assert bound < 0.01
+    ratio = singular_values(path[-1]) / singular_values(params["w"])
+    assert np.abs(ratio - 1).max() < bound
+    assert float(jnp.abs(path[-1] - params["w"]).max()) > 0.5
+
+
+@pytest.mark.broad
+def test_merge_resets_moments_and_goes_on_with_schedules():
+    schedule = optax.linear_schedule(0.02, 0.0, 20)
+    params, noises = start(), noise(6)
+    for reset, adam_count in (("moments", 2), ("none", 6)):
+        tx = om.spo(ADAM(schedule), block=4, merge_interval=4, reset=reset, ids=IDS)
+        _, states, (_, state) = run(tx, params, noises)
+        adam, by_schedule = state.inner_state
+        assert int(adam.count) == adam_count
+        assert int(by_schedule.count) == 6
+        after_merge = jax.tree.map(lambda x: x[3], states)
+        assert not any(x.any() for x in jax.tree.leaves(after_merge.q))
+        moments = jax.tree.leaves(after_merge.inner_state[0].nu)
+        assert any(bool(x.any()) for x in moments) == (reset == "none")
+
+
+@pytest.mark.broad
+def test_draws_differ_between_matrices_sides_and_merges():
+    tx = om.spo(ADAM(0.02), block=4, merge_interval=2, ids=IDS)
+    _, states, _ = run(tx, start(shape=(2, 8, 8)), noise(4, (2, 8, 8)))
+    perms = {side: np.asarray(x) for side, x in states.perms["w"].items()}
+    np.testing.assert_array_equal(np.sort(perms["in"][2]), [np.arange(8)] * 2)
+    assert (perms["in"][0] == perms["in"][2]).all() is np.False_
+    np.testing.assert_array_equal(perms["in"][1], perms["in"][2])
+    assert (perms["in"][0, 0] != perms["in"][0, 1]).any()
+    assert (perms["in"][0, 0] != perms["out"][0, 0]).any()
+    seeded = om.spo(ADAM(0.02), block=4, ids=IDS, seed=1).init(start(shape=(2, 8, 8)))
+    assert (seeded.perms["w"]["in"] != perms["in"][0]).any()
+
+
+def test_blocks_may_differ_between_the_sides():
+    tx = om.spo(ADAM(0.02), variant="full", block={"in": 0.5, "out": 3})
+    q = tx.init(start()).q["w"]
+    assert (q["in"].shape, q["out"].shape) == ((2, 1, 10), (2, 1, 3))
+
+
+def test_one_compilation_with_donated_state():
+    tx = om.spo(ADAM(0.02), block=4, merge_interval=2, ids=IDS)
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state):
+        updates, state = tx.update(params, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = start()
+    state = tx.init(params)
+    types = jax.tree.map(jax.typeof, state)
+    for _ in range(3):
+        params, state = step(params, state)
+        assert jax.tree.map(jax.typeof, state) == types
+    assert step._cache_size() == 1
+
+
+@pytest.mark.broad
+def test_sides_of_one_have_nothing_to_rotate():
+    params = {"w": jnp.ones((2, 1, 6)), "v": jnp.full((1, 1, 1), 2.0)}
+    tx = om.spo(ADAM(0.02), block=4)
+    grads = jax.tree.map(lambda x: x * jnp.arange(x.shape[-1]), params)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    assert not updates["v"].any()
+    new = params["w"] + updates["w"]
+    np.testing.assert_allclose(jnp.linalg.norm(new, axis=-1), 6**0.5, rtol=1e-5)
+
+
+@pytest.mark.broad
+def test_portable_state_goes_on_where_it_was():
+    tx = om.poet(0.01, block=4, merge_interval=3)
+    params = {"up": {"kernel": start()["w"]}}
+    step = jax.jit(lambda p, s: tx.update(p, s, p))
+    noisy = lambda p, t: jax.tree.map(lambda x: x + gaussian(*x.shape, seed=t), p)
+    state = tx.init(params)
+    for t in range(4):
+        _, state = step(noisy(params, t), state)
+    portable = om.to_portable(state, params)
+    again = om.from_portable(portable, tx.init(params), params)
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+    assert any("perms" in key and "up/kernel" in key for key in portable)
+
+
+WRONG = [
+    ({"inner": 1e-3}, "`inner` must be a gradient transformation"),
+    ({"variant": "blocks"}, "`variant` must be one of 'block', 'full'"),
+    ({"block": 1}, "`block` must be an int of at least 2, got 1"),
+    ({"block": 0.5}, "fractions are for variant='full'"),
+    ({"block": 1.5, "variant": "full"}, r"a float in \(0, 1\] .* got 1.5"),
+    ({"block": {"in": 4}}, "`block` must name the sides that rotate, out, in"),
+    ({"sides": "left"}, "`sides` must be one of 'both', 'in', 'out'"),
+    ({"reset": True}, "`reset` must be one of 'moments', 'none'"),
+    ({"hold": "frame"}, "`hold` must be one of 'stored', 'recovered'"),
+    ({"orthogonal": "cayley"}, "`orthogonal` must be a function"),
+    ({"merge_interval": 0}, "`merge_interval` must be a positive int, got 0"),
+    ({"seed": -1}, "`seed` must be an int that is not negative, got -1"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda x: str(x)[:30])
+def test_wrong_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        om.spo(**{"inner": ADAM(1e-3), **options})
+
+
+def test_parameters_are_needed():
+    tx = om.spo(ADAM(1e-3), block=4)
+    with pytest.raises(ValueError, match="`params` must be passed"):
+        tx.update(start(), tx.init(start()))
