@@ -20,7 +20,7 @@ class Subspace(NamedTuple):
     """
 
     gradient: jax.Array
-    vectors: jax.Array | None
+    vectors: Any
     tracked: Any
     key: Any
     rank: int

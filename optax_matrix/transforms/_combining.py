@@ -57,7 +57,14 @@ def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:
         )
 
     def update_fn(
-        updates, state, params=None, *, gradient, projected, basis, **extra_args
+        updates,
+        state,
+        params=None,
+        *,
+        gradient=None,
+        projected=None,
+        basis=None,
+        **extra_args,
     ):
         del params, extra_args
         return jax.tree.map(combine, gradient, projected, updates, basis), state

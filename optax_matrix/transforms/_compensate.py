@@ -75,7 +75,7 @@ def compensate(
         ``"fira_plus"``.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range; at `update`, outside of ``combine``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -113,9 +113,21 @@ def compensate(
         )
 
     def update_fn(
-        updates, state, params=None, *, gradient, projected, basis, **extra_args
+        updates,
+        state,
+        params=None,
+        *,
+        gradient=None,
+        projected=None,
+        basis=None,
+        **extra_args,
     ):
         del params, extra_args
+        if basis is None:
+            raise ValueError(
+                "`compensate` must be the `combine` of project_low_rank, which hands "
+                "it gradient, projected and basis; it got no basis."
+            )
         c = jax.tree.map(residual, gradient, projected, basis)
         equilibration, limited = state
         if kind == "optimal":

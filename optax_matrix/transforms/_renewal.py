@@ -118,8 +118,10 @@ def _renewing(
         if move is None:
             return new, inner_state
         change = [overlap(a.vectors, b.vectors) for a, b in zip(new, held, strict=True)]
-        for i in group if move_tracked else []:
-            new[i] = new[i]._replace(tracked=move_tracked(new[i].tracked, change[i]))
+        if move_tracked is not None:
+            for i in group:
+                tracked = move_tracked(new[i].tracked, change[i])
+                new[i] = new[i]._replace(tracked=tracked)
         moved = move(inner_state, change)
         keep = lambda x, old: x.astype(old.dtype)
         return new, jax.tree.map(keep, moved, inner_state)

@@ -63,5 +63,6 @@ def _draw(basis: jax.Array, count: int, key: Any, sampling: str, qr: Any) -> jax
 
 
 def _unit_columns(like: jax.Array, key: Any) -> jax.Array:
-    x = normal(key, like.shape[:-2], *like.shape[-2:], like.dtype)
+    m, n = like.shape[-2:]
+    x = normal(key, like.shape[:-2], m, n, like.dtype)
     return x / jnp.linalg.norm(x, axis=-2, keepdims=True)

@@ -154,3 +154,5 @@ def test_errors():
         with pytest.raises(ValueError, match=match):
             om.compensate(**options)
     assert isinstance(om.compensate(), optax.GradientTransformationExtraArgs)
+    with pytest.raises(ValueError, match="`combine` of project_low_rank"):
+        om.compensate("fira").update({}, om.compensate("fira").init({}))
