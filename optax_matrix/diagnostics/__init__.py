@@ -1,7 +1,4 @@
-"""Measuring: what an optimizer holds, and how it works out.
-
-`state_bytes` counts an optimizer's state without making it.
-"""
+"""Measuring optimizers: `state_bytes` counts a state without making it."""
 
 from optax_matrix.diagnostics._state_bytes import StateBytes, StateField, state_bytes
 

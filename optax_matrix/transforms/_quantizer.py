@@ -89,13 +89,13 @@ class Quantizer:
 
     def pack(self, state: Any) -> QuantizedState:
         """Stores the state of `init`."""
-        chosen = [keys for keys, x in _leaves(state) if self._is_large_moment(keys, x)]
+        chosen = {k for k, x in _leaves(state) if self._is_large_moment(k, x)}
         count = None if self.seed is None else jnp.zeros((), jnp.int32)
         return self._packed(state, chosen, count)
 
     def repack(self, state: Any, old: QuantizedState) -> QuantizedState:
         """Stores the state of `update`, the same moments as before."""
-        chosen = [k for k, _ in _leaves(state) if _look_up(old.scales, k) is not None]
+        chosen = {k for k, _ in _leaves(state) if _look_up(old.scales, k) is not None}
         count = None if old.count is None else optax.safe_increment(old.count)
         return self._packed(state, chosen, count)
 
@@ -119,7 +119,7 @@ class Quantizer:
             return False
         return math.prod(leaf.shape[self.batch_axes :]) >= self.min_size
 
-    def _packed(self, state: Any, chosen: list[tuple], count: Any) -> QuantizedState:
+    def _packed(self, state: Any, chosen: set[tuple], count: Any) -> QuantizedState:
         scales: dict[str, Any] = {}
 
         def store(keys, leaf):

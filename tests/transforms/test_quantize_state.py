@@ -209,6 +209,8 @@ def test_sharded_parameters(kind, cpus):
     }
     tx, update = adam(min_size=64, block_size=16)
     plain = {k: PARAMS[k] for k in specs}
+    said = om.state_specs(tx, put(plain), specs)
+    assert said.inner_state.mu == {"w": P("fsdp", "tp"), "b": P("tp")}
     want, want_state = update(draw(1) | {"odd": None}, tx.init(plain | {"odd": None}))
     got, state = update(put(draw(1)), tx.init(put(plain)))
     for name, spec in specs.items():
