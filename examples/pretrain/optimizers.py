@@ -2,7 +2,8 @@
 
 The same AdamW moves embeddings, head and norms under every one of them, and every
 update of a matrix has a root mean square of about 0.2, which is AdamW's (or is Adam's
-in another frame): so AdamW's learning rate serves all of them (ARO, Sec. 4.4).
+in another frame): so AdamW's learning rate serves all of them (ARO, Sec. 4.4). POET,
+OFT and LoRA move other parameters than weights: see `variants`.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import optax
 
 import optax_matrix as om
 from examples.pretrain.errors import UserError
+from examples.pretrain.variants import Lora, Poet, with_options
 
 Build = Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]
 
@@ -110,17 +112,21 @@ OPTIMIZERS: dict[str, Build] = {
     "apollo": matched(om.scale_by_apollo(rank=QUARTER)),
     "apollo_mini": matched(om.scale_by_apollo_mini()),
     "apollo_svd": matched(om.scale_by_apollo_svd(rank=QUARTER)),
+    "ldadam": matched(om.scale_by_ldadam(rank=QUARTER)),
+    "poet": Poet(adamw),
+    "oft": Poet(adamw, sides="in"),
+    "lora": Lora(adamw),
 }
 
 
 def find(name: str) -> Build:
-    """The optimizer of that name.
+    """The optimizer of that name, which may have options: `poet:terms=2`.
 
     Raises:
         UserError: If there is none; the message lists the names.
     """
-    if name not in OPTIMIZERS:
+    if name.split(":")[0] not in OPTIMIZERS:
         raise UserError(
             f"There is no optimizer {name!r}; choose from {', '.join(OPTIMIZERS)}."
         )
-    return OPTIMIZERS[name]
+    return with_options(name, OPTIMIZERS)

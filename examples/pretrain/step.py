@@ -90,8 +90,14 @@ class Trainer:
         return optax.MultiSteps(tx, self._accumulate).gradient_transformation()
 
     def init(self, seed: int) -> TrainState:
-        """Fresh weights, the same under every optimizer, and its state."""
+        """Fresh weights, and the optimizer's state.
+
+        The weights are the same under every optimizer but those that choose their own
+        (POET, whose matrices keep their singular values).
+        """
         params = initial_weights(self._config, seed)
+        if start := getattr(self._build, "start", None):
+            params = start(params, seed)
         return TrainState(params, self._init(params))
 
     @functools.partial(jax.jit, static_argnums=0)

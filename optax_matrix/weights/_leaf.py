@@ -53,6 +53,7 @@ def draw(primitives: Primitives, views: Views, merges: Any) -> dict[str, list[Si
 def turn(
     primitives: Primitives,
     view: MatrixView,
+    in_turn: bool,
     leaf: Array,
     triangles: list[Sides],
     perms: list[Sides],
@@ -63,6 +64,7 @@ def turn(
     Args:
         primitives: What is fixed about the rotations.
         view: View of the leaf.
+        in_turn: Whether matrices are made one after another, in less memory.
         leaf: W_0, in the order of `perms`.
         triangles: The rotations of each piece. A slice of scanned layers may lack the
             axis of the matrices, here and in `perms`.
@@ -72,12 +74,20 @@ def turn(
     Returns:
         An array of the leaf's shape and dtype.
     """
+
+    def make(parts: tuple) -> Array:
+        frame, q, perms, new = parts
+        w = materialize(frame, primitives.blocks(q, frame), perms)
+        return w if new is None else permute(w, new)
+
+    # What a matrix needs on the way is computed again for its gradient, and not kept.
+    one_by_one = lambda parts: jax.lax.map(jax.checkpoint(make), parts)
     out = []
     for i, frame in enumerate(view.to_matrices(leaf[None])):
         q = {side: _many(x, len(frame), 2) for side, x in triangles[i].items()}
         order = {side: _many(x, len(frame), 1) for side, x in perms[i].items()}
-        w = materialize(frame, primitives.blocks(q, frame), order)
-        out.append(permute(w, new[i]) if new else w)
+        parts = (frame, q, order, new and new[i])
+        out.append((one_by_one if in_turn and len(frame) > 1 else make)(parts))
     return view.from_matrices(out)[0]
 
 

@@ -65,6 +65,7 @@ class Reparameterization:
     reset: str
     dimension_numbers: Any
     train_others: bool
+    in_turn: bool
 
     def split(self, params: Any) -> tuple[Frozen, Trainable]:
         """Splits parameters; `materialize` of the result gives them back.
@@ -104,7 +105,7 @@ class Reparameterization:
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
                 return leaf
-            run = partial(turn, self.primitives, views[path])
+            run = partial(turn, self.primitives, views[path], self.in_turn)
             return as_it_lies(run, leaf, trainable.rotations[path], frozen.perms[path])
 
         return _joined(map_named(one, frozen.weights), trainable.others)
@@ -138,7 +139,7 @@ class Reparameterization:
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
                 return leaf
-            run = partial(turn, self.primitives, views[path])
+            run = partial(turn, self.primitives, views[path], self.in_turn)
             trees = (trainable.rotations, frozen.perms, perms)
             return as_it_lies(run, leaf, *(tree[path] for tree in trees))
 

@@ -22,6 +22,7 @@ def reparameterize(
     seed: int = 0,
     dimension_numbers: Any = None,
     train_others: bool = True,
+    in_turn: bool = True,
 ) -> Reparameterization:
     r"""Holds matrices as fixed ones between trainable rotations (POET, OFT).
 
@@ -50,6 +51,9 @@ def reparameterize(
             place in the leaf and the number of merges, on nothing else.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         train_others: Whether the other leaves are trained; otherwise they are frozen.
+        in_turn: Whether the matrices of one leaf (scanned layers, experts) are made one
+            after another, for which memory for one is enough. Say False where a mesh
+            axis counts them.
 
     Returns:
         An object with ``split``, ``materialize``, ``merge``, ``merge_if_due`` and
@@ -96,4 +100,5 @@ def reparameterize(
         reset=reset,
         dimension_numbers=dimension_numbers,
         train_others=train_others,
+        in_turn=in_turn,
     )

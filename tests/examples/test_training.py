@@ -172,7 +172,7 @@ ADAMS = ("mars_adamw", "eigen_adam", "soap")  # Their size is Adam's, and no con
             name, marks=pytest.mark.broad if name in BROAD else pytest.mark.slow
         )
         for name in OPTIMIZERS
-        if name != "adamw"
+        if name not in ("adamw", "poet", "oft", "lora")  # The last: test_variants.
     ],
 )
 def test_the_same_adamw_moves_what_is_no_matrix(after_two_updates, name):

@@ -1,0 +1,121 @@
+"""POET and LoRA in `compare`: what they train, from where, and their options."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_matrix as om
+from examples.pretrain.config import SIZES
+from examples.pretrain.errors import UserError
+from examples.pretrain.optimizers import find
+from examples.pretrain.step import Trainer, initial_weights
+from optax_matrix.transforms import SpoState
+
+MODEL = dataclasses.replace(
+    SIZES["tiny"], embed=16, mlp=24, heads=2, kv_heads=1, layers=1, context=8
+)
+
+
+def _matrices(params):
+    flat = jax.tree.leaves_with_path(params)
+    kernels = {jax.tree_util.keystr(keys): x for keys, x in flat}
+    return {path: x for path, x in kernels.items() if "layers" in path and x.ndim == 2}
+
+
+def _train(name, rate=0.02, steps=4):
+    """Weights before and after some updates."""
+    trainer = Trainer(MODEL, find(name), steps, 1)
+    state = trainer.init(0)
+    before = jax.tree.map(np.asarray, state.params)
+    batch = np.random.default_rng(0).integers(0, 255, (1, 2, 9), np.uint8)
+    for _ in range(steps):
+        state, _ = trainer.update(state, batch, np.float32(rate))
+    return before, state.params
+
+
+@pytest.mark.slow
+def test_poet_starts_from_rows_of_norm_one_and_keeps_the_spectrum():
+    # Its own rate is 6.4 times as high: Q reaches a norm of about 0.1.
+    before, after = _train("poet:block=8:merge_interval=2", 0.003)
+    pairs = zip(_matrices(before).values(), _matrices(after).values(), strict=True)
+    for old, new in pairs:
+        np.testing.assert_allclose(np.linalg.norm(old, axis=0), 1, rtol=1e-5)
+        spectra = (np.linalg.svd(w, compute_uv=False) for w in (old, new))
+        np.testing.assert_allclose(*spectra, rtol=1e-3)
+        assert float(np.abs(old - new).max()) > 1e-3
+    table = lambda tree: tree["embed"]["embedding"][...]
+    np.testing.assert_array_equal(table(before), table(initial_weights(MODEL, 0)))
+    assert float(np.abs(table(before) - table(after)).max()) > 1e-3
+
+
+@pytest.mark.slow
+def test_lora_starts_where_all_others_do_and_adds_a_low_rank():
+    before, after = _train("lora:rank=2")
+    start = _matrices(initial_weights(MODEL, 0))
+    for path, old in _matrices(before).items():
+        np.testing.assert_array_equal(old, start[path])
+        change = np.linalg.svd(_matrices(after)[path] - old, compute_uv=False)
+        assert change[2] < 1e-4 * change[0]
+        assert change[1] > 1e-2 * change[0]
+
+
+def test_poet_and_lora_train_equally_much():
+    shapes = {"q": (96, 96), "k": (96, 48), "up": (96, 256), "down": (256, 96)}
+    params = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
+    poet = om.reparameterize(block=find("poet").block)
+    _, trainable = jax.eval_shape(poet.split, params)
+    rotations = sum(x.size for x in jax.tree.leaves(trainable.rotations))
+    factors = find("lora").rank * sum(map(sum, shapes.values()))
+    assert 0.95 < rotations / factors <= 1
+
+
+@pytest.mark.parametrize("share", [0.75, 0.1])
+def test_a_share_splits_the_same_budget(share):
+    entries = lambda b: b - 1  # Of each row or column, halved.
+    blocks = find(f"poet:block=33:share={share}").blocks()
+    total = sum(entries(b) for b in blocks.values())
+    assert total == pytest.approx(2 * entries(33), abs=2)
+    assert blocks["in"] / 66 == pytest.approx(share, abs=0.01)
+    full = find(f"poet:variant=full:block=0.5:share={share}").blocks()
+    assert full["in"] ** 2 + full["out"] ** 2 == pytest.approx(0.5)
+    assert full["in"] ** 2 / 0.5 == pytest.approx(share)
+
+
+def test_the_rate_goes_as_one_over_the_block(monkeypatch):
+    rates = {}
+    take = lambda rate, **options: rates.setdefault(str(options["block"]), rate)
+    monkeypatch.setattr(om, "poet", take)
+    for block in (256, 128, 64):
+        find("poet").__class__(lambda lr: optax.sgd(lr), block=block)(5e-3)
+    for block in (0.5, 0.25, 0.125):
+        find("poet").__class__(lambda lr: optax.sgd(lr), "full", block=block)(5e-3)
+    paper = [1e-3, 2e-3, 4e-3] * 2  # Beside 5e-3 for the other leaves.
+    np.testing.assert_allclose(list(rates.values()), paper, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("poet:terms=0", "`terms` must be a positive int"),
+        ("poet:blocks=8", "poet has no option 'blocks'; its options: variant, block"),
+        ("poet:init=best", "there is no init 'best'"),
+        ("lora:rank=x", "`rank` must be a positive int"),
+        ("muon:b1=0.5", "muon has no option 'b1'; its options: none"),
+        ("poem", "There is no optimizer 'poem'; choose from adamw"),
+    ],
+)
+def test_mistakes_are_answered(name, message):
+    with pytest.raises(UserError, match=message):
+        find(name)
+
+
+def test_oft_is_poet_without_p():
+    params = {"kernel": jnp.ones((4, 6))}
+    state = jax.eval_shape(find("oft:block=2")(0.1).init, params)
+    is_spo = lambda x: isinstance(x, SpoState)
+    (spo,) = filter(is_spo, jax.tree.leaves(state, is_leaf=is_spo))
+    assert [set(sides) for sides in spo.q.values()] == [{"in"}]
