@@ -41,7 +41,7 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     """
     tolerance = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5
     if rotation.cols is None:
-        y, peak = unit_peak(source)
+        y, peak = unit_peak(jnp.asarray(source))
         size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
     else:
         size, peak = 1.0, jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)

@@ -102,11 +102,11 @@ def rotate(
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. A zero momentum
         leaves its rotation alone. What is rounding noise in the rotated momentum,
-        entries below :math:`4 \epsilon \sqrt p` of their column's norm (of the largest
-        entry, if both sides rotate), is zero for the base: else sign, row norm and the
-        like blow it up to full size. So with ``aro`` and ``eigen`` a momentum of low
-        rank gets an update within its range; the exception is a base of signs under
-        ``aro``, where leading rows of signs are dependent.
+        entries below :math:`4 \epsilon \sqrt{\max(m, n)}` of their column's norm (of
+        the largest entry, if both sides rotate), is zero for the base: else sign, row
+        norm and the like blow it up to full size. So with ``aro`` and ``eigen`` a
+        momentum of low rank gets an update within its range; the exception is a base of
+        signs under ``aro``, where leading rows of signs are dependent.
 
     Raises:
         ValueError: If an argument is out of range or a policy needs the base's answer

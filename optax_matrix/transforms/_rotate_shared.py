@@ -11,7 +11,12 @@ import optax
 
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg._products import full_dot
-from optax_matrix.transforms._checks import check_positive_int, check_transformation
+from optax_matrix.transforms._checks import (
+    check_callable,
+    check_choice,
+    check_positive_int,
+    check_transformation,
+)
 from optax_matrix.transforms._frames import into, out_of, without_noise
 from optax_matrix.transforms._numerics import safe_divide, widened
 from optax_matrix.transforms._policies import (
@@ -111,7 +116,8 @@ def rotate_shared(
         sets: Who shares with whom.
         sides: For each stack the side that rotates, ``"out"`` or ``"in"``; all of one
             size.
-        policy: As in `rotate`.
+        policy: As in `rotate`. A function gets one `Side` for all sets, with
+            :math:`\sum_i M_i D_i^\top` as momentum and the identity as direction.
         qr: As in `rotate`.
         update_interval: The rotations are renewed at update 1 and every so many.
 
@@ -119,7 +125,8 @@ def rotate_shared(
         A transformation of dicts of stacks ``(b, m, n)``.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range; by `init` if the sides that rotate
+            differ in size.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -135,6 +142,9 @@ def rotate_shared(
     """
     check_transformation("base", base)
     check_positive_int("update_interval", update_interval)
+    check_callable("qr", qr)
+    for side in sides.values():
+        check_choice("sides", side, ("out", "in"))
     shared = _Shared(
         optax.with_extra_args_support(base),
         sets,
@@ -159,6 +169,12 @@ class _Shared:
 
     def init(self, params: Any) -> RotateSharedState:
         seen = self._turned(jax.tree.map(jnp.zeros_like, params))
+        sizes = {name: x.shape[-2] for name, x in seen.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(
+                f"`sides` must have one size to share a rotation, got {sizes}; rotate "
+                "the others by themselves."
+            )
         side, dtype = next((x.shape[-2], x.dtype) for x in seen.values())
         eye = jnp.eye(side, dtype=dtype)
         return RotateSharedState(

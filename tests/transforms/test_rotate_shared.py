@@ -166,3 +166,45 @@ _SEEN = []
 def _counted(x, *, previous=None):
     _SEEN.append(x.shape)
     return om.linalg.qr_householder(x, previous=previous)
+
+
+WRONG = [
+    ({"base": None}, "`base` must be a gradient transformation"),
+    ({"policy": "newton"}, "`policy` must be one of"),
+    ({"qr": "householder"}, "`qr` must be a function"),
+    ({"update_interval": 0}, "`update_interval` must be a positive int"),
+    ({"sides": {"a": "out", "b": "both"}}, "`sides` must be one of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_arguments_are_named_in_the_factory(arguments, message):
+    options = {"base": optax.scale_by_sign(), "sets": SETS, "sides": SIDES, **arguments}
+    with pytest.raises(ValueError, match=message):
+        rotate_shared(**options)
+
+
+def test_rotated_sides_of_two_sizes_are_refused():
+    tx = rotate_shared(optax.scale_by_sign(), SETS, sides={"a": "in", "b": "in"})
+    with pytest.raises(ValueError, match=r"one size .*'a': 5, 'b': 4"):
+        tx.init(_draw(np.random.default_rng(0)))
+
+
+@pytest.mark.broad
+def test_a_function_as_policy_sees_the_sums_of_the_sets():
+    seen = []
+
+    def policy(side):
+        seen.append([x.shape for x in side[:3]])
+        return om.linalg.qr_householder(side.momentum, previous=side.rotation)
+
+    x = jax.tree.map(np.float32, _draw(np.random.default_rng(8)))
+    base = optax.identity()
+    one, other = (
+        rotate_shared(base, SETS, sides=SIDES, policy=p, qr=om.linalg.qr_householder)
+        for p in (policy, "eigen")
+    )
+    _, got = one.update(x, one.init(x))
+    _, want = other.update(x, other.init(x))  # From the identity both are qr(M M').
+    assert seen == [[(2, 4, 4)] * 3]
+    np.testing.assert_allclose(got.rotation, want.rotation, atol=1e-5)
