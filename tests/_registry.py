@@ -62,6 +62,11 @@ ROTATED = {
     *("aro", "eigen_sinkhorn", "eigen_sign", "eigen_rownorm", "eigen_adam"),
     *("soap", "splus", "shampoo", "mousse", "dion"),
 }
+# The same for tests/recipes/test_low_rank.py and test_low_rank_recipes.py.
+LOW_RANK = {
+    *("galore", "alice", "alice_0", "sumo", "fira", "fira_plus"),
+    *("apollo", "apollo_mini", "apollo_svd", "ldadam"),
+}
 
 _KERNELS = {
     "newton_schulz": om.linalg.newton_schulz,

@@ -73,7 +73,7 @@ def scale_by_apollo(
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_apollo(rank=2)
-        >>> params = {"kernel": jnp.array([[3.0, 4.0], [6.0, 8.0]])}
+        >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> jnp.sign(updates["kernel"]).tolist()
         [[1.0, 1.0], [1.0, 1.0]]

@@ -68,11 +68,10 @@ def scale_by_apollo_mini(
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.scale_by_apollo_mini(scale=1.0)
-        >>> params = {"kernel": jnp.array([[3.0, 4.0], [6.0, 8.0]])}
+        >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
-        >>> print((updates["kernel"] / updates["kernel"][0, 0]).round(2))
-        [[1.   1.33]
-         [2.   2.67]]
+        >>> (updates["kernel"] / updates["kernel"][0, 0]).round(3).tolist()
+        [[1.0, 2.0], [4.0, 8.0]]
 
     References:
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Section 4.2.

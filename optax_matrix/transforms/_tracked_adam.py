@@ -104,7 +104,7 @@ def scale_by_tracked_adam(
         >>> w = {"w": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, state = tx.update(w, tx.init(w))
         >>> abs(updates["w"].round(3)).tolist(), state.error["w"].round(3).tolist()
-        ([[0.0, 0.0], [0.0, 1.0]], [[3.0, 0.0], [0.0, 0.0]])
+        ([[0.0, 0.0], [0.0, 1.0]], [[3.0..., 0.0], [0.0, 0.0]])
 
     References:
         Robert et al., `LDAdam <https://arxiv.org/abs/2410.16103>`_, 2024; as in the

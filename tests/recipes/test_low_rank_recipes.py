@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from _matrices import gaussian, matrix_with_singular_values, rank_one
 from _reference import low_rank_recipes as ref
+from _registry import LOW_RANK
 
 import optax_matrix as om
 from optax_matrix.layout import make_layout
@@ -91,6 +92,11 @@ def test_recipes_are_their_papers_algorithms(name):
     want = [step(g, state) for g in grads()]
     # A few float64 decompositions with gaps of 10% and more.
     np.testing.assert_allclose(run(tx, grads())[0], want, atol=1e-10)
+
+
+def test_every_low_rank_recipe_has_a_case():
+    here = {name.split("-")[0] for name in CASES}
+    assert here | {"galore", "alice", "alice_0"} == LOW_RANK
 
 
 @pytest.mark.broad
