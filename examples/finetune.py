@@ -4,8 +4,8 @@
 
 The model of `examples.pretrain` reads the King James Bible, then Moby Dick, of which
 only the matrices of its layers learn: all of them by AdamW, by GaLore and SUMO within a
-subspace, or as LoRA's factors beside frozen weights. Every method has the same batches,
-and its best learning rate of three.
+subspace, as LoRA's factors beside frozen weights, or turned by POET and OFT. Every
+method has the same batches, and its best learning rate of three.
 """
 
 import argparse
@@ -61,18 +61,26 @@ def _adamw(_, lr):
     return optax.partition(parts, om.layout.label_params())
 
 
+def _orthogonal(recipe, rank, lr):
+    """Blocks with as many entries for each row and column as factors of the rank."""
+    block = 2 * rank + 1
+    return recipe(lr, block=block, merge_interval=100, hold="recovered", other=FROZEN)
+
+
 METHODS = {
-    "adamw": Method(_adamw, (3e-4, 1e-3, 3e-3)),
+    "adamw": Method(_adamw, (1e-3, 3e-3, 1e-2)),
     "galore": Method(
         lambda rank, lr: om.galore(lr, rank=rank, scale=1.0, other=FROZEN),
-        (1e-3, 3e-3, 1e-2),
+        (3e-3, 1e-2, 3e-2),
     ),
     "sumo": Method(
-        lambda rank, lr: om.sumo(lr, rank=rank, other=FROZEN), (3e-3, 1e-2, 3e-2)
+        lambda rank, lr: om.sumo(lr, rank=rank, other=FROZEN), (1e-2, 3e-2, 1e-1)
     ),
     "lora": Method(
-        lambda _, lr: optax.adamw(lr, weight_decay=0.0), (1e-3, 3e-3, 1e-2), True
+        lambda _, lr: optax.adamw(lr, weight_decay=0.0), (3e-3, 1e-2, 3e-2), True
     ),
+    "poet": Method(lambda rank, lr: _orthogonal(om.poet, rank, lr), (3e-3, 1e-2, 3e-2)),
+    "oft": Method(lambda rank, lr: _orthogonal(om.oft, rank, lr), (3e-3, 1e-2, 3e-2)),
 }
 
 

@@ -36,6 +36,9 @@ STATE = {
     "galore": sum(2 * n * RANK + m * RANK for m, n in SIDES),
     "sumo": sum(n * RANK + m * RANK for m, n in SIDES),
     "lora": sum(2 * (n * RANK + m * RANK) for m, n in SIDES),
+    # Blocks of five, the last of which sticks out, their moments, and permutations.
+    "poet": sum(3 * 10 * (-(-m // 5) - (-n // 5)) + m + n for m, n in SIDES),
+    "oft": sum(3 * 10 * -(-n // 5) + n for n in (16,) * 6 + (24,)),
 }
 
 
@@ -57,7 +60,7 @@ def test_only_matrices_move_at_the_stated_cost(name, settings, books, monkeypatc
     assert STATE[name] * 4 <= result.state < STATE[name] * 4 + 256  # Counts, ids.
     assert result.added == (STATE["lora"] // 2 * 4 if name == "lora" else 0)
     assert np.isfinite([result.loss, result.first]).all()
-    low_rank = name != "adamw"
+    low_rank = name not in ("adamw", "poet", "oft")
     assert (result.captured > 0.999) == low_rank
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), params, tuned[0])
     for path, leaf in jax.tree_util.tree_leaves_with_path(changed):
