@@ -1,34 +1,22 @@
 """ARO: any base optimizer in a frame that aligns it with the momentum."""
 
-from functools import partial
 from typing import Any
 
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.layout import SHARINGS, by_path, on_matrices, residual_sets
-from optax_matrix.linalg import cholesky_qr, scale_rows, sinkhorn
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._aro_bases import BASES, JOINT, aro_base, joint_base
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._orientation import ORIENTATIONS, sides
-from optax_matrix.transforms import (
-    Sets,
-    equilibrate,
-    equilibrate_rows_jointly,
-    match_rms,
-    rotate,
-    rotate_shared,
-    scale_by_second_moment,
-    sinkhorn_jointly,
-)
+from optax_matrix.transforms import Sets, match_rms, rotate, rotate_shared
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
     check_positive,
 )
-
-BASES = ("sinkhorn", "adam", "sign", "row_norm")
-JOINT = ("sinkhorn", "row_norm")
 
 
 def scale_by_aro(
@@ -115,16 +103,18 @@ def scale_by_aro(
         check_choice("base", base, BASES)
         check_decay("b2", b2)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
-    rotate(_base(base, b2), **options)  # Checks its arguments, now.
+    rotate(aro_base(base, b2), **options)  # Checks its arguments, now.
     if sharing is not None:
         check_choice("sharing", sharing, SHARINGS)
 
     def rotation(layout, b2):
         if sharing is None:
-            return rotate(_base(base, b2), side=sides(layout, orientation), **options)
+            return rotate(
+                aro_base(base, b2), side=sides(layout, orientation), **options
+            )
         member, count = residual_sets(layout, sharing)
         return rotate_shared(
-            _joint_base(base) if joint and base in JOINT else _base(base, b2),
+            joint_base(base) if joint and base in JOINT else aro_base(base, b2),
             Sets(member, count, layout.axes),
             sides={name: group.residual for name, group in layout.groups.items()},
             **options,
@@ -233,7 +223,7 @@ def aro(
         rate = learning_rate if other_learning_rate is None else other_learning_rate
         other = optax.chain(
             optax.trace(b1, accumulator_dtype=mu_dtype),
-            _base("adam" if base == "adam" else "sign", b2),
+            aro_base("adam" if base == "adam" else "sign", b2),
             optax.scale(target),
             optax.add_decayed_weights(weight_decay, weight_decay_mask),
             optax.scale_by_learning_rate(rate),
@@ -248,18 +238,3 @@ def aro(
         other_learning_rate=other_learning_rate,
         mu_dtype=mu_dtype,
     )
-
-
-def _base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:
-    if not isinstance(base, str):
-        return base
-    return {
-        "sinkhorn": lambda: equilibrate(partial(sinkhorn, rounds=5)),
-        "adam": lambda: scale_by_second_moment(b2),
-        "sign": optax.scale_by_sign,
-        "row_norm": lambda: equilibrate(partial(scale_rows, eps=0.0)),
-    }[base]()
-
-
-def _joint_base(base: str) -> optax.GradientTransformation:
-    return sinkhorn_jointly() if base == "sinkhorn" else equilibrate_rows_jointly()

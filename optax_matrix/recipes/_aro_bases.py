@@ -1,0 +1,43 @@
+"""The bases of ARO by name."""
+
+from functools import partial
+from typing import Any
+
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.linalg import scale_rows, sinkhorn
+from optax_matrix.transforms import (
+    equilibrate,
+    equilibrate_rows_jointly,
+    scale_by_second_moment,
+    sinkhorn_jointly,
+)
+
+BASES = ("sinkhorn", "adam", "sign", "row_norm")
+JOINT = ("sinkhorn", "row_norm")
+
+
+def aro_base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:
+    """The base of a name.
+
+    Args:
+        base: One of `BASES`, or a transformation, which is returned.
+        b2: Decay rate of the second moment of ``"adam"``.
+
+    Returns:
+        A transformation of stacks.
+    """
+    if not isinstance(base, str):
+        return base
+    return {
+        "sinkhorn": lambda: equilibrate(partial(sinkhorn, rounds=5)),
+        "adam": lambda: scale_by_second_moment(b2),
+        "sign": optax.scale_by_sign,
+        "row_norm": lambda: equilibrate(partial(scale_rows, eps=0.0)),
+    }[base]()
+
+
+def joint_base(base: str) -> optax.GradientTransformation:
+    """The base of a name, one of `JOINT`, over all matrices that share a rotation."""
+    return sinkhorn_jointly() if base == "sinkhorn" else equilibrate_rows_jointly()
