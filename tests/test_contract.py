@@ -137,7 +137,13 @@ def test_the_clip_does_to_extremes_what_is_said_above():
 # A run with one more step renews its basis one step earlier: here at every step, from
 # averages that forget in time (0.999 is most of a life of 100 steps), and on gradients
 # with a mean, as noise alone has no eigenvectors to find again.
-ACCUMULATING = {"eigen_adam": {"b3": 0.9}, "soap": {"b3": 0.9}, "splus": {"b2": 0.9}}
+# What Alice draws at a renewal depends on how many there were.
+ACCUMULATING = {
+    "eigen_adam": {"b3": 0.9},
+    "soap": {"b3": 0.9},
+    "splus": {"b2": 0.9},
+    "alice-carry": {"b3": 0.9, "switch": "none"},
+}
 # 0.95^100 = 0.6% of a momentum of 20 gradients' weight may be left, and one part in
 # 111 of the slowest second moment (decay 0.999). With error feedback at half rank,
 # half of the momentum decays per step: 0.95^50 = 8% are left of the gradient.

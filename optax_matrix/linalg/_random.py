@@ -14,7 +14,7 @@ from optax_matrix.linalg._products import full_dot
 
 
 def normal(
-    key: Key[Array, "*batch"], batch: tuple[int, ...], m: int, n: int, dtype: DTypeLike
+    key: Key[Array, "*keys"], batch: tuple[int, ...], m: int, n: int, dtype: DTypeLike
 ) -> Float[Array, "*batch m n"]:
     """Draw normal matrices, drawn in float32 in every dtype.
 
@@ -38,7 +38,7 @@ def normal(
 
 
 def complement_columns(
-    basis: Float[Array, "*batch m r"], count: int, key: Key[Array, "*batch"]
+    basis: Float[Array, "*batch m r"], count: int, key: Key[Array, "*keys"]
 ) -> Float[Array, "*batch m count"]:
     """Draw columns, without replacement, of a basis of the orthogonal complement.
 
@@ -75,7 +75,7 @@ def complement_columns(
 def complement_subspace(
     basis: Float[Array, "*batch m r"],
     count: int,
-    key: Key[Array, "*batch"],
+    key: Key[Array, "*keys"],
     *,
     qr: Orthonormalize = cholesky_qr,
 ) -> Float[Array, "*batch m count"]:

@@ -15,7 +15,7 @@ from optax_matrix.linalg._scale import as_work, unit_peak
 def range_finder(
     x: Float[Array, "*batch m n"],
     size: int,
-    key: Key[Array, "*batch"],
+    key: Key[Array, "*keys"],
     *,
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
@@ -60,7 +60,7 @@ def range_finder(
 def randomized_left_vectors(
     x: Float[Array, "*batch m n"],
     rank: int,
-    key: Key[Array, "*batch"],
+    key: Key[Array, "*keys"],
     *,
     oversampling: int = 8,
     iterations: int = 3,

@@ -37,5 +37,5 @@ def rank_of(rank: Any, whole: int) -> int:
     Returns:
         An int of at least one and at most ``whole``.
     """
-    number = math.ceil(rank * whole) if isinstance(rank, float) else int(rank)
-    return min(number, whole)
+    fraction = isinstance(rank, float | np.floating)
+    return min(math.ceil(rank * whole) if fraction else int(rank), whole)

@@ -1,6 +1,7 @@
 """When bases are renewed, with which random numbers, and what follows from it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,17 +77,21 @@ class Renewal:
         Returns:
             The new pair.
         """
-        phases = self._phases(len(gradient))
-        for group in self._groups(len(gradient)):
+        held, inner_state = [*carry[0]], carry[1]
+        phases = self._phases(len(held))
+        for group in self._groups(len(held)):
             due = (count + phases[group[0]]) % self.interval == 0
-            renew = _renewing(group, gradient, keys, carry, move, self.basis.move)
             found = [self.basis.refresh]
             if self.basis.start is not None:
                 found.append(self.basis.start)
             which = jnp.where(count == 0, len(found), due.astype(jnp.int32))
-            branches = [lambda f=f, renew=renew: renew(f) for f in found]
-            carry = jax.lax.switch(which, [lambda carry=carry: carry, *branches])
-        return carry
+            new = _New(group, gradient, keys, held, inner_state, move, self.basis.move)
+            branches = [functools.partial(new.found_by, find) for find in found]
+            vectors, moved = jax.lax.switch(which, [new.as_it_was, *branches])
+            tracked, inner_state = moved or new.unmoved()
+            for i, *parts in zip(group, vectors, tracked, strict=True):
+                held[i] = BasisState(*parts)
+        return held, inner_state
 
     def _groups(self, number: int) -> list[list[int]]:
         """The stacks that are renewed under one condition."""
@@ -100,33 +105,44 @@ class Renewal:
         return [(self.phase + shift) % self.interval for shift in shifts]
 
 
-def _renewing(
-    group: list[int],
-    gradient: list,
-    keys: list,
-    carry: tuple[list, Any],
-    move: Move | None,
-    move_tracked: Callable | None,
-) -> Callable[[Find], tuple[list, Any]]:
-    held, inner_state = carry
+@dataclasses.dataclass(frozen=True)
+class _New:
+    """The two sides of a condition: only what a renewal changes goes through it."""
 
-    def renew(find: Find) -> tuple[list, Any]:
-        new = list(held)
-        for i in group:
-            vectors = new_vectors(find, gradient[i], held[i], keys[i])
-            new[i] = held[i]._replace(vectors=vectors)
-        if move is None:
-            return new, inner_state
-        change = [overlap(a.vectors, b.vectors) for a, b in zip(new, held, strict=True)]
-        if move_tracked is not None:
-            for i in group:
-                tracked = move_tracked(new[i].tracked, change[i])
-                new[i] = new[i]._replace(tracked=tracked)
-        moved = move(inner_state, change)
+    group: list[int]
+    gradient: list
+    keys: list
+    held: list
+    inner_state: Any
+    move: Move | None
+    move_tracked: Callable | None
+
+    def unmoved(self) -> tuple[list, Any]:
+        return [self.held[i].tracked for i in self.group], self.inner_state
+
+    def as_it_was(self) -> tuple[list, Any]:
+        vectors = [self.held[i].vectors for i in self.group]
+        return vectors, None if self.move is None else self.unmoved()
+
+    def found_by(self, find: Find) -> tuple[list, Any]:
+        vectors: dict[int, Any] = {
+            i: new_vectors(find, self.gradient[i], self.held[i], self.keys[i])
+            for i in self.group
+        }
+        if self.move is None:
+            return [*vectors.values()], None
+        change = [
+            overlap(vectors.get(i, h.vectors), h.vectors)
+            for i, h in enumerate(self.held)
+        ]
+        tracked = [self.held[i].tracked for i in self.group]
+        if self.move_tracked is not None:
+            pairs = zip(tracked, (change[i] for i in self.group), strict=True)
+            tracked = [self.move_tracked(*pair) for pair in pairs]
+        moved = self.move(self.inner_state, change)
         keep = lambda x, old: x.astype(old.dtype)
-        return new, jax.tree.map(keep, moved, inner_state)
-
-    return renew
+        inner_state = jax.tree.map(keep, moved, self.inner_state)
+        return [*vectors.values()], (tracked, inner_state)
 
 
 def new_vectors(find: Find, g: jax.Array, held: BasisState, key: Any) -> jax.Array:
