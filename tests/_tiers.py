@@ -7,7 +7,7 @@ kind belongs in neither set.
 """
 
 QUICK = {"muon", "racs", "swan", "aro-sinkhorn"}
-KINDS = QUICK | {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion"}
+KINDS = QUICK | {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion", "galore"}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),

@@ -39,6 +39,7 @@ def x64():
 def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
+    assert RECIPES.keys() >= KINDS
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             if item.path.parent.name in ("recipes", "weights"):  # Whole optimizers.
