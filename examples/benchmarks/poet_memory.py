@@ -35,7 +35,8 @@ class Memory:
     Attributes:
         trainable: Of what has gradients.
         arguments: Of weights and state, which the step gets and gives back.
-        temporary: Of what it needs besides.
+        temporary: Of what it needs besides, results among them that take no argument's
+            place.
     """
 
     trainable: int
@@ -102,8 +103,8 @@ def plain_step(setup: Setup, tx: optax.GradientTransformation):
     return step, (setup.params, state), setup.params
 
 
-def reparameterized_step(setup: Setup, in_scan: bool, merge: bool = True):
-    """A step of rotations and other leaves."""
+def reparameterized_step(setup: Setup, in_scan: bool, program: str = "both"):
+    """A step of rotations and other leaves: update and merge, or one of them."""
     poet = setup.poet
     tx = poet.optimizer(optax.chain(ADAM, STEP), optax.chain(ADAM, STEP))
     frozen, trainable = jax.eval_shape(poet.split, setup.params)
@@ -132,13 +133,15 @@ def reparameterized_step(setup: Setup, in_scan: bool, merge: bool = True):
         return setup.loss(trainable.others, tokens, make, slices)
 
     def step(frozen, trainable, state, tokens):
+        if program == "merge":
+            return poet.merge(frozen, trainable, state, tx)
         loss = layer_by_layer if in_scan else whole
         gradient = jax.grad(loss)(trainable, frozen, tokens)
         updates, state = tx.update(gradient, state, trainable)
         trainable = optax.apply_updates(trainable, updates)
-        if merge:
-            return poet.merge_if_due(frozen, trainable, state, tx)
-        return frozen, trainable, state
+        if program == "update":
+            return frozen, trainable, state
+        return poet.merge_if_due(frozen, trainable, state, tx)
 
     state = jax.eval_shape(tx.init, trainable)
     return step, (frozen, trainable, state), trainable
@@ -149,7 +152,8 @@ STEPS = {
     "POET, optax": optax_step,
     "POET, weights before the pass": lambda s: reparameterized_step(s, False),
     "POET, weights in the scan": lambda s: reparameterized_step(s, True),
-    "the same without the merge": lambda s: reparameterized_step(s, True, False),
+    "the same without the merge": lambda s: reparameterized_step(s, True, "update"),
+    "the merge alone": lambda s: reparameterized_step(s, True, "merge"),
 }
 
 
@@ -163,7 +167,9 @@ def measure(name: str, setup: Setup, batch: int) -> Memory:
     return Memory(
         trainable=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trained)),
         arguments=found.argument_size_in_bytes,
-        temporary=found.temp_size_in_bytes,
+        temporary=found.temp_size_in_bytes
+        + found.output_size_in_bytes
+        - found.alias_size_in_bytes,
     )
 
 

@@ -63,9 +63,16 @@ def test_a_checkpoint_in_the_middle_of_a_period_goes_on_bit_for_bit(alone, tmp_p
     assert int(state[0].merges) == 2
 
 
-@pytest.mark.broad
-@pytest.mark.parametrize("rotations", [P(), P(None, "tp", None)], ids=["whole", "cut"])
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "rotations"),
+    [
+        pytest.param(AxisType.Auto, P(), marks=pytest.mark.slow),
+        pytest.param(AxisType.Auto, P(None, "tp", None), marks=pytest.mark.broad),
+        pytest.param(AxisType.Explicit, P(), marks=pytest.mark.broad),
+        pytest.param(AxisType.Explicit, P(None, "tp", None), marks=pytest.mark.slow),
+    ],
+    ids=["auto-whole", "auto-cut", "explicit-whole", "explicit-cut"],
+)
 def test_it_trains_under_fsdp(kind, rotations, alone, cpus):
     mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(kind,) * 2, devices=cpus)
     shardings = {name: NamedSharding(mesh, spec) for name, spec in SPECS.items()}
@@ -102,6 +109,7 @@ def test_it_trains_under_fsdp(kind, rotations, alone, cpus):
     assert int(parts[0].merges) == 1
 
 
+@pytest.mark.broad
 def test_an_nnx_state_can_be_saved(tmp_path):
     model = nnx.Linear(4, 6, rngs=nnx.Rngs(0))
     parts = _start(nnx.state(model, nnx.Param))

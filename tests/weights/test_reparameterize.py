@@ -48,7 +48,11 @@ def _poet(**options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"variant": "full", "block": 0.5}, {"sides": "in"}],
+    [
+        {},
+        pytest.param({"variant": "full", "block": 0.5}, marks=pytest.mark.broad),
+        pytest.param({"sides": "in"}, marks=pytest.mark.broad),
+    ],
     ids=["block", "full", "oft"],
 )
 def test_split_gives_the_same_weights_and_counts_only_rotations(options):
@@ -184,6 +188,7 @@ def test_a_merge_resets_moments_of_rotations_alone(history):
 
 
 @pytest.mark.broad
+@pytest.mark.broad
 def test_state_is_kept_on_request_and_of_a_shared_adam_the_count():
     params = {"k": _params()["layers/up/kernel"], "bias": _params()["bias"]}
     kept = _poet(reset="none")
@@ -198,6 +203,7 @@ def test_state_is_kept_on_request_and_of_a_shared_adam_the_count():
     assert jnp.any(state[0].mu.others["bias"])
 
 
+@pytest.mark.broad
 def test_a_remainder_stays_the_identity_even_if_someone_moves_it():
     poet = _poet(sides="in")
     params = {"kernel": _params()["qkv/kernel"]}  # Six inputs in blocks of four.
@@ -212,6 +218,7 @@ def test_a_remainder_stays_the_identity_even_if_someone_moves_it():
     np.testing.assert_array_equal(back["kernel"], params["kernel"])
 
 
+@pytest.mark.broad
 @pytest.mark.broad
 def test_bfloat16_weights_have_float32_rotations():
     params = _params(jnp.bfloat16)
@@ -233,6 +240,7 @@ class _Model(nnx.Module):
         return self.down(jax.nn.gelu(self.up(x)))
 
 
+@pytest.mark.broad
 @pytest.mark.broad
 def test_an_nnx_model_trains_and_ends_as_itself():
     model = _Model(nnx.Rngs(0))
@@ -265,6 +273,7 @@ def test_an_nnx_model_trains_and_ends_as_itself():
     np.testing.assert_allclose(values, before, rtol=1e-3)
 
 
+@pytest.mark.broad
 def test_layers_may_be_made_inside_the_scan_over_them():
     poet = om.reparameterize(block=4)
     layers = {

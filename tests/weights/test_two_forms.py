@@ -49,7 +49,7 @@ def _as_transformation(options):
     return om.on_matrices(build, needs_params=True, probe=False)
 
 
-TIERS = {"block": pytest.mark.broad, "full": pytest.mark.broad}
+TIERS = {"block": pytest.mark.broad}
 
 
 @pytest.mark.parametrize(
