@@ -229,6 +229,7 @@ def test_a_factor_that_is_not_finite_is_repeated_with_a_larger_shift():
     assert np.isfinite(q).all()
 
 
+@pytest.mark.broad
 def test_fallback_where_the_method_is_defeated(monkeypatch):
     from optax_matrix.linalg import _cholesky_passes
 

@@ -173,6 +173,7 @@ def test_a_matrix_that_is_orthogonal_is_left_alone(kernel):
     np.testing.assert_allclose(kernel(jnp.asarray(q, jnp.float32)), q, atol=20 * EPS)
 
 
+@pytest.mark.broad
 def test_runs_under_shard_map(kernel, cpus):
     mesh = jax.sharding.Mesh(np.array(cpus[:2]), ("d",))
     x = jnp.asarray(gaussian(4, 6, 9), jnp.float32)

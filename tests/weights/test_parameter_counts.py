@@ -51,6 +51,7 @@ def _size(tree):
     return sum(x.size for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("row", COUNTS, ids=lambda row: f"{row[0]}-{row[1]:g}")
 def test_rotations_are_table_two(row):
     variant, block = row

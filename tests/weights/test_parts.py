@@ -47,6 +47,7 @@ def alone():
     return step, states
 
 
+@pytest.mark.broad
 def test_a_checkpoint_in_the_middle_of_a_period_goes_on_bit_for_bit(alone, tmp_path):
     step, states = alone
     middle = states[4]
