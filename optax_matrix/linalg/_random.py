@@ -1,5 +1,7 @@
 """Random matrices, one key for each, so that they do not depend on their neighbours."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -35,6 +37,29 @@ def normal(
     for _ in range(key.ndim):
         draw = jax.vmap(draw)
     return jnp.broadcast_to(draw(key), (*batch, m, n))
+
+
+def folded(key: Key[Array, ""], ids: Any) -> Key[Array, "*batch"]:
+    """Fold identities into a key, so that each matrix has its own.
+
+    Args:
+        key: A typed key.
+        ids: Unsigned integers ``(..., k)``; an empty row gives the key itself.
+
+    Returns:
+        Keys of shape ``(...)``.
+    """
+    ids = jnp.asarray(ids, jnp.uint32)
+
+    def one(numbers):
+        out = key
+        for number in numbers:
+            out = jax.random.fold_in(out, number)
+        return out
+
+    for _ in range(ids.ndim - 1):
+        one = jax.vmap(one)
+    return one(ids)
 
 
 def complement_columns(

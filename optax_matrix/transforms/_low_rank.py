@@ -1,6 +1,5 @@
 """Orthonormal factors of the momentum's leading part, with error feedback (Dion)."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -10,14 +9,15 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._random import folded, normal
 from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._checks import (
     check_callable,
     check_decay,
     check_dtype,
-    check_positive_int,
 )
 from optax_matrix.transforms._numerics import safe_divide, widened
+from optax_matrix.transforms._ranks import check_rank, rank_of
 
 
 class OrthogonalizeLowRankState(NamedTuple):
@@ -82,14 +82,14 @@ def orthogonalize_low_rank(
         Ahn et al., `Dion <https://arxiv.org/abs/2504.05295>`_, 2025, Algorithm 1.
         Deviations: no epsilon in the norms of the columns; columns of noise, above.
     """
-    _check_rank(rank)
+    check_rank("rank", rank)
     check_decay("decay", decay)
     check_callable("qr", qr)
     check_dtype("accumulator_dtype", accumulator_dtype)
 
     def init_fn(params):
         zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)
-        starts = jax.tree.map(lambda p: _rank(rank, p.shape), params)
+        starts = jax.tree.map(lambda p: rank_of(rank, min(p.shape[-2:])), params)
         if ids is None:
             draw = lambda p, r: jnp.broadcast_to(
                 _drawn((), p.shape[-1], r, widened(p).dtype),
@@ -123,35 +123,11 @@ def orthogonalize_low_rank(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def _check_rank(rank: Any) -> None:
-    if not isinstance(rank, float):
-        check_positive_int("rank", rank)
-    elif not 0 < rank <= 1:
-        raise ValueError(
-            "`rank` must be a positive int, or a float in (0, 1] for a fraction of the "
-            f"shorter side, got {rank!r}; pass 1.0 for full rank."
-        )
-
-
-def _rank(rank: Any, shape: tuple[int, ...]) -> int:
-    short = min(shape[-2:])
-    return math.ceil(rank * short) if isinstance(rank, float) else min(rank, short)
-
-
 def _drawn(ids: Any, n: int, r: int, dtype: Any) -> jax.Array:
     """Normal columns of norm one for every row of identities; for one without any."""
-    ids = jnp.asarray(ids, jnp.uint32)
-
-    def one(numbers):
-        key = jax.random.key(0)
-        for number in numbers:
-            key = jax.random.fold_in(key, number)
-        x = jax.random.normal(key, (n, r), jnp.float32).astype(dtype)
-        return x / jnp.linalg.norm(x, axis=-2, keepdims=True)
-
-    for _ in range(ids.ndim - 1):
-        one = jax.vmap(one)
-    return one(ids)
+    keys = folded(jax.random.key(0), ids)
+    x = normal(keys, keys.shape, n, r, dtype)
+    return x / jnp.linalg.norm(x, axis=-2, keepdims=True)
 
 
 def _live_norms(r: jax.Array, b: jax.Array) -> jax.Array:

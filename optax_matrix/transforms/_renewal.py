@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.linalg import overlap
+from optax_matrix.linalg._random import folded
 from optax_matrix.transforms._basis import Basis, Subspace
 
 Find = Callable[[Subspace], jax.Array]
@@ -51,7 +52,7 @@ class Renewal:
         start = jax.random.key(self.seed)
         epochs = [(count + x) // self.interval for x in self._phases(len(ids))]
         return [
-            _folded(jax.random.fold_in(start, epoch), jnp.asarray(i, jnp.uint32))
+            folded(jax.random.fold_in(start, epoch), i)
             for epoch, i in zip(epochs, ids, strict=True)
         ]
 
@@ -163,17 +164,3 @@ def new_vectors(find: Find, g: jax.Array, held: BasisState, key: Any) -> jax.Arr
     live = some(g != 0) & ~some(~jnp.isfinite(g))
     spare = jnp.where(some(old != 0), old, jnp.eye(*old.shape[-2:], dtype=old.dtype))
     return jnp.where(live, new.astype(old.dtype), spare)
-
-
-def _folded(key: jax.Array, ids: jax.Array) -> jax.Array:
-    """The key with a row of identities folded in, for every row."""
-
-    def one(numbers):
-        folded = key
-        for number in numbers:
-            folded = jax.random.fold_in(folded, number)
-        return folded
-
-    for _ in range(ids.ndim - 1):
-        one = jax.vmap(one)
-    return one(ids)
