@@ -129,6 +129,10 @@ BLOCKS = {
     "project_low_rank-gaussian": lambda: om.project_low_rank(
         optax.trace(0.9), rank=2, basis="gaussian", side="long"
     ),
+    "project_low_rank-scaled": lambda: om.project_low_rank(
+        optax.trace(0.9), combine=om.transforms.scale_gradient("tensor"), rank=2
+    ),
+    "scale_by_tracked_adam": lambda: om.transforms.scale_by_tracked_adam(rank=2),
     **{
         f"orthogonalize-{name}": functools.partial(om.orthogonalize, kernel)
         for name, kernel in _KERNELS.items()

@@ -11,5 +11,5 @@ KINDS = QUICK | {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion", "galo
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),
-    "project_low",
+    *("project_low", "scale_by_tracked"),
 )

@@ -203,6 +203,12 @@ FORGETFUL = {
     "alice": lambda: om.scale_by_alice(
         rank=2, b1=0.3, b2=0.3, b3=0.3, update_interval=1, leading=2, limiter=10.0
     ),
+    "sumo": lambda: om.scale_by_sumo(rank=2, b1=0.5, basis="svd", update_interval=1),
+    "fira": lambda: om.scale_by_fira(
+        rank=2, b1=0.3, b2=0.3, limiter=10.0, basis="svd", update_interval=1
+    ),
+    "apollo": lambda: om.scale_by_apollo(rank=2, b1=0.3, b2=0.3, limiter=10.0),
+    "apollo_mini": lambda: om.scale_by_apollo_mini(b1=0.3, b2=0.3, limiter=10.0),
 }
 
 
@@ -424,10 +430,17 @@ STATE_OF_A_MATRIX = {
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "dion": lambda m, n: m * n + n * min(m, n),
-    # With r = 2; a weight of bias correction; Alice's limiter, its average's scale.
+    # With r = 2; a weight of bias correction; a limiter's norm; an average's scale.
     "galore": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 1,
     "alice": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2**2 + max(m, n) + 2,
     "alice_0": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + max(m, n) + 1,
+    "sumo": lambda m, n: (m + n) * 2 + 1,
+    "fira": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,
+    "fira_plus": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 1,
+    "apollo": lambda m, n: 2 * max(m, n) * 2 + 2,
+    "apollo_mini": lambda m, n: 2 * max(m, n) + 2,
+    "apollo_svd": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,
+    "ldadam": lambda m, n: m * n + 2 * max(m, n) * 2 + min(m, n) * 2,
     "dion-low_rank": lambda m, n: m * n + n * -(-min(m, n) // 2),
 }
 
