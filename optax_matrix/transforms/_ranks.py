@@ -1,9 +1,8 @@
 """Ranks: numbers of columns, or fractions of a side."""
 
 import math
+import numbers
 from typing import Any
-
-import numpy as np
 
 from optax_matrix.transforms._checks import check_positive_int
 
@@ -18,7 +17,7 @@ def check_rank(name: str, rank: Any) -> None:
     Raises:
         ValueError: If it is neither.
     """
-    if not isinstance(rank, float | np.floating):
+    if not _is_fraction(rank):
         check_positive_int(name, rank)
     elif not 0 < rank <= 1:
         raise ValueError(
@@ -37,5 +36,10 @@ def rank_of(rank: Any, whole: int) -> int:
     Returns:
         An int of at least one and at most ``whole``.
     """
-    fraction = isinstance(rank, float | np.floating)
-    return min(math.ceil(rank * whole) if fraction else int(rank), whole)
+    number = math.ceil(rank * whole) if _is_fraction(rank) else int(rank)
+    return min(number, whole)
+
+
+def _is_fraction(rank: Any) -> bool:
+    """Whether it is a real number, NumPy's too, and no integer."""
+    return isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
