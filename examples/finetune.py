@@ -5,14 +5,12 @@
 The model of `examples.pretrain` reads the King James Bible, then Moby Dick, of which
 only the matrices of its layers learn: all of them by AdamW, by GaLore and SUMO within a
 subspace, as LoRA's factors beside frozen weights, or turned by POET and OFT. Every
-method has the same batches, and its best learning rate of three.
+method has the same batches, and its best learning rate of a few.
 """
 
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-import optax_matrix as om
+from examples.finetune_methods import METHODS, Method
 from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS, from_texts, read_text
 from examples.pretrain.optimizers import find
@@ -37,51 +35,7 @@ from examples.pretrain.windows import Windows
 from optax_matrix.diagnostics import state_bytes
 from optax_matrix.weights import Adapter, apply_adapter, extract_adapter
 
-FROZEN = optax.set_to_zero()
 PRETRAIN_RATE = 3e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """A way to fine-tune.
-
-    Attributes:
-        optimizer: ``optimizer(rank, learning_rate)``.
-        rates: Peaks of the learning rate to try.
-        factors: Whether it trains factors beside the weights.
-    """
-
-    optimizer: Callable[[int, Any], optax.GradientTransformation]
-    rates: tuple[float, ...]
-    factors: bool = False
-
-
-def _adamw(_, lr):
-    parts = {"matrix": optax.adamw(lr, weight_decay=0.0), "other": FROZEN}
-    return optax.partition(parts, om.layout.label_params())
-
-
-def _orthogonal(recipe, rank, lr):
-    """Blocks with as many entries for each row and column as factors of the rank."""
-    block = 2 * rank + 1
-    return recipe(lr, block=block, merge_interval=100, hold="recovered", other=FROZEN)
-
-
-METHODS = {
-    "adamw": Method(_adamw, (1e-3, 3e-3, 1e-2)),
-    "galore": Method(
-        lambda rank, lr: om.galore(lr, rank=rank, scale=1.0, other=FROZEN),
-        (3e-3, 1e-2, 3e-2),
-    ),
-    "sumo": Method(
-        lambda rank, lr: om.sumo(lr, rank=rank, other=FROZEN), (1e-2, 3e-2, 1e-1)
-    ),
-    "lora": Method(
-        lambda _, lr: optax.adamw(lr, weight_decay=0.0), (3e-3, 1e-2, 3e-2), True
-    ),
-    "poet": Method(lambda rank, lr: _orthogonal(om.poet, rank, lr), (3e-3, 1e-2, 3e-2)),
-    "oft": Method(lambda rank, lr: _orthogonal(om.oft, rank, lr), (3e-3, 1e-2, 3e-2)),
-}
 
 
 @dataclasses.dataclass(frozen=True)

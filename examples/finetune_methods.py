@@ -1,0 +1,54 @@
+"""Ways to fine-tune the matrices of a model's layers, at a rank."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+import optax_matrix as om
+
+FROZEN = optax.set_to_zero()
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to fine-tune.
+
+    Attributes:
+        optimizer: ``optimizer(rank, learning_rate)``.
+        rates: Peaks of the learning rate to try.
+        factors: Whether it trains factors beside the weights.
+    """
+
+    optimizer: Callable[[int, Any], optax.GradientTransformation]
+    rates: tuple[float, ...]
+    factors: bool = False
+
+
+def _adamw(_, lr):
+    parts = {"matrix": optax.adamw(lr, weight_decay=0.0), "other": FROZEN}
+    return optax.partition(parts, om.layout.label_params())
+
+
+def _orthogonal(recipe, rank, lr):
+    """Blocks with as many entries for each row and column as factors of the rank."""
+    block = 2 * rank + 1
+    return recipe(lr, block=block, merge_interval=100, hold="recovered", other=FROZEN)
+
+
+METHODS = {
+    "adamw": Method(_adamw, (1e-3, 3e-3, 1e-2)),
+    "galore": Method(
+        lambda rank, lr: om.galore(lr, rank=rank, scale=1.0, other=FROZEN),
+        (3e-3, 1e-2, 3e-2),
+    ),
+    "sumo": Method(
+        lambda rank, lr: om.sumo(lr, rank=rank, other=FROZEN), (1e-3, 3e-3, 1e-2)
+    ),
+    "lora": Method(
+        lambda _, lr: optax.adamw(lr, weight_decay=0.0), (3e-3, 1e-2, 3e-2, 1e-1), True
+    ),
+    "poet": Method(lambda rank, lr: _orthogonal(om.poet, rank, lr), (3e-3, 1e-2, 3e-2)),
+    "oft": Method(lambda rank, lr: _orthogonal(om.oft, rank, lr), (3e-3, 1e-2, 3e-2)),
+}
