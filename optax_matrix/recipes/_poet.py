@@ -122,6 +122,7 @@ def poet(
         "reset": reset,
         "hold": hold,
         "seed": seed,
+        "update_dtype": _wire_dtype(placement),
     }
     spo(optax.identity(), **options)  # Checks its arguments, now.
 
@@ -254,3 +255,8 @@ def _fraction(block: Any) -> float:
     """Side of a block, the largest if there are two, against the paper's largest."""
     sides = block.values() if isinstance(block, Mapping) else [block]
     return max(2 * b if isinstance(b, float) else b / 256 for b in sides)
+
+
+def _wire_dtype(placement: Any) -> Any:
+    """What updates are rounded to on their way from the owners, `quantized` or not."""
+    return getattr(getattr(placement, "base", placement), "wire_dtype", None)

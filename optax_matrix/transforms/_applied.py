@@ -5,14 +5,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 
-def update_towards(target: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+def update_towards(
+    target: jax.Array, w: jax.Array, update_dtype: DTypeLike | None = None
+) -> tuple[jax.Array, jax.Array]:
     """The update that brings parameters to a target, and what they will be with it.
 
     Args:
         target: Where to, in the working precision.
         w: The parameters.
+        update_dtype: Dtype that the update is rounded to, if it is narrower than that
+            of ``w``.
 
     Returns:
         The update in the dtype of ``w``, and ``w + update`` rounded to it, as
@@ -20,7 +25,10 @@ def update_towards(target: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Arra
     """
     wide = w.astype(target.dtype)
     # The barrier keeps the two uses of the update from being computed twice.
-    update = jax.lax.optimization_barrier(rounded(target - wide, w.dtype))
+    dtype = w.dtype
+    if update_dtype is not None and jnp.dtype(update_dtype).itemsize < dtype.itemsize:
+        dtype = update_dtype
+    update = jax.lax.optimization_barrier(rounded(target - wide, dtype))
     return update.astype(w.dtype), rounded(wide + update, w.dtype).astype(w.dtype)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 
 from optax_matrix.linalg import (
     Orthogonal,
@@ -17,6 +18,7 @@ from optax_matrix.linalg import (
     rotate_sides,
 )
 from optax_matrix.transforms._applied import fingerprint, rounded, update_towards
+from optax_matrix.transforms._checks import check_dtype
 from optax_matrix.transforms._numerics import widened
 from optax_matrix.transforms._primitives import Primitives
 from optax_matrix.transforms._spo_checks import check_spo
@@ -59,6 +61,7 @@ def spo(
     hold: str = "stored",
     ids: Any = None,
     seed: int = 0,
+    update_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains orthogonal factors of the parameters; singular values stay as they are.
 
@@ -100,6 +103,8 @@ def spo(
             from which its permutations are drawn; None draws the same for all matrices
             of a shape.
         seed: Seed of the draws.
+        update_dtype: Dtype in which updates reach the parameters where it is narrower
+            than theirs, as ``wire_dtype`` of `owners`, so that this is no edit.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
@@ -128,6 +133,7 @@ def spo(
         opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); a last block that is
         smaller where the authors' code refuses; moments are reset, as in that code.
     """
+    check_dtype("update_dtype", update_dtype)
     blocks = check_spo(
         inner,
         variant=variant,
@@ -146,6 +152,7 @@ def spo(
         resets=reset == "moments",
         stored=hold == "stored",
         ids=ids,
+        update_dtype=update_dtype,
     )
     return optax.GradientTransformationExtraArgs(spo.init, spo.update)
 
@@ -158,6 +165,7 @@ class _Spo:
     resets: bool
     stored: bool
     ids: Any
+    update_dtype: Any
 
     def init(self, params: Any) -> SpoState:
         perms = jax.tree.map(
@@ -195,8 +203,8 @@ class _Spo:
             moved = lambda w, new, old: widened(w) + (new - old)
             target = jax.tree.map(moved, params, target, now)
         structure = jax.tree.structure(params)
-        leaves = jax.tree.leaves(target), jax.tree.leaves(params)
-        pairs = [update_towards(*pair) for pair in zip(*leaves, strict=True)]
+        leaves = zip(jax.tree.leaves(target), jax.tree.leaves(params), strict=True)
+        pairs = [update_towards(*pair, self.update_dtype) for pair in leaves]
         new, applied = (structure.unflatten([x[i] for x in pairs]) for i in (0, 1))
         state = SpoState(
             count=optax.safe_increment(state.count),

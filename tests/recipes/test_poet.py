@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, orthonormal
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.layout import OnMatricesState
@@ -95,6 +98,56 @@ def test_schedules_are_followed():
     assert not updates["attention"]["kernel"].any()
     updates, _ = jax.jit(tx.update)(grads, state, PARAMS)
     assert updates["attention"]["kernel"].any()
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("quantized", [False, True])
+def test_rounding_on_the_way_from_the_owners_is_no_edit(cpus, quantized):
+    mesh = jax.make_mesh(
+        (2, 2), ("fsdp", "tp"), (AxisType.Explicit,) * 2, devices=cpus[:4]
+    )
+    sharding = NamedSharding(mesh, P("fsdp", "tp"))
+    params = {"kernel": jax.device_put(gaussian(8, 8).astype(np.float32), sharding)}
+    placement = om.owners(("fsdp", "tp"), wire_dtype=jnp.bfloat16)
+    placement = om.quantized(placement, min_size=4) if quantized else placement
+    tx = om.poet(0.01, block=4, placement=placement)
+
+    @jax.jit
+    def step(params, state, noise):
+        grads = jax.tree.map(lambda w: w * noise, params)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    frame = lambda state: optax.tree.get(state, "frame")
+    state = jax.jit(tx.init)(params)
+    first, start = jax.tree.map(np.asarray, (frame(state), params))
+    for t in range(3):
+        params, state = step(params, state, gaussian(8, 8, seed=t).astype(np.float32))
+    jax.tree.map(np.testing.assert_array_equal, frame(state), first)
+    assert np.abs(params["kernel"] - start["kernel"]).max() > 0.01
+
+
+@pytest.mark.broad
+def test_drops_into_an_nnx_training_loop():
+    model = nnx.Linear(6, 8, rngs=nnx.Rngs(0))
+    first = np.asarray(model.kernel[...])
+    optimizer = nnx.Optimizer(
+        model, om.poet(0.02, block=4, merge_interval=5), wrt=nnx.Param
+    )
+    x = jnp.asarray(gaussian(16, 6), jnp.float32)
+    y = x @ jnp.asarray(orthonormal(8, 6).T * 2, jnp.float32)
+
+    @nnx.jit
+    def train_step(model, optimizer):
+        loss = lambda model: jnp.mean((model(x) - y) ** 2)
+        value, grads = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, grads)
+        return value
+
+    losses = [float(train_step(model, optimizer)) for _ in range(30)]
+    assert losses[-1] < 0.9 * losses[0]
+    sv = lambda w: np.linalg.svd(np.asarray(w, np.float64), compute_uv=False)
+    np.testing.assert_allclose(sv(model.kernel[...]), sv(first), rtol=1e-2)
 
 
 @pytest.mark.parametrize("recipe", [om.poet, om.oft])
