@@ -44,7 +44,7 @@ METHODS = {
         (3e-3, 1e-2, 3e-2),
     ),
     "sumo": Method(
-        lambda rank, lr: om.sumo(lr, rank=rank, other=FROZEN), (1e-3, 3e-3, 1e-2)
+        lambda rank, lr: om.sumo(lr, rank=rank, other=FROZEN), (1e-3, 3e-3, 1e-2, 3e-2)
     ),
     "lora": Method(
         lambda _, lr: optax.adamw(lr, weight_decay=0.0), (3e-3, 1e-2, 3e-2, 1e-1), True
