@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.pretrain.compare import Comparison
+from examples.pretrain.optimizers import OPTIMIZERS
 from examples.pretrain.protocol import REFERENCE, Row
 
-TITLE = "Same data, initial weights and schedule for all"
+TITLE = "Same data and schedule for all"
 
 
 HEADINGS = (
@@ -86,9 +87,23 @@ def notes(plan: Comparison, rows: list[Row]) -> list[str]:
         + " AdamW itself may touch it before its end. Nothing is extrapolated.",
         "ms per step: median, compilation left out, on this machine at this size; the "
         "smaller the model and batch, the larger the optimizer's share.",
+        *_about_starts(rows),
         "A short run favours some methods and hurts others (ARO, for one, starts "
         "behind AdamW), and one seed is no error bar: read it as a demonstration, not "
         "as a ranking.",
+    ]
+
+
+def _about_starts(rows):
+    """Which methods do not start from the weights that all others start from."""
+    method = lambda row: OPTIMIZERS.get(row.optimizer.split(":")[0])
+    own = [row.optimizer for row in rows if hasattr(method(row), "start")]
+    if not own:
+        return ["All start from the same weights."]
+    return [
+        f"All start from the same weights, but {', '.join(own)} from matrices of their "
+        "own (unless init=given), whose singular values they keep; their learning rate "
+        "follows from AdamW's by the paper's rule."
     ]
 
 
