@@ -47,7 +47,13 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
     if jnp.dtype(dtype) == x.dtype:
         return x
     info = jnp.finfo(dtype)
-    return jax.lax.reduce_precision(x, int(info.nexp), int(info.nmant))
+    y = jax.lax.reduce_precision(x, int(info.nexp), int(info.nmant))
+    if info.nexp == jnp.finfo(x.dtype).nexp:
+        return y
+    # Subnormal numbers of float16, which are flushed to zero above.
+    step = float(info.smallest_subnormal)
+    small = jnp.abs(x) < float(info.smallest_normal)
+    return jnp.where(small, jnp.round(x / step) * step, y)
 
 
 def fingerprint(x: jax.Array) -> jax.Array:

@@ -101,7 +101,9 @@ def test_schedules_are_followed():
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize(
+    "quantized", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_rounding_on_the_way_from_the_owners_is_no_edit(cpus, quantized):
     mesh = jax.make_mesh(
         (2, 2), ("fsdp", "tp"), (AxisType.Explicit,) * 2, devices=cpus[:4]

@@ -1,5 +1,7 @@
 """`spo`: trajectories, gradients, edits from outside, precision, merges."""
 
+import math
+import re
 from functools import partial
 
 import jax
@@ -68,7 +70,14 @@ CASES = {
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("case", "hold"), [*((case, "stored") for case in CASES), ("block", "recovered")]
+    ("case", "hold"),
+    [
+        ("block", "stored"),
+        ("full", "stored"),
+        ("block", "recovered"),
+        pytest.param("in", "stored", marks=pytest.mark.slow),
+        pytest.param("k=2", "stored", marks=pytest.mark.slow),
+    ],
 )
 def test_trajectory_is_the_papers(case, hold):
     options = CASES[case]
@@ -316,6 +325,21 @@ def test_blocks_may_differ_between_the_sides():
     tx = om.spo(ADAM(0.02), variant="full", block={"in": 0.5, "out": 3})
     q = tx.init(start()).q["w"]
     assert (q["in"].shape, q["out"].shape) == ((2, 1, 10), (2, 1, 3))
+
+
+@pytest.mark.parametrize("hold", ["stored", "recovered"])
+def test_no_matrix_of_a_whole_side_is_formed(hold):
+    m, n = 95, 87
+    tx = om.spo(ADAM(0.02), block=8, hold=hold, merge_interval=2)
+    params = {"w": jax.ShapeDtypeStruct((2, m, n), jnp.float32)}
+    state = jax.eval_shape(tx.init, params)
+    jaxpr = str(jax.make_jaxpr(tx.update)(params, state, params))
+    shapes = re.findall(r"[fiu]\d+\[([\d,]+)\]", jaxpr)
+    assert f"2,{m},{n}" in shapes
+    assert not [s for s in shapes if f"{m},{m}" in s or f"{n},{n}" in s]
+    filled = 2 * 96 * 88
+    largest = max(math.prod(map(int, s.split(","))) for s in shapes)
+    assert largest <= filled
 
 
 def test_one_compilation_with_donated_state():
