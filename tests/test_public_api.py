@@ -9,7 +9,15 @@ import pytest
 import optax_matrix as om
 
 README = Path(__file__).parents[1] / "README.md"
-PACKAGES = (om, om.diagnostics, om.layout, om.linalg, om.transforms, om.recipes)
+PACKAGES = (
+    om,
+    om.diagnostics,
+    om.layout,
+    om.linalg,
+    om.transforms,
+    om.recipes,
+    om.weights,
+)
 FUNCTIONS = {
     f"{package.__name__}.{name}": getattr(package, name)
     for package in PACKAGES
