@@ -68,6 +68,7 @@ def test_only_matrices_move_at_the_stated_cost(name, settings, books, monkeypatc
         assert leaf == is_layer, path
 
 
+@pytest.mark.slow
 def test_command_line(capsys, monkeypatch):
     monkeypatch.setitem(finetune.SIZES, "tiny", TOY)
     galore = dataclasses.replace(finetune.METHODS["galore"], rates=(0.01,))

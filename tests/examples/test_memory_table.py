@@ -57,7 +57,13 @@ def test_parameters(name):
 
 @pytest.mark.broad
 @pytest.mark.parametrize("with_head", [False, True], ids=["adam", "method"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(n, marks=pytest.mark.slow if n in ("130M", "350M") else [])
+        for n in SIZES
+    ],
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_formulas(method, size, with_head):
     found = counted(method, SIZES[size], with_head)
