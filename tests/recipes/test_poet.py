@@ -25,6 +25,7 @@ def one_update(tx, grads, params=PARAMS):
     return updates, state
 
 
+@pytest.mark.broad
 def test_zero_gradients_decay_other_leaves_and_leave_matrices_alone():
     zero = jax.tree.map(jnp.zeros_like, PARAMS)
     tx = om.poet(1e-2, block=4, weight_decay=0.5, other_learning_rate=0.1)
@@ -76,6 +77,7 @@ def test_state_is_three_times_what_is_trained_and_w0():
     assert size(oft.q) == n * (b - 1) // 2
 
 
+@pytest.mark.broad
 def test_kernel_and_terms_reach_the_primitives():
     grads = jax.tree.map(lambda x: jnp.sin(7 * x), PARAMS)
     moved = lambda **options: one_update(om.poet(0.15, block=4, **options), grads)[0]
@@ -90,6 +92,7 @@ def test_kernel_and_terms_reach_the_primitives():
     np.testing.assert_allclose(sv(w + exact), sv(w), rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_schedules_are_followed():
     grads = jax.tree.map(lambda x: jnp.sin(7 * x), PARAMS)
     zero_first = lambda count: jnp.where(count == 0, 0.0, 1e-2)
@@ -129,7 +132,7 @@ def test_rounding_on_the_way_from_the_owners_is_no_edit(cpus, quantized):
     assert np.abs(params["kernel"] - start["kernel"]).max() > 0.01
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_drops_into_an_nnx_training_loop():
     model = nnx.Linear(6, 8, rngs=nnx.Rngs(0))
     first = np.asarray(model.kernel[...])
@@ -171,6 +174,7 @@ def test_wrong_arguments_are_refused(recipe, options, message):
         recipe(**{"learning_rate": 1e-3, **options})
 
 
+@pytest.mark.slow
 def test_hyperparameters_can_be_injected():
     tx = om.inject_hyperparams(om.poet)(optax.constant_schedule(1e-2), block=4)
     state = tx.init(PARAMS)

@@ -157,8 +157,15 @@ def test_applied_updates_are_no_edits(dtype):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("hold", ["stored", "recovered"])
+@pytest.mark.parametrize(
+    ("hold", "dtype"),
+    [
+        ("stored", jnp.float32),
+        ("stored", jnp.bfloat16),
+        pytest.param("recovered", jnp.float32, marks=pytest.mark.slow),
+        pytest.param("recovered", jnp.bfloat16, marks=pytest.mark.slow),
+    ],
+)
 def test_an_edit_is_folded_into_the_frame_and_not_undone(dtype, hold):
     tx = om.spo(ADAM(0.02), block=4, merge_interval=None, hold=hold, ids=IDS)
     _, _, (params, state) = run(tx, start(dtype), noise(8))
