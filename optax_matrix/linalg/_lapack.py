@@ -58,6 +58,12 @@ def cholesky(x: Array) -> Array:
     return jnp.linalg.cholesky(x, symmetrize_input=False)
 
 
+@_one_by_one_on_cpu
+def solve(a: Array, b: Array) -> Array:
+    """The solution of ``a x = b`` for square ``a``."""
+    return jnp.linalg.solve(a, b)
+
+
 def solve_lower(l: Array, b: Array, *, transpose: bool = False) -> Array:
     """The solution of ``l x = b``, or of ``l.mT x = b``, for lower triangular ``l``."""
     return _solve_transposed(l, b) if transpose else _solve(l, b)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.linalg._lapack import solve
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import as_work
 
@@ -115,7 +116,7 @@ def cayley(q: Blocks) -> Blocks:
     """
     x = as_work(q)
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
-    return jnp.linalg.solve(eye - x, eye + x).astype(q.dtype)
+    return solve(eye - x, eye + x).astype(q.dtype)
 
 
 def exponential(q: Blocks, squarings: int = 4) -> Blocks:

@@ -24,9 +24,10 @@ for name in ("qr", "svd", "eigh", "cholesky"):
     step = jax.jit(lambda stacks: [getattr(_lapack, name)(x) for x in stacks])
     for _ in range(3):
         factors = jax.block_until_ready(step(grams))
-solve = jax.jit(lambda ls, bs: [_lapack.solve_lower(*x) for x in zip(ls, bs)])
-for _ in range(3):
-    jax.block_until_ready(solve(factors, stacks))
+for kernel in (_lapack.solve_lower, _lapack.solve):
+    solve = jax.jit(lambda ls, bs: [kernel(*x) for x in zip(ls, bs)])
+    for _ in range(3):
+        jax.block_until_ready(solve(factors, stacks))
 """
 SHAPES = [(5, 3), (3, 5), (4, 5, 3), (2, 2, 3, 5), (0, 4, 3)]
 
@@ -47,10 +48,11 @@ def test_they_are_the_decompositions_of_jax(shape):
     def ours(x, gram, l):
         solved = [_lapack.solve_lower(l, x, transpose=t) for t in (False, True)]
         spectral = *_lapack.svd(x), *_lapack.eigh(gram)
+        solved.append(_lapack.solve(gram, x))
         return *_lapack.qr(x), *spectral, _lapack.cholesky(gram), *solved
 
     svd = jnp.linalg.svd(x, full_matrices=False)
-    solved = jnp.linalg.solve(l, x), jnp.linalg.solve(l.mT, x)
+    solved = [jnp.linalg.solve(a, x) for a in (l, l.mT, gram)]
     theirs = *jnp.linalg.qr(x), *svd, *jnp.linalg.eigh(gram), l, *solved
     for a, b in zip(ours(x, gram, l), theirs, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
