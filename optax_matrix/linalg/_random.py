@@ -63,7 +63,11 @@ def folded(key: Key[Array, ""], ids: Any) -> Key[Array, "*batch"]:
 
 
 def complement_columns(
-    basis: Float[Array, "*batch m r"], count: int, key: Key[Array, "*keys"]
+    basis: Float[Array, "*batch m r"],
+    count: int,
+    key: Key[Array, "*keys"],
+    *,
+    leading: int | None = None,
 ) -> Float[Array, "*batch m count"]:
     """Draw columns, without replacement, of a basis of the orthogonal complement.
 
@@ -71,8 +75,9 @@ def complement_columns(
 
     Args:
         basis: Orthonormal columns ``(..., m, r)``.
-        count: Number of columns to draw, at most ``m - r``.
+        count: Number of columns to draw, at most ``m - r`` (``m - leading``).
         key: A typed key for each matrix, or one for all.
+        leading: Number of columns of the basis that are not drawn; None for all r.
 
     Returns:
         Orthonormal columns ``(..., m, count)``.
@@ -85,7 +90,9 @@ def complement_columns(
         >>> abs(u).tolist()
         [[0.0], [0.0], [1.0]]
     """
-    columns = _complement(basis, count)
+    kept = basis.shape[-1] if leading is None else leading
+    _check_count(basis.shape[-2] - kept, count)
+    columns = _completed(basis)[..., kept:]
     rest = columns.shape[-1]
 
     def draw(key):
@@ -128,25 +135,23 @@ def complement_subspace(
         >>> abs(u.round(3)).tolist()
         [[0.0], [0.0], [1.0]]
     """
-    _check_count(basis, count)
+    _check_count(basis.shape[-2] - basis.shape[-1], count)
     x = normal(key, basis.shape[:-2], basis.shape[-2], count, basis.dtype)
     step = lambda _, x: qr(x - full_dot(basis, full_dot(basis.mT, x)))
     return jax.lax.fori_loop(0, 2, step, x)
 
 
-def _complement(basis: Array, count: int) -> Array:
-    """All columns of a full QR beyond those of the basis."""
-    _check_count(basis, count)
+def _completed(basis: Array) -> Array:
+    """All columns of a full QR, of which the basis is the first."""
     m, r = basis.shape[-2:]
     eye = jnp.eye(m, dtype=basis.dtype)[:, r:]
     rest = jnp.broadcast_to(eye, (*basis.shape[:-2], m, m - r))
-    return qr_householder(jnp.concatenate([basis, rest], axis=-1))[..., r:]
+    return qr_householder(jnp.concatenate([basis, rest], axis=-1))
 
 
-def _check_count(basis: Array, count: int) -> None:
-    m, r = basis.shape[-2:]
-    if count > m - r:
+def _check_count(dimensions: int, count: int) -> None:
+    if count > dimensions:
         raise ValueError(
-            f"`count` must be at most the {m - r} dimensions of the complement, got "
-            f"{count}."
+            f"`count` must be at most the {dimensions} dimensions of the complement, "
+            f"got {count}."
         )

@@ -23,7 +23,7 @@ def _complement(ritz, leading, key, sampling, qr):
     fresh = min(r - leading, m - r)
     if not fresh:
         return ritz
-    drawn = _draw(ritz, fresh, key, sampling, qr)
+    drawn = _draw(ritz, r, fresh, key, sampling, qr)
     return jnp.concatenate([ritz[..., : r - fresh], drawn], axis=-1)
 
 
@@ -31,8 +31,8 @@ def _full_basis(ritz, leading, key, sampling, qr):
     r = ritz.shape[-1]
     if r == leading:
         return ritz
-    kept = ritz[..., :leading]
-    return jnp.concatenate([kept, _draw(kept, r - leading, key, sampling, qr)], axis=-1)
+    drawn = _draw(ritz, leading, r - leading, key, sampling, qr)
+    return jnp.concatenate([ritz[..., :leading], drawn], axis=-1)
 
 
 def _gaussian_mix(ritz, leading, key, sampling, qr):
@@ -56,10 +56,11 @@ SWITCHES: dict[str, Switch] = {
 }
 
 
-def _draw(basis: jax.Array, count: int, key: Any, sampling: str, qr: Any) -> jax.Array:
+def _draw(ritz, leading, count, key, sampling, qr) -> jax.Array:
+    """Columns orthogonal to the leading ones."""
     if sampling == "columns":
-        return complement_columns(basis, count, key)
-    return complement_subspace(basis, count, key, qr=qr)
+        return complement_columns(ritz, count, key, leading=leading)
+    return complement_subspace(ritz[..., :leading], count, key, qr=qr)
 
 
 def _unit_columns(like: jax.Array, key: Any) -> jax.Array:
