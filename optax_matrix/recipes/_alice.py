@@ -16,10 +16,13 @@ from optax_matrix.transforms import (
     subspace_basis,
 )
 from optax_matrix.transforms._checks import (
+    check_choice,
     check_decay,
     check_dtype,
+    check_not_negative,
     check_positive,
 )
+from optax_matrix.transforms._compensate import KINDS
 
 
 def scale_by_alice(
@@ -120,7 +123,10 @@ def scale_by_alice(
     """
     check_decay("b1", b1)
     check_decay("b2", b2)
+    check_decay("b3", b3)
     check_positive("scale", scale)
+    check_not_negative("residual_scale", residual_scale)
+    check_choice("compensation", compensation, (*KINDS, None))
     check_dtype("mu_dtype", mu_dtype)
     tracks = not (isinstance(b3, int | float) and b3 == 0)
     limits = {"limiter": limiter, "max_shrink": max_shrink}

@@ -10,7 +10,7 @@ from optax_matrix.recipes._low_rank import with_last_layer
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._subspace_adam import singular_basis, subspace_adam
 from optax_matrix.transforms import compensate
-from optax_matrix.transforms._checks import check_positive
+from optax_matrix.transforms._checks import check_not_negative, check_positive
 
 
 def scale_by_fira(
@@ -94,6 +94,7 @@ def scale_by_fira(
         correction to the step size, so that its limiter sees the norms without it.
     """
     check_positive("scale", scale)
+    check_not_negative("residual_scale", residual_scale)
 
     def combine(scale, residual_scale, **limits):
         relative = residual_scale / scale

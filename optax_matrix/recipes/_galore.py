@@ -5,19 +5,13 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._low_rank import coordinate_adam, with_last_layer
+from optax_matrix.recipes._low_rank import with_last_layer
 from optax_matrix.recipes._optimizer import matrix_optimizer
-from optax_matrix.transforms import project_low_rank, svd_basis
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_positive,
-)
-
-BASES = ("randomized_svd", "svd")
+from optax_matrix.recipes._subspace_adam import singular_basis, subspace_adam
+from optax_matrix.transforms import back_project
+from optax_matrix.transforms._checks import check_positive
+from optax_matrix.transforms._combining import as_combining
 
 
 def scale_by_galore(
@@ -89,39 +83,26 @@ def scale_by_galore(
         randomised range finder; no epsilon (theirs is 1e-6), as nothing is divided by
         zero; coordinates that are rounding noise count as zero (`project_low_rank`).
     """
-    check_decay("b1", b1)
-    check_decay("b2", b2)
     check_positive("scale", scale)
-    check_choice("basis", basis, BASES)
-    check_dtype("mu_dtype", mu_dtype)
-    found = svd_basis("exact" if basis == "svd" else "randomized", qr=qr)
-    options = {
-        "rank": rank,
-        "side": side,
-        "basis": found,
-        "update_interval": update_interval,
-        "phase": 0,
-        "stagger": stagger,
-        "transport": transport,
-        "seed": seed,
-    }
-    project_low_rank(optax.identity(), **options)  # Checks its arguments, now.
-
-    def build(layout, b1, b2, scale):
-        inner = coordinate_adam(
-            b1, b2, bias_correction=bias_correction, mu_dtype=mu_dtype
-        )
-        ids = {name: group.ids for name, group in layout.groups.items()}
-        return optax.chain(
-            project_low_rank(inner, ids=ids, **options), optax.scale(scale)
-        )
-
-    return on_matrices(
-        build,
-        hyperparams={"b1": b1, "b2": b2, "scale": scale},
-        dimension_numbers=with_last_layer(last_layer, dimension_numbers),
-        placement=placement,
+    combine = as_combining(back_project)
+    return subspace_adam(
+        lambda scale: optax.chain(combine, optax.scale(scale)),
+        {"scale": scale},
+        b1=b1,
+        b2=b2,
+        basis=singular_basis(basis, qr),
+        bias_correction=bias_correction,
         probe=qr is not cholesky_qr,
+        last_layer=last_layer,
+        dimension_numbers=dimension_numbers,
+        placement=placement,
+        mu_dtype=mu_dtype,
+        rank=rank,
+        side=side,
+        update_interval=update_interval,
+        transport=transport,
+        stagger=stagger,
+        seed=seed,
     )
 
 

@@ -11,6 +11,7 @@ from optax_matrix.layout import Layout
 from optax_matrix.layout._as_sharded import AsSharded
 from optax_matrix.recipes._optimizer import check_rate
 from optax_matrix.transforms import quantize_state
+from optax_matrix.transforms._checks import check_decay, check_not_negative
 from optax_matrix.transforms._quantizer import SIGNED, UNSIGNED, Quantizer
 
 
@@ -114,6 +115,10 @@ def adamw_8bit(
         -0.001
     """
     check_rate("learning_rate", learning_rate)
+    check_decay("b1", b1)
+    check_decay("b2", b2)
+    check_not_negative("eps", eps)
+    check_rate("weight_decay", weight_decay)
     adamw = optax.adamw(
         learning_rate,
         b1=b1,

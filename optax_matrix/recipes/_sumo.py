@@ -9,13 +9,13 @@ from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr, newton_schulz, polar_qr
 from optax_matrix.recipes._low_rank import with_last_layer
 from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
+from optax_matrix.recipes._subspace_adam import singular_basis
 from optax_matrix.transforms import (
     limit_norm_growth,
     match_rms,
     orthogonalize,
     project_low_rank,
     scale_by_shape,
-    svd_basis,
 )
 from optax_matrix.transforms._checks import (
     check_choice,
@@ -24,7 +24,6 @@ from optax_matrix.transforms._checks import (
     check_positive,
 )
 
-BASES = {"randomized_svd": "randomized", "svd": "exact"}
 SCALINGS = ("max", "rms", "none")
 
 
@@ -114,21 +113,20 @@ def scale_by_sumo(
     check_polar(polar)
     check_choice("scaling", scaling, SCALINGS)
     check_positive("scale", scale)
-    check_choice("basis", basis, BASES)
     check_dtype("mu_dtype", mu_dtype)
+    if limiter is not None:
+        check_positive("limiter", limiter)
     options = {
         "rank": rank,
         "side": side,
-        "basis": svd_basis(BASES[basis], qr=qr),
+        "basis": singular_basis(basis, qr),
         "update_interval": update_interval,
         "phase": 0,
         "stagger": stagger,
         "transport": transport,
         "seed": seed,
     }
-    # Check their arguments, now.
-    project_low_rank(optax.identity(), **options)
-    _limited(limiter)
+    project_low_rank(optax.identity(), **options)  # Checks its arguments, now.
 
     def build(layout, b1, scale, limiter):
         momentum = optax.trace(b1, accumulator_dtype=mu_dtype)

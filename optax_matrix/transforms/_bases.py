@@ -22,7 +22,13 @@ from optax_matrix.transforms._basis import (
     nothing_tracked,
     tracked_as_it_was,
 )
-from optax_matrix.transforms._checks import check_callable, check_choice, check_decay
+from optax_matrix.transforms._checks import (
+    check_callable,
+    check_choice,
+    check_decay,
+    check_not_negative_int,
+    check_positive_int,
+)
 from optax_matrix.transforms._gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms._ranks import check_rank, rank_of
 from optax_matrix.transforms._switching import SAMPLINGS, SWITCHES
@@ -54,6 +60,8 @@ def svd_basis(
         ValueError: If an argument is out of range.
     """
     check_choice("method", method, STARTS)
+    check_not_negative_int("oversampling", oversampling)
+    check_positive_int("iterations", iterations)
     check_callable("qr", qr)
 
     def refresh(s: Subspace) -> jax.Array:
@@ -102,7 +110,8 @@ def subspace_basis(
 
     Args:
         decay: Decay rate :math:`\beta_3`.
-        leading: The number l, an int or a float for a fraction of the rank.
+        leading: The number l, an int (clipped to the rank, which leaves nothing to
+            switch) or a float for a fraction of the rank.
         switch: A name from the table.
         sampling: What is drawn from a complement: ``"subspace"``, a uniformly random
             subspace (by products); ``"columns"``, columns of a full QR without
@@ -125,6 +134,7 @@ def subspace_basis(
     check_rank("leading", leading)
     check_choice("switch", switch, SWITCHES)
     check_choice("sampling", sampling, SAMPLINGS)
+    check_choice("start", start, STARTS)
     if tracks is None:
         tracks = not (isinstance(decay, int | float) and decay == 0)
     first = svd_basis(start, qr=qr).refresh

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from optax_matrix.linalg._checks import check_positive_int
@@ -20,6 +21,7 @@ __all__ = [
     "check_decay",
     "check_dtype",
     "check_not_negative",
+    "check_not_negative_int",
     "check_positive",
     "check_positive_int",
     "check_rate",
@@ -40,6 +42,21 @@ def check_positive(name: str, value: Any) -> None:
 def check_not_negative(name: str, value: Any) -> None:
     """Raises unless a number is zero or above; see `_check_number`."""
     _check_number(name, value, "not be negative", lambda x: x >= 0)
+
+
+def check_not_negative_int(name: str, value: Any) -> None:
+    """Raises unless a value is a static int of zero or above, such as a seed.
+
+    Args:
+        name: The argument's name, for the message.
+        value: The value; arrays and tracers are refused, too.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_int or value < 0:
+        raise ValueError(f"`{name}` must be an int, 0 or above, got {value!r}.")
 
 
 def check_at_least_one(name: str, value: Any) -> None:

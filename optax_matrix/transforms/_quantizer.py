@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg import dequantize, quantize
-from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.transforms._checks import (
+    check_not_negative_int,
+    check_positive_int,
+)
 
 SIGNED = ("mu", "trace", "ema", "momentum")
 UNSIGNED = ("nu", "root")
@@ -81,10 +84,8 @@ class Quantizer:
         check_positive_int("block_size", options["block_size"])
         for name in ("min_size", "batch_axes", "seed"):
             value = options[name]
-            if value is None and name == "seed":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"`{name}` must be an int, 0 or above, got {value!r}.")
+            if value is not None or name != "seed":
+                check_not_negative_int(name, value)
         return cls(*names, **options)
 
     def pack(self, state: Any) -> QuantizedState:

@@ -187,3 +187,6 @@ def test_mistakes_are_told():
         om.quantized("fsdp")
     with pytest.raises(ValueError, match="`learning_rate` must be a number"):
         om.adamw_8bit(None)
+    for name, value in (("b2", 1.0), ("eps", -1.0), ("weight_decay", -0.1)):
+        with pytest.raises(ValueError, match=f"`{name}` must"):
+            om.adamw_8bit(1e-3, **{name: value})
