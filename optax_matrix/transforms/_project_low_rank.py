@@ -11,6 +11,7 @@ from optax_matrix.transforms._bases import find_basis
 from optax_matrix.transforms._basis import Basis, Subspace
 from optax_matrix.transforms._checks import (
     check_choice,
+    check_not_negative_int,
     check_positive_int,
     check_transformation,
 )
@@ -106,9 +107,11 @@ def project_low_rank(
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. A gradient that is
-        zero or not finite leaves its basis alone. Coordinates that are rounding noise,
-        below :math:`8 \epsilon \sqrt m` of the norm of their column of G, are zero for
-        the inner transformation.
+        zero or not finite leaves its basis alone, and its coordinates are zero. A
+        matrix with no other gradient so far has no basis; it gets one at a renewal or
+        where t is a power of two. Coordinates that are rounding noise, below
+        :math:`8 \epsilon \sqrt m` of the norm of their column of G, are zero for the
+        inner transformation.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if ``transport="carry"``
@@ -131,7 +134,8 @@ def project_low_rank(
     check_transformation("inner", inner)
     check_rank("rank", rank)
     check_positive_int("update_interval", update_interval)
-    if isinstance(side, str):
+    check_not_negative_int("seed", seed)
+    if not isinstance(side, dict):
         check_choice("side", side, SIDES)
     found = find_basis(basis)
     _check_transport(transport, found, stagger)

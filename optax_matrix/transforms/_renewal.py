@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg._random import folded
 from optax_matrix.transforms._basis import Basis, Subspace
+from optax_matrix.transforms._transport import identity_overlap
 
 Find = Callable[[Subspace], jax.Array]
 Move = Callable[[Any, list], Any]
@@ -64,7 +65,10 @@ class Renewal:
         carry: tuple[list, Any],
         move: Move | None,
     ) -> tuple[list, Any]:
-        """Renews what is due.
+        """Renews what is due, and looks for what is missing.
+
+        A matrix without a basis, as its gradients have been zero so far or its state
+        was added later, gets one with a renewal or where ``count`` is a power of two.
 
         Args:
             count: Number of updates before this one.
@@ -82,17 +86,26 @@ class Renewal:
         phases = self._phases(len(held))
         for group in self._groups(len(held)):
             due = (count + phases[group[0]]) % self.interval == 0
-            found = [self.basis.refresh]
-            if self.basis.start is not None:
-                found.append(self.basis.start)
-            which = jnp.where(count == 0, len(found), due.astype(jnp.int32))
-            new = _New(group, gradient, keys, held, inner_state, move, self.basis.move)
+            seek = (count & (count - 1)) == 0  # Powers of two, and the first update.
+            found = self._finding()
+            last = jnp.where(seek, len(found), 0)
+            which = jnp.where(due & (count > 0), 1, last)
+            new = _New(
+                group, due, gradient, keys, held, inner_state, move, self.basis.move
+            )
             branches = [functools.partial(new.found_by, find) for find in found]
             vectors, moved = jax.lax.switch(which, [new.as_it_was, *branches])
             tracked, inner_state = moved or new.unmoved()
             for i, *parts in zip(group, vectors, tracked, strict=True):
                 held[i] = BasisState(*parts)
         return held, inner_state
+
+    def _finding(self) -> list[Find]:
+        """What finds bases again, and last what finds first ones."""
+        refresh, start = self.basis.refresh, self.basis.start
+        if start is None:
+            return [refresh]
+        return [lambda s: refresh(s._replace(vectors=or_axes(s.vectors))), start]
 
     def _groups(self, number: int) -> list[list[int]]:
         """The stacks that are renewed under one condition."""
@@ -111,6 +124,7 @@ class _New:
     """The two sides of a condition: only what a renewal changes goes through it."""
 
     group: list[int]
+    due: jax.Array
     gradient: list
     keys: list
     held: list
@@ -126,41 +140,57 @@ class _New:
         return vectors, None if self.move is None else self.unmoved()
 
     def found_by(self, find: Find) -> tuple[list, Any]:
-        vectors: dict[int, Any] = {
-            i: new_vectors(find, self.gradient[i], self.held[i], self.keys[i])
-            for i in self.group
-        }
+        vectors, change = [], [identity_overlap(h.vectors.mT) for h in self.held]
+        for i in self.group:
+            old, g = self.held[i].vectors, self.gradient[i]
+            here = has_gradient(g) & (self.due | ~is_some(old))
+            new = new_vectors(find, g, self.held[i], self.keys[i], here)
+            vectors.append(new)
+            change[i] = jnp.where(here, overlap(new, old), change[i])
         if self.move is None:
-            return [*vectors.values()], None
-        change = [
-            overlap(vectors.get(i, h.vectors), h.vectors)
-            for i, h in enumerate(self.held)
-        ]
+            return vectors, None
         tracked = [self.held[i].tracked for i in self.group]
         if self.move_tracked is not None:
             pairs = zip(tracked, (change[i] for i in self.group), strict=True)
             tracked = [self.move_tracked(*pair) for pair in pairs]
         moved = self.move(self.inner_state, change)
-        keep = lambda x, old: x.astype(old.dtype)
+        # What had no basis has no moments either.
+        keep = lambda x, old: jnp.where(self.due, x, old).astype(old.dtype)
         inner_state = jax.tree.map(keep, moved, self.inner_state)
-        return [*vectors.values()], (tracked, inner_state)
+        return vectors, (tracked, inner_state)
 
 
-def new_vectors(find: Find, g: jax.Array, held: BasisState, key: Any) -> jax.Array:
-    """A new basis; the old one for a gradient that is zero or not finite.
+def new_vectors(
+    find: Find, g: jax.Array, held: BasisState, key: Any, where: jax.Array
+) -> jax.Array:
+    """New bases of some matrices.
 
     Args:
-        find: What finds it.
+        find: What finds them.
         g: Gradients ``(..., m, n)``, projected side in rows.
-        held: The old basis; zeros for none.
+        held: The old bases; zeros for none.
         key: A key for each matrix, or one.
+        where: Which matrices get theirs, ``(..., 1, 1)``.
 
     Returns:
         Columns ``(..., m, r)``.
     """
     old = held.vectors
     new = find(Subspace(g, old, held.tracked, key, old.shape[-1]))
-    some = lambda x: jnp.any(x, axis=(-2, -1), keepdims=True)
-    live = some(g != 0) & ~some(~jnp.isfinite(g))
-    spare = jnp.where(some(old != 0), old, jnp.eye(*old.shape[-2:], dtype=old.dtype))
-    return jnp.where(live, new.astype(old.dtype), spare)
+    return jnp.where(where, new.astype(old.dtype), old)
+
+
+def has_gradient(g: jax.Array) -> jax.Array:
+    """Which matrices are finite and not zero, ``(..., 1, 1)``."""
+    return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
+
+
+def is_some(x: jax.Array) -> jax.Array:
+    """Which matrices are not zero, ``(..., 1, 1)``."""
+    return jnp.any(x != 0, axis=(-2, -1), keepdims=True)
+
+
+def or_axes(vectors: jax.Array) -> jax.Array:
+    """The bases, and the first axes where there is none yet."""
+    axes = jnp.eye(*vectors.shape[-2:], dtype=vectors.dtype)
+    return jnp.where(is_some(vectors), vectors, axes)

@@ -11,14 +11,25 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import unit_peak
-from optax_matrix.transforms._bases import svd_basis
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
+from optax_matrix.transforms._bases import STARTS, svd_basis
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_not_negative_int,
+)
 from optax_matrix.transforms._combining import coordinates
 from optax_matrix.transforms._moving_adam import MovingAdam
 from optax_matrix.transforms._numerics import widened
 from optax_matrix.transforms._project_low_rank import SIDES, turn, turned_sides
 from optax_matrix.transforms._ranks import check_rank, rank_of
-from optax_matrix.transforms._renewal import BasisState, Renewal, new_vectors
+from optax_matrix.transforms._renewal import (
+    BasisState,
+    Renewal,
+    has_gradient,
+    new_vectors,
+    or_axes,
+)
 
 _FOR_EVER = 2**30  # An interval: the keys are those of the first step.
 
@@ -110,14 +121,17 @@ def scale_by_tracked_adam(
         Robert et al., `LDAdam <https://arxiv.org/abs/2410.16103>`_, 2024; as in the
         authors' code, which keeps E in the gradient's buffer. Deviations: no epsilon,
         as nothing is divided by zero; coordinates that are rounding noise are zero, as
-        in `project_low_rank`; the root of V is held, so that nothing overflows.
+        in `project_low_rank`, and so are gradients that are not finite; the root of V
+        is held, so that nothing overflows.
     """
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_decay("rho", rho)
     check_rank("rank", rank)
     check_dtype("mu_dtype", mu_dtype)
-    if isinstance(side, str):
+    check_choice("start", start, STARTS)
+    check_not_negative_int("seed", seed)
+    if not isinstance(side, dict):
         check_choice("side", side, SIDES)
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
     adam = MovingAdam(b1, b2)
@@ -161,7 +175,8 @@ class _TrackedAdam:
     ) -> tuple[Any, ScaleByTrackedAdamState]:
         del params, extra_args
         turned = turned_sides(self.side, updates)
-        seen = jax.tree.map(lambda t, x: turn(t, widened(x)), turned, updates)
+        start = lambda t, x: _finite(turn(t, widened(x)))
+        seen = jax.tree.map(start, turned, updates)
         if state.error is not None:
             seen = jax.tree.map(lambda g, e: g + e.astype(g.dtype), seen, state.error)
         vectors = self._moved(seen, state)
@@ -191,7 +206,7 @@ class _TrackedAdam:
 
         def first():
             return [
-                new_vectors(find, x, BasisState(u, None), key)
+                new_vectors(find, x, BasisState(u, None), key, has_gradient(x))
                 for x, u, key in zip(leaves, vectors, keys, strict=True)
             ]
 
@@ -204,7 +219,7 @@ class _TrackedAdam:
         return structure.unflatten(jax.lax.cond(state.count == 0, first, next_ones))
 
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
-        rho = jnp.asarray(self.rho, x.dtype)
+        rho, u = jnp.asarray(self.rho, x.dtype), or_axes(u)
         b, _ = unit_peak(rho * full_dot(u, mean) + (1 - rho) * x)
         return self.qr(unit_peak(full_dot(b, full_dot(b.mT, u)))[0], previous=u)
 
@@ -223,3 +238,9 @@ class _TrackedAdam:
 
     def _rank(self, seen: jax.Array) -> int:
         return rank_of(self.rank, min(seen.shape[-2:]))
+
+
+def _finite(g: jax.Array) -> jax.Array:
+    """Zero for gradients that are not finite, which the error would remember."""
+    finite = jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
+    return jnp.where(finite, g, 0)
