@@ -135,7 +135,7 @@ def _live_norms(r: jax.Array, b: jax.Array) -> jax.Array:
     norms = jnp.sqrt(jnp.sum(r * r, axis=-2, keepdims=True))
     noise = 4 * jnp.finfo(b.dtype).eps * max(b.shape[-2:]) ** 0.5
     size = jnp.sqrt(jnp.sum(b * b, axis=(-2, -1), keepdims=True))
-    return jnp.where(norms > noise * size, norms, 0)
+    return jnp.where(norms <= noise * size, 0, norms)  # A NaN stays visible.
 
 
 def _eye(b: jax.Array, r: int) -> jax.Array:
