@@ -2,13 +2,16 @@
 
     python -m examples.benchmarks.step [--layers 48 96] [--width 256] [--steps 15]
     python -m examples.benchmarks.step --contestants aro aro-householder muon
+    python -m examples.benchmarks.step --contestants alice alice:renewed optax.adamw
 
 One process, one after the other, the same Newton-Schulz coefficients and iterations;
 the last of the contestants is what the others are divided by. Every layer has seven
 kernels (q, k, v, o of width x width; gate, up, down of width x 2.69 width). Times are
 medians; the contestants take turns step by step, so that other work on the machine hits
-all. On a GPU the same is run in bfloat16, and the polar kernel's share of the matmul
-rate of the device is measured.
+all. Low-rank methods have a quarter of the shorter side; those called `:renewed` find a
+basis at every step, so that a renewal's cost is what they have beside the others. On a
+GPU the same is run in bfloat16, and the polar kernel's share of the matmul rate of the
+device is measured.
 """
 
 import argparse
@@ -22,6 +25,8 @@ import optax
 
 import optax_matrix as om
 
+LOW_RANK = ("galore", "alice", "alice_0", "sumo", "fira", "fira_plus", "apollo")
+LOW_RANK += ("apollo_svd",)
 BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
 
 
@@ -72,8 +77,14 @@ class Contestant:
 
 def optimizer(name: str, dtype) -> optax.GradientTransformation:
     """A recipe of ours, one of its variants, or optax's Muon, by name."""
+    name, _, renewed = name.partition(":")
     if name == "optax.contrib.muon":
         return optax.contrib.muon(1e-3)
+    if name == "optax.adamw":
+        return optax.adamw(1e-3)
+    if name in LOW_RANK:
+        every = {"update_interval": 1} if renewed else {}
+        return getattr(om, name)(1e-3, rank=0.25, **every)
     if name == "aro-householder":
         return om.aro(1e-3, qr=om.linalg.qr_householder)
     if name == "muon" and dtype != jnp.float32:
