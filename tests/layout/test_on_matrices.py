@@ -17,6 +17,7 @@ from optax_matrix.layout import (
     on_matrices,
     per_matrix,
 )
+from optax_matrix.transforms._applied import fingerprint
 
 
 def rows_to_unit_norm():
@@ -293,6 +294,20 @@ def test_tiny_coupling_is_seen():
 
 
 @pytest.mark.broad
+def test_bits_that_rounding_changes_are_no_coupling():
+    """Products of nine matrices may round otherwise than those of eight."""
+
+    def update_fn(updates, state, params=None):
+        del state, params
+        (stack,) = updates.values()
+        rounding = 1 + 1e-6 * len(stack)
+        return updates, jax.tree.map(lambda x: fingerprint(rounding * x), updates)
+
+    init_fn = lambda params: jax.tree.map(fingerprint, params)
+    tx = on_matrices(optax.GradientTransformation(init_fn, update_fn))
+    tx.init({"kernel": _draw(3, 5)})
+
+
 def test_per_matrix_equals_a_loop_over_leaves():
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
     leaves = [_draw(3, 5, seed=i) * 10.0 ** (i - 1) for i in range(3)]
