@@ -78,10 +78,14 @@ class Primitives:
 
         Returns:
             Blocks ``(..., k, b, b)`` by side.
+
+        Raises:
+            ValueError: If the triangles are those of other blocks.
         """
         blocks = {}
         for side, triangles in q.items():
             k, b = self._grid(side, w)
+            _check_shape(triangles, (k, triangle_size(b)), side)
             inside = free_entries(w.shape[AXES[side]], k, b)
             if not inside.all():  # The last block sticks out over the side.
                 triangles = jnp.where(inside, triangles, 0)
@@ -90,3 +94,12 @@ class Primitives:
 
     def _grid(self, side: str, w: jax.Array) -> tuple[int, int]:
         return block_grid(w.shape[AXES[side]], self.sides[side], self.variant)
+
+
+def _check_shape(triangles: jax.Array, shape: tuple[int, int], side: str) -> None:
+    if triangles.shape[-2:] != shape:
+        raise ValueError(
+            f"`q` must hold for the side {side!r} triangles of shape {shape}, got "
+            f"{triangles.shape[-2:]}; states and parts belong to the `variant` and "
+            "the `block` that they were made with."
+        )

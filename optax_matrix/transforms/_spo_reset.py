@@ -23,9 +23,9 @@ def reset_moments(due: jax.Array, fresh: Any, state: Any, q: Any) -> Any:
     Returns:
         The state.
     """
-    names = {keys[0] for keys, _ in jax.tree.leaves_with_path(q)}
+    paths = {keys for keys, _ in jax.tree.leaves_with_path(q)}
     places = [keys for keys, _ in jax.tree.leaves_with_path(state)]
-    ends = [next((i for i, k in enumerate(p) if k in names), None) for p in places]
+    ends = [_start(place, paths) for place in places]
     owners = [_owner(p[:end]) for p, end in zip(places, ends, strict=True)]
     reset = {o for o, end in zip(owners, ends, strict=True) if end is not None}
     pairs = zip(jax.tree.leaves(fresh), jax.tree.leaves(state), owners, strict=True)
@@ -33,6 +33,13 @@ def reset_moments(due: jax.Array, fresh: Any, state: Any, q: Any) -> Any:
         jnp.where(due, new, old) if owner in reset else old for new, old, owner in pairs
     ]
     return jax.tree.unflatten(jax.tree.structure(state), leaves)
+
+
+def _start(place: tuple, paths: set[tuple]) -> int | None:
+    """Where in a place the path of a leaf of Q begins, if it is there."""
+    lengths = {len(path) for path in paths}
+    starts = range(len(place))
+    return next((i for i in starts for n in lengths if place[i : i + n] in paths), None)
 
 
 def _owner(keys: tuple) -> tuple:

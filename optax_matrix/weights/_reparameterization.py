@@ -18,10 +18,9 @@ from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._specs import named_sharding
 from optax_matrix.transforms._primitives import Primitives
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
-from optax_matrix.weights._reset import ROTATIONS, reset_rotations
+from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._types import in_type_of, whole_beside
 
-OTHERS = "others"
 _ABSENT = optax.MaskedNode()
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from optax_matrix.layout._paths import key_name
 from optax_matrix.weights._types import in_type_of
 
-ROTATIONS = "rotations"
+ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
 
 
 def reset_rotations(state: Any, fresh: Any) -> Any:
@@ -30,15 +30,16 @@ def reset_rotations(state: Any, fresh: Any) -> Any:
     scalar = [jnp.ndim(leaf) == 0 for _, leaf in pairs]
     arrays = [place for place, s in zip(places, scalar, strict=True) if not s]
     # A moment stands at (..., field, "rotations", path, piece, side) of its owner.
-    owners = {place[:-5] for place in arrays if place[-4:-3] == (ROTATIONS,)}
+    moments = [p for p in arrays if p[-4:-3] == (ROTATIONS,) and _of_rotations(p)]
+    owners = {place[:-5] for place in moments}
     alone = {
         owner
         for owner in owners
-        if all(ROTATIONS in p for p in arrays if p[: len(owner)] == owner)
+        if all(_of_rotations(p) for p in arrays if p[: len(owner)] == owner)
     }
 
     def renewed(place, is_scalar):
-        return place[:-1] in alone if is_scalar else ROTATIONS in place
+        return place[:-1] in alone if is_scalar else _of_rotations(place)
 
     leaves = [
         in_type_of(old, new) if renewed(place, s) else old
@@ -47,3 +48,8 @@ def reset_rotations(state: Any, fresh: Any) -> Any:
         )
     ]
     return jax.tree.unflatten(structure, leaves)
+
+
+def _of_rotations(place: tuple[str, ...]) -> bool:
+    """Whether it is below ``rotations``, and not below a module of that name."""
+    return next((x for x in place if x in (ROTATIONS, OTHERS)), None) == ROTATIONS

@@ -21,6 +21,7 @@ from optax_matrix.linalg import (
     to_skew,
 )
 from optax_matrix.transforms._primitives import Primitives
+from optax_matrix.transforms._spo_reset import reset_moments
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
 SHAPE = (2, 7, 10)  # (count, out, in): blocks of 4 leave a remainder on both sides
@@ -302,6 +303,16 @@ def test_merge_resets_moments_and_goes_on_with_schedules():
         assert not any(x.any() for x in jax.tree.leaves(after_merge.q))
         moments = jax.tree.leaves(after_merge.inner_state[0].nu)
         assert any(bool(x.any()) for x in moments) == (reset == "none")
+
+
+def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
+    inner = ADAM(optax.linear_schedule(0.02, 0.0, 20))
+    q = [{"in": jnp.ones((1, 3))}, {"in": jnp.ones((1, 3))}]
+    fresh = inner.init(q)
+    _, state = inner.update(q, fresh)
+    adam, schedule = reset_moments(jnp.array(True), fresh, state, q)
+    assert not any(x.any() for x in jax.tree.leaves(adam))
+    assert int(schedule.count) == 1
 
 
 @pytest.mark.broad

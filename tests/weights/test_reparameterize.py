@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 import optax_matrix as om
+from optax_matrix.weights._reset import reset_rotations
 
 # Every kind of view, and sides that no block divides.
 SHAPES = {
@@ -189,7 +190,6 @@ def test_a_merge_resets_moments_of_rotations_alone(history):
 
 
 @pytest.mark.broad
-@pytest.mark.broad
 def test_state_is_kept_on_request_and_of_a_shared_adam_the_count():
     params = {"k": _params()["layers/up/kernel"], "bias": _params()["bias"]}
     kept = _poet(reset="none")
@@ -220,7 +220,6 @@ def test_a_remainder_stays_the_identity_even_if_someone_moves_it():
 
 
 @pytest.mark.broad
-@pytest.mark.broad
 def test_bfloat16_weights_have_float32_rotations():
     params = _params(jnp.bfloat16)
     poet = _poet(train_others=False)
@@ -241,7 +240,6 @@ class _Model(nnx.Module):
         return self.down(jax.nn.gelu(self.up(x)))
 
 
-@pytest.mark.broad
 @pytest.mark.broad
 def test_an_nnx_model_trains_and_ends_as_itself():
     model = _Model(nnx.Rngs(0))
@@ -311,6 +309,30 @@ def test_it_refuses(options):
     (name,) = options
     with pytest.raises(ValueError, match=f"`{name}` must"):
         om.reparameterize(**options)
+
+
+def test_parts_of_other_blocks_are_refused():
+    parts = om.reparameterize(block=8).split({"kernel": jnp.ones((16, 16))})
+    with pytest.raises(ValueError, match=r"triangles of shape \(4, 6\)"):
+        om.reparameterize(block=4).materialize(*parts)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_module_named_rotations_keeps_its_moments(apart):
+    trainable = om.weights.Trainable(
+        {"k": [{"in": jnp.ones((1, 1, 3))}]},
+        {"rotations": {"k": {"a": {"b": jnp.ones(3)}}}},
+    )
+    adam = optax.adam(0.1)
+    tx = _poet().optimizer(adam, adam) if apart else adam
+    fresh = tx.init(trainable)
+    _, state = tx.update(trainable, fresh, trainable)
+    new = reset_rotations(state, fresh)
+    label = lambda name: _moments(new, name)[0] if apart else new[0]
+    assert not label("rotations").mu.rotations["k"][0]["in"].any()
+    assert int(label("rotations").count) == (0 if apart else 1)
+    assert label("others").mu.others["rotations"]["k"]["a"]["b"].all()
+    assert int(label("others").count) == 1
 
 
 def test_a_reset_needs_the_optimizer():
