@@ -76,6 +76,7 @@ def beside_other(
     other: optax.GradientTransformation | None,
     other_learning_rate: optax.ScalarOrSchedule,
     other_b2: ArrayLike = 0.95,
+    other_eps: ArrayLike = 1e-8,
     mu_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Joins finished steps of matrices with the optimizer of the other leaves.
@@ -88,6 +89,7 @@ def beside_other(
         other: Optimizer of the other leaves; None for AdamW.
         other_learning_rate: Learning rate of that AdamW.
         other_b2: Second decay rate of that AdamW; the first is 0.9.
+        other_eps: Its epsilon.
         mu_dtype: Dtype of that AdamW's first moment.
 
     Returns:
@@ -106,6 +108,7 @@ def beside_other(
             other_learning_rate,
             b1=0.9,
             b2=other_b2,
+            eps=other_eps,
             weight_decay=weight_decay,
             mask=weight_decay_mask,
             mu_dtype=mu_dtype,

@@ -73,7 +73,7 @@ def poet(
         seed: Seed of the primitives.
         b1: Decay rate of Adam's first moment.
         b2: Decay rate of Adam's second moment.
-        eps: Adam's epsilon.
+        eps: Adam's epsilon, that of the other leaves' AdamW as well.
         weight_decay: Decoupled weight decay of the other leaves only.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
@@ -105,8 +105,10 @@ def poet(
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
-        those of `spo`; the authors' code halves the learning rate of Q; the clip at 0.1
-        and its tightening after a merge belong to the training loop.
+        those of `spo`; the authors' code halves the learning rate of Q, and adds eps
+        before it corrects the second moment's bias; the clip at 0.1 and its tightening
+        after a merge belong to the training loop, where they see the gradients of W:
+        those of Q exist in `reparameterize` only.
     """
     check_rate("learning_rate", learning_rate)
     check_decay("b1", b1)
@@ -138,6 +140,7 @@ def poet(
         dimension_numbers=dimension_numbers,
         placement=placement,
         needs_params=True,
+        probe=orthogonal is not None,  # Adam and our own kernel couple nothing.
     )
     base_rate: Any = other_learning_rate
     if base_rate is None:
@@ -151,6 +154,7 @@ def poet(
         other=other,
         other_learning_rate=base_rate,
         other_b2=0.999,
+        other_eps=eps,
         mu_dtype=mu_dtype,
     )
 
@@ -197,7 +201,7 @@ def oft(
         seed: Seed of the primitives.
         b1: Decay rate of Adam's first moment.
         b2: Decay rate of Adam's second moment.
-        eps: Adam's epsilon.
+        eps: Adam's epsilon, that of the other leaves' AdamW as well.
         weight_decay: Decoupled weight decay of the other leaves only.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.

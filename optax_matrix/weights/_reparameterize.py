@@ -36,6 +36,10 @@ def reparameterize(
     be saved at any moment, and what `materialize` returns in the end is a model like
     any other.
 
+    Frozen matrices have the parameters' dtype, to which every merge rounds them: the
+    singular values of bfloat16 weights were off by 1e-3 after one merge and by 3e-2
+    after 200. Split float32 parameters and cast what `materialize` makes of them.
+
     Args:
         variant: ``"block"``: blocks over all dimensions, in a random order.
             ``"full"``: one block over a random choice of them.
