@@ -53,6 +53,22 @@ def matched(direction: optax.GradientTransformation) -> Build:
 
 
 @dataclasses.dataclass(frozen=True)
+class LowRank:
+    """A method in a subspace, from a learning rate: `galore:rank=16`.
+
+    Attributes:
+        method: Transformation of a whole tree, given `rank=`.
+        rank: Of the subspace; a fraction is one of the shorter side.
+    """
+
+    method: Callable[..., optax.GradientTransformation]
+    rank: Any = QUARTER
+
+    def __call__(self, lr):
+        return matched(self.method(rank=self.rank))(lr)
+
+
+@dataclasses.dataclass(frozen=True)
 class Alice:
     """Alice, or what is left of it without some of its parts, from a learning rate.
 
@@ -103,16 +119,16 @@ OPTIMIZERS: dict[str, Build] = {
     "shampoo": matched(om.scale_by_shampoo()),
     "mousse": lambda lr: om.mousse(lr, **DECAY),
     "dion": matched(om.scale_by_dion()),
-    "galore": matched(om.scale_by_galore(rank=QUARTER)),
+    "galore": LowRank(om.scale_by_galore),
     "alice": Alice(),
     "alice_0": Alice(b3=0.0),
-    "sumo": matched(om.scale_by_sumo(rank=QUARTER)),
-    "fira": matched(om.scale_by_fira(rank=QUARTER)),
-    "fira_plus": matched(om.scale_by_fira_plus(rank=QUARTER)),
-    "apollo": matched(om.scale_by_apollo(rank=QUARTER)),
+    "sumo": LowRank(om.scale_by_sumo),
+    "fira": LowRank(om.scale_by_fira),
+    "fira_plus": LowRank(om.scale_by_fira_plus),
+    "apollo": LowRank(om.scale_by_apollo),
     "apollo_mini": matched(om.scale_by_apollo_mini()),
-    "apollo_svd": matched(om.scale_by_apollo_svd(rank=QUARTER)),
-    "ldadam": matched(om.scale_by_ldadam(rank=QUARTER)),
+    "apollo_svd": LowRank(om.scale_by_apollo_svd),
+    "ldadam": LowRank(om.scale_by_ldadam),
     "poet": Poet(adamw),
     "oft": Poet(adamw, sides="in"),
     "lora": Lora(adamw),

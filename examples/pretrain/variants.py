@@ -2,8 +2,8 @@
 
     --optimizers poet,poet:block=16,poet:variant=full:block=0.5:init=xavier,lora:rank=8
 
-Blocks of 32 and a rank of 16 make POET and LoRA (and GaLore's moments) of equal size,
-but for 3%: b - 1 against 2 r entries for each row and column.
+Blocks of 32 and a rank of 16 make POET and LoRA of equal size, but for 3%: b - 1
+against 2 r entries for each row and column. GaLore's rank is that of `galore:rank=16`.
 """
 
 import ast
@@ -159,8 +159,8 @@ def with_options(name: str, families: dict[str, Build]) -> Build:
     """
     head, *options = name.split(":")
     method: Any = families[head]
-    fields = getattr(method, "__dataclass_fields__", {})
-    known = [field for field in fields if field != "other"]
+    fields = getattr(method, "__dataclass_fields__", {}).values()
+    known = [x.name for x in fields if x.default is not dataclasses.MISSING]
     given = {}
     for option in options:
         key, _, value = option.partition("=")

@@ -74,6 +74,13 @@ def test_poet_and_lora_train_equally_much():
     assert 0.95 < rotations / factors <= 1
 
 
+def test_galore_can_have_the_rank_of_lora():
+    params = {"kernel": jax.ShapeDtypeStruct((48, 96), jnp.float32)}
+    state = jax.eval_shape(find("galore:rank=16")(0.1).init, params)
+    sizes = [x.size for x in jax.tree.leaves(state)]
+    assert sizes.count(16 * 96) == 2
+
+
 @pytest.mark.parametrize("share", [0.75, 0.1])
 def test_a_share_splits_the_same_budget(share):
     entries = lambda b: b - 1  # Of each row or column, halved.
@@ -104,6 +111,8 @@ def test_the_rate_goes_as_one_over_the_block(monkeypatch):
         ("poet:terms=0", "`terms` must be a positive int"),
         ("poet:blocks=8", "poet has no option 'blocks'; its options: variant, block"),
         ("poet:init=best", "there is no init 'best'"),
+        ("galore:rank=0", "`rank` must be"),
+        ("galore:method=x", "galore has no option 'method'; its options: rank"),
         ("lora:rank=x", "`rank` must be a positive int"),
         ("muon:b1=0.5", "muon has no option 'b1'; its options: none"),
         ("poem", "There is no optimizer 'poem'; choose from adamw"),
