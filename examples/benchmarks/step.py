@@ -1,7 +1,7 @@
 """Compile and step time of the matrix side, against `optax.contrib.muon`.
 
     python -m examples.benchmarks.step [--layers 48 96] [--width 256] [--steps 15]
-    python -m examples.benchmarks.step --contestants aro aro-householder muon
+    python -m examples.benchmarks.step --contestants aro aro-one-pass muon
     python -m examples.benchmarks.step --contestants alice alice:renewed optax.adamw
 
 One process, one after the other, the same Newton-Schulz coefficients and iterations;
@@ -87,6 +87,8 @@ def optimizer(name: str, dtype) -> optax.GradientTransformation:
         return getattr(om, name)(1e-3, rank=0.25, **every)
     if name == "aro-householder":
         return om.aro(1e-3, qr=om.linalg.qr_householder)
+    if name == "aro-one-pass":  # Cholesky QR as in the ARO paper.
+        return om.aro(1e-3, qr=functools.partial(om.linalg.cholesky_qr, passes=1))
     if name == "muon" and dtype != jnp.float32:
         return om.muon(1e-3, polar=BF16)
     return getattr(om, name)(1e-3)

@@ -4,12 +4,12 @@ Tracers pass: nothing may raise from what is not known. Concrete scalars of NumP
 JAX are numbers like Python's.
 """
 
+import numbers
 from collections.abc import Callable, Collection
 from typing import Any
 
 import jax.core
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from optax_matrix.linalg._checks import check_positive_int
@@ -54,7 +54,7 @@ def check_not_negative_int(name: str, value: Any) -> None:
     Raises:
         ValueError: If it is anything else.
     """
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_int or value < 0:
         raise ValueError(f"`{name}` must be an int, 0 or above, got {value!r}.")
 
