@@ -118,3 +118,12 @@ def test_one_gradient_that_is_not_finite_does_not_stay(bad):
         paths = [run(tx, jnp.asarray(stream)) for stream in (grads, zero)]
         for (got, _), (want, _) in zip(*paths, strict=True):
             np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_all_stacks_are_renewed_under_one_condition():
+    stacks = {name: jnp.zeros(SHAPE) for name in "abc"}
+    for stagger, conditions in ((False, 1), (True, 3)):
+        tx = om.project_low_rank(optax.trace(0.9), rank=2, stagger=stagger)
+        jaxpr = jax.make_jaxpr(tx.update)(stacks, tx.init(stacks))
+        names = [eqn.primitive.name for eqn in jaxpr.eqns]
+        assert names.count("cond") == conditions
