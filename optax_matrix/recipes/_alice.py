@@ -180,7 +180,7 @@ def scale_by_alice(
         },
         dimension_numbers=with_last_layer(last_layer, dimension_numbers),
         placement=placement,
-        probe=qr is not cholesky_qr,
+        probe=qr is not cholesky_qr or callable(transport),
     )
 
 

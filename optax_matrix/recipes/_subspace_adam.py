@@ -39,7 +39,7 @@ def subspace_adam(
         b2: Decay rate of the second moment.
         basis: The basis.
         bias_correction: Whether to correct both moments.
-        probe: As in `on_matrices`.
+        probe: As in `on_matrices`, which tries a ``transport`` that is a function, too.
         last_layer: As in `with_last_layer`.
         dimension_numbers: As in `on_matrices`.
         placement: As in `on_matrices`.
@@ -73,7 +73,7 @@ def subspace_adam(
         hyperparams={"b1": b1, "b2": b2, **hyperparams},
         dimension_numbers=with_last_layer(last_layer, dimension_numbers),
         placement=placement,
-        probe=probe,
+        probe=probe or callable(options.get("transport")),
     )
 
 

@@ -143,7 +143,9 @@ def scale_by_sumo(
         hyperparams={"b1": b1, "scale": scale, "limiter": limiter},
         dimension_numbers=with_last_layer(last_layer, dimension_numbers),
         placement=placement,
-        probe=qr is not cholesky_qr or polar not in (polar_qr, newton_schulz),
+        probe=polar not in (polar_qr, newton_schulz)
+        or qr is not cholesky_qr
+        or callable(transport),
     )
 
 

@@ -21,6 +21,11 @@ from optax_matrix.transforms._combining import (
     coordinates,
 )
 from optax_matrix.transforms._numerics import widened
+from optax_matrix.transforms._projected_side import (
+    check_projected_side,
+    turn,
+    turned_sides,
+)
 from optax_matrix.transforms._ranks import check_rank, rank_of
 from optax_matrix.transforms._renewal import BasisState, Renewal
 from optax_matrix.transforms._transport import (
@@ -28,8 +33,6 @@ from optax_matrix.transforms._transport import (
     carry_moments,
     identity_overlap,
 )
-
-SIDES = ("out", "in", "short", "long")
 
 
 class ProjectLowRankState(NamedTuple):
@@ -135,8 +138,7 @@ def project_low_rank(
     check_rank("rank", rank)
     check_positive_int("update_interval", update_interval)
     check_not_negative_int("seed", seed)
-    if not isinstance(side, dict):
-        check_choice("side", side, SIDES)
+    check_projected_side(side)
     found = find_basis(basis)
     _check_transport(transport, found, stagger)
     block = _ProjectLowRank(
@@ -237,48 +239,6 @@ class _ProjectLowRank:
         basis = self.renewal.basis
         vectors = jnp.zeros((*seen.shape[:-1], sigma.shape[-2]), seen.dtype)
         return BasisState(vectors if basis.stored else None, basis.init(sigma))
-
-
-def turn(transposed: bool, x: jax.Array) -> jax.Array:
-    """Brings the projected side to the rows, or back.
-
-    Args:
-        transposed: What `turned_sides` says.
-        x: Matrices ``(..., m, n)``.
-
-    Returns:
-        The same, or their transposes.
-    """
-    return x.mT if transposed else x
-
-
-def turned_sides(side: Any, tree: Any) -> Any:
-    """Whether the projected side of every leaf is its columns.
-
-    Args:
-        side: As in `project_low_rank`.
-        tree: A tree of matrices ``(..., m, n)``.
-
-    Returns:
-        A tree of bools.
-
-    Raises:
-        ValueError: If a side is unknown or missing.
-    """
-    if isinstance(side, str):
-        return jax.tree.map(lambda x: _is_turned(side, x.shape), tree)
-    if not isinstance(tree, dict) or set(tree) - set(side):
-        raise ValueError(
-            f"`side` must be one of {', '.join(SIDES)}, or a dict with one of them for "
-            f"each leaf, got {side!r} for {jax.tree.structure(tree)}."
-        )
-    return {name: _is_turned(side[name], x.shape) for name, x in tree.items()}
-
-
-def _is_turned(side: str, shape: tuple[int, ...]) -> bool:
-    check_choice("side", side, SIDES)
-    rows, cols = shape[-2:]
-    return {"out": False, "in": True, "short": rows > cols, "long": rows < cols}[side]
 
 
 def _check_transport(transport: Any, basis: Basis, stagger: bool) -> None:

@@ -4,8 +4,6 @@ import math
 import numbers
 from typing import Any
 
-from optax_matrix.transforms._checks import check_positive_int
-
 
 def check_rank(name: str, rank: Any) -> None:
     """Raises unless a rank is a positive int or a fraction.
@@ -17,9 +15,9 @@ def check_rank(name: str, rank: Any) -> None:
     Raises:
         ValueError: If it is neither.
     """
-    if not _is_fraction(rank):
-        check_positive_int(name, rank)
-    elif not 0 < rank <= 1:
+    is_number = isinstance(rank, numbers.Real) and not isinstance(rank, bool)
+    size = float(rank) if is_number else 0.0
+    if not (0 < size <= 1 if _is_fraction(rank) else size > 0):
         raise ValueError(
             f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
             f"got {rank!r}; pass 1.0 for all."

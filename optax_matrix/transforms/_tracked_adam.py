@@ -21,7 +21,11 @@ from optax_matrix.transforms._checks import (
 from optax_matrix.transforms._combining import coordinates
 from optax_matrix.transforms._moving_adam import MovingAdam
 from optax_matrix.transforms._numerics import widened
-from optax_matrix.transforms._project_low_rank import SIDES, turn, turned_sides
+from optax_matrix.transforms._projected_side import (
+    check_projected_side,
+    turn,
+    turned_sides,
+)
 from optax_matrix.transforms._ranks import check_rank, rank_of
 from optax_matrix.transforms._renewal import (
     BasisState,
@@ -131,8 +135,7 @@ def scale_by_tracked_adam(
     check_dtype("mu_dtype", mu_dtype)
     check_choice("start", start, STARTS)
     check_not_negative_int("seed", seed)
-    if not isinstance(side, dict):
-        check_choice("side", side, SIDES)
+    check_projected_side(side)
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
     adam = MovingAdam(b1, b2)
     block = _TrackedAdam(
