@@ -1,11 +1,13 @@
 """Checks of the arguments of `spo`."""
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
 from optax_matrix.transforms._checks import (
     check_callable,
     check_choice,
+    check_not_negative_int,
     check_positive_int,
     check_transformation,
 )
@@ -55,8 +57,7 @@ def check_spo(
     check_callable("orthogonal", orthogonal)
     if merge_interval is not None:
         check_positive_int("merge_interval", merge_interval)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"`seed` must be an int that is not negative, got {seed!r}.")
+    check_not_negative_int("seed", seed)
     rotated = ROTATED_SIDES[sides]
     if not isinstance(block, Mapping):
         block = dict.fromkeys(rotated, block)
@@ -71,7 +72,8 @@ def check_spo(
 
 
 def _check_block(block: Any, variant: str) -> None:
-    if isinstance(block, int) and not isinstance(block, bool) and block >= 2:
+    is_int = isinstance(block, numbers.Integral) and not isinstance(block, bool)
+    if is_int and int(block) >= 2:
         return
     if variant == "full" and isinstance(block, float) and 0 < block <= 1:
         return

@@ -340,7 +340,8 @@ def test_what_sticks_out_of_a_side_does_not_act_whatever_inner_does():
 
 
 def test_blocks_may_differ_between_the_sides():
-    tx = om.spo(ADAM(0.02), variant="full", block={"in": 0.5, "out": 3})
+    block = {"in": 0.5, "out": np.int64(3)}
+    tx = om.spo(ADAM(0.02), variant="full", block=block)
     q = tx.init(start()).q["w"]
     assert (q["in"].shape, q["out"].shape) == ((2, 1, 10), (2, 1, 3))
 
@@ -415,7 +416,7 @@ WRONG = [
     ({"hold": "frame"}, "`hold` must be one of 'stored', 'recovered'"),
     ({"orthogonal": "cayley"}, "`orthogonal` must be a function"),
     ({"merge_interval": 0}, "`merge_interval` must be a positive int, got 0"),
-    ({"seed": -1}, "`seed` must be an int that is not negative, got -1"),
+    ({"seed": -1}, "`seed` must be an int, 0 or above, got -1"),
 ]
 
 
