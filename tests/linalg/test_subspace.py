@@ -76,6 +76,7 @@ def test_vectors_of_degenerate_matrices_are_orthonormal(kind):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.broad
 def test_one_step_of_subspace_iteration_equals_that_of_the_formed_matrix():
     u, x = orthonormal(7, 3), gaussian(7, 10, seed=1)
     a = gaussian(3, 3, seed=2)

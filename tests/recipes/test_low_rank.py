@@ -62,6 +62,7 @@ CASES = {
     "name",
     ["alice", *(pytest.param(n, marks=pytest.mark.broad) for n in list(CASES)[1:])],
 )
+@pytest.mark.broad
 def test_alice_is_algorithm_4(name):
     recipe, options = CASES[name]
     got = run(recipe(rank=RANK, leading=LEADING, **EXACT, **options), grads())

@@ -131,6 +131,7 @@ def test_sumo_carries_its_moment():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.broad
 def test_sumo_at_full_rank_is_muon_with_the_exact_polar_factor():
     """No Nesterov; whatever the basis, which spans everything, and its renewals."""
     tx = om.scale_by_sumo(rank=1.0, side="short", update_interval=INTERVAL)

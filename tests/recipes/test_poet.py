@@ -77,7 +77,7 @@ def test_state_is_three_times_what_is_trained_and_w0():
     assert size(oft.q) == n * (b - 1) // 2
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_kernel_and_terms_reach_the_primitives():
     grads = jax.tree.map(lambda x: jnp.sin(7 * x), PARAMS)
     moved = lambda **options: one_update(om.poet(0.15, block=4, **options), grads)[0]

@@ -63,6 +63,7 @@ def test_a_matrix_moves_the_same_whoever_shares_its_stack():
         np.testing.assert_allclose(more[-1]["b"], alone[-1]["b"], 1e-5, 1e-6)
 
 
+@pytest.mark.broad
 def test_equal_matrices_are_rounded_apart():
     same = {"a/0": normal(SHAPES, 0)["b"], "a/1": normal(SHAPES, 0)["b"]}
     for seed in (None, 0):

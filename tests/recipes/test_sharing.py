@@ -56,7 +56,7 @@ def test_one_factorisation_for_each_place(sharing, sets):
     assert rms(kernels) == pytest.approx(0.2, rel=1e-3)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_scanned_layers_are_the_same_layers():
     results = []
     for scan in (False, True):

@@ -105,6 +105,7 @@ def test_moments_of_other_stacks_stay_when_one_is_renewed():
 
 
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.broad)])
+@pytest.mark.broad
 def test_one_gradient_that_is_not_finite_does_not_stay(bad):
     """It counts as zero: not in an update, and not in a state."""
     grads = STREAM[:, 0].copy()

@@ -211,6 +211,7 @@ def test_the_first_right_factor_belongs_to_the_matrix():
     np.testing.assert_allclose(both[1], alone[0], atol=1e-6)
 
 
+@pytest.mark.broad
 def test_a_nan_is_seen_in_what_dion_makes_of_it():
     """Not zeros for ever, as from a momentum that has become NaN."""
     tx, w = om.orthogonalize_low_rank(2), {"w": jnp.ones((4, 6))}

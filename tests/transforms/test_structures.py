@@ -94,6 +94,7 @@ def test_one_block_for_all_columns_is_whitening():
     check(structure, np.eye(M).ravel(), update, fisher(g[None], [1.0]))
 
 
+@pytest.mark.broad
 def test_scales_of_rows_and_columns_are_racs():
     """Proposition 3, S (x) Q: the leading singular vectors of E[G^2]."""
     f = fisher(STREAM, WEIGHTS)
