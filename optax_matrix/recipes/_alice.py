@@ -7,14 +7,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._alice_block import alice_block
 from optax_matrix.recipes._low_rank import coordinate_adam, with_last_layer
 from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
-from optax_matrix.transforms import (
-    back_project,
-    compensate,
-    project_low_rank,
-    subspace_basis,
-)
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
@@ -129,55 +124,39 @@ def scale_by_alice(
     check_choice("compensation", compensation, (*KINDS, None))
     check_dtype("mu_dtype", mu_dtype)
     tracks = not (isinstance(b3, int | float) and b3 == 0)
-    limits = {"limiter": limiter, "max_shrink": max_shrink}
+    hyperparams = {
+        "b1": b1,
+        "b3": b3,
+        "residual_scale": residual_scale,
+        "limiter": limiter,
+        "max_shrink": max_shrink,
+    }
+    options = {
+        "rank": rank,
+        "leading": leading,
+        "update_interval": update_interval,
+        "switch": switch,
+        "sampling": sampling,
+        "start": start,
+        "compensation": compensation,
+        "side": side,
+        "transport": transport,
+        "stagger": stagger,
+        "seed": seed,
+        "qr": qr,
+        "tracks": tracks,
+    }
+    alice_block(optax.identity(), **hyperparams, **options)  # Checks them, now.
 
-    def combined(b1, residual_scale, **limits):
-        if compensation is None:
-            return back_project
-        return compensate(compensation, scale=residual_scale, decay=b1, **limits)
-
-    def projected(inner, b3, combine, ids=None):
-        basis = subspace_basis(
-            b3,
-            leading=leading,
-            switch=switch,
-            sampling=sampling,
-            start=start,
-            tracks=tracks,
-            qr=qr,
-        )
-        return project_low_rank(
-            inner,
-            combine=combine,
-            rank=rank,
-            side=side,
-            basis=basis,
-            update_interval=update_interval,
-            stagger=stagger,
-            transport=transport,
-            seed=seed,
-            ids=ids,
-        )
-
-    # Checks their arguments, now.
-    projected(optax.identity(), b3, combined(b1, residual_scale, **limits))
-
-    def build(layout, b1, b2, b3, scale, **others):
+    def build(layout, b1, b2, scale, **others):
         inner = coordinate_adam(b1, b2, bias_correction=False, mu_dtype=mu_dtype)
         ids = {name: group.ids for name, group in layout.groups.items()}
-        steps = projected(inner, b3, combined(b1, **others), ids)
+        steps = alice_block(inner, b1=b1, ids=ids, **others, **options)
         return optax.chain(steps, optax.scale(scale))
 
     return on_matrices(
         build,
-        hyperparams={
-            "b1": b1,
-            "b2": b2,
-            "b3": b3,
-            "scale": scale,
-            "residual_scale": residual_scale,
-            **limits,
-        },
+        hyperparams={**hyperparams, "b2": b2, "scale": scale},
         dimension_numbers=with_last_layer(last_layer, dimension_numbers),
         placement=placement,
         probe=qr is not cholesky_qr or callable(transport),

@@ -45,7 +45,7 @@ def check_not_negative(name: str, value: Any) -> None:
 
 
 def check_not_negative_int(name: str, value: Any) -> None:
-    """Raises unless a value is a static int of zero or above, such as a seed.
+    """Raises unless a value is a static int that 32 bits hold, such as a seed.
 
     Args:
         name: The argument's name, for the message.
@@ -55,8 +55,8 @@ def check_not_negative_int(name: str, value: Any) -> None:
         ValueError: If it is anything else.
     """
     is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_int or value < 0:
-        raise ValueError(f"`{name}` must be an int, 0 or above, got {value!r}.")
+    if not is_int or not 0 <= int(value) < 2**32:
+        raise ValueError(f"`{name}` must be an int from 0 to 2**32 - 1, got {value!r}.")
 
 
 def check_at_least_one(name: str, value: Any) -> None:

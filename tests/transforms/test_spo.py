@@ -417,7 +417,8 @@ WRONG = [
     ({"hold": "frame"}, "`hold` must be one of 'stored', 'recovered'"),
     ({"orthogonal": "cayley"}, "`orthogonal` must be a function"),
     ({"merge_interval": 0}, "`merge_interval` must be a positive int, got 0"),
-    ({"seed": -1}, "`seed` must be an int, 0 or above, got -1"),
+    ({"seed": -1}, "`seed` must be an int from 0 to 2..32 - 1, got -1"),
+    ({"seed": 2**32}, "`seed` must be an int from 0"),
 ]
 
 
