@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from optax_matrix.linalg._bits import mixed_bits
 from optax_matrix.linalg._lapack import cholesky
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import inverse
@@ -100,16 +101,13 @@ def _is_near(error: Array) -> Array:
 
 
 def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
-    """Draw some columns anew."""
-
-    def draw() -> Array:
-        # From the pass, so that no compiler folds a large constant.
-        key = jax.random.fold_in(jax.random.key(0), seed)
-        drawn = jax.random.uniform(key, q.shape[-2:], q.dtype, minval=-1.0)
-        drawn = _unit_columns(drawn)[_as_batch(q)]
-        return jnp.where(where[..., None, :], drawn, q)
-
-    return jax.lax.cond(jnp.any(where), draw, lambda: q)
+    """Draw some columns anew, of nearly unit norm."""
+    m, n = q.shape[-2:]
+    place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
+    # From the pass, so that no compiler folds a large constant.
+    bits = mixed_bits(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+    drawn = (bits.astype(q.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
+    return jnp.where(where[..., None, :], drawn, q)
 
 
 def _as_batch(y: Array) -> tuple[None, ...]:

@@ -2,7 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, Key
 
 from optax_matrix.linalg import _lapack as lapack
 from optax_matrix.linalg._eigenbasis import eigenbasis
@@ -133,20 +134,24 @@ def subspace_iteration(
     core: Float[Array, "*batch r r"] | None,
     x: Float[Array, "*batch m n"],
     *,
+    iterations: Int[ArrayLike, "*batch"] = 1,
     qr: Orthonormalize = cholesky_qr,
 ) -> tuple[Float[Array, "*batch r"], Float[Array, "*batch m r"]]:
-    r"""Move a basis one step towards the leading eigenvectors of a factored matrix.
+    r"""Move a basis towards the leading eigenvectors of a factored matrix.
 
     .. math::
         Q = U A U^\top + X X^\top, \qquad V = \mathrm{qr}(Q U), \qquad
         V^\top Q V = W \Lambda W^\top, \qquad U \leftarrow V W
 
+    and, with more ``iterations``, :math:`V \leftarrow \mathrm{qr}(Q V)` in between.
     Q itself, ``m x m``, is never formed.
 
     Args:
         basis: Columns U, ``(..., m, r)``; orthonormal or not.
         core: Symmetric A, ``(..., r, r)``; None for zero.
         x: Matrices X, ``(..., m, n)``, of moderate size, as ``core``.
+        iterations: Number of times that V is made, at least one; may differ from
+            matrix to matrix, and may be traced.
         qr: What makes columns orthonormal.
 
     Returns:
@@ -165,10 +170,15 @@ def subspace_iteration(
     """
     u = as_work(basis)
     y = x.astype(u.dtype)
-    h = full_dot(y, full_dot(y.mT, u))
-    if core is not None:
-        h = h + full_dot(u, full_dot(core.astype(u.dtype), full_dot(u.mT, u)))
-    v = qr(unit_peak(h)[0], previous=u)
+    number = jnp.asarray(iterations)[..., None, None]
+
+    def step(i: Array, v: Array) -> Array:
+        h = full_dot(y, full_dot(y.mT, v))
+        if core is not None:
+            h = h + full_dot(u, full_dot(core.astype(u.dtype), full_dot(u.mT, v)))
+        return jnp.where(i < number, qr(unit_peak(h)[0], previous=v), v)
+
+    v = jax.lax.fori_loop(0, jnp.max(number), step, u)
     b = full_dot(v.mT, y)
     s = full_dot(b, b.mT)
     if core is not None:

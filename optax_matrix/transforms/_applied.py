@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from optax_matrix.linalg._bits import mixed_bits
+
 
 def update_towards(
     target: jax.Array, w: jax.Array, update_dtype: DTypeLike | None = None
@@ -72,10 +74,6 @@ def fingerprint(x: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
     shape = bits.shape[x.ndim - 2 :]  # Halves of float64 stand in a last axis.
     place = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    mixed = bits ^ (place * jnp.uint32(0x9E3779B9))
-    # MurmurHash3's finalizer.
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    mixed = mixed ^ (mixed >> 16)
+    mixed = mixed_bits(bits ^ (place * jnp.uint32(0x9E3779B9)))
     axes = tuple(range(x.ndim - 2, bits.ndim))
     return jnp.sum(mixed, axis=axes, dtype=jnp.uint32)

@@ -19,6 +19,7 @@ from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._basis import (
     Basis,
     Subspace,
+    is_some,
     nothing_tracked,
     tracked_as_it_was,
 )
@@ -34,6 +35,7 @@ from optax_matrix.transforms._ranks import check_rank, rank_of
 from optax_matrix.transforms._switching import SAMPLINGS, SWITCHES
 
 STARTS = ("randomized", "exact")
+_FIRST_STEPS = 3  # Of subspace iteration from random columns.
 
 
 def svd_basis(
@@ -96,8 +98,9 @@ def subspace_basis(
         \qquad Q = \beta_3 U \tilde Q U^\top + (1 - \beta_3) G G^\top, \qquad
         U \leftarrow [\, U'_{\cdot, 1 \dots l}, \; S \,]
 
-    with :math:`U'` the r Ritz vectors of Q after one step from U, the first of G's
-    leading left singular vectors. The l ``leading`` stay, S depends on the ``switch``:
+    with :math:`U'` the r Ritz vectors of Q after one step from U; where there is no U,
+    after three from random columns. The l ``leading`` stay, S depends on the
+    ``switch``:
 
     ================  ==================================================================
     ``complement``    from the complement of all r Ritz vectors (Alice); where that has
@@ -116,7 +119,8 @@ def subspace_basis(
         sampling: What is drawn from a complement: ``"subspace"``, a uniformly random
             subspace (by products); ``"columns"``, columns of a full QR without
             replacement, as the paper, which decomposes ``m x m``.
-        start: The first singular vectors: ``"randomized"`` or ``"exact"``.
+        start: What is in the place of :math:`U'` at first: ``"randomized"``, as above,
+            or ``"exact"``, G's leading left singular vectors by an SVD.
         tracks: Whether :math:`\tilde Q` is kept; None for ``decay != 0``, which for a
             traced decay is True.
         qr: Kernel of orthonormal columns.
@@ -137,7 +141,6 @@ def subspace_basis(
     check_choice("start", start, STARTS)
     if tracks is None:
         tracks = not (isinstance(decay, int | float) and decay == 0)
-    first = svd_basis(start, qr=qr).refresh
 
     def switched(ritz: jax.Array, s: Subspace) -> jax.Array:
         l = rank_of(leading, s.rank)
@@ -145,7 +148,13 @@ def subspace_basis(
 
     def refresh(s: Subspace) -> jax.Array:
         core, x = _factored(s, decay) if tracks else (None, unit_peak(s.gradient)[0])
-        return switched(subspace_iteration(s.vectors, core, x, qr=qr)[1], s)
+        u, known = s.vectors, is_some(s.vectors)
+        u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
+        steps = jnp.where(known | ~is_some(x), 1, _FIRST_STEPS)[..., 0, 0]
+        return switched(subspace_iteration(u, core, x, iterations=steps, qr=qr)[1], s)
+
+    def first(s: Subspace) -> jax.Array:
+        return switched(left_vectors(s.gradient, s.rank), s)
 
     return Basis(
         init=no_gram if tracks else nothing_tracked,
@@ -153,7 +162,7 @@ def subspace_basis(
         if tracks
         else tracked_as_it_was,
         refresh=refresh,
-        start=lambda s: switched(first(s), s),
+        start=first if start == "exact" else None,
         move=_turned_gram if tracks else None,
     )
 

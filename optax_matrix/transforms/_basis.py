@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 
 class Subspace(NamedTuple):
@@ -58,3 +59,8 @@ def tracked_as_it_was(tracked: Any, sigma: jax.Array) -> Any:
     """The `Basis.track` of bases that track nothing."""
     del sigma
     return tracked
+
+
+def is_some(x: jax.Array) -> jax.Array:
+    """Which matrices are not zero, ``(..., 1, 1)``."""
+    return jnp.any(x != 0, axis=(-2, -1), keepdims=True)

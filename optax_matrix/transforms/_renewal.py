@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg._random import folded
-from optax_matrix.transforms._basis import Basis, Subspace
+from optax_matrix.transforms._basis import Basis, Subspace, is_some
 from optax_matrix.transforms._transport import identity_overlap
 
 Find = Callable[[Subspace], jax.Array]
@@ -102,10 +102,8 @@ class Renewal:
 
     def _finding(self) -> list[Find]:
         """What finds bases again, and last what finds first ones."""
-        refresh, start = self.basis.refresh, self.basis.start
-        if start is None:
-            return [refresh]
-        return [lambda s: refresh(s._replace(vectors=or_axes(s.vectors))), start]
+        start = self.basis.start
+        return [self.basis.refresh, *([] if start is None else [start])]
 
     def _groups(self, number: int) -> list[list[int]]:
         """The stacks that are renewed under one condition."""
@@ -183,14 +181,3 @@ def new_vectors(
 def has_gradient(g: jax.Array) -> jax.Array:
     """Which matrices are finite and not zero, ``(..., 1, 1)``."""
     return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
-
-
-def is_some(x: jax.Array) -> jax.Array:
-    """Which matrices are not zero, ``(..., 1, 1)``."""
-    return jnp.any(x != 0, axis=(-2, -1), keepdims=True)
-
-
-def or_axes(vectors: jax.Array) -> jax.Array:
-    """The bases, and the first axes where there is none yet."""
-    axes = jnp.eye(*vectors.shape[-2:], dtype=vectors.dtype)
-    return jnp.where(is_some(vectors), vectors, axes)

@@ -12,6 +12,7 @@ from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg._products import full_dot
 from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._bases import STARTS, svd_basis
+from optax_matrix.transforms._basis import is_some
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
@@ -32,7 +33,6 @@ from optax_matrix.transforms._renewal import (
     Renewal,
     has_gradient,
     new_vectors,
-    or_axes,
 )
 
 _FOR_EVER = 2**30  # An interval: the keys are those of the first step.
@@ -222,7 +222,8 @@ class _TrackedAdam:
         return structure.unflatten(jax.lax.cond(state.count == 0, first, next_ones))
 
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
-        rho, u = jnp.asarray(self.rho, x.dtype), or_axes(u)
+        axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Where there is no basis yet.
+        rho, u = jnp.asarray(self.rho, x.dtype), jnp.where(is_some(u), u, axes)
         b, _ = unit_peak(rho * full_dot(u, mean) + (1 - rho) * x)
         return self.qr(unit_peak(full_dot(b, full_dot(b.mT, u)))[0], previous=u)
 

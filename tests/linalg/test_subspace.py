@@ -97,6 +97,23 @@ def test_one_step_of_subspace_iteration_equals_that_of_the_formed_matrix():
     np.testing.assert_allclose(values, want_values, rtol=1e-11)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.broad
+def test_every_matrix_takes_its_own_number_of_steps():
+    u, a, x = orthonormal(7, 3), np.diag([3.0, 2.0, 1.0]), gaussian(7, 10, seed=1)
+    q, v = u @ a @ u.T + x @ x.T, u
+    want = []
+    for _ in range(3):
+        want.append(subspace_iteration(q, v)[1])
+        v = np.linalg.qr(q @ v)[0]
+    both = lambda y: jnp.asarray(np.stack([y, y]))
+    step = jax.jit(
+        lambda k: linalg.subspace_iteration(*map(both, (u, a, x)), iterations=k)[1]
+    )
+    got = np.abs(np.asarray(step(jnp.array([1, 3]))))
+    np.testing.assert_allclose(got, np.abs([want[0], want[2]]), atol=1e-12)
+
+
 def test_complements_are_orthonormal_and_orthogonal():
     u = jnp.float32(np.stack([orthonormal(12, 7, seed) for seed in (1, 2)]))
     keys = jax.random.split(KEY, 2)

@@ -1,5 +1,6 @@
 """GaLore, Alice and Alice-0: their papers' trajectories and the identities."""
 
+import collections
 import functools
 import re
 
@@ -207,20 +208,30 @@ def compiled(recipe, shape, **options):
     return jax.jit(tx.update).lower(params, state).compile()
 
 
-@pytest.mark.parametrize("recipe", [om.scale_by_alice, om.scale_by_galore])
+@pytest.mark.parametrize(
+    ("recipe", "side", "factorizations"),
+    # For Ritz r, and one QR for that, one for the complement; for the range r + 8.
+    [
+        (functools.partial(om.scale_by_alice, leading=4), 10, 2),
+        (om.scale_by_galore, 18, 1),
+    ],
+    ids=["alice", "galore"],
+)
 @pytest.mark.broad
-def test_no_decomposition_of_a_full_side_in_the_default_step(recipe):
+def test_no_decomposition_of_a_full_side_in_the_default_step(
+    recipe, side, factorizations
+):
     text = compiled(recipe, (48, 40), rank=10).as_text()
     found = re.findall(r"= \(?(\S+\[[\d,]*\]).*custom_call_target=\"(\w+)\"", text)
-    sides = {}
+    sides = collections.defaultdict(list)
     for shape, target in found:
         name = re.sub("^lapack_.|_ffi$", "", target)
-        last = re.findall(r"\d+", shape.split("[")[1])[-1:]
-        sides[name] = max(sides.get(name, 0), *map(int, last))
-    # One eigh of r + 8 for the range, of r for Ritz; Cholesky factors of that side.
-    assert sides.get("syevd") == 18
+        last = re.findall(r"\d+", shape.split("[")[1])[-1]
+        sides[name].append(int(last))
+    assert sides["syevd"] == [side]
     assert not {"gesdd", "gesvd", "geqrf"} & set(sides)
-    assert sides.get("potrf", 0) <= 18
+    assert len(sides["potrf"]) == factorizations
+    assert max(sides["potrf"]) <= side
 
 
 @pytest.mark.broad

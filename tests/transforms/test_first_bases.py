@@ -32,16 +32,17 @@ def run(tx, grads, name="w"):
     return path
 
 
-BROAD = [pytest.param(t, marks=pytest.mark.broad) for t in ("keep", "reset")]
+WAYS = [("randomized", "carry"), ("exact", "keep"), ("exact", "reset")]
+BROAD = [pytest.param(*way, marks=pytest.mark.broad) for way in WAYS]
 
 
-@pytest.mark.parametrize("transport", ["carry", *BROAD])
-def test_a_first_basis_comes_with_the_first_gradient(transport):
+@pytest.mark.parametrize(("start", "transport"), [("exact", "carry"), *BROAD])
+def test_a_first_basis_comes_with_the_first_gradient(start, transport):
     """Its neighbour's stays; what it becomes is what it would be without the wait."""
     tx = om.project_low_rank(
         optax.ema(0.9, debias=False),
         rank=2,
-        basis=subspace_basis(0.9, switch="none", start="exact"),
+        basis=subspace_basis(0.9, switch="none", start=start),
         update_interval=5,
         transport=transport,
     )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, matrix_with_singular_values
 from _reference import low_rank as ref
 
 import optax_matrix as om
@@ -387,6 +387,18 @@ class TestSwitching:
         # As columns, the Ritz vectors themselves are drawn, or not.
         at = np.minimum(overlap, np.abs(overlap - 1)).max()
         assert (at < 1e-4) == (sampling == "columns")
+
+    @pytest.mark.parametrize("decay", [0.0, pytest.param(0.9, marks=pytest.mark.broad)])
+    def test_the_first_basis_is_of_the_leading_vectors(self, decay):
+        s = [10, 8, 6, 0.1, 0.05, 0.01]
+        g = matrix_with_singular_values(s, 6, 9, seed=1)
+        tx = om.project_low_rank(
+            optax.identity(), rank=3, basis=subspace_basis(decay, switch="none")
+        )
+        (u,) = bases(run(tx, np.float32(g[None]))[1])
+        # Three steps leave (0.1 / 6)^6 of the rest.
+        want = np.linalg.svd(g)[0][:, :3]
+        np.testing.assert_allclose(np.abs(u), np.abs(want), atol=1e-5)
 
     def test_gaussian_and_none(self):
         ritz, u = self.renewed("gaussian_mix")

@@ -1,0 +1,21 @@
+"""Integers that look random, at the price of a few operations."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+
+def mixed_bits(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """Mix the bits of integers, one to one.
+
+    Args:
+        x: uint32 of any shape.
+
+    Returns:
+        uint32 of that shape: every bit depends on all bits of its number.
+
+    References:
+        The finalizer of MurmurHash3.
+    """
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> shift)) * jnp.uint32(factor)
+    return x ^ (x >> 16)
