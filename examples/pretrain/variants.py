@@ -38,6 +38,7 @@ class Poet:
         sides: `both`, `in` (OFT) or `out`.
         merge_interval: Updates between merges.
         terms: k of the Cayley-Neumann sum.
+        max_norm: Bound on the norm of Q; None for none.
         init: `standard`, `xavier`, `uniform_spectrum`, `normalized`, or `given`.
     """
 
@@ -48,6 +49,7 @@ class Poet:
     sides: str = "both"
     merge_interval: int = 100
     terms: int = 4
+    max_norm: float | None = 0.5
     init: str = "normalized"
 
     def __call__(self, lr):
@@ -61,6 +63,7 @@ class Poet:
             sides=self.sides,
             merge_interval=self.merge_interval,
             terms=self.terms,
+            max_norm=self.max_norm,
             other=self.other(lr),
         )
 

@@ -67,7 +67,13 @@ from optax_matrix.linalg._rotations import (
     qr_retraction,
     rayleigh_quotients,
 )
-from optax_matrix.linalg._skew import from_skew, to_skew, triangle_size
+from optax_matrix.linalg._skew import (
+    from_skew,
+    skew_norm,
+    to_skew,
+    triangle_side,
+    triangle_size,
+)
 from optax_matrix.linalg._subspace import (
     left_vectors,
     overlap,
@@ -131,9 +137,11 @@ __all__ = [
     "scale_rows",
     "scale_rows_and_columns",
     "sinkhorn",
+    "skew_norm",
     "standardize_rows",
     "subspace_iteration",
     "to_skew",
+    "triangle_side",
     "triangle_size",
     "unpermute",
 ]

@@ -1,8 +1,13 @@
 """Skew-symmetric matrices by their strict upper triangles."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._scale import as_work, unit_peak
 
 
 def triangle_size(b: int) -> int:
@@ -19,6 +24,22 @@ def triangle_size(b: int) -> int:
         6
     """
     return b * (b - 1) // 2
+
+
+def triangle_side(size: int) -> int:
+    """Side of the skew-symmetric matrix with so many free entries.
+
+    Args:
+        size: ``b (b - 1) / 2``.
+
+    Returns:
+        b, at least one.
+
+    Examples:
+        >>> triangle_side(6)
+        4
+    """
+    return (1 + math.isqrt(1 + 8 * size)) // 2
 
 
 def to_skew(v: Float[Array, "*batch t"], b: int) -> Float[Array, "*batch {b} {b}"]:
@@ -42,8 +63,9 @@ def to_skew(v: Float[Array, "*batch t"], b: int) -> Float[Array, "*batch {b} {b}
     rows, cols = np.triu_indices(b, 1)
     place[rows, cols] = 1 + np.arange(len(rows))
     place[cols, rows] = 1 + len(rows) + np.arange(len(rows))
-    zero = jnp.zeros((*v.shape[:-1], 1), v.dtype)
-    return jnp.concatenate([zero, v, -v], axis=-1)[..., place]
+    both = jnp.concatenate([v, -v], axis=-1)
+    widths = [(0, 0)] * (v.ndim - 1) + [(1, 0)]
+    return jnp.pad(both, widths)[..., place]
 
 
 def from_skew(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch t"]:
@@ -61,3 +83,29 @@ def from_skew(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch t"]:
     """
     rows, cols = np.triu_indices(q.shape[-1], 1)
     return q[..., rows, cols]
+
+
+def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
+    r"""Upper bound on the spectral norm of skew-symmetric matrices.
+
+    .. math::
+        \left(\|Q^4\|_F^2 / 2\right)^{1/8}
+
+    Singular values come in pairs, so that this is the norm where all but one pair are
+    zero, and at most :math:`(b/2)^{1/8}` times it: 1.5 at b = 64, 1.8 at b = 256.
+
+    Args:
+        q: Matrices ``(..., b, b)``.
+
+    Returns:
+        One number per matrix, in the working precision.
+
+    Examples:
+        >>> float(skew_norm(jnp.array([[0.0, 3.0], [-3.0, 0.0]])))
+        3.0
+    """
+    y, peak = unit_peak(as_work(q))
+    square = full_dot(y, y)
+    fourth = full_dot(square, square)
+    total = jnp.sum(fourth * fourth, axis=(-2, -1))
+    return peak[..., 0, 0] * (total / 2) ** 0.125

@@ -10,10 +10,11 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cayley_neumann
 from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
-from optax_matrix.transforms import spo
+from optax_matrix.transforms import limit_skew_norm, spo
 from optax_matrix.transforms._checks import (
     check_decay,
     check_not_negative,
+    check_positive,
     check_positive_int,
     check_rate,
 )
@@ -29,6 +30,7 @@ def poet(
     merge_interval: int | None = 400,
     terms: int = 4,
     orthogonal: Any = None,
+    max_norm: ArrayLike | None = 0.5,
     sides: str = "both",
     reset: str = "moments",
     hold: str = "stored",
@@ -55,10 +57,10 @@ def poet(
     (`initialize_matrices`). There is no ``scale_by_poet``: updates are finished steps,
     and weight decay does not act on matrices.
 
-    With the default kernel each merge adds up to :math:`s^{10}`, s the norm of Q, and
-    training blows up once s passes 1. Noise alone brings s to 1.9 within 400 updates in
-    blocks of 64 at 4e-3. Half of that rate (as in the authors' code) and a merge every
-    200 updates keep it near 0.5; ``orthogonal=linalg.cayley`` is exact for every Q.
+    With the default kernel each merge multiplies singular values by up to
+    :math:`1 + s^{10} / 2` on either side, s the norm of Q, and training blows up once s
+    passes 1, where the paper's rates bring it within a merge interval (noise alone to
+    1.9 in blocks of 64 at 4e-3). ``max_norm`` keeps s within bounds.
 
     Args:
         learning_rate: Learning rate of Q, a number or a schedule. In the paper it is
@@ -72,6 +74,9 @@ def poet(
         terms: k of `linalg.cayley_neumann`.
         orthogonal: Another kernel from skew to orthogonal blocks, as in `spo`; None
             for `linalg.cayley_neumann`.
+        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`); None for
+            no bound, as in the paper. `linalg.cayley` and `linalg.exponential` need
+            none.
         sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
         reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
@@ -110,10 +115,10 @@ def poet(
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
-        those of `spo`; the authors' code halves the learning rate of Q, and adds eps
-        before it corrects the second moment's bias; the clip at 0.1 and its tightening
-        after a merge belong to the training loop, where they see the gradients of W:
-        those of Q exist in `reparameterize` only.
+        those of `spo`; ``max_norm``; the authors' code halves the learning rate of Q,
+        and adds eps before it corrects the second moment's bias; the clip at 0.1 and
+        its tightening after a merge belong to the training loop, where they see the
+        gradients of W: those of Q exist in `reparameterize` only.
     """
     check_rate("learning_rate", learning_rate)
     check_decay("b1", b1)
@@ -132,16 +137,21 @@ def poet(
         "update_dtype": _wire_dtype(placement),
     }
     spo(optax.identity(), **options)  # Checks its arguments, now.
+    hyperparams = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps}
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+        hyperparams["max_norm"] = max_norm
 
-    def build(layout, learning_rate, b1, b2, eps):
+    def build(layout, learning_rate, b1, b2, eps, max_norm=None):
         adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
         ids = {name: group.ids for name, group in layout.groups.items()}
         step = optax.scale_by_learning_rate(learning_rate)
-        return spo(optax.chain(adam, step), ids=ids, **options)
+        bound = optax.identity() if max_norm is None else limit_skew_norm(max_norm)
+        return spo(optax.chain(adam, step, bound), ids=ids, **options)
 
     steps = on_matrices(
         build,
-        hyperparams={"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps},
+        hyperparams=hyperparams,
         dimension_numbers=dimension_numbers,
         placement=placement,
         needs_params=True,
@@ -172,6 +182,7 @@ def oft(
     merge_interval: int | None = 400,
     terms: int = 4,
     orthogonal: Any = None,
+    max_norm: ArrayLike | None = 0.5,
     reset: str = "moments",
     hold: str = "stored",
     seed: int = 0,
@@ -201,6 +212,7 @@ def oft(
             blocks that never change, as in fine-tuning by OFT.
         terms: k of `linalg.cayley_neumann`.
         orthogonal: Another kernel, as in `poet`; OFT's own is `linalg.cayley`.
+        max_norm: Largest norm of a block's Q, as in `poet`.
         reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
         seed: Seed of the primitives.
@@ -243,6 +255,7 @@ def oft(
         merge_interval=merge_interval,
         terms=terms,
         orthogonal=orthogonal,
+        max_norm=max_norm,
         sides="in",
         reset=reset,
         hold=hold,

@@ -20,6 +20,7 @@ from optax_matrix.transforms._equilibrate import (
 )
 from optax_matrix.transforms._inject import inject_hyperparams
 from optax_matrix.transforms._joint import equilibrate_rows_jointly, sinkhorn_jointly
+from optax_matrix.transforms._limit_skew import limit_skew_norm
 from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
 from optax_matrix.transforms._low_rank import (
     OrthogonalizeLowRankState,
@@ -90,6 +91,7 @@ __all__ = [
     "inject_hyperparams",
     "keep_dtype",
     "limit_norm_growth",
+    "limit_skew_norm",
     "match_rms",
     "orthogonalize",
     "orthogonalize_low_rank",

@@ -82,7 +82,8 @@ def spo(
 
     Args:
         inner: Any transformation of a tree of Q's triangles, learning rate included,
-            such as ``optax.adam(1e-3)``.
+            such as ``optax.chain(optax.adam(1e-3), limit_skew_norm(0.5))``: the bound
+            keeps ``orthogonal`` accurate between merges, which else nothing does.
         variant: ``"block"``, blocks on all of a side, the last one smaller if need be;
             ``"full"``, one block on a random part of it.
         block: Side of a block: an int, or with ``"full"`` also a float for a fraction

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix.layout import MatrixView
@@ -16,6 +17,7 @@ from optax_matrix.layout._map_matrices import as_it_lies
 from optax_matrix.layout._paths import map_named, named_leaves
 from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._specs import named_sharding
+from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms._primitives import Primitives
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
@@ -185,16 +187,24 @@ class Reparameterization:
         self,
         rotations: optax.GradientTransformation,
         others: optax.GradientTransformation,
+        *,
+        max_norm: ArrayLike | None = 0.5,
     ) -> optax.GradientTransformationExtraArgs:
         """One optimizer for the rotations and one for the other leaves.
 
         Args:
             rotations: For the rotations; weight decay would pull them to the identity.
             others: For the rest.
+            max_norm: Largest norm of a block's Q, as in `poet`; None for no bound.
 
         Returns:
             An optimizer of a `Trainable`.
+
+        Raises:
+            ValueError: If ``max_norm`` is not positive.
         """
+        if max_norm is not None:
+            rotations = optax.chain(rotations, limit_skew_norm(max_norm))
         parts: dict[Hashable, optax.GradientTransformation] = {
             ROTATIONS: rotations,
             OTHERS: others,

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import optax_matrix as om
-from optax_matrix.transforms import spo
+from optax_matrix.transforms import limit_skew_norm, spo
 
 SHAPES = {
     "a/kernel": (6, 10),
@@ -16,6 +16,7 @@ SHAPES = {
     "attn/query/kernel": (6, 2, 3),
 }
 STEPS = 8
+MAX_NORM = 0.12  # About what two steps make of blocks of three and four.
 INNER = optax.chain(
     optax.scale_by_adam(eps=1e-6),
     optax.scale_by_learning_rate(lambda count: 0.05 / (1 + count)),
@@ -44,7 +45,8 @@ def _loss(params):
 def _as_transformation(options):
     def build(layout):
         ids = {name: group.ids for name, group in layout.groups.items()}
-        return spo(INNER, merge_interval=3, ids=ids, **options)
+        inner = optax.chain(INNER, limit_skew_norm(MAX_NORM))
+        return spo(inner, merge_interval=3, ids=ids, **options)
 
     return om.on_matrices(build, needs_params=True, probe=False)
 
@@ -63,7 +65,7 @@ def test_both_forms_give_the_same_trajectory(options):
     params = _start()
     tx = _as_transformation(options)
     poet = om.reparameterize(merge_interval=3, **options)
-    own = poet.optimizer(INNER, optax.identity())
+    own = poet.optimizer(INNER, optax.identity(), max_norm=MAX_NORM)
     frozen, trainable = poet.split(params)
     states = tx.init(params), own.init(trainable)
 
