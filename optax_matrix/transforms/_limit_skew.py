@@ -52,6 +52,10 @@ def limit_skew_norm(
         norm = skew_norm(to_skew(new, triangle_side(new.shape[-1])))[..., None]
         return jnp.where(norm > max_norm, new * (max_norm / norm) - q, update)
 
+    def init_fn(params: Any) -> optax.EmptyState:
+        del params
+        return optax.EmptyState()
+
     def update_fn(updates: Any, state: Any, params: Any = None, **extra_args: Any):
         del extra_args
         if params is None:
@@ -61,6 +65,4 @@ def limit_skew_norm(
             )
         return jax.tree.map(limited, updates, params), state
 
-    return optax.GradientTransformationExtraArgs(
-        lambda _: optax.EmptyState(), update_fn
-    )
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
