@@ -1,4 +1,4 @@
-"""Three chains that between them do what recipes do to stacks of matrices."""
+"""Chains that between them do what recipes do to stacks of matrices."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_matrix.linalg import qr_householder
 from optax_matrix.linalg._lapack import qr
+from optax_matrix.transforms import project_low_rank, subspace_basis
 
 _SIDE = 16  # No matrix of the tests is wider.
 
@@ -73,6 +75,18 @@ def random_with_cond(layout):
     return optax.GradientTransformation(init, update)
 
 
+def low_rank(layout):
+    """A tracked basis, renewed at every other step, whose moments go with it."""
+    return project_low_rank(
+        optax.trace(0.9),
+        rank=2,
+        basis=subspace_basis(0.9, leading=1, qr=qr_householder),
+        update_interval=2,
+        transport="carry",
+        ids={name: group.ids for name, group in layout.groups.items()},
+    )
+
+
 def _together(f, *trees):
     """`f` of the rows of all groups at once: fewer random generators to compile."""
     names = list(trees[0])
@@ -86,6 +100,7 @@ CHAINS = {
     "decomposition": decomposition,
     "random": random_with_cond,
 }
+MORE_CHAINS = CHAINS | {"low_rank": low_rank}
 # Floats of state per matrix element, bytes of it per matrix, and of replicated scalars.
 STATE_BYTES = {
     "elementwise": (2, 0, 0),

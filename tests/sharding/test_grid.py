@@ -24,7 +24,7 @@ from _meshes import (
     put,
     shardings,
 )
-from _probes import CHAINS, STATE_BYTES
+from _probes import CHAINS, MORE_CHAINS, STATE_BYTES
 from jax.sharding import NamedSharding
 
 import optax_matrix as om
@@ -62,7 +62,7 @@ def _step(tx):
 @functools.cache
 def _reference(chain, counts):
     """Parameters and portable state after each step on one device, not donated."""
-    tx = om.on_matrices(CHAINS[chain], probe=False)
+    tx = om.on_matrices(MORE_CHAINS[chain], probe=False)
     params, noise = draw(counts, 0), draw(counts, 1)
     state, step, path = tx.init(params), _step(tx), []
     for _ in range(STEPS):
@@ -78,7 +78,7 @@ def _case(mesh_name, kind, counts, chain):
     given = None if kind == "explicit" else specs
     placement = om.owners(tuple(MESHES[mesh_name]), param_specs=given)
     # The probe costs compilations; test_coupling_is_refused has it.
-    tx = om.on_matrices(CHAINS[chain], placement=placement, probe=False)
+    tx = om.on_matrices(MORE_CHAINS[chain], placement=placement, probe=False)
     return mesh, specs, tx, _step(tx)
 
 
@@ -165,11 +165,13 @@ def test_grid(mesh_name, kind, counts, chain, cpus):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "chain", [*CHAINS, pytest.param("low_rank", marks=pytest.mark.slow)]
+)
 def test_portable_state_carries_a_run_from_mesh_to_mesh(chain, cpus):
     del cpus
     params, noise = draw("rest", 0), draw("rest", 1)
-    start = om.on_matrices(CHAINS[chain], probe=False).init(params)
+    start = om.on_matrices(MORE_CHAINS[chain], probe=False).init(params)
     portable = _numpy(om.to_portable(start, params))
     route = [("fsdp8", "explicit"), ("fsdp4-tp2", "auto"), ("fsdp2-expert4", "auto")]
     for stop, (want, portable_after) in zip(
