@@ -473,3 +473,11 @@ def test_a_matrix_moves_the_same_whoever_shares_its_stack(name):
     together, _ = jax.jit(tx.update)(more(1), tx.init(more(0)), more(0))
     together.pop("a_wide")
     assert_close(together, alone, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_array_stands_twice_in_a_fresh_state(name):
+    """Or it could not be donated; at full rank of a square matrix, too."""
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    leaves = jax.tree.leaves((params, RECIPES[name](0.01).init(params)))
+    assert len({id(x) for x in leaves}) == len(leaves)

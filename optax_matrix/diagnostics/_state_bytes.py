@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -136,7 +136,7 @@ def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
         for field in (
             _of_stacks(keys, node)
             if isinstance(node, OnMatricesState)
-            else [_of_leaf(keys, node, set(leaves))]
+            else [_of_leaf(keys, node, leaves)]
         )
     )
     return StateBytes(fields, sum(math.prod(x.shape) for x in leaves.values()))
@@ -155,10 +155,12 @@ def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
         yield _field(groups[0] if groups else SHARED, keys + names, leaf, scalar)
 
 
-def _of_leaf(keys: tuple, leaf: Any, paths: set[str]) -> StateField:
+def _of_leaf(keys: tuple, leaf: Any, params: Mapping[str, Any]) -> StateField:
     """State beside stacks: that of a parameter ends with the parameter's path."""
     for start in range(len(keys)):
-        if (path := path_name(keys[start:])) in paths:
+        path = path_name(keys[start:])
+        # A count may be called as a parameter is.
+        if path in params and (leaf.shape or not params[path].shape):
             return _field(path, keys[:start], leaf, scalar=False)
     return _field(SHARED, keys, leaf, scalar=not leaf.shape)
 

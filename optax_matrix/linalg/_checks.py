@@ -19,8 +19,8 @@ def check_positive_int(name: str, value: Any) -> None:
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_int or value < 1:
         raise ValueError(
-            f"`{name}` must be a positive int, got {value!r}; it is the static number "
-            "of repetitions, such as 5."
+            f"`{name}` must be a positive int, got {value!r}; pass a static number, "
+            "such as 5."
         )
 
 

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
 from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._random import seeded
 from optax_matrix.linalg._scale import as_work
 
 SIDES = ("out", "in")
@@ -90,7 +91,7 @@ def draw_permutations(
     """
 
     def one(identity):
-        key = jax.random.key(0)
+        key = seeded(0)
         for number in numbers:
             key = jax.random.fold_in(key, number)
         for number in identity:

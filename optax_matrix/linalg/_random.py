@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Key
 
 from optax_matrix.linalg._orthonormalize import (
@@ -13,6 +13,20 @@ from optax_matrix.linalg._orthonormalize import (
     qr_householder,
 )
 from optax_matrix.linalg._products import full_dot
+
+
+def seeded(seed: ArrayLike) -> Key[Array, ""]:
+    """Make a key whose draws do not depend on neighbours in a batch.
+
+    Those of JAX's other generators, such as ``rbg``, do under `jax.vmap`.
+
+    Args:
+        seed: An integer.
+
+    Returns:
+        A key of Threefry, whatever `jax_default_prng_impl` says.
+    """
+    return jax.random.key(seed, impl="threefry2x32")
 
 
 def normal(

@@ -17,6 +17,7 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
+    check_flag,
     check_not_negative,
 )
 
@@ -83,6 +84,7 @@ def scale_by_adamuon(
     check_choice("variant", variant, ("sign", "unsigned"))
     if b2 is None:
         b2 = b1 if variant == "sign" else 0.999
+    check_flag("nesterov", nesterov)
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_not_negative("eps", eps)

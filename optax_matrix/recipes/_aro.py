@@ -15,6 +15,7 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
+    check_flag,
     check_positive,
 )
 
@@ -99,6 +100,7 @@ def scale_by_aro(
     check_choice("orientation", orientation, ORIENTATIONS)
     check_positive("target", target)
     check_dtype("mu_dtype", mu_dtype)
+    check_flag("joint", joint)
     if isinstance(base, str):
         check_choice("base", base, BASES)
         check_decay("b2", b2)
@@ -202,6 +204,7 @@ def aro(
         >>> updates["kernel"].shape
         (4, 8)
     """
+    check_flag("full_model", full_model)
     if full_model and dimension_numbers is None:
         dimension_numbers = by_path(include=".")
     matrix = scale_by_aro(

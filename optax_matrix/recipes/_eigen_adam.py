@@ -10,7 +10,12 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._orientation import ORIENTATIONS, sides
 from optax_matrix.transforms import rotate, scale_by_second_moment
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+)
 
 
 def scale_by_eigen_adam(
@@ -79,6 +84,7 @@ def scale_by_eigen_adam(
         momentum that are rounding noise count as zero (`rotate`). After a renewal the
         second moment stays as it was, in the old basis, as in the paper.
     """
+    check_flag("bias_correction", bias_correction)
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_decay("b3", b3)

@@ -79,8 +79,9 @@ def scale_by_galore(
 
     References:
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
-        sides and renewals as in the authors' code. Deviations: singular vectors by a
-        randomised range finder; no epsilon (theirs is 1e-6), as nothing is divided by
+        renewals as in the authors' code, which of square matrices projects the columns
+        (the paper, and this, the rows). Deviations: singular vectors by a randomised
+        range finder; no epsilon (theirs is 1e-6), as nothing is divided by
         zero; coordinates that are rounding noise count as zero (`project_low_rank`).
     """
     check_positive("scale", scale)

@@ -14,7 +14,12 @@ from optax_matrix.recipes._optimizer import (
     scaled_learning_rate,
 )
 from optax_matrix.transforms import orthogonalize, scale_by_shape
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+)
 from optax_matrix.transforms._scaling import SHAPE_RULES
 
 _OTHER_RATE = 0.015  # Keller Jordan's 3e-4 for AdamW beside 0.02 for Muon.
@@ -73,6 +78,7 @@ def scale_by_muon(
         precision, at least float32, where the authors run bfloat16 on accelerators;
         ``polar=partial(newton_schulz, compute_dtype=jnp.bfloat16)`` does.
     """
+    check_flag("nesterov", nesterov)
     check_decay("b1", b1)
     check_polar(polar)
     check_choice("scaling", scaling, SHAPE_RULES)

@@ -14,6 +14,7 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
+    check_flag,
     check_not_negative,
 )
 
@@ -76,6 +77,7 @@ def scale_by_muon_plus(
         ``eps`` is relative; Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
     check_choice("mode", mode, _KERNELS)
+    check_flag("nesterov", nesterov)
     check_decay("b1", b1)
     check_not_negative("eps", eps)
     check_polar(polar)

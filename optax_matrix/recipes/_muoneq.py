@@ -19,6 +19,7 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
+    check_flag,
     check_not_negative,
 )
 
@@ -80,6 +81,7 @@ def scale_by_muoneq(
         Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
     check_choice("mode", mode, (*_KERNELS, None))
+    check_flag("nesterov", nesterov)
     check_decay("b1", b1)
     check_not_negative("eps", eps)
     check_polar(polar)

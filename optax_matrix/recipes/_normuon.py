@@ -16,7 +16,12 @@ from optax_matrix.transforms import (
     row_rms,
     scale_by_shape,
 )
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+)
 
 
 def scale_by_normuon(
@@ -72,6 +77,7 @@ def scale_by_normuon(
         stay zero, in place of an epsilon; a polar factor that is all zero leaves
         :math:`v` alone; Newton-Schulz in at least float32, as in `scale_by_muon`.
     """
+    check_flag("nesterov", nesterov)
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_polar(polar)

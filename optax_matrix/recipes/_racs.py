@@ -13,6 +13,7 @@ from optax_matrix.transforms import equilibrate_with_ema, limit_norm_growth
 from optax_matrix.transforms._checks import (
     check_at_least_one,
     check_decay,
+    check_flag,
     check_positive,
     check_positive_int,
 )
@@ -82,7 +83,8 @@ def scale_by_racs(
     """
     check_decay("beta", beta)
     check_positive("scale", scale)
-    check_positive("limiter", limiter)
+    check_at_least_one("limiter", limiter)
+    check_flag("bias_correction", bias_correction)
     if max_shrink is not None:
         check_at_least_one("max_shrink", max_shrink)
     check_positive_int("rounds", rounds)

@@ -8,7 +8,12 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_matrix.layout import on_matrices
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.transforms import precondition
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+)
 from optax_matrix.transforms._sides import SIDES
 
 
@@ -77,6 +82,7 @@ def scale_by_shampoo(
         check_decay("b1", b1)
     if b2 is not None:
         check_decay("b2", b2)
+    check_flag("bias_correction", bias_correction)
     check_choice("side", side, SIDES)
     check_dtype("mu_dtype", mu_dtype)
     options = {

@@ -13,6 +13,7 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
+    check_flag,
 )
 from optax_matrix.transforms._sides import SIDES
 
@@ -84,6 +85,7 @@ def scale_by_soap(
         are not sorted by their Rayleigh quotients; no epsilon; entries of the rotated
         momentum that are rounding noise count as zero (`rotate`).
     """
+    check_flag("bias_correction", bias_correction)
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_decay("b3", b3)

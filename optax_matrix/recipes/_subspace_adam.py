@@ -9,7 +9,12 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_matrix.layout import on_matrices
 from optax_matrix.recipes._low_rank import coordinate_adam, with_last_layer
 from optax_matrix.transforms import Basis, project_low_rank, svd_basis
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
+from optax_matrix.transforms._checks import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+)
 
 BASES = {"randomized_svd": "randomized", "svd": "exact"}
 
@@ -55,6 +60,7 @@ def subspace_adam(
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_dtype("mu_dtype", mu_dtype)
+    check_flag("bias_correction", bias_correction)
     options |= {"basis": basis, "phase": 0}
     # Checks its arguments, now.
     project_low_rank(optax.identity(), combine=combine(**hyperparams), **options)

@@ -18,6 +18,7 @@ from optax_matrix.transforms import (
     scale_by_shape,
 )
 from optax_matrix.transforms._checks import (
+    check_at_least_one,
     check_choice,
     check_decay,
     check_dtype,
@@ -115,7 +116,7 @@ def scale_by_sumo(
     check_positive("scale", scale)
     check_dtype("mu_dtype", mu_dtype)
     if limiter is not None:
-        check_positive("limiter", limiter)
+        check_at_least_one("limiter", limiter)
     options = {
         "rank": rank,
         "side": side,

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from optax_matrix.linalg._checks import check_positive_int
@@ -20,6 +21,7 @@ __all__ = [
     "check_choice",
     "check_decay",
     "check_dtype",
+    "check_flag",
     "check_not_negative",
     "check_not_negative_int",
     "check_positive",
@@ -78,8 +80,8 @@ def check_rate(name: str, value: Any) -> None:
     """
     if value is None:
         raise ValueError(
-            f"`{name}` must be a number or a schedule, got None, with which optax "
-            "ascends; for the bare direction use the `scale_by_` form."
+            f"`{name}` must be a number or a schedule, got None; pass 0.0 for none of "
+            "it. (For updates without a learning rate use the `scale_by_` form.)"
         )
     if not callable(value):
         check_not_negative(name, value)
@@ -108,7 +110,7 @@ def _check_number(
         )
     if not _is_number(value):
         raise ValueError(
-            f"`{name}` must {rule}, and a number, got {value!r}; pass a float or a "
+            f"`{name}` must be a number and {rule}, got {value!r}; pass a float or a "
             "traced scalar."
         )
     if not holds(float(value)):
@@ -141,6 +143,20 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         raise ValueError(f"`{name}` must be one of {listed}; got {value!r}.")
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raises unless a value is True or False.
+
+    Args:
+        name: The argument's name, for the message.
+        value: The value, static.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+
+
 def check_callable(name: str, value: Callable | Any) -> None:
     """Raises unless a value can be called.
 
@@ -154,7 +170,7 @@ def check_callable(name: str, value: Callable | Any) -> None:
     if not callable(value):
         raise ValueError(
             f"`{name}` must be a function of one stack of matrices, got {value!r}; "
-            "pass the kernel itself, such as `newton_schulz`."
+            "pass the function itself, such as one of `optax_matrix.linalg`."
         )
 
 

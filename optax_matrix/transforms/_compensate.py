@@ -15,7 +15,6 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_not_negative,
-    check_positive,
 )
 from optax_matrix.transforms._equilibrate import equilibrate_with_ema
 from optax_matrix.transforms._limiting import limit_norm_growth
@@ -100,7 +99,7 @@ def compensate(
     check_choice("kind", kind, KINDS)
     check_not_negative("scale", scale)
     check_decay("decay", decay)
-    check_positive("limiter", limiter)
+    check_at_least_one("limiter", limiter)
     if max_shrink is not None:
         check_at_least_one("max_shrink", max_shrink)
     norms = equilibrate_with_ema(lambda x: (None, column_norms(x)), decay)

@@ -9,7 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg._scale import work_dtype
-from optax_matrix.transforms._checks import check_callable, check_decay
+from optax_matrix.transforms._checks import check_callable, check_decay, check_flag
 from optax_matrix.transforms._numerics import safe_divide, widened
 
 Statistics = Callable[[jax.Array], tuple[jax.Array | None, jax.Array | None]]
@@ -79,6 +79,7 @@ def equilibrate_with_ema(
         >>> updates["w"].round(3).tolist()
         [[1.697..., 2.263...], [0.0, 0.0]]
     """
+    check_flag("bias_correction", bias_correction)
     check_callable("statistics", statistics)
     check_decay("decay", decay)
 

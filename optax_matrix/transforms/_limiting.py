@@ -8,7 +8,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg._scale import work_dtype
-from optax_matrix.transforms._checks import check_at_least_one, check_positive
+from optax_matrix.transforms._checks import check_at_least_one
 from optax_matrix.transforms._numerics import matrix_norm, safe_divide, widened
 
 
@@ -42,7 +42,7 @@ def limit_norm_growth(
     lift the limit from the step after it.
 
     Args:
-        max_growth: The largest factor :math:`\gamma` per step, above zero.
+        max_growth: The largest factor :math:`\gamma` per step, at least one.
         max_shrink: The largest factor :math:`\sigma` by which the remembered norm
             falls per step, at least one; None for no bound, which is the papers'. The
             update itself may always be as small as it comes.
@@ -51,7 +51,7 @@ def limit_norm_growth(
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``max_growth`` is not positive or ``max_shrink`` below one.
+        ValueError: If ``max_growth`` or ``max_shrink`` is below one.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -71,7 +71,7 @@ def limit_norm_growth(
         after 1e-20 it takes 4600; with it 70. RACS's own first updates, of sizes
         10, 5.3, 3.7, ..., fall by factors of at most 1.9 and are untouched.
     """
-    check_positive("max_growth", max_growth)
+    check_at_least_one("max_growth", max_growth)
     if max_shrink is not None:
         check_at_least_one("max_shrink", max_shrink)
 

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._random import folded, normal
+from optax_matrix.linalg._random import folded, normal, seeded
 from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._checks import (
     check_callable,
@@ -125,7 +125,7 @@ def orthogonalize_low_rank(
 
 def _drawn(ids: Any, n: int, r: int, dtype: Any) -> jax.Array:
     """Normal columns of norm one for every row of identities; for one without any."""
-    keys = folded(jax.random.key(0), ids)
+    keys = folded(seeded(0), ids)
     x = normal(keys, keys.shape, n, r, dtype)
     return x / jnp.linalg.norm(x, axis=-2, keepdims=True)
 

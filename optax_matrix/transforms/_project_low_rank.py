@@ -11,6 +11,7 @@ from optax_matrix.transforms._bases import find_basis
 from optax_matrix.transforms._basis import Basis, Subspace
 from optax_matrix.transforms._checks import (
     check_choice,
+    check_flag,
     check_not_negative_int,
     check_positive_int,
     check_transformation,
@@ -100,9 +101,10 @@ def project_low_rank(
         transport: What becomes of the inner state at a renewal: ``"keep"``, nothing;
             ``"carry"``, fields ``mu``, ``trace`` and ``ema`` go to the new basis by
             :math:`U_{new}^\top U_{old}`, and so does what the basis tracks, while
-            second moments and counts stay; ``"reset"``, it starts anew; or a function
-            of the inner state and the tree of :math:`U_{new}^\top U_{old}` to the new
-            inner state (what the basis tracks is carried).
+            second moments and counts stay (their quotient may be large for a while;
+            `scale_by_tracked_adam` moves both); ``"reset"``, it starts anew; or a
+            function of the inner state and the tree of :math:`U_{new}^\top U_{old}` to
+            the new inner state (what the basis tracks is carried).
         seed: Of the random numbers.
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
             on which its random numbers depend; None gives the same to all matrices of
@@ -137,6 +139,8 @@ def project_low_rank(
     check_transformation("inner", inner)
     check_rank("rank", rank)
     check_positive_int("update_interval", update_interval)
+    check_not_negative_int("phase", phase)
+    check_flag("stagger", stagger)
     check_not_negative_int("seed", seed)
     check_projected_side(side)
     found = find_basis(basis)
@@ -213,6 +217,8 @@ class _ProjectLowRank:
             basis = structure.unflatten([draw(view) for view in views])
             return basis, state.basis, state.inner_state
         carry = structure.flatten_up_to(state.basis), state.inner_state
+        for x, held in zip(leaves, carry[0], strict=True):
+            self._check_held(x, held.vectors)
         move = self._move(structure, leaves)
         held, inner_state = self.renewal.run(state.count, leaves, keys, carry, move)
         basis = structure.unflatten([h.vectors for h in held])
@@ -230,6 +236,14 @@ class _ProjectLowRank:
 
     def _rank(self, seen: jax.Array) -> int:
         return rank_of(self.rank, min(seen.shape[-2:]))
+
+    def _check_held(self, seen: jax.Array, vectors: jax.Array) -> None:
+        expected = (*seen.shape[:-1], self._rank(seen))
+        if vectors.shape != expected:
+            raise ValueError(
+                f"`state` must hold bases of shape {expected}, got {vectors.shape}: it "
+                "was made for another rank or side; keep those, or make a new state."
+            )
 
     def _no_coordinates(self, seen: jax.Array) -> jax.Array:
         shape = (*seen.shape[:-2], self._rank(seen), seen.shape[-1])

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.linalg._random import seeded
 from optax_matrix.transforms._checks import (
     check_not_negative_int,
     check_positive_int,
@@ -143,7 +144,7 @@ class Quantizer:
 
     def _noise(self, keys: tuple, leaf: Any, count: Any) -> jax.Array:
         """Uniform numbers that neither grouping nor placement changes."""
-        key = jax.random.fold_in(jax.random.key(self.seed or 0), count)
+        key = jax.random.fold_in(seeded(self.seed or 0), count)
         if self.ids is None:
             place = zlib.crc32("/".join(map(_name, keys)).encode())
             key = jax.random.fold_in(key, place)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.linalg import overlap
-from optax_matrix.linalg._random import folded
+from optax_matrix.linalg._random import folded, seeded
 from optax_matrix.transforms._basis import Basis, Subspace, is_some
 from optax_matrix.transforms._transport import identity_overlap
 
@@ -50,7 +50,7 @@ class Renewal:
 
     def keys(self, count: jax.Array, ids: list) -> list:
         """A key for each matrix, the same from one renewal of its stack to the next."""
-        start = jax.random.key(self.seed)
+        start = seeded(self.seed)
         epochs = [(count + x) // self.interval for x in self._phases(len(ids))]
         return [
             folded(jax.random.fold_in(start, epoch), i)

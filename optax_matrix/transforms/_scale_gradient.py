@@ -69,7 +69,7 @@ def scale_gradient(
     check_choice("per", per, NORMS)
     check_positive("scale", scale)
     if limiter is not None:
-        check_positive("limiter", limiter)
+        check_at_least_one("limiter", limiter)
     if max_shrink is not None:
         check_at_least_one("max_shrink", max_shrink)
     size = NORMS[per]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.transforms._checks import check_decay
+from optax_matrix.transforms._checks import check_decay, check_flag
 from optax_matrix.transforms._numerics import safe_divide, widened
 
 
@@ -60,6 +60,7 @@ def scale_by_second_moment(
         ARO, Section 4.3 (two-fold Adam). Deviation: no epsilon, as nothing is divided
         by zero.
     """
+    check_flag("bias_correction", bias_correction)
     check_decay("decay", decay)
 
     def init_fn(params):

@@ -17,6 +17,7 @@ from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
+    check_flag,
     check_not_negative_int,
 )
 from optax_matrix.transforms._combining import coordinates
@@ -134,6 +135,7 @@ def scale_by_tracked_adam(
     check_rank("rank", rank)
     check_dtype("mu_dtype", mu_dtype)
     check_choice("start", start, STARTS)
+    check_flag("error_feedback", error_feedback)
     check_not_negative_int("seed", seed)
     check_projected_side(side)
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
@@ -164,10 +166,12 @@ class _TrackedAdam:
             shape = (*x.shape[:-2], self._rank(x), x.shape[-1])
             return jnp.zeros(shape, dtype or x.dtype)
 
+        # No array twice, or the state could not be donated.
+        basis = lambda x: jnp.zeros((*x.shape[:-1], self._rank(x)), x.dtype)
         error = lambda x: x.astype(self.mu_dtype or x.dtype)
         return ScaleByTrackedAdamState(
             count=jnp.zeros((), jnp.int32),
-            vectors=jax.tree.map(lambda x: x[..., : self._rank(x)], seen),
+            vectors=jax.tree.map(basis, seen),
             mu=jax.tree.map(lambda x: moments(x, self.mu_dtype), seen),
             root=jax.tree.map(moments, seen),
             error=jax.tree.map(error, seen) if self.error_feedback else None,

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from optax_matrix.linalg._products import full_dot
 
@@ -56,7 +57,9 @@ def _field(state: Any, name: str, overlaps: Any) -> Any:
     return carry_moments(value, overlaps)
 
 
-def _carried(c: jax.Array, m: jax.Array) -> jax.Array:
+def _carried(c: jax.Array, m: Any) -> Any:
+    if isinstance(m, optax.MaskedNode):
+        return m
     return full_dot(c, m.astype(c.dtype)).astype(m.dtype)
 
 

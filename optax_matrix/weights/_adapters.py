@@ -192,5 +192,6 @@ def _unsplit(view: MatrixView) -> MatrixView:
 
 
 def _whole(leaf: Any) -> Array:
-    several = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+    concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    several = concrete and len(leaf.sharding.device_set) > 1
     return jnp.asarray(np.asarray(leaf) if several else leaf)

@@ -115,3 +115,9 @@ def test_table_has_a_line_for_each_array():
     assert total.split()[0] == "total"
     assert int(total.split()[-1].replace(",", "")) == counted.bytes
     assert len({len(line) for line in (header, *lines, total)}) == 1
+
+
+def test_a_parameter_may_have_the_name_of_a_count():
+    params = {"count": jnp.ones(3), "w": jnp.ones((2, 2))}
+    counted = state_bytes(optax.adam(1e-3), params)
+    assert (counted.elements, counted.scalars) == (14, 1)

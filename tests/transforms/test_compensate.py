@@ -148,7 +148,7 @@ def test_errors():
         ({"kind": "best"}, "`kind` must be one of"),
         ({"scale": -1.0}, "`scale` must not be negative"),
         ({"decay": 1.0}, "`decay` must be in"),
-        ({"limiter": 0.0}, "`limiter` must be positive"),
+        ({"limiter": 0.0}, "`limiter` must be at least 1"),
         ({"max_shrink": 0.5}, "`max_shrink` must be at least 1"),
     ):
         with pytest.raises(ValueError, match=match):

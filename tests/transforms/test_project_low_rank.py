@@ -338,11 +338,49 @@ def test_rounding_noise_is_no_coordinate():
         ({"transport": "carry", "basis": "gaussian"}, "`transport` must be 'keep'"),
         ({"combine": 3}, "`combine` must be a function"),
         ({"update_interval": 0}, "`update_interval` must be a positive int"),
+        ({"phase": 0.5}, "`phase` must be an int"),
+        ({"stagger": 1}, "`stagger` must be True or False"),
     ],
 )
 def test_errors(options, match):
     with pytest.raises(ValueError, match=match):
         om.project_low_rank(optax.identity(), **options)
+
+
+def test_a_state_of_another_rank_is_refused():
+    w = {"w": jnp.eye(3, 4)}
+    state = om.scale_by_galore(rank=3).init(w)
+    with pytest.raises(ValueError, match=r"`state` must hold bases of shape \(1, 3, 2"):
+        jax.eval_shape(om.scale_by_galore(rank=2).update, w, state)
+
+
+@pytest.mark.broad
+def test_moments_of_some_leaves_may_be_masked():
+    w = {name: jnp.float32(gaussian(4, 7, seed=i)) for i, name in enumerate("wv")}
+    trace = lambda *names: optax.masked(optax.trace(0.9), {n: n in names for n in w})
+    options = {"rank": 2, "update_interval": 2, "transport": "carry"}
+    apart = optax.chain(trace("w"), trace("v"))
+    paths = []
+    for inner in (apart, optax.trace(0.9)):
+        tx = om.project_low_rank(inner, **options)
+        state, update = tx.init(w), jax.jit(tx.update)
+        for _ in range(3):
+            updates, state = update(w, state)
+        paths.append(updates)
+    jax.tree.map(np.testing.assert_array_equal, *paths)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("method", [om.scale_by_apollo, om.scale_by_dion, om.poet])
+def test_random_numbers_do_not_depend_on_the_generator_or_neighbours(method):
+    """JAX's other generators draw for a whole batch under vmap."""
+    options = {"block": 4, "learning_rate": 0.1} if method is om.poet else {"rank": 2}
+    w = {name: jnp.float32(gaussian(4, 6, seed=i)) for i, name in enumerate("ab")}
+    update = lambda w: method(**options).update(w, method(**options).init(w), w)[0]
+    want = update(w)["b"]
+    with jax.default_prng_impl("unsafe_rbg"):
+        for tree in (w, {"b": w["b"]}):
+            np.testing.assert_allclose(update(tree)["b"], want, rtol=1e-5, atol=1e-6)
 
 
 def test_errors_of_bases_and_sides():

@@ -181,13 +181,13 @@ def test_in_float32_keeps_a_slow_average_moving():
     [
         (lambda: scale_by_shape("fan"), "`rule` must be one of 'out/in'"),
         (lambda: match_rms(0.0), "`target` must be positive"),
-        (lambda: limit_norm_growth(-1.0), "`max_growth` must be positive"),
+        (lambda: limit_norm_growth(-1.0), "`max_growth` must be at least 1"),
         (lambda: limit_norm_growth(max_shrink=0.5), "`max_shrink` must be at least 1"),
         (lambda: orthogonalize("svd"), "`polar` must be a function"),
         (lambda: scale_by_shape(["max"]), r"`rule` must be one of .*\['max'\]"),
-        (lambda: match_rms("0.2"), "`target` must be positive, and a number"),
+        (lambda: match_rms("0.2"), "`target` must be a number and be positive"),
         (lambda: match_rms(optax.constant_schedule(1.0)), "om.inject_hyperparams"),
-        (lambda: correct_variance(max_norm="1"), "`max_norm` must be positive, and"),
+        (lambda: correct_variance(max_norm="1"), "`max_norm` must be a number and"),
         (
             lambda: correct_variance(accumulator_dtype=jnp.int8),
             "`accumulator_dtype` must be a floating dtype",

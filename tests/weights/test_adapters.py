@@ -183,3 +183,8 @@ def test_mistakes_are_told():
         apply_adapter(BEFORE, {"up/kernel": factors})
     with pytest.raises(ValueError, match="`adapters` must be for matrices"):
         apply_adapter(BEFORE, {"embed/embedding": factors})
+
+
+def test_a_given_rank_works_on_what_is_traced():
+    found = jax.eval_shape(lambda a, b: extract_adapter(a, b, 2), BEFORE, BEFORE)
+    assert found["up/kernel"].a.shape[-1] == 2
