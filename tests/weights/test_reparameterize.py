@@ -290,7 +290,9 @@ def test_layers_may_be_made_inside_the_scan_over_them():
         return None, poet.materialize(layer, trainable)
 
     _, got = jax.lax.scan(body, None, (frozen.weights, frozen.perms, trainable))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want
+    )
 
 
 @pytest.mark.parametrize(
