@@ -113,8 +113,8 @@ def scale_by_alice(
         (``sampling``); no epsilon, as nothing is divided by zero; ``max_shrink`` and
         what else `compensate` and `project_low_rank` say. At a renewal the moments
         stay in the old basis, as in the paper (``transport="keep"``). At r = m, with
-        ``switch="none", transport="carry", start="exact"``, it is
-        ``eigen_adam(policy="eigen_exact")``.
+        ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
+        ``eigen_adam(policy="eigen_exact")`` of the same ``update_interval``.
     """
     check_decay("b1", b1)
     check_decay("b2", b2)

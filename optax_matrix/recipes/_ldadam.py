@@ -150,7 +150,8 @@ def ldadam(
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for Adam(0.9, 0.99).
+        other: Optimizer of all other leaves; None for Adam(0.9, 0.99), (0.908, 0.99) in
+            the authors' code.
         other_learning_rate: Learning rate of that Adam; None for ``learning_rate``, as
             in the authors' code.
         mu_dtype: Dtype of the momentum and the error; None for float32.
