@@ -117,6 +117,23 @@ def test_extreme_gradients_give_finite_updates_and_state(name, kind):
     chex.assert_tree_all_finite(state.inner_states["matrix"])
 
 
+@recipes
+def test_a_zero_first_gradient_delays_nothing(name):
+    """As where zero kernels behind it keep a gradient from a matrix at step 1."""
+    tx, update = compiled(name)
+    zero, start = extreme("zero"), tx.init(PARAMS)
+    _, after = update(zero, start, PARAMS)
+
+    def steps(state):  # Less the decay, and whatever else a zero gradient moves.
+        both = (update(g, state, PARAMS)[0] for g in (tree(1), zero))
+        return named_leaves(jax.tree.map(jnp.subtract, *both))
+
+    got, want = steps(after), steps(start)
+    for path in MATRICES:
+        size = jnp.linalg.norm(got[path]) / jnp.linalg.norm(want[path])
+        assert 0.5 < size < 2, (path, size)
+
+
 NORMAL, AFTER = 10, 100
 # The kinds that training survives behind the clip of these papers' training loops;
 # 1e20 overflows in the global norm and comes out as zeros, 1e10 as norm 1.

@@ -1,7 +1,7 @@
 """Inverse roots of averaged Gram matrices on both sides (Shampoo, Mousse)."""
 
 import dataclasses
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -79,7 +79,8 @@ def precondition(
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
         eps: What is added to the diagonals, relative to the largest eigenvalue.
         method: ``"newton"`` (products only) or ``"eigh"``, of `linalg.inverse_root`.
-        update_interval: The roots are renewed at update 1 and every so many.
+        update_interval: The roots are renewed at update 1 and every so many; those of a
+            matrix also with its first gradient that is not zero.
         momentum: What makes :math:`M` of the updates; None for :math:`M = G`.
         graft: Whether :math:`\Delta` gets the norm of what ``inner`` returned.
 
@@ -192,13 +193,21 @@ class _Precondition:
         return view.pair(lambda x, old: mix_gram(old, x, decay, weight), x, old)
 
     def _roots(self, gram: Any, state: PreconditionState) -> Any:
-        """The inverse roots after this gradient, or the old if none are due."""
+        """The inverse roots after this gradient, or the old where none are due."""
         is_gram = lambda x: isinstance(x, Gram)
-        renew = partial(jax.tree.map, partial(self._root, state.count), is_leaf=is_gram)
+        every = partial(jax.tree.map, is_leaf=is_gram)
+        root = partial(self._root, state.count)
         if self.interval == 1:
-            return renew(gram)
+            return every(root, gram)
         due = state.count % self.interval == 0
-        return jax.lax.cond(due, renew, lambda _: state.root, gram)
+        new = every(lambda x, old: due | _begins(x, old), gram, state.gram)
+
+        def renewed(_):
+            choose = lambda x, at, old: jnp.where(at, root(x), old)
+            return every(choose, gram, new, state.root)
+
+        some = reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(new)), due)
+        return jax.lax.cond(some, renewed, lambda _: state.root, None)
 
     def _root(self, count: Any, gram: Gram) -> jax.Array:
         root = self.inverse(gram.shape)
@@ -206,6 +215,11 @@ class _Precondition:
             weight = 1 - jnp.asarray(self.decay, root.dtype) ** (count + 1)
             root = root * weight ** (1 / self.p)
         return safe_divide(root, gram.scale ** (2 / self.p))
+
+
+def _begins(gram: Gram, old: Gram) -> jax.Array:
+    """Which statistics have seen their first gradient that is not zero, (..., 1, 1)."""
+    return (old.scale == 0) & (gram.scale > 0)
 
 
 def _whitened(x: jax.Array, root: Pair) -> jax.Array:

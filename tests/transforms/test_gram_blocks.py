@@ -153,6 +153,26 @@ def test_roots_are_kept_between_renewals():
     assert [e.primitive.name for e in step.jaxpr.eqns].count("cond") == 1
 
 
+def test_a_matrix_without_a_root_gets_it_with_its_first_gradient():
+    """Not at the next renewal; its neighbour in the stack keeps its own until then."""
+    gs = np.float32(gaussian(4, 2, 3, 3))
+    gs[:2, 0] = 0
+    tx = om.precondition(update_interval=10, method="eigh")
+    update, state, seen = jax.jit(tx.update), tx.init({"w": gs[0]}), []
+    for g in gs:
+        out, state = update({"w": g}, state)
+        seen.append((out["w"], state.root["w"].rows))
+    ours, roots = map(np.stack, zip(*seen, strict=True))
+    moved = np.abs(np.diff(roots, axis=0)).max((2, 3)) > 0
+    assert moved.tolist() == [[False, False], [True, False], [False, False]]
+    assert not ours[:2, 0].any()
+    # From its first gradient on it goes as one that begins with it.
+    state = tx.init({"w": gs[0]})
+    for g, got in zip(gs[2:], ours[2:], strict=True):
+        want, state = update({"w": g}, state)
+        np.testing.assert_allclose(got[0], want["w"][0], atol=1e-5)
+
+
 @pytest.mark.broad
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
 def test_roots_at_any_scale(scale):
