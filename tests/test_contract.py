@@ -345,6 +345,31 @@ def test_map_params_leaves_stacks_alone(name):
     assert all(jax.tree.leaves(same))
 
 
+# With options that change what a recipe consists of.
+VARIANTS = {
+    "aro-global": functools.partial(om.aro, sharing="global"),
+    "aro-chain": functools.partial(om.aro, sharing="chain", update_interval=2),
+    "aro-full": functools.partial(om.aro, full_model=True, base="adam"),
+    "mousse-every": functools.partial(om.mousse, update_interval=1, side="short"),
+    "shampoo-seldom": functools.partial(om.shampoo, b2=0.9, update_interval=5),
+    "soap-exact": functools.partial(om.soap, policy="eigen_exact", side="in"),
+    "splus-identity": functools.partial(om.splus, policy="identity"),
+    "galore-staggered": functools.partial(om.galore, rank=2, stagger=True),
+    "alice-last": functools.partial(
+        om.alice, rank=2, leading=1, last_layer="method", start="exact"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES | VARIANTS)
+def test_a_model_without_matrices(name):
+    tx, params = (RECIPES | VARIANTS)[name](LEARNING_RATE), {"b": jnp.ones(3)}
+    state = jax.eval_shape(tx.init, params)
+    updates, new = jax.eval_shape(tx.update, params, state, params)
+    assert of_type(updates) == of_type(params)
+    assert of_type(new) == of_type(state)
+
+
 def test_kernel_that_couples_matrices_is_refused():
     tx = om.muon(1e-3, polar=lambda x: x / jnp.linalg.norm(x))
     with pytest.raises(ValueError, match="treat each matrix of a stack by itself"):

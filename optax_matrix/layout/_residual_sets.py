@@ -32,7 +32,7 @@ def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], i
     """
     groups = layout.groups.values()
     _check_sides(layout)
-    if sharing == "global":
+    if sharing == "global" or not groups:
         return {g.name: jnp.zeros(g.count, jnp.int32) for g in groups}, 1
     layers = {g.name: [_layers(layout, m) for m in g.members] for g in groups}
     known = [i for rows in layers.values() for row in rows for i in row if i >= 0]

@@ -107,7 +107,7 @@ def orthogonalize_low_rank(
         structure = jax.tree.structure(updates)
         rows = structure.flatten_up_to(out)
         updates, momentum, right = (
-            structure.unflatten(x) for x in zip(*rows, strict=True)
+            structure.unflatten([row[i] for row in rows]) for i in range(3)
         )
         return updates, OrthogonalizeLowRankState(momentum, right)
 

@@ -175,7 +175,8 @@ class _Shared:
                 f"`sides` must have one size to share a rotation, got {sizes}; rotate "
                 "the others by themselves."
             )
-        side, dtype = next((x.shape[-2], x.dtype) for x in seen.values())
+        first = next(iter(seen.values()), jnp.zeros((0, 0)))
+        side, dtype = first.shape[-2], first.dtype
         eye = jnp.eye(side, dtype=dtype)
         return RotateSharedState(
             count=None if self.interval == 1 else jnp.zeros((), jnp.int32),
@@ -185,6 +186,8 @@ class _Shared:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any):
         del params
+        if not updates:
+            return updates, state
         sets, mean = self.sets, self._turned(updates)
         peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in mean.items()})
         peaks = sets.of_each(peak)
