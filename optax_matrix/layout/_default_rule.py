@@ -19,16 +19,21 @@ HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*
 _ROUTERS = r"(^|[/_])router([/_]|$)"
 _STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
 
-_OTHERS = tuple(
-    (re.compile(pattern, re.IGNORECASE), reason)
-    for pattern, reason in (
-        (_EMBEDDINGS, "an embedding by its name"),
-        (HEADS, "an output head by its name"),
-        (_VECTORS, "a bias or scale by its name"),
-        (_NORMS, "a norm by its name"),
-        (_ROUTERS, "a router by its name"),
-        (_STATE_SPACES, "a state-space or 1-D convolution parameter by its name"),
-    )
+
+def _compiled(reasons: dict[str, str]) -> tuple[tuple[re.Pattern, str], ...]:
+    return tuple((re.compile(p, re.IGNORECASE), why) for p, why in reasons.items())
+
+
+_VOCABULARIES = _compiled(
+    {_EMBEDDINGS: "an embedding by its name", HEADS: "an output head by its name"}
+)
+_OTHERS = _compiled(
+    {
+        _VECTORS: "a bias or scale by its name",
+        _NORMS: "a norm by its name",
+        _ROUTERS: "a router by its name",
+        _STATE_SPACES: "a state-space or 1-D convolution parameter by its name",
+    }
 )
 _BIASES = re.compile(f"{_VECTORS}|{_NORMS}", re.IGNORECASE)
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
@@ -73,12 +78,21 @@ def default_rule(path: str, leaf: Any) -> Decision:
         >>> default_rule("lm_head/kernel", jnp.ones((4, 8)))
         (None, 'an output head by its name')
     """
+    return _decide(path, leaf, _VOCABULARIES + _OTHERS)
+
+
+def default_full_rule(path: str, leaf: Any) -> Decision:
+    """The same for all but embeddings and heads, which are matrices here."""
+    return _decide(path, leaf, _OTHERS)
+
+
+def _decide(path: str, leaf: Any, others: Any) -> Decision:
     shape = leaf.shape
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return None, f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
     if len(shape) < 2:
         return None, "a vector" if shape else "a scalar"
-    for pattern, reason in _OTHERS:
+    for pattern, reason in others:
         if pattern.search(path):
             return None, reason
     numbers, reason = numbers_of_kernel(path, shape)

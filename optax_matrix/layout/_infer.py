@@ -7,6 +7,7 @@ import jax
 
 from optax_matrix.layout._default_rule import (
     Decision,
+    default_full_rule,
     default_rule,
     is_bias_or_norm,
 )
@@ -27,7 +28,8 @@ def infer(
     A kernel whose first axis (batch axes aside) is on the residual stream reads it:
     that axis is reduced, all others are outputs. One whose last axis is on the stream
     writes it. Axes named in `batch` count matrices; a leaf with a `vocab` axis is an
-    embedding or head and goes to the other optimizer. Leaves without names, and those
+    embedding or head and goes to the other optimizer, or in `aro`'s full-model mode is
+    a matrix as any other. Leaves without names, and those
     that are biases or norms by their path, fall back to the default rule.
 
     The names are read here, once: Flax NNX shows them to `init` but not to `update`, so
@@ -61,12 +63,16 @@ def infer(
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
 
-    def decide(path: str, leaf: Any) -> Decision:
-        if is_bias_or_norm(path) or len(names.get(path, ())) != len(leaf.shape):
-            return default_rule(path, leaf)
-        return _decide_by_names(names[path], roles) or default_rule(path, leaf)
+    def rule(roles: dict[str, str], otherwise: Any) -> Any:
+        def decide(path: str, leaf: Any) -> Decision:
+            if is_bias_or_norm(path) or len(names.get(path, ())) != len(leaf.shape):
+                return otherwise(path, leaf)
+            return _decide_by_names(names[path], roles) or otherwise(path, leaf)
 
-    return PathRule(decide)
+        return decide
+
+    full = {name: role for name, role in roles.items() if role != "vocab"}
+    return PathRule(rule(roles, default_rule), rule(full, default_full_rule))
 
 
 def _decide_by_names(names: tuple, roles: dict[str, str]) -> Decision | None:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 
 from optax_matrix.layout._default_rule import (
     Decision,
+    default_full_rule,
     default_rule,
     numbers_of_kernel,
 )
@@ -24,9 +26,15 @@ class PathRule:
 
     Calling it with a parameter tree gives the tree of dimension numbers, which is what
     `optax.contrib.muon` takes for ``muon_weight_dimension_numbers``.
+
+    Attributes:
+        decide: The rule.
+        full: The rule by which embeddings and heads are matrices, too; None if that is
+            ``decide``.
     """
 
     decide: Callable[[str, Any], Decision]
+    full: Callable[[str, Any], Decision] | None = None
 
     def __call__(self, params: Any) -> Any:
         """The tree of dimension numbers, None for leaves that are no matrices."""
@@ -63,9 +71,10 @@ def by_path(
     """
     include_, exclude_ = _compile("include", include), _compile("exclude", exclude)
     table = [(_compile("numbers", k), v) for k, v in (numbers or {}).items()]
-    fallback = default_rule if otherwise is None else otherwise.decide
+    if otherwise is None:
+        otherwise = PathRule(default_rule, default_full_rule)
 
-    def decide(path: str, leaf: Any) -> Decision:
+    def decide(path: str, leaf: Any, fallback: Any = otherwise.decide) -> Decision:
         if exclude_ and exclude_.search(path):
             return None, f"excluded by {exclude!r}"
         for pattern, value in table:
@@ -76,7 +85,27 @@ def by_path(
             return value, f"included by {include!r}"
         return fallback(path, leaf)
 
-    return PathRule(decide)
+    return PathRule(
+        decide, partial(decide, fallback=otherwise.full or otherwise.decide)
+    )
+
+
+def with_embeddings(dimension_numbers: Any) -> Any:
+    """Dimension numbers by which embeddings and heads are matrices, too.
+
+    Args:
+        dimension_numbers: As in `on_matrices`.
+
+    Returns:
+        For None a rule by which every leaf with two axes is a matrix, for a rule the
+        same with embeddings and heads; a tree or a function speaks of every leaf
+        already, and is returned.
+    """
+    if dimension_numbers is None:
+        return by_path(include=".")
+    if isinstance(dimension_numbers, PathRule) and dimension_numbers.full:
+        return PathRule(dimension_numbers.full)
+    return dimension_numbers
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

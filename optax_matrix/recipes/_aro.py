@@ -5,7 +5,8 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import SHARINGS, by_path, on_matrices, residual_sets
+from optax_matrix.layout import SHARINGS, on_matrices, residual_sets
+from optax_matrix.layout._rules import with_embeddings
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._aro_bases import BASES, JOINT, aro_base, joint_base
 from optax_matrix.recipes._optimizer import matrix_optimizer
@@ -180,6 +181,8 @@ def aro(
         full_model: Whether embeddings and head are matrices, too, and all other leaves
             go by the base without rotation in place of AdamW: by ``"adam"``'s own, else
             by the sign of their momentum, which is what the others make of a vector.
+            With ``layout.infer`` or ``layout.by_path`` as ``dimension_numbers`` they
+            are matrices on top of what the rule says; a tree says it by itself.
         weight_decay: Decoupled weight decay of both sides, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
@@ -205,8 +208,8 @@ def aro(
         (4, 8)
     """
     check_flag("full_model", full_model)
-    if full_model and dimension_numbers is None:
-        dimension_numbers = by_path(include=".")
+    if full_model:
+        dimension_numbers = with_embeddings(dimension_numbers)
     matrix = scale_by_aro(
         base,
         b1=b1,

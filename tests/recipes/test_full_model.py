@@ -1,0 +1,62 @@
+"""ARO for every parameter: embeddings and head rotate, vectors go by the base."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import optax_matrix as om
+from examples.pretrain.config import SIZES
+from examples.pretrain.model import Llama
+from optax_matrix.layout._rules import with_embeddings
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("base", ["sinkhorn", "adam"])
+def test_full_model_leaves_nothing_to_adamw(base):
+    params = {"embedding": jnp.eye(4, 3), "kernel": jnp.eye(3), "bias": jnp.ones(3)}
+    tx = om.aro(0.5, base=base, b2=0.75, full_model=True, weight_decay=0.1)
+    grads = {**params, "bias": jnp.array([2.0, -3.0, 0.0])}
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    # A first second moment has a weight of 1 - 0.75, so Adam doubles the signs.
+    direction = jnp.sign(grads["bias"]) * (2 if base == "adam" else 1)
+    vector = -0.5 * (0.2 * direction + 0.1 * params["bias"])
+    np.testing.assert_allclose(updates["bias"], vector, rtol=1e-6)
+    for name in ("embedding", "kernel"):
+        direction = updates[name] / -0.5 - 0.1 * params[name]
+        rms = jnp.sqrt(jnp.mean(direction**2))
+        np.testing.assert_allclose(rms, 0.2, rtol=1e-5)
+
+
+def test_full_model_has_embedding_and_head_on_top_of_an_inferred_layout():
+    config = dataclasses.replace(SIZES["tiny"], embed=16, mlp=24, heads=2, layers=1)
+    model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    inferred = om.layout.infer(model)
+    inside = "layers/0/mlp/up/kernel"
+    for rule in (inferred, om.layout.by_path(exclude=inside, otherwise=inferred)):
+        tx = om.aro(1e-2, full_model=True, dimension_numbers=rule)
+        state = jax.eval_shape(tx.init, params).inner_states["matrix"].inner_state[0]
+        rotations = state.inner_state[1].rotation
+        # All that touch the residual stream rotate its 16 channels.
+        assert {r.rows.shape[1:] for r in rotations.values()} == {(16, 16)}
+        numbers = with_embeddings(rule)(params)
+        assert numbers["embed"]["embedding"].residual == "out"
+        assert numbers["lm_head"]["kernel"].residual == "in"
+        count = sum(r.rows.shape[0] for r in rotations.values())
+        assert count == 9 - (rule is not inferred)
+        assert len(jax.tree.leaves(numbers)) == count
+
+
+def test_full_model_widens_the_default_rule_and_leaves_trees_alone():
+    params = {"embedding": jnp.ones((7, 4)), "lm_head": {"kernel": jnp.ones((4, 7))}}
+    params["norm"] = {"scale": jnp.ones((2, 4))}
+    rule = with_embeddings(om.layout.by_path(exclude="norm/"))
+    numbers = rule(params)
+    assert numbers["norm"]["scale"] is None
+    assert None not in (numbers["embedding"], numbers["lm_head"]["kernel"])
+    given = {"embedding": om.MatrixDimensionNumbers(), "lm_head": None, "norm": None}
+    assert with_embeddings(given) is given
