@@ -5,16 +5,18 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
+from optax_matrix.layout import map_matrices, on_matrices
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
+from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
 from optax_matrix.transforms import rotate, scale_by_shape
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
     check_positive,
+    check_rate,
 )
+from optax_matrix.transforms._scaling import SHAPE_RULES
 from optax_matrix.transforms._sides import SIDES
 
 _OTHER_RATE = 0.001  # The authors' code multiplies by it where nothing rotates.
@@ -137,7 +139,10 @@ def splus(
     r"""SPlus for matrices, AdamW for the rest.
 
     `scale_by_splus`, then decoupled weight decay and the learning rate, which is much
-    larger than AdamW's, as an update has a root mean square of c / (m + n).
+    larger than AdamW's, as an update has a root mean square of c / (m + n). The decay
+    has that factor, too, as in the authors' code: per step a matrix loses
+    :math:`\eta \lambda c / (m + n)` of itself, :math:`\eta` being ``learning_rate`` and
+    :math:`\lambda` ``weight_decay``.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.1 to 0.2 in the paper.
@@ -151,7 +156,8 @@ def splus(
             has 100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         qr: Kernel of orthonormal columns, as in `rotate`.
-        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
+        weight_decay: Decoupled weight decay of both sides, a number or a schedule; of
+            matrices in the scale of their updates, as above.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
@@ -188,15 +194,38 @@ def splus(
         placement=placement,
         mu_dtype=mu_dtype,
     )
-    if other_learning_rate is None:
-        other_learning_rate = scaled_learning_rate(learning_rate, _OTHER_RATE)
-    return matrix_optimizer(
-        matrix,
-        learning_rate,
+    check_rate("learning_rate", learning_rate)
+    decay = optax.add_decayed_weights(weight_decay, weight_decay_mask)
+    other_rate: Any = other_learning_rate
+    if other_rate is None:
+        other_rate = scaled_learning_rate(learning_rate, _OTHER_RATE)
+    return beside_other(
+        optax.chain(
+            matrix,
+            _of_scaled_params(decay, scale, dimension_numbers),
+            optax.scale_by_learning_rate(learning_rate),
+        ),
         weight_decay=weight_decay,
         weight_decay_mask=weight_decay_mask,
         dimension_numbers=dimension_numbers,
         other=other,
-        other_learning_rate=other_learning_rate,
+        other_learning_rate=other_rate,
         mu_dtype=mu_dtype,
     )
+
+
+def _of_scaled_params(
+    tx: optax.GradientTransformation, scale: ArrayLike, numbers: Any
+) -> optax.GradientTransformation:
+    """A transformation that sees each matrix times its factor c / (m + n)."""
+
+    def update_fn(updates, state, params=None):
+        if params is not None:
+            params = map_matrices(shrink, params, scale, dimension_numbers=numbers)
+        return tx.update(updates, state, params)
+
+    def shrink(w, ids, c):
+        del ids
+        return w * (c * SHAPE_RULES["sum"](*w.shape[-2:]))
+
+    return optax.GradientTransformation(tx.init, update_fn)

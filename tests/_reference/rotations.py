@@ -242,7 +242,15 @@ def shampoo(g, state, eps=1e-6, decay=None, root=4):
 
 
 def splus(
-    g, state, b1=0.9, b2=0.999, interval=100, sides=("out", "in"), scale=2.0, eps=1e-30
+    g,
+    state,
+    b1=0.9,
+    b2=0.999,
+    interval=100,
+    sides=("out", "in"),
+    scale=2.0,
+    eps=1e-30,
+    basis=eigenvectors,
 ):
     """SPlus by its authors' code (kvfrans/splus): the basis lags behind the update.
 
