@@ -266,10 +266,15 @@ def splus(
     update = ql @ np.sign(ql.T @ momentum @ qr_) @ qr_.T
     if refreshed(t, interval):
         if "out" in sides:
-            state["ql"] = eigenvectors(left + eps * np.eye(m))
+            state["ql"] = basis(left + eps * np.eye(m))
         if "in" in sides:
-            state["qr"] = eigenvectors(right + eps * np.eye(n))
+            state["qr"] = basis(right + eps * np.eye(n))
     return scale / (m + n) * update
+
+
+def splus_decay(w, learning_rate, weight_decay=0.01, scale=2.0):
+    """What its authors' code leaves of a matrix beside the update."""
+    return w * (1 - learning_rate * scale / sum(w.shape) * weight_decay)
 
 
 def splus_in_rotated_form(g, state, b1=0.9, b2=0.999, sides=("out", "in")):
@@ -307,6 +312,7 @@ def mousse(
     sides=("out", "in"),
     orthogonalize=polar,
     graft=True,
+    damping=0.0,
 ):
     """Mousse (Zhang et al. 2026), by its authors' code.
 
@@ -315,6 +321,7 @@ def mousse(
     powers are negative (the solution of the trust region; a page that prints positive
     ones on the outside is wrong). Eigenvalues move up by epsilon, twice, and by
     what the least one lacks to zero; the basis is renewed at t = 1, K + 1, 2K + 1, ...
+    The package moves them by `damping` times the largest.
     """
     t = state["t"] = state.get("t", 0) + 1
     momentum = state["m"] = mu * state.get("m", np.zeros_like(g)) + g
@@ -327,7 +334,7 @@ def mousse(
             factor = factor / (1 - b2**t)
             factor = factor * len(factor) / np.trace(factor)
             w, q = np.linalg.eigh(factor + eps * np.eye(len(factor)))
-            w = w + max(-w.min(), 0.0) + eps
+            w = w + max(-w.min(), 0.0) + eps + damping * w.max()
             state["root", side] = (q * w**-alpha) @ q.T
         whiten.append(state["root", side])
     left, right = whiten
