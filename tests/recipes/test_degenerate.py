@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _registry import RECIPES
 from optax.contrib import MuonDimensionNumbers
 
 import optax_matrix as om
@@ -228,6 +229,23 @@ def test_muons_rate_for_the_other_leaves_goes_with_the_scaling(
         )
         updates, _ = tx.update(params, tx.init(params), params)
         np.testing.assert_allclose(updates["bias"], -expected, rtol=1e-5)
+
+
+# As the README says; all others have the learning rate of the matrices.
+OTHER_RATES = {
+    **{"muon": 0.015, "racs": 0.05, "racs-corrected": 0.05, "splus": 0.001},
+    **dict.fromkeys(("alice", "alice-carry", "alice_0"), 0.05),
+    **{"poet": 5 * 4 / 256, "poet-full": 10 * 0.5, "oft": 5 * 4 / 256},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_rate_of_the_other_leaves(name):
+    params = {"bias": jnp.ones(3)}
+    tx = RECIPES[name](0.02, weight_decay=0.0)
+    updates, _ = tx.update(params, tx.init(params), params)
+    want = -0.02 * OTHER_RATES.get(name, 1.0)
+    np.testing.assert_allclose(updates["bias"], want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["muoneq", "racs", "mars_adamw"])
