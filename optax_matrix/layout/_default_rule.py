@@ -39,9 +39,7 @@ _BIASES = re.compile(f"{_VECTORS}|{_NORMS}", re.IGNORECASE)
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
-_SCANNED = re.compile(
-    r"scan|(^|/)[^/]*(layers|blocks|stack)(?!/\d)(/|$)", re.IGNORECASE
-)
+SCANNED = re.compile(r"scan|(^|/)[^/]*(layers|blocks|stack)(?!/\d)(/|$)", re.IGNORECASE)
 
 
 def is_bias_or_norm(path: str) -> bool:
@@ -106,7 +104,7 @@ def _decide(path: str, leaf: Any, others: Any) -> Decision:
 
 def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
     """The view of a kernel that is a matrix, and the reason for it."""
-    heads = len(shape) > (3 if _SCANNED.search(path) else 2)
+    heads = len(shape) > (3 if SCANNED.search(path) else 2)
     if heads and _READ_HEADS.search(path):
         return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"
     if heads and _WRITE_HEADS.search(path):

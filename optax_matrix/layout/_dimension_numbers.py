@@ -25,6 +25,8 @@ class MatrixDimensionNumbers:
             attention output kernel).
         residual: The side that touches the residual stream, ``"out"`` for a kernel
             that writes it, ``"in"`` for one that reads it, None if unknown.
+        layer_axis: Batch axis (or axes, in this order) that counts scanned layers,
+            ``()`` if none does, None if unknown; rotations shared in a chain ask.
 
     Examples:
         >>> fused_qkv = MatrixDimensionNumbers(0, 1, output_sections=(64, 16, 16))
@@ -37,6 +39,7 @@ class MatrixDimensionNumbers:
     output_sections: Sections = 1
     reduction_sections: Sections = 1
     residual: Side | None = None
+    layer_axis: Axes | None = None
 
     def __post_init__(self):
         if self.residual not in ("out", "in", None):

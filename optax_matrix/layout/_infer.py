@@ -1,5 +1,6 @@
 """Dimension numbers from a model's logical axis names."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +16,16 @@ from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._paths import named_leaves
 from optax_matrix.layout._rules import PathRule
 
+RESIDUAL = ("embed", "d_model", "hidden")
+
 
 def infer(
     model: Any,
     *,
-    residual: Sequence[str] = ("embed", "d_model", "hidden"),
+    residual: Sequence[str] = RESIDUAL,
     batch: Sequence[str] = ("layers", "layer", "expert", "experts", "stack"),
     vocab: Sequence[str] = ("vocab", "vocabulary"),
+    layers: Sequence[str] = ("layers", "layer", "stack"),
 ) -> PathRule:
     """Reads logical axis names once and binds them as a rule.
 
@@ -41,6 +45,7 @@ def infer(
         residual: Names of the axis of the residual stream.
         batch: Names of axes that count matrices.
         vocab: Names of the vocabulary axis.
+        layers: Which of the names in `batch` count layers.
 
     Returns:
         A rule for the ``dimension_numbers`` argument of every recipe.
@@ -67,7 +72,8 @@ def infer(
         def decide(path: str, leaf: Any) -> Decision:
             if is_bias_or_norm(path) or len(names.get(path, ())) != len(leaf.shape):
                 return otherwise(path, leaf)
-            return _decide_by_names(names[path], roles) or otherwise(path, leaf)
+            by_names = _decide_by_names(names[path], roles, layers)
+            return by_names or otherwise(path, leaf)
 
         return decide
 
@@ -75,7 +81,9 @@ def infer(
     return PathRule(rule(roles, default_rule), rule(full, default_full_rule))
 
 
-def _decide_by_names(names: tuple, roles: dict[str, str]) -> Decision | None:
+def _decide_by_names(
+    names: tuple, roles: dict[str, str], layers: Sequence[str]
+) -> Decision | None:
     kinds = [roles.get(name) for name in names]
     if not any(kinds):
         return None  # Mesh axes, or names that nobody told us.
@@ -86,14 +94,18 @@ def _decide_by_names(names: tuple, roles: dict[str, str]) -> Decision | None:
         return None, f"no matrix: axes {names}"
     reads, writes = (kinds[matrix[i]] == "residual" for i in (0, -1))
     reason = f"axes {names}"
+    scanned = tuple(
+        a for a, name in enumerate(names) if a not in matrix and name in layers
+    )
+    numbers = functools.partial(MatrixDimensionNumbers, layer_axis=scanned)
     if reads and not writes:
         output = tuple(matrix[1:])
-        return MatrixDimensionNumbers(matrix[0], output, residual="in"), reason
+        return numbers(matrix[0], output, residual="in"), reason
     if writes and not reads:
         reduction = tuple(matrix[:-1])
-        return MatrixDimensionNumbers(reduction, matrix[-1], residual="out"), reason
+        return numbers(reduction, matrix[-1], residual="out"), reason
     if len(matrix) == 2:
-        return MatrixDimensionNumbers(matrix[0], matrix[1]), reason
+        return numbers(matrix[0], matrix[1]), reason
     return None
 
 

@@ -4,7 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from optax_matrix.layout._layout import Group, Layout, Member, identities
+from optax_matrix.layout._infer import RESIDUAL
+from optax_matrix.layout._layers import layers_of
+from optax_matrix.layout._layout import Group, Layout, identities
 
 SHARINGS = ("global", "chain")
 
@@ -15,8 +17,15 @@ def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], i
     ``"global"`` is one set. ``"chain"`` has one for each place of the stream between
     layers: what reads it in layer l (of L, from 0) is in set l, what writes it in set
     l + 1; a reader without a layer, the head, is in set L, a writer without, the
-    embedding, in set 0. The layer is the first number in a parameter's path, or the
-    index along its first batch axis (scanned layers).
+    embedding, in set 0.
+
+    Layers go by the numbers in a parameter's path, as in ``layers/0/up/kernel`` or
+    ``layers_0/up/kernel``; several count together, in order (``stages/0/layers/1``). A
+    number counts if what it names both reads and writes the stream and is no expert.
+    After them counts the index along the axes that dimension numbers give as
+    ``layer_axis`` (`infer` finds them by name). Where they do not know, that is the
+    first batch axis, experts apart, of parameters without numbers, or whose path says
+    that they are scanned.
 
     Args:
         layout: A layout whose dimension numbers tell the residual sides.
@@ -27,22 +36,22 @@ def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], i
         sets. Inside the step of sharded owners the arrays are traced.
 
     Raises:
-        ValueError: If the residual side or the layer of a matrix is not known, or the
-            residual sides differ in size.
+        ValueError: If the residual side of a matrix or the order of the layers is not
+            known, or the residual sides differ in size.
     """
     groups = layout.groups.values()
     _check_sides(layout)
     if sharing == "global" or not groups:
         return {g.name: jnp.zeros(g.count, jnp.int32) for g in groups}, 1
-    layers = {g.name: [_layers(layout, m) for m in g.members] for g in groups}
-    known = [i for rows in layers.values() for row in rows for i in row if i >= 0]
-    if not known:
+    layers, depth = layers_of(layout)
+    if not depth:
         raise ValueError(
             "`sharing` must be 'global' for parameters without layers, got 'chain': no "
-            "path has a number in it and no leaf a batch axis."
+            "path has a layer's number in it (layers/0, layers_0) and no leaf an axis "
+            "of layers."
         )
-    depth = max(known) + 1
-    table = {g.name: _places(g, layers[g.name], depth) for g in groups}
+    rows = {g.name: np.concatenate([layers[m] for m in g.members]) for g in groups}
+    table = {g.name: _places(g, rows[g.name], depth) for g in groups}
     return {g.name: _look_up(g, table[g.name]) for g in groups}, depth + 1
 
 
@@ -55,10 +64,13 @@ def _check_sides(layout: Layout) -> None:
     groups = layout.groups.values()
     unknown = [m.path for g in groups if g.residual is None for m in g.members]
     if unknown:
+        seen = ", ".join(f"{path} ({layout.reasons[path]})" for path in unknown[:3])
         raise ValueError(
             "`sharing` needs to know which side of each matrix is on the residual "
-            f"stream, but not for {', '.join(unknown[:3])}; pass dimension_numbers="
-            "layout.infer(model), or MatrixDimensionNumbers(..., residual='in')."
+            f"stream, but does not for {seen}; layout.infer(model) knows it where "
+            "either the first or the last axis of the matrix has one of the logical "
+            f"names {', '.join(RESIDUAL)} (or those of its `residual`), otherwise pass "
+            "MatrixDimensionNumbers(..., residual='in')."
         )
     widths = {residual_width(g): g.members[0].path for g in groups}
     if len(widths) > 1:
@@ -69,22 +81,10 @@ def _check_sides(layout: Layout) -> None:
         )
 
 
-def _layers(layout: Layout, member: Member) -> np.ndarray:
-    """The layer of each matrix of a member; -1 where there is none."""
-    numbers = [int(part) for part in member.path.split("/") if part.isdigit()]
-    if numbers:
-        return np.full(member.count, numbers[0])
-    axes, shape = layout.views[member.path].batch_axes, layout.views[member.path].shape
-    if not axes:
-        return np.full(member.count, -1)
-    return np.arange(member.count) // (member.count // shape[axes[0]])
-
-
-def _places(group: Group, layers: list[np.ndarray], depth: int) -> np.ndarray:
-    rows = np.concatenate(layers)
+def _places(group: Group, layers: np.ndarray, depth: int) -> np.ndarray:
     if group.residual == "in":
-        return np.where(rows < 0, depth, rows)
-    return rows + 1
+        return np.where(layers < 0, depth, layers)
+    return layers + 1
 
 
 def _look_up(group: Group, places: np.ndarray) -> ArrayLike:

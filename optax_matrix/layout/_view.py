@@ -36,6 +36,7 @@ class MatrixView:
         output_sections: Row sizes of the pieces, or a number of equal ones.
         reduction_sections: Column sizes of the pieces, or a number of equal ones.
         residual: Side of the residual stream, if known.
+        layer_axes: Batch axes that count layers, if known.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +46,7 @@ class MatrixView:
     output_sections: int | tuple[int, ...] = 1
     reduction_sections: int | tuple[int, ...] = 1
     residual: Side | None = None
+    layer_axes: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def batch(self) -> int:
@@ -151,6 +153,7 @@ def make_view(shape: Sequence[int], numbers: Any, path: str = "") -> MatrixView:
         output_sections=_sections(getattr(numbers, "output_sections", 1)),
         reduction_sections=_sections(getattr(numbers, "reduction_sections", 1)),
         residual=getattr(numbers, "residual", None),
+        layer_axes=_layer_axes(numbers, len(shape), reduction + output, where),
     )
     _check_sections("output_sections", view.output_sections, view.rows, where)
     _check_sections("reduction_sections", view.reduction_sections, view.cols, where)
@@ -167,6 +170,21 @@ def _axes(name: str, axes: Axes, ndim: int, where: str) -> tuple[int, ...]:
     axes = tuple(a % ndim for a in axes)
     if len(set(axes)) < len(axes):
         raise ValueError(f"`{name}`{where} must not repeat an axis, got {axes}.")
+    return axes
+
+
+def _layer_axes(
+    numbers: Any, ndim: int, matrix: tuple[int, ...], where: str
+) -> tuple[int, ...] | None:
+    given = getattr(numbers, "layer_axis", None)
+    if given is None or not _ints(given):
+        return given if given is None else ()
+    axes = _axes("layer_axis", given, ndim, where)
+    if both := set(axes) & set(matrix):
+        raise ValueError(
+            f"`layer_axis`{where} must name batch axes, but {sorted(both)} is of the "
+            "matrix; name the axis that counts layers, or None."
+        )
     return axes
 
 

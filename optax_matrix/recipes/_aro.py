@@ -63,8 +63,9 @@ def scale_by_aro(
         update_interval: The rotation is renewed every so many steps.
         sharing: None for a rotation of its own for each matrix; ``"global"`` for one
             for all that touch the residual stream; ``"chain"`` for one at each place
-            of the stream between layers. Needs dimension numbers that know the
-            residual sides, such as ``layout.infer(model)``.
+            of the stream between layers, which are found by the numbers in paths and
+            the axes of scanned layers (`layout.residual_sets`). Needs dimension numbers
+            that know the residual sides, such as ``layout.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
             over all matrices that share (the paper), or of each.
         target: Root mean square of the update; 0.2 is the usual size of Adam's.

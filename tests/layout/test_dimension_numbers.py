@@ -134,6 +134,7 @@ def test_view_is_inverted_exactly_and_counts_every_entry(case):
     [
         (MatrixDimensionNumbers(0, 2), "`output_axis`.*'a/b'.*between -2 and 1"),
         (MatrixDimensionNumbers(0, -2), "must not share axes"),
+        (MatrixDimensionNumbers(layer_axis=0), "`layer_axis`.*must name batch axes"),
         (MatrixDimensionNumbers((), 1), "`reduction_axis`"),
         (MatrixDimensionNumbers((0, 0), 1), "must not repeat an axis"),
         (MatrixDimensionNumbers(output_sections=4), "must divide the side of size 6"),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from flax import nnx
 
 from examples.pretrain.config import SIZES
@@ -123,9 +124,102 @@ def test_head_and_embedding_are_at_the_ends():
     assert of == {"embed": 0, "head": 2, "l/0/up": 0, "l/1/up": 1}
 
 
+def _chain(shapes, rule=None):
+    """The set of each matrix of each path."""
+    params = {path: jax.ShapeDtypeStruct(s, jnp.float32) for path, s in shapes.items()}
+    reads = MatrixDimensionNumbers(-2, -1, residual="in")
+    writes = MatrixDimensionNumbers(-2, -1, residual="out")
+    table = by_path(numbers={"up|query|Dense_0": reads, "down|out|Dense_1": writes})
+    layout = make_layout(params, rule or table)
+    member, _ = residual_sets(layout, "chain")
+    return {
+        m.path: np.asarray(member[name])[m.start : m.start + m.count].tolist()
+        for name, group in layout.groups.items()
+        for m in group.members
+    }
+
+
+def _mlp(where, *batch):
+    return {f"{where}/up": (*batch, 8, 12), f"{where}/down": (*batch, 12, 8)}
+
+
+def test_experts_are_no_layers():
+    attention = {f"layers_{i}/attn/query": (8, 8) for i in range(2)}
+    for shapes in (
+        _mlp("layers_0/experts", 4) | _mlp("layers_1/experts", 4),
+        _mlp("layers_0/experts_0") | _mlp("layers_0/experts_1") | _mlp("layers_1"),
+        _mlp("layers_0/experts/0") | _mlp("layers_0/experts/1") | _mlp("layers_1"),
+    ):
+        for path, sets in _chain(shapes | attention).items():
+            want = int(path[len("layers_")]) + path.endswith("down")
+            assert set(sets) == {want}, path
+
+
+def test_numbers_of_stages_and_layers_count_together():
+    places = [f"stages/{i}/layers/{j}" for i in range(2) for j in range(11)]
+    got = _chain({p: s for place in places for p, s in _mlp(place).items()})
+    assert [got[f"{place}/up"] for place in places] == [[i] for i in range(22)]
+    assert [got[f"{place}/down"] for place in places] == [[i + 1] for i in range(22)]
+    got = _chain(_mlp("stages_0/layers", 3) | _mlp("stages_1/layers", 3))
+    assert got["stages_1/layers/up"] == [3, 4, 5]
+
+
+def test_parts_of_a_layer_are_no_layers():
+    """As Linen names what has no name."""
+    parts = ("Attention_0/query", "Attention_0/out", "Dense_0", "Dense_1")
+    got = _chain({f"Block_{i}/{p}/kernel": (8, 8) for i in range(2) for p in parts})
+    assert [got[f"Block_1/{p}/kernel"] for p in parts] == [[1], [2], [1], [2]]
+
+
+def test_the_axis_of_scanned_layers():
+    shapes = _mlp("layers/mlp", 3) | _mlp("layers/experts", 3, 2)
+    got = _chain(shapes)
+    assert got["layers/mlp/down"] == [1, 2, 3]
+    assert got["layers/experts/up"] == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(ValueError, match="parameters without layers"):
+        _chain(_mlp("experts", 2))
+    numbers = MatrixDimensionNumbers(-2, -1, residual="in", layer_axis=1)
+    rule = by_path(numbers={"experts/up": numbers})
+    got = _chain({"experts/up": (2, 3, 8, 12)}, rule)
+    assert got["experts/up"] == [0, 1, 2, 0, 1, 2]
+
+
+def test_infer_tells_layers_from_experts():
+    boxed = lambda shape, names: nn.LogicallyPartitioned(jnp.ones(shape), names)
+    model = {
+        "up": boxed((2, 3, 8, 12), ("experts", "layers", "embed", "mlp")),
+        "down": boxed((12, 3, 8), ("mlp", "layers", "embed")),
+    }
+    shapes = {path: box.value.shape for path, box in model.items()}
+    got = _chain(shapes, infer(model))
+    assert got == {"up": [0, 1, 2, 0, 1, 2], "down": [1, 2, 3]}
+    one = {"up": boxed((2, 8, 12), ("experts", "embed", "mlp"))}
+    with pytest.raises(ValueError, match="parameters without layers"):
+        _chain({"up": (2, 8, 12)}, infer(one))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        _mlp("encoder/layers_0") | _mlp("decoder/layers_0"),
+        _mlp("dense_layers", 3) | _mlp("moe_layers", 3),
+        _mlp("a", 3) | _mlp("b", 5),
+        _mlp("stages/0/layers/0") | _mlp("stages/0/layers/1") | _mlp("stages/1"),
+    ],
+)
+def test_layers_without_an_order_are_refused(shapes):
+    with pytest.raises(ValueError, match="several lists of layers"):
+        _chain(shapes)
+
+
 def test_what_is_not_known_is_said():
-    with pytest.raises(ValueError, match=r"`sharing` needs to know which side.*infer"):
-        residual_sets(make_layout({"up": jnp.ones((4, 8))}), "global")
+    model = {"up": nn.LogicallyPartitioned(jnp.ones((4, 8)), ("features", "mlp"))}
+    layout = make_layout({"up": jnp.ones((4, 8))}, infer(model))
+    message = (
+        r"`sharing` .* for up \(kernel \(in, out\)\).* names embed, d_model, hidden"
+    )
+    with pytest.raises(ValueError, match=message):
+        residual_sets(layout, "global")
     numbers = {"a": MatrixDimensionNumbers(residual="in")}
     layout = make_layout({"a": jnp.ones((4, 8))}, numbers)
     with pytest.raises(ValueError, match="'global' for parameters without layers"):
