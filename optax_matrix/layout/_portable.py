@@ -71,8 +71,9 @@ def from_portable(
             dtypes and sharding.
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path.
-        missing: What happens to state that `portable` does not have (added layers):
-            an error, or ``"init"`` to leave it as it was initialised.
+        missing: What happens to state that `portable` does not have (added layers), or
+            not in this shape if it belongs to no parameter (rotations of a chain): an
+            error, or ``"init"`` to leave it as it was initialised.
         unused: What happens to entries that `state` does not want (removed or frozen
             layers): an error, or ``"drop"``.
 
@@ -100,11 +101,14 @@ def from_portable(
     for leaf, entries in _places(state, paths):
         parts = []
         for entry in entries:
-            if (key := entry.key(rename)) in portable:
-                used.add(key)
-                parts.append((entry.rows, portable[key], key))
-            else:
+            key = entry.key(rename)
+            used.add(key)
+            if key not in portable:
                 absent.append(key)
+            elif not entry.path and np.shape(portable[key]) != np.shape(_raw(leaf)):
+                absent.append(f"{key} of shape {np.shape(_raw(leaf))}")
+            else:
+                parts.append((entry.rows, portable[key], key))
         leaves.append(_fill(leaf, parts) if parts else leaf)
     if absent and missing == "error":
         raise ValueError(_complaint("has no state for", absent, "missing", "init"))

@@ -1,6 +1,7 @@
 """ARO with one rotation for all that stands on one place of the residual stream."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -126,6 +127,28 @@ def test_owners_share_across_devices(cpus, sharing):
     ]
     assert all(np.array_equal(s.data, rotation) for s in rotation.addressable_shards)
     assert om.to_portable(new, sharded).keys() == om.to_portable(state, params).keys()
+
+
+def test_a_checkpoint_goes_on_with_more_layers_and_another_sharing():
+    rule = om.layout.by_path(numbers={".": om.MatrixDimensionNumbers(residual="in")})
+    tree = lambda n: {f"layers_{i}": {"up": jnp.ones((4, 6))} for i in range(n)}
+    tx = lambda sharing: om.scale_by_aro(sharing=sharing, dimension_numbers=rule)
+    old = om.to_portable(tx("chain").init(tree(2)), tree(2))
+    old = {key: x + 3 for key, x in old.items()}
+    rotation = "inner_state/1/rotation"
+    assert old[rotation].shape == (3, 4, 4)
+    for sharing, layers, sets in (("chain", 3, 4), ("global", 2, 1)):
+        fresh = tx(sharing).init(tree(layers))
+        fill = functools.partial(om.from_portable, old, fresh, tree(layers))
+        with pytest.raises(
+            ValueError, match=rf"no state for .*\({sets}, 4, 4\).*'init'"
+        ):
+            fill()
+        new = om.to_portable(fill(missing="init"), tree(layers))
+        want = np.broadcast_to(np.eye(4), (sets, 4, 4))
+        np.testing.assert_array_equal(new[rotation], want)
+        for name in ("layers_0/up", "layers_1/up"):
+            assert np.all(new[f"inner_state/0/trace/{name}"] == 3)
 
 
 def test_what_sharing_needs_is_said():
