@@ -118,10 +118,13 @@ def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps:
     abstract = jax.eval_shape(initial_weights, config, 0)
     place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
     shardings = nnx.map_state(place, abstract)
+    sides = hasattr(OPTIMIZERS[optimizer], "on")  # Which one rotates may matter.
+    options = {"dimension_numbers": om.layout.infer(abstract)} if sides else {}
     recipe = getattr(om, optimizer)(
         learning_rate(peak, steps),
         weight_decay=WEIGHT_DECAY,
         placement=om.owners(mesh.axis_names, param_specs=shardings),
+        **options,
     )
     tx = optax.chain(optax.clip_by_global_norm(CLIP), recipe)
     specs = om.state_specs(tx, abstract, shardings)

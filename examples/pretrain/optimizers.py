@@ -7,7 +7,9 @@ OFT and LoRA move other parameters than weights: see `variants`.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import optax
@@ -21,6 +23,10 @@ Build = Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]
 BETAS = {"b1": 0.9, "b2": 0.95}
 WEIGHT_DECAY = 0.1
 DECAY = {"weight_decay": WEIGHT_DECAY}
+COMMON = {  # What is the same for all, and no option.
+    *("weight_decay", "weight_decay_mask", "other", "other_learning_rate"),
+    *("dimension_numbers", "placement", "mu_dtype"),
+}
 QUARTER = 0.25  # Of the shorter side: the rank of low-rank methods.
 
 
@@ -50,6 +56,45 @@ def matched(direction: optax.GradientTransformation) -> Build:
         return optax.partition(parts, om.layout.label_params())
 
     return build
+
+
+def recipe(
+    factory: Callable[..., Any], of: Callable[..., Build] | None = None
+) -> Build:
+    """A recipe whose own numbers and words are options: `aro:sharing=chain:b1=0.9`.
+
+    One that can rotate the residual side is told by `on(dimension_numbers)` which that
+    is; `Trainer` does.
+
+    Args:
+        factory: The recipe, or with `of` its direction.
+        of: Options to learning rate to optimizer; None for those of the recipe.
+
+    Returns:
+        Learning rate to optimizer.
+    """
+    build = of or (lambda **options: partial(factory, **DECAY, **options))
+    parameters = inspect.signature(factory).parameters
+    plain = (str, float, int, type(None))
+    fields = [
+        (name, Any, x.default)
+        for name, x in parameters.items()
+        if name not in COMMON and isinstance(x.default, plain)
+    ]
+
+    def call(self, lr, **layout):
+        return build(**dataclasses.asdict(self), **layout)(lr)
+
+    namespace: dict[str, Any] = {"__call__": call}
+    if "orientation" in parameters:
+        namespace["on"] = lambda self, layout: partial(self, dimension_numbers=layout)
+    name = factory.__name__
+    return dataclasses.make_dataclass(name, fields, namespace=namespace, frozen=True)()
+
+
+def direction(factory: Callable[..., optax.GradientTransformation]) -> Build:
+    """The same of a direction, `matched`."""
+    return recipe(factory, lambda **options: matched(factory(**options)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,16 +154,16 @@ OPTIMIZERS: dict[str, Build] = {
     "sinkgd": lambda lr: om.sinkgd(lr, other=adamw(lr), **DECAY),
     "racs": matched(om.scale_by_racs()),
     "mars_adamw": lambda lr: om.mars_adamw(lr, **DECAY),
-    "aro": lambda lr: om.aro(lr, **DECAY),
-    "eigen_sinkhorn": lambda lr: om.eigen_sinkhorn(lr, **DECAY),
-    "eigen_sign": lambda lr: om.eigen_sign(lr, **DECAY),
-    "eigen_rownorm": lambda lr: om.eigen_rownorm(lr, **DECAY),
-    "eigen_adam": lambda lr: om.eigen_adam(lr, **DECAY),
-    "soap": lambda lr: om.soap(lr, **DECAY),
-    "splus": matched(om.scale_by_splus()),
-    "shampoo": matched(om.scale_by_shampoo()),
-    "mousse": lambda lr: om.mousse(lr, **DECAY),
-    "dion": matched(om.scale_by_dion()),
+    "aro": recipe(om.aro),
+    "eigen_sinkhorn": recipe(om.eigen_sinkhorn),
+    "eigen_sign": recipe(om.eigen_sign),
+    "eigen_rownorm": recipe(om.eigen_rownorm),
+    "eigen_adam": recipe(om.eigen_adam),
+    "soap": recipe(om.soap),
+    "splus": direction(om.scale_by_splus),
+    "shampoo": direction(om.scale_by_shampoo),
+    "mousse": recipe(om.mousse),
+    "dion": direction(om.scale_by_dion),
     "galore": LowRank(om.scale_by_galore),
     "alice": Alice(),
     "alice_0": Alice(b3=0.0),

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+import optax_matrix as om
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.model import Llama
 from examples.pretrain.optimizers import Build
@@ -48,6 +49,11 @@ def initial_weights(config: ModelConfig, seed) -> nnx.State:
     return nnx.state(Llama(config, rngs=rngs), nnx.Param)
 
 
+def residual_sides(config: ModelConfig) -> om.layout.PathRule:
+    """Dimension numbers that know which side of a matrix is on the residual stream."""
+    return om.layout.infer(jax.eval_shape(initial_weights, config, 0))
+
+
 def model_graph(config: ModelConfig) -> nnx.GraphDef:
     """The model without its weights."""
     model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
@@ -71,12 +77,15 @@ class Trainer:
 
     Args:
         config: The model.
-        build: Learning rate (here a schedule) to optimizer.
+        build: Learning rate (here a schedule) to optimizer; told the residual sides of
+            the model if it has `on`.
         steps: Length of the schedule.
         accumulate: Micro-batches in an update.
     """
 
     def __init__(self, config: ModelConfig, build: Build, steps: int, accumulate: int):
+        if on := getattr(build, "on", None):
+            build = on(residual_sides(config))
         self._config, self._build, self._steps = config, build, steps
         self._accumulate = accumulate
 

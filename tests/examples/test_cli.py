@@ -111,6 +111,18 @@ def test_divergence_gets_one_line(capsys, tmp_path, text):
     assert line.count("\n") == 1
 
 
+@pytest.mark.slow
+def test_compare_runs_shared_rotations(tmp_path, text):
+    out = tmp_path / "comparison"
+    names = ("--optimizers", "aro:sharing=chain", "--learning-rates", "1e-2")
+    command = ["compare", "--data", text, *TINY, *EVERY, *names, "--out", str(out)]
+    assert main(command) == 0
+    adamw, aro = json.loads((out / "results.json").read_text())["curves"]
+    assert aro["optimizer"] == "aro:sharing=chain"
+    assert aro["losses"][-1] < aro["losses"][0]
+    assert aro["losses"] != adamw["losses"]
+
+
 @pytest.mark.broad
 def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
     out = tmp_path / "comparison"

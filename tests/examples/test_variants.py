@@ -114,6 +114,9 @@ def test_the_rate_goes_as_one_over_the_block(monkeypatch):
         ("galore:rank=0", "`rank` must be"),
         ("galore:method=x", "galore has no option 'method'; its options: rank"),
         ("lora:rank=x", "`rank` must be a positive int"),
+        ("aro:sharing=pairs", "`sharing` must be one of"),
+        ("aro:placement=1", "aro has no option 'placement'; its options: base, b1, b2"),
+        ("dion:rank=0", "`rank` must be"),
         ("muon:b1=0.5", "muon has no option 'b1'; its options: none"),
         ("poem", "There is no optimizer 'poem'; choose from adamw"),
     ],
@@ -129,6 +132,28 @@ def test_oft_is_poet_without_p():
     is_spo = lambda x: isinstance(x, SpoState)
     (spo,) = filter(is_spo, jax.tree.leaves(state, is_leaf=is_spo))
     assert [set(sides) for sides in spo.q.values()] == [{"in"}]
+
+
+def _rotations(name, weights):
+    """Shapes of the rotations in the state, from shapes alone."""
+    trainer = Trainer(MODEL, find(name), 1, 1)
+    state = jax.eval_shape(trainer._optimizer(0.0).init, weights)
+    flat = jax.tree_util.tree_leaves_with_path(state)
+    path = lambda keys: jax.tree_util.keystr(keys)
+    return sorted(x.shape for keys, x in flat if ".rotation" in path(keys))
+
+
+def test_rotated_methods_know_the_residual_side_and_take_options():
+    weights = jax.eval_shape(initial_weights, MODEL, 0)
+    both = [(8, 8), (16, 16)]  # Keys and values have 8 outputs.
+    sides = lambda name: sorted({shape[1:] for shape in _rotations(name, weights)})
+    assert sides("aro") == sides("eigen_sign") == [(16, 16)]
+    assert sides("aro:orientation=short:policy=polar") == both
+    assert _rotations("aro:sharing=chain:base=adam:joint=False", weights) == [
+        (2, 16, 16)
+    ]
+    assert find("aro:full_model=True:b1=0.9").full_model is True
+    assert find("shampoo:side=out:update_interval=7").update_interval == 7
 
 
 @pytest.mark.slow
