@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _meshes import collectives, make_mesh
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -96,9 +97,14 @@ def test_joint_differs_from_member_only_where_a_base_looks_across(base):
 
 @pytest.mark.broad
 @pytest.mark.parametrize(
-    "sharing", [pytest.param("global", marks=pytest.mark.slow), "chain"]
+    ("sharing", "kind"),
+    [
+        pytest.param("global", "explicit", marks=pytest.mark.slow),
+        pytest.param("chain", "auto", marks=pytest.mark.slow),
+        ("chain", "explicit"),
+    ],
 )
-def test_owners_share_across_devices(cpus, sharing):
+def test_owners_share_across_devices(cpus, sharing, kind):
     params, rule = _tree()
     reference = om.aro(1e-2, sharing=sharing, dimension_numbers=rule)
     state = reference.init(params)
@@ -106,19 +112,20 @@ def test_owners_share_across_devices(cpus, sharing):
     for _ in range(2):
         want, state = step(params, state, params)
 
-    kinds = (jax.sharding.AxisType.Explicit,) * 2
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), kinds, devices=cpus)
+    mesh = make_mesh("fsdp4-tp2", kind, cpus)
     spec = lambda x: P("fsdp", "tp") if x.ndim == 2 else P("fsdp")
-    put = lambda x: jax.device_put(x, NamedSharding(mesh, spec(x)))
-    sharded = jax.tree.map(put, params)
+    shardings = jax.tree.map(lambda x: NamedSharding(mesh, spec(x)), params)
+    sharded = jax.device_put(params, shardings)
     tx = om.aro(
         1e-2,
         sharing=sharing,
         dimension_numbers=rule,
-        placement=om.owners(("fsdp", "tp")),
+        placement=om.owners(("fsdp", "tp"), param_specs=shardings),
     )
-    new = jax.jit(tx.init)(sharded)
-    step = jax.jit(tx.update)
+    places = om.state_specs(tx, sharded, shardings)
+    places = jax.tree.map(lambda spec: NamedSharding(mesh, spec), places)
+    new = jax.jit(tx.init, out_shardings=places)(sharded)
+    step = jax.jit(tx.update, out_shardings=(shardings, places))
     for _ in range(2):
         got, new = step(sharded, new, sharded)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), got, want)
@@ -127,6 +134,32 @@ def test_owners_share_across_devices(cpus, sharing):
     ]
     assert all(np.array_equal(s.data, rotation) for s in rotation.addressable_shards)
     assert om.to_portable(new, sharded).keys() == om.to_portable(state, params).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["global", "chain"])
+@pytest.mark.parametrize(
+    ("base", "reductions"), [("sinkhorn", 12), ("row_norm", 4), ("sign", 2)]
+)
+def test_all_reduces_of_a_step(cpus, base, reductions, sharing):
+    """The peak, the alignment, and the row norms of a joint base, twice."""
+    mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
+    sides = {"up": "in", "down": "out"}
+    numbers = {n: om.MatrixDimensionNumbers(residual=s) for n, s in sides.items()}
+    rule = om.layout.by_path(numbers=numbers)
+    layer = {"up": jnp.ones((8, 4)), "down": jnp.ones((4, 8))}
+    params = {f"layers_{i}": layer for i in range(8)}
+    params = jax.device_put(params, NamedSharding(mesh, P("fsdp", "tp")))
+    tx = om.scale_by_aro(
+        base,
+        sharing=sharing,
+        dimension_numbers=rule,
+        placement=om.owners(("fsdp", "tp")),
+    )
+    lowered = jax.jit(tx.update).lower(params, tx.init(params))
+    assert lowered.as_text().count("stablehlo.all_reduce") == reductions
+    # The compiler may join some of them.
+    assert 0 < collectives(lowered.compile())["all-reduce"] <= reductions
 
 
 def test_a_checkpoint_goes_on_with_more_layers_and_another_sharing():
