@@ -32,7 +32,10 @@ def _adamw(_, lr):
 
 
 def _orthogonal(recipe, rank, lr):
-    """Blocks with as many entries for each row and column as factors of the rank."""
+    """Blocks with as many entries for each row and column as factors of the rank.
+
+    OFT has those of the columns only.
+    """
     block = 2 * rank + 1
     return recipe(lr, block=block, merge_interval=100, hold="recovered", other=FROZEN)
 

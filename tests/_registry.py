@@ -51,7 +51,7 @@ RECIPES = {
     "apollo_mini": om.apollo_mini,
     "apollo_svd": functools.partial(om.apollo_svd, rank=2),
     "ldadam": functools.partial(om.ldadam, rank=2),
-    "poet": functools.partial(om.poet, block=4),
+    "poet": functools.partial(om.poet, block=4, merge_interval=2),
     "poet-full": functools.partial(
         om.poet, variant="full", block=0.5, hold="recovered"
     ),

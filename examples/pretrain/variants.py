@@ -20,6 +20,7 @@ import optax_matrix as om
 from examples.pretrain.errors import UserError
 
 Build = Callable[[Any], optax.GradientTransformation]
+ALONE = {1: "in", 0: "out"}  # Sides that have all of the budget.
 KEY = 6  # Of the initial weights, folded with the run's seed.
 
 
@@ -49,7 +50,7 @@ class Poet:
     sides: str = "both"
     merge_interval: int = 100
     terms: int = 4
-    max_norm: float | None = 0.5
+    max_norm: Any = "auto"
     init: str = "normalized"
 
     def __call__(self, lr):
@@ -60,7 +61,7 @@ class Poet:
             scaled,
             variant=self.variant,
             block=self.blocks(),
-            sides=self.sides,
+            sides=ALONE.get(self.share, self.sides),
             merge_interval=self.merge_interval,
             terms=self.terms,
             max_norm=self.max_norm,
@@ -69,10 +70,13 @@ class Poet:
 
     def blocks(self):
         """The block of each side: parameters go as b, for `full` as its square."""
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"`share` must be from 0 to 1, got {self.share!r}.")
         if self.share == 0.5 or self.sides != "both":
             return self.block
         power = 0.5 if self.variant == "full" else 1
         parts = {"in": 2 * self.share, "out": 2 * (1 - self.share)}
+        parts = {side: part for side, part in parts.items() if part}
         sizes = {side: self.block * part**power for side, part in parts.items()}
         if isinstance(self.block, float):
             return {side: min(size, 1.0) for side, size in sizes.items()}

@@ -14,10 +14,10 @@ from optax_matrix.transforms import limit_skew_norm, spo
 from optax_matrix.transforms._checks import (
     check_decay,
     check_not_negative,
-    check_positive,
     check_positive_int,
     check_rate,
 )
+from optax_matrix.transforms._limit_skew import bound_for
 
 _BASE_RATE = 5.0  # Beside that of Q at a block of 256 or half a side.
 
@@ -30,7 +30,7 @@ def poet(
     merge_interval: int | None = 400,
     terms: int = 4,
     orthogonal: Any = None,
-    max_norm: ArrayLike | None = 0.5,
+    max_norm: ArrayLike | str | None = "auto",
     sides: str = "both",
     reset: str = "moments",
     hold: str = "stored",
@@ -74,9 +74,9 @@ def poet(
         terms: k of `linalg.cayley_neumann`.
         orthogonal: Another kernel from skew to orthogonal blocks, as in `spo`; None
             for `linalg.cayley_neumann`.
-        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`); None for
-            no bound, as in the paper. `linalg.cayley` and `linalg.exponential` need
-            none.
+        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`), a turn by
+            53 degrees at 0.5; None for no bound, as in the paper. ``"auto"`` is 0.5 for
+            `linalg.cayley_neumann` and `linalg.cayley_taylor`, else None.
         sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
         reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
@@ -128,7 +128,9 @@ def poet(
     options = {
         "variant": variant,
         "block": block,
-        "orthogonal": orthogonal or partial(cayley_neumann, terms=terms),
+        "orthogonal": partial(cayley_neumann, terms=terms)
+        if orthogonal is None
+        else orthogonal,
         "merge_interval": merge_interval,
         "sides": sides,
         "reset": reset,
@@ -138,8 +140,8 @@ def poet(
     }
     spo(optax.identity(), **options)  # Checks its arguments, now.
     hyperparams = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps}
+    max_norm = bound_for(max_norm, options["orthogonal"])
     if max_norm is not None:
-        check_positive("max_norm", max_norm)
         hyperparams["max_norm"] = max_norm
 
     def build(layout, learning_rate, b1, b2, eps, max_norm=None):
@@ -182,7 +184,7 @@ def oft(
     merge_interval: int | None = 400,
     terms: int = 4,
     orthogonal: Any = None,
-    max_norm: ArrayLike | None = 0.5,
+    max_norm: ArrayLike | str | None = "auto",
     reset: str = "moments",
     hold: str = "stored",
     seed: int = 0,
@@ -209,7 +211,8 @@ def oft(
         variant: ``"block"`` or ``"full"``.
         block: Side of a block, as in `poet`.
         merge_interval: Number of updates between merges; None for one rotation by
-            blocks that never change, as in fine-tuning by OFT.
+            blocks that never change, as in fine-tuning by OFT, which needs
+            ``orthogonal=linalg.cayley`` to turn them further than ``max_norm``.
         terms: k of `linalg.cayley_neumann`.
         orthogonal: Another kernel, as in `poet`; OFT's own is `linalg.cayley`.
         max_norm: Largest norm of a block's Q, as in `poet`.

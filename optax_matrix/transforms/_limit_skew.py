@@ -7,12 +7,43 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg import skew_norm, to_skew, triangle_side
+from optax_matrix.linalg import (
+    cayley_neumann,
+    cayley_taylor,
+    skew_norm,
+    to_skew,
+    triangle_side,
+    triangle_size,
+)
 from optax_matrix.transforms._checks import check_positive
+
+BOUND = 0.5
+_POLYNOMIALS = (cayley_neumann, cayley_taylor)
+
+
+def bound_for(max_norm: Any, orthogonal: Any) -> Any:
+    """The bound that ``"auto"`` stands for.
+
+    Args:
+        max_norm: ``"auto"``, a number, or None for no bound.
+        orthogonal: Kernel from skew to orthogonal blocks.
+
+    Returns:
+        A number or None: 0.5 for kernels that are polynomials.
+
+    Raises:
+        ValueError: If ``max_norm`` is something else.
+    """
+    if isinstance(max_norm, str) and max_norm == "auto":
+        kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
+        return BOUND if kernel in _POLYNOMIALS else None
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+    return max_norm
 
 
 def limit_skew_norm(
-    max_norm: ArrayLike = 0.5,
+    max_norm: ArrayLike = BOUND,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Keeps skew-symmetric blocks Q within a norm; to be last in what moves them.
 
@@ -33,7 +64,7 @@ def limit_skew_norm(
 
     Raises:
         ValueError: If ``max_norm`` is not positive; at `update`, if `params` is
-            missing.
+            missing or no triangles.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -49,7 +80,7 @@ def limit_skew_norm(
 
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update
-        norm = skew_norm(to_skew(new, triangle_side(new.shape[-1])))[..., None]
+        norm = _norms(new)[..., None]
         return jnp.where(norm > max_norm, new * (max_norm / norm) - q, update)
 
     def init_fn(params: Any) -> optax.EmptyState:
@@ -66,3 +97,18 @@ def limit_skew_norm(
         return jax.tree.map(limited, updates, params), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _norms(triangles: jax.Array) -> jax.Array:
+    """Bounds on the norms of blocks, for one matrix after the other."""
+    side = triangle_side(triangles.shape[-1])
+    if triangle_size(side) != triangles.shape[-1]:
+        raise ValueError(
+            "`params` must be triangles (..., b (b - 1) / 2), got shape "
+            f"{triangles.shape}; apply this to the Q of `spo` or `reparameterize` only."
+        )
+    norm = lambda x: skew_norm(to_skew(x, side))
+    # A loop over an axis that is sharded over an Explicit mesh is not possible.
+    if triangles.ndim < 3 or jax.typeof(triangles).sharding.spec[0] is not None:
+        return norm(triangles)
+    return jax.lax.map(norm, triangles)

@@ -37,6 +37,10 @@ class Primitives:
     orthogonal: Orthogonal
     seed: int
 
+    def __hash__(self) -> int:
+        sides = tuple(self.sides.items())
+        return hash((sides, self.variant, self.orthogonal, self.seed))
+
     def draw(
         self, epoch: ArrayLike, w: jax.Array, ids: ArrayLike
     ) -> dict[str, jax.Array]:

@@ -18,6 +18,7 @@ from optax_matrix.layout._paths import map_named, named_leaves
 from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._specs import named_sharding
 from optax_matrix.transforms import limit_skew_norm
+from optax_matrix.transforms._limit_skew import bound_for
 from optax_matrix.transforms._primitives import Primitives
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
@@ -158,6 +159,8 @@ class Reparameterization:
         trainable: Trainable,
         opt_state: Any = None,
         tx: optax.GradientTransformation | None = None,
+        *,
+        updated: ArrayLike = True,
     ) -> tuple[Frozen, Trainable, Any]:
         """Counts an update, and merges after every ``merge_interval`` of them, if any.
 
@@ -168,16 +171,20 @@ class Reparameterization:
             trainable: As in `merge`.
             opt_state: As in `merge`.
             tx: As in `merge`.
+            updated: Whether there was one: ``tx.has_updated(opt_state)`` for
+                `optax.MultiSteps`, whose micro-steps do not count and whose sums a
+                merge would wipe out.
 
         Returns:
             As `merge`.
         """
+        count = frozen.count + jnp.asarray(updated, frozen.count.dtype)
         if self.merge_interval is None:
-            return frozen._replace(count=frozen.count + 1), trainable, opt_state
+            return frozen._replace(count=count), trainable, opt_state
         return jax.lax.cond(
-            frozen.count + 1 >= self.merge_interval,
+            updated & (count >= self.merge_interval),
             lambda f, t, s: self.merge(f, t, s, tx),
-            lambda f, t, s: (f._replace(count=f.count + 1), t, s),
+            lambda f, t, s: (f._replace(count=count), t, s),
             frozen,
             trainable,
             opt_state,
@@ -188,7 +195,7 @@ class Reparameterization:
         rotations: optax.GradientTransformation,
         others: optax.GradientTransformation,
         *,
-        max_norm: ArrayLike | None = 0.5,
+        max_norm: ArrayLike | str | None = "auto",
     ) -> optax.GradientTransformationExtraArgs:
         """One optimizer for the rotations and one for the other leaves.
 
@@ -203,8 +210,9 @@ class Reparameterization:
         Raises:
             ValueError: If ``max_norm`` is not positive.
         """
-        if max_norm is not None:
-            rotations = optax.chain(rotations, limit_skew_norm(max_norm))
+        bound = bound_for(max_norm, self.primitives.orthogonal)
+        if bound is not None:
+            rotations = optax.chain(rotations, limit_skew_norm(bound))
         parts: dict[Hashable, optax.GradientTransformation] = {
             ROTATIONS: rotations,
             OTHERS: others,

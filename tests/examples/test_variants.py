@@ -81,6 +81,15 @@ def test_galore_can_have_the_rank_of_lora():
     assert sizes.count(16 * 96) == 2
 
 
+@pytest.mark.parametrize(("share", "side"), [(1.0, "in"), (0.0, "out")])
+def test_one_side_may_have_all_of_the_budget(share, side):
+    method = find(f"poet:block=8:share={share}")
+    assert method.blocks() == {side: 16}
+    method(1e-3)
+    with pytest.raises(UserError, match="`share` must be from 0 to 1"):
+        find("poet:share=2")
+
+
 @pytest.mark.parametrize("share", [0.75, 0.1])
 def test_a_share_splits_the_same_budget(share):
     entries = lambda b: b - 1  # Of each row or column, halved.

@@ -81,6 +81,35 @@ def test_singular_values_stay_where_a_steady_gradient_would_blow_them_up(max_nor
     assert np.linalg.norm(new - w) > np.linalg.norm(w)  # It has gone far all the same.
 
 
+@pytest.mark.broad
+def test_exact_kernels_turn_as_far_as_they_like():
+    """OFT in one go, by two radians, which a bound of 0.5 does not allow."""
+    turn = (
+        jnp.eye(4)
+        .at[:2, :2]
+        .set(jnp.array([[jnp.cos(2.0), -jnp.sin(2.0)], [jnp.sin(2.0), jnp.cos(2.0)]]))
+    )
+    left = {}
+    for kernel in (None, linalg.cayley):
+        tx = om.oft(5e-2, block=4, merge_interval=None, orthogonal=kernel)
+
+        def step(carry, _, tx=tx):
+            params, state = carry
+            grads = jax.tree.map(lambda w: w - turn, params)
+            updates, state = tx.update(grads, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        params = {"kernel": jnp.eye(4)}
+        scan = jax.jit(lambda s, step=step: jax.lax.scan(step, s, length=200)[0][0])
+        end = scan((params, tx.init(params)))["kernel"]
+        left[kernel] = float(jnp.linalg.norm(end - turn))
+    assert left[linalg.cayley] < 1e-2 < 0.5 < left[None]
+
+
+def test_parts_are_hashable():
+    assert hash(om.reparameterize(block=4)) == hash(om.reparameterize(block=4))
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match=r"`max_norm` must be positive, got 0\.0"):
         limit_skew_norm(0.0)
@@ -90,3 +119,9 @@ def test_wrong_arguments_are_refused():
         om.reparameterize().optimizer(optax.sgd(1.0), optax.sgd(1.0), max_norm=0)
     with pytest.raises(ValueError, match="`params` must be passed to `update`"):
         limit_skew_norm().update({}, optax.EmptyState())
+    with pytest.raises(ValueError, match="`params` must be triangles"):
+        limit_skew_norm().update(jnp.ones(5), optax.EmptyState(), jnp.ones(5))
+    with pytest.raises(ValueError, match="`max_norm` must be a number"):
+        om.poet(1e-3, max_norm="always")
+    with pytest.raises(ValueError, match="`orthogonal` must be a function"):
+        om.poet(1e-3, orthogonal=0)

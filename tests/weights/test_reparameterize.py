@@ -344,3 +344,26 @@ def test_a_reset_needs_the_optimizer():
     frozen, trainable = poet.split({"bias": jnp.ones(3)})
     with pytest.raises(ValueError, match="`tx` must be the optimizer"):
         poet.merge(frozen, trainable, optax.adam(1e-3).init(trainable))
+
+
+@pytest.mark.broad
+def test_micro_steps_of_multi_steps_are_no_updates():
+    poet = om.reparameterize(block=4, merge_interval=3, train_others=False)
+    own = poet.optimizer(optax.sgd(0.01), optax.identity())
+    tx = optax.MultiSteps(own, 4)
+    frozen, trainable = poet.split({"k": _params()["layers/up/kernel"]})
+
+    @jax.jit
+    def step(frozen, trainable, state):
+        loss = lambda t: _loss(poet.materialize(frozen, t))
+        updates, state = tx.update(jax.grad(loss)(trainable), state, trainable)
+        trainable = optax.apply_updates(trainable, updates)
+        updated = tx.has_updated(state)
+        return poet.merge_if_due(frozen, trainable, state, tx, updated=updated)
+
+    state, counts = tx.init(trainable), []
+    for _ in range(16):
+        frozen, trainable, state = step(frozen, trainable, state)
+        counts.append((int(frozen.merges), int(frozen.count)))
+    assert counts[3::4] == [(0, 1), (0, 2), (1, 0), (1, 1)]
+    assert counts[10] == (0, 2)
