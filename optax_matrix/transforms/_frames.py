@@ -17,14 +17,14 @@ def no_rotation(x: jax.Array) -> jax.Array:
 def into(x: jax.Array, rotation: Pair) -> jax.Array:
     """``R' x Q``: matrices as the base sees them."""
     rows, cols = rotation
-    x = full_dot(rows.mT, x)
+    x = x if rows is None else full_dot(rows.mT, x)
     return x if cols is None else full_dot(x, cols)
 
 
 def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
     """``R x Q'``: back from there."""
     rows, cols = rotation
-    x = full_dot(rows, x.astype(rows.dtype))
+    x = x if rows is None else full_dot(rows, x.astype(rows.dtype))
     return x if cols is None else full_dot(x, cols.mT)
 
 
@@ -39,6 +39,8 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
         rotation: The rotation.
         source: The matrices before they were rotated.
     """
+    if rotation.rows is None:
+        return x
     tolerance = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5
     if rotation.cols is None:
         y, peak = unit_peak(jnp.asarray(source))

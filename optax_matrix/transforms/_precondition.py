@@ -74,7 +74,7 @@ def precondition(
             sees matrices transposed where ``side`` is the columns alone.
         root: The root :math:`p`.
         side: ``"both"``, ``"out"`` (L alone), ``"in"`` (R alone), ``"short"``; or a
-            dict that says it for each leaf of a dict of stacks.
+            dict that says it, or ``"none"``, for each leaf of a dict of stacks.
         decay: Decay rate :math:`\beta` of the averages; None for sums.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
         eps: What is added to the diagonals, relative to the largest eigenvalue.
@@ -223,9 +223,9 @@ def _begins(gram: Gram, old: Gram) -> jax.Array:
 
 
 def _whitened(x: jax.Array, root: Pair) -> jax.Array:
-    x = x.astype(root.rows.dtype)
-    x = full_dot(root.rows, x)
-    return x if root.cols is None else full_dot(x, root.cols)
+    rows, cols = root
+    x = widened(x) if rows is None else full_dot(rows, x.astype(rows.dtype))
+    return x if cols is None else full_dot(x, cols)
 
 
 def _resized(x: jax.Array, like: jax.Array) -> jax.Array:

@@ -86,8 +86,8 @@ def rotate(
             ``side="in"`` matrices come to it transposed.
         policy: A name from the table, or a function of a `Side` to the rotation.
         side: ``"out"`` (rows), ``"in"`` (columns), ``"short"`` (rows if there are not
-            more of them), ``"both"``; or a dict that says it for each leaf of a dict
-            of stacks.
+            more of them), ``"both"``; or a dict that says it, or ``"none"``, for each
+            leaf of a dict of stacks.
         qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         update_interval: The rotation is renewed at update 1 and every so many.
@@ -229,6 +229,8 @@ class _Rotate:
 def _renewed(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
     """Both sides from the old frame, that of the look-ahead."""
     rows, cols = old
+    if rows is None:
+        return old
     if cols is None:
         return Pair(step(Side(m, d, rows, _shape(gram.rows), qr)), None)
     of_rows = Side(full_dot(m, cols), d, rows, _shape(gram.rows), qr)

@@ -47,7 +47,8 @@ def views_of(side: Any, tree: Any) -> Any:
     """The view of every leaf.
 
     Args:
-        side: One of `SIDES`, or a dict of them for the leaves of a dict.
+        side: One of `SIDES`, or a dict of them, or of ``"none"``, for the leaves of a
+            dict.
         tree: A tree of matrices ``(..., m, n)``.
 
     Returns:
@@ -79,7 +80,7 @@ def no_pair(x: Any) -> Pair:
 
 
 def _view(side: str, shape: tuple[int, ...]) -> View:
-    check_choice("side", side, SIDES)
+    check_choice("side", side, (*SIDES, "none"))
     if side == "short":
         side = "out" if shape[-2] <= shape[-1] else "in"
-    return View(side == "in", True, side == "both")
+    return View(side == "in", side != "none", side == "both")

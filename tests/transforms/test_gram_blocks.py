@@ -116,6 +116,15 @@ def test_whitening_of_one_side_is_the_polar_factor():
     np.testing.assert_allclose(got, polar_svd(jnp.asarray(g.T)), atol=1e-4)
 
 
+def test_without_a_side_a_matrix_passes_as_it_is():
+    w = {name: jnp.asarray(gaussian(2, 3), jnp.float32) for name in "ab"}
+    tx = om.precondition(side={"a": "none", "b": "short"}, root=2)
+    updates, state = tx.update(w, tx.init(w))
+    np.testing.assert_array_equal(updates["a"], w["a"])
+    np.testing.assert_allclose(updates["b"], polar_svd(w["b"]), atol=1e-4)
+    assert state.gram["a"] == (None, None)
+
+
 @pytest.mark.broad
 def test_an_inner_transformation_works_in_whitened_coordinates():
     g = gaussian(4, 6)
