@@ -6,6 +6,7 @@ Counted from the shapes of the real states, as the papers do: weights and state,
 bytes an element, the last layer by the method and by Adam.
 """
 
+import functools
 import sys
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ def _low_rank(recipe):
 METHODS = {
     "adamw": _adamw,
     "shampoo": _full(om.shampoo),
-    "soap": _full(om.soap),
+    "soap": _full(functools.partial(om.soap, max_dim=None)),
     "eigen_adam": _full(om.eigen_adam),
     "racs": _full(om.racs),
     "galore": _low_rank(om.galore),

@@ -8,12 +8,14 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._optimizer import matrix_optimizer
+from optax_matrix.recipes._orientation import sides_within
 from optax_matrix.transforms import rotate, scale_by_second_moment
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
     check_flag,
+    check_positive_int,
 )
 from optax_matrix.transforms._sides import SIDES
 
@@ -26,6 +28,7 @@ def scale_by_soap(
     policy: str = "eigen",
     update_interval: int = 10,
     side: str = "both",
+    max_dim: int | None = 10_000,
     bias_correction: bool = True,
     qr: Any = cholesky_qr,
     dimension_numbers: Any = None,
@@ -50,6 +53,7 @@ def scale_by_soap(
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is Adam.
         update_interval: The bases are renewed at step 1 and every so many.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Sides above it do not rotate, as in the authors' code; None for all.
         bias_correction: Whether to correct both moments as Adam does.
         qr: Kernel of orthonormal columns, as in `rotate`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
@@ -91,15 +95,16 @@ def scale_by_soap(
     check_decay("b3", b3)
     check_choice("policy", policy, ("eigen", "eigen_exact", "identity"))
     check_choice("side", side, SIDES)
+    if max_dim is not None:
+        check_positive_int("max_dim", max_dim)
     check_dtype("mu_dtype", mu_dtype)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
     rotate(optax.identity(), **options)  # Checks its arguments, now.
 
     def build(layout, b1, b2, b3):
-        del layout
         return rotate(
             scale_by_second_moment(b2, bias_correction=bias_correction),
-            side=side,
+            side=sides_within(layout, side, max_dim),
             statistics="gradient",
             decay=b3,
             momentum=optax.ema(b1, bias_correction, mu_dtype),
@@ -124,6 +129,7 @@ def soap(
     policy: str = "eigen",
     update_interval: int = 10,
     side: str = "both",
+    max_dim: int | None = 10_000,
     bias_correction: bool = True,
     qr: Any = cholesky_qr,
     weight_decay: optax.ScalarOrSchedule = 0.01,
@@ -148,6 +154,7 @@ def soap(
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is Adam.
         update_interval: The bases are renewed at step 1 and every so many.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Sides above it do not rotate, as in the authors' code; None for all.
         bias_correction: Whether to correct both moments as Adam does.
         qr: Kernel of orthonormal columns, as in `rotate`.
         weight_decay: Decoupled weight decay of both sides, a number or a schedule.
@@ -181,6 +188,7 @@ def soap(
         policy=policy,
         update_interval=update_interval,
         side=side,
+        max_dim=max_dim,
         bias_correction=bias_correction,
         qr=qr,
         dimension_numbers=dimension_numbers,

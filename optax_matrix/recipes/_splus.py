@@ -8,12 +8,14 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_matrix.layout import map_matrices, on_matrices
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
+from optax_matrix.recipes._orientation import sides_within
 from optax_matrix.transforms import rotate, scale_by_shape
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,
     check_dtype,
     check_positive,
+    check_positive_int,
     check_rate,
 )
 from optax_matrix.transforms._scaling import SHAPE_RULES
@@ -30,6 +32,7 @@ def scale_by_splus(
     policy: str = "eigen",
     update_interval: int = 10,
     side: str = "both",
+    max_dim: int | None = 10_000,
     qr: Any = cholesky_qr,
     dimension_numbers: Any = None,
     placement: Any = None,
@@ -55,6 +58,7 @@ def scale_by_splus(
         update_interval: The bases are renewed at step 1 and every so many; the paper
             has 100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Sides above it do not rotate, as in the authors' code; None for all.
         qr: Kernel of orthonormal columns, as in `rotate`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
@@ -85,22 +89,24 @@ def scale_by_splus(
         update_interval=100`` is the paper's), so that no eigendecomposition is
         compiled; entries of the rotated momentum that are rounding noise count as zero
         (`rotate`); no average of the parameters for evaluation, for which `optax.ema`
-        of them serves.
+        of them serves; a matrix with a side above ``max_dim`` keeps the factor
+        c / (m + n), where the authors' PyTorch code gives it the rate of vectors.
     """
     check_decay("b1", b1)
     check_decay("b2", b2)
     check_positive("scale", scale)
     check_choice("policy", policy, ("eigen", "eigen_exact", "identity"))
     check_choice("side", side, SIDES)
+    if max_dim is not None:
+        check_positive_int("max_dim", max_dim)
     check_dtype("mu_dtype", mu_dtype)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
     rotate(optax.identity(), **options)  # Checks its arguments, now.
 
     def build(layout, b1, b2, scale):
-        del layout
         rotated = rotate(
             optax.scale_by_sign(),
-            side=side,
+            side=sides_within(layout, side, max_dim),
             statistics="gradient",
             decay=b2,
             momentum=optax.ema(b1, False, mu_dtype),
@@ -127,6 +133,7 @@ def splus(
     policy: str = "eigen",
     update_interval: int = 10,
     side: str = "both",
+    max_dim: int | None = 10_000,
     qr: Any = cholesky_qr,
     weight_decay: optax.ScalarOrSchedule = 0.01,
     weight_decay_mask: Any = None,
@@ -155,6 +162,7 @@ def splus(
         update_interval: The bases are renewed at step 1 and every so many; the paper
             has 100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Sides above it do not rotate, as in the authors' code; None for all.
         qr: Kernel of orthonormal columns, as in `rotate`.
         weight_decay: Decoupled weight decay of both sides, a number or a schedule; of
             matrices in the scale of their updates, as above.
@@ -189,6 +197,7 @@ def splus(
         policy=policy,
         update_interval=update_interval,
         side=side,
+        max_dim=max_dim,
         qr=qr,
         dimension_numbers=dimension_numbers,
         placement=placement,

@@ -376,6 +376,34 @@ def test_the_decay_of_splus_is_its_authors():
 
 
 @pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["soap", "splus"])
+def test_large_sides_do_not_rotate(name):
+    shapes = {"tall": (7, 4), "wide": (4, 7), "large": (8, 7)}
+    stream = {n: gradients(shape) for n, shape in shapes.items()}
+    numbers = dict.fromkeys(shapes, OUT_IN)
+    recipe = partial(getattr(om, f"scale_by_{name}"), dimension_numbers=numbers)
+    (got, start), (short, _), (plain, _) = (
+        updates_of(recipe(**options), stream)
+        for options in ({"max_dim": 5}, {"side": "short"}, {"policy": "identity"})
+    )
+    for matrix, want in (("tall", short), ("wide", short), ("large", plain)):
+        np.testing.assert_allclose(got[matrix], want[matrix], atol=1e-12)
+    shapes = {x.shape[1:] for x in jax.tree.leaves(start)}
+    assert (4, 4) in shapes
+    assert not {(7, 7), (8, 8)} & shapes
+
+
+@pytest.mark.parametrize("name", ["soap", "splus"])
+def test_a_side_is_large_above_ten_thousand(name):
+    params = {"up": jax.ShapeDtypeStruct((64, 10_001), jnp.float32)}
+    for options, rotates in (({}, False), ({"max_dim": None}, True)):
+        tx = getattr(om, name)(0.1, **options)
+        leaves = jax.tree.leaves(jax.eval_shape(tx.init, params))
+        assert ((1, 10_001, 10_001) in {x.shape for x in leaves}) == rotates
+
+
+@pytest.mark.broad
 def test_no_decomposition_is_in_a_default_step():
     params = {"kernel": jnp.ones((4, 6)), "other_kernel": jnp.ones((6, 4))}
     for name in ROTATED:
