@@ -7,7 +7,7 @@ import numpy as np
 
 
 def check_positive_int(name: str, value: Any) -> None:
-    """Raises unless a value is an int of at least one.
+    """Raises unless a value is an int of at least one that int32 holds.
 
     Args:
         name: The argument's name, for the message.
@@ -17,10 +17,10 @@ def check_positive_int(name: str, value: Any) -> None:
         ValueError: If it is anything but a positive int.
     """
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_int or value < 1:
+    if not is_int or not 1 <= value < 2**31:
         raise ValueError(
             f"`{name}` must be a positive int, got {value!r}; pass a static number, "
-            "such as 5."
+            "such as 5, below 2**31."
         )
 
 

@@ -1,7 +1,7 @@
 """Which sides of each matrix a block works on, and in which orientation."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +9,10 @@ import jax
 from optax_matrix.transforms._checks import check_choice
 
 SIDES = ("out", "in", "short", "both")
+_RULE = (
+    "`side` must be one of out, in, short, both, or a dict with one of them for each "
+    "leaf"
+)
 
 
 class Pair(NamedTuple):
@@ -55,22 +59,21 @@ def views_of(side: Any, tree: Any) -> Any:
         A tree of `View`. One side alone is the rows: ``"in"`` turns matrices.
 
     Raises:
-        ValueError: If a side is unknown or missing.
+        ValueError: If a side is unknown or missing, or a leaf has fewer than two axes.
     """
     if isinstance(side, str):
         return jax.tree.map(lambda x: _view(side, x.shape), tree)
     if not isinstance(tree, dict) or set(tree) - set(side):
-        raise ValueError(
-            "`side` must be one of out, in, short, both, or a dict with one of them "
-            f"for each leaf, got {side!r} for {jax.tree.structure(tree)}."
-        )
+        raise ValueError(f"{_RULE}, got {side!r} for {jax.tree.structure(tree)}.")
     return {name: _view(side[name], x.shape) for name, x in tree.items()}
 
 
 def check_side(side: Any) -> None:
-    """Raises unless ``side`` is one of `SIDES` or no string."""
-    if isinstance(side, str):
-        check_choice("side", side, SIDES)
+    """Raises unless ``side`` is one of `SIDES`, or a dict of them."""
+    if not isinstance(side, str | Mapping):
+        raise ValueError(f"{_RULE}, got {side!r}; 'short' suits every matrix.")
+    for value in [side] if isinstance(side, str) else side.values():
+        check_choice("side", value, SIDES)
 
 
 def no_pair(x: Any) -> Pair:
@@ -81,6 +84,11 @@ def no_pair(x: Any) -> Pair:
 
 def _view(side: str, shape: tuple[int, ...]) -> View:
     check_choice("side", side, (*SIDES, "none"))
+    if len(shape) < 2:
+        raise ValueError(
+            f"leaves must be matrices (..., m, n), got shape {shape}; leave the others "
+            "to another optimizer (`on_matrices`), or add an axis."
+        )
     if side == "short":
         side = "out" if shape[-2] <= shape[-1] else "in"
     return View(side == "in", side != "none", side == "both")

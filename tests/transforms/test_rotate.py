@@ -397,8 +397,11 @@ WRONG = [
     ({"policy": "aro", "statistics": "gradient"}, "`policy` must be one of .*momentum"),
     ({"policy": None}, "`policy` must be"),
     ({"side": "left"}, "`side` must be one of"),
+    ({"side": None}, "`side` must be one of .*, got None"),
+    ({"side": {"w": 3}}, "`side` must be one of .* got 3"),
     ({"statistics": "ema"}, "`statistics` must be one of"),
     ({"update_interval": 0}, "`update_interval` must be a positive int"),
+    ({"update_interval": 2**31}, "`update_interval` must be a positive int.* 2.*31"),
     ({"decay": 1.0}, "`decay` must be in"),
     ({"qr": "householder"}, "`qr` must be a function"),
     ({"momentum": 0.9}, "`momentum` must be a gradient transformation"),
@@ -410,3 +413,9 @@ WRONG = [
 def test_wrong_arguments_are_named_in_the_factory(arguments, message):
     with pytest.raises(ValueError, match=message):
         om.rotate(**{"base": optax.scale_by_sign(), **arguments})
+
+
+@pytest.mark.parametrize("side", ["short", "out"])
+def test_a_vector_is_refused(side):
+    with pytest.raises(ValueError, match=r"leaves must be matrices .*\(3,\)"):
+        om.rotate(optax.scale_by_sign(), side=side).init({"b": jnp.ones(3)})
