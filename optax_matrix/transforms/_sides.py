@@ -72,8 +72,11 @@ def check_side(side: Any) -> None:
     """Raises unless ``side`` is one of `SIDES`, or a dict of them."""
     if not isinstance(side, str | Mapping):
         raise ValueError(f"{_RULE}, got {side!r}; 'short' suits every matrix.")
-    for value in [side] if isinstance(side, str) else side.values():
-        check_choice("side", value, SIDES)
+    if isinstance(side, str):
+        check_choice("side", side, SIDES)
+    else:
+        for value in side.values():
+            check_choice("side", value, (*SIDES, "none"))
 
 
 def no_pair(x: Any) -> Pair:

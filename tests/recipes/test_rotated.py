@@ -222,6 +222,25 @@ def test_direction_follows_its_reference(case):
         )
 
 
+@pytest.mark.parametrize(
+    ("recipe", "options", "side"),
+    [
+        (om.scale_by_aro, {}, 5),
+        (om.scale_by_aro, {"orientation": "short"}, 3),
+        (om.scale_by_aro, {"orientation": "out"}, 3),
+        (om.scale_by_aro, {"orientation": "in"}, 5),
+        (om.scale_by_eigen_adam, {}, 3),
+        (om.scale_by_eigen_adam, {"orientation": "residual"}, 5),
+    ],
+)
+def test_the_side_that_rotates_is_the_one_asked_for(recipe, options, side):
+    reader = om.MatrixDimensionNumbers(1, 0, residual="in")
+    tx = recipe(dimension_numbers={"up": reader}, **options)
+    state = jax.eval_shape(tx.init, {"up": jnp.zeros((3, 5))})
+    shapes = {x.shape for x in jax.tree.leaves(state)}
+    assert {(1, n, n) for n in (3, 5)} & shapes == {(1, side, side)}
+
+
 ALL_95 = {"b1": 0.95, "b2": 0.95, "b3": 0.95}
 # With the defaults: renewals by power steps, five steps of Newton-Schulz.
 DEFAULTS = {
