@@ -10,7 +10,6 @@ from typing import Any
 
 import jax.core
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from optax_matrix.linalg._checks import check_positive_int
@@ -153,7 +152,7 @@ def check_flag(name: str, value: Any) -> None:
     Raises:
         ValueError: If it is anything else.
     """
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False, got {value!r}.")
 
 

@@ -48,3 +48,24 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     else:
         size, peak = 1.0, jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
     return jnp.where(jnp.abs(x) < tolerance * size * peak, 0, x)
+
+
+def leading_square(spans: jax.Array | bool, x: jax.Array, rotation: Pair) -> jax.Array:
+    """Zero outside the leading square, where a rotated momentum has only noise.
+
+    A momentum of p rows and fewer columns, q, has q directions at most. If the leading
+    columns of its rotation span them, the other rows are zero, but for rounding errors
+    that grow with the condition number of the momentum.
+
+    Args:
+        spans: Whether leading columns of the rotation span these directions.
+        x: Matrices in the rotated frame.
+        rotation: The rotation.
+    """
+    p, q = x.shape[-2:]
+    inside = jnp.arange(p)[:, None] < q
+    if rotation.cols is not None:
+        inside &= jnp.arange(q) < p
+    elif rotation.rows is None or p <= q:
+        return x
+    return jnp.where(inside | jnp.logical_not(spans), x, 0)

@@ -16,7 +16,10 @@ from optax_matrix.linalg import (
     qr_retraction,
 )
 from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg._scale import unit_peak
 from optax_matrix.transforms._checks import check_callable, check_choice
+from optax_matrix.transforms._gram import Gram
+from optax_matrix.transforms._sides import Pair
 
 Orthonormalize = Callable[..., jax.Array]
 
@@ -48,30 +51,35 @@ class Policy:
     Attributes:
         step: The step.
         rounds: How often; the base looks ahead anew before each.
+        looks: Whether it uses the direction, for which the base looks ahead.
+        spans: Whether leading columns of the rotation span the range of the momentum.
         turns: Whether the rotation is anything but the one of the start.
     """
 
     step: Callable[[Side], jax.Array]
     rounds: int = 1
+    looks: bool = True
+    spans: bool = False
     turns: bool = True
 
 
 def _aro(side: Side) -> jax.Array:
-    return side.qr(_alignment(side), previous=side.rotation)
+    return _basis(side, side.direction)
 
 
 def _eigen(side: Side) -> jax.Array:
     r = side.rotation
     if side.gram is not None:
         return power_step(side.gram, r, qr=side.qr)
-    coordinates = full_dot(r.mT, side.momentum)
-    return side.qr(cross_gram(side.momentum, coordinates), previous=r)
+    return _basis(side, full_dot(r.mT, side.momentum))
 
 
 def _eigen_exact(side: Side) -> jax.Array:
-    gram = side.gram
+    gram, m = side.gram, side.momentum
+    if gram is None and _is_tall(m):
+        return _spanning(side, eigenbasis(cross_gram(m.mT, m.mT))[1])
     if gram is None:
-        gram = cross_gram(side.momentum, side.momentum)
+        gram = cross_gram(m, m)
     return _unless_zero(eigenbasis(gram)[1], side)
 
 
@@ -94,18 +102,39 @@ def _stay(side: Side) -> jax.Array:
 
 
 POLICIES = {
-    "aro": Policy(_aro),
-    "eigen": Policy(_eigen),
-    "eigen_exact": Policy(_eigen_exact),
+    "aro": Policy(_aro, spans=True),
+    "eigen": Policy(_eigen, looks=False, spans=True),
+    "eigen_exact": Policy(_eigen_exact, looks=False, spans=True),
     "polar": Policy(_polar),
     "rgd": Policy(_ascend, rounds=10),
-    "identity": Policy(_stay, turns=False),
+    "identity": Policy(_stay, looks=False, turns=False),
 }
-FROM_GRAM = ("eigen", "eigen_exact", "identity")
+FROM_GRAM = tuple(name for name, policy in POLICIES.items() if not policy.looks)
 
 
 def _alignment(side: Side) -> jax.Array:
     return cross_gram(side.momentum, side.direction)
+
+
+def _is_tall(m: jax.Array) -> bool:
+    return m.shape[-2] > m.shape[-1]
+
+
+def _basis(side: Side, d: jax.Array) -> jax.Array:
+    """The Q-factor of M D'."""
+    m = side.momentum
+    if not _is_tall(m):
+        return side.qr(cross_gram(m, d), previous=side.rotation)
+    # With the triangular factor of D' left out: rounding errors grow with it, too.
+    return _spanning(side, side.qr(d[..., : m.shape[-1], :].mT))
+
+
+def _spanning(side: Side, v: jax.Array) -> jax.Array:
+    """An orthogonal matrix that starts with the Q-factor of M V, and so spans M."""
+    p, q = side.momentum.shape[-2:]
+    mv = full_dot(unit_peak(side.momentum)[0], v)
+    padding = [(0, 0)] * (mv.ndim - 1) + [(0, p - q)]
+    return side.qr(jnp.pad(mv, padding), previous=side.rotation)
 
 
 def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
@@ -144,3 +173,19 @@ def is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
     if not accumulates:
         return count % interval == 0
     return (count == 0) | ((count + 1) % interval == 0)
+
+
+def on_sides(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
+    """A step of a policy on each side, from the old frame, that of the look-ahead."""
+    rows, cols = old
+    if rows is None:
+        return old
+    if cols is None:
+        return Pair(step(Side(m, d, rows, _shape(gram.rows), qr)), None)
+    of_rows = Side(full_dot(m, cols), d, rows, _shape(gram.rows), qr)
+    of_cols = Side(full_dot(m.mT, rows), d.mT, cols, _shape(gram.cols), qr)
+    return Pair(step(of_rows), step(of_cols))
+
+
+def _shape(gram: Gram | None) -> jax.Array | None:
+    return None if gram is None else gram.shape

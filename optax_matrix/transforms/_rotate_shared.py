@@ -19,13 +19,7 @@ from optax_matrix.transforms._checks import (
 )
 from optax_matrix.transforms._frames import into, out_of, without_noise
 from optax_matrix.transforms._numerics import safe_divide, widened
-from optax_matrix.transforms._policies import (
-    FROM_GRAM,
-    Policy,
-    Side,
-    find_policy,
-    is_due,
-)
+from optax_matrix.transforms._policies import Policy, Side, find_policy, is_due
 from optax_matrix.transforms._sides import Pair, views_of
 
 
@@ -150,7 +144,6 @@ def rotate_shared(
         sets,
         sides,
         find_policy(policy, "momentum"),
-        policy in FROM_GRAM,
         qr,
         update_interval,
     )
@@ -163,7 +156,6 @@ class _Shared:
     sets: Sets
     sides: Mapping[str, str]
     policy: Policy
-    from_gram: bool
     qr: Callable[..., jax.Array]
     interval: int
 
@@ -240,9 +232,9 @@ class _Shared:
 
     def _side(self, answer: Callable, unit: Any, rotation: jax.Array) -> Side:
         """A set as one matrix: its alignment, or its Gram matrix, summed over it."""
-        partner = unit if self.from_gram else answer(rotation)[0]
+        partner = answer(rotation)[0] if self.policy.looks else unit
         parts = {n: full_dot(x, partner[n].mT) for n, x in unit.items()}
         whole = self.sets.total(parts)
         eye = jnp.broadcast_to(jnp.eye(whole.shape[-1], dtype=whole.dtype), whole.shape)
-        gram = whole if self.from_gram else None
+        gram = None if self.policy.looks else whole
         return Side(whole, eye, rotation, gram, self.qr)
