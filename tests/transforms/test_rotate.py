@@ -266,6 +266,7 @@ def test_a_rotated_side_that_is_longer_adds_no_noise(policy):
 
 TALL = {
     "both": {"side": "both"},
+    "neither": {"side": {"w": "none"}},
     "kept": {"update_interval": 3},
     "lagging": {"lag": True},
     "gradient": {"statistics": "gradient", "policy": "eigen"},
