@@ -99,7 +99,8 @@ def scale_by_alice(
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_alice(rank=1, leading=1, b1=0.0, b2=0.75, scale=1.0)
+        >>> options = {"b1": 0.0, "b2": 0.75, "scale": 1.0, "start": "exact"}
+        >>> tx = om.scale_by_alice(rank=1, leading=1, **options)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
         >>> abs(updates["kernel"].round(3)).tolist()  # 0.4 from the residual

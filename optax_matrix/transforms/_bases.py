@@ -35,7 +35,7 @@ from optax_matrix.transforms._ranks import check_rank, rank_of
 from optax_matrix.transforms._switching import SAMPLINGS, SWITCHES
 
 STARTS = ("randomized", "exact")
-_FIRST_STEPS = 3  # Of subspace iteration from random columns.
+_FIRST_STEPS = 10  # Of subspace iteration from random columns.
 
 
 def svd_basis(
@@ -99,7 +99,7 @@ def subspace_basis(
         U \leftarrow [\, U'_{\cdot, 1 \dots l}, \; S \,]
 
     with :math:`U'` the r Ritz vectors of Q after one step from U; where there is no U,
-    after three from random columns. The l ``leading`` stay, S depends on the
+    after ten from random columns. The l ``leading`` stay, S depends on the
     ``switch``:
 
     ================  ==================================================================

@@ -434,7 +434,7 @@ class TestSwitching:
             optax.identity(), rank=3, basis=subspace_basis(decay, switch="none")
         )
         (u,) = bases(run(tx, np.float32(g[None]))[1])
-        # Three steps leave (0.1 / 6)^6 of the rest.
+        # Ten steps leave (0.1 / 6)^20 of the rest, and rounding.
         want = np.linalg.svd(g)[0][:, :3]
         np.testing.assert_allclose(np.abs(u), np.abs(want), atol=1e-5)
 
