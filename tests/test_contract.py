@@ -517,6 +517,7 @@ def test_a_matrix_moves_the_same_whoever_shares_its_stack(name):
     assert_close(together, alone, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_array_stands_twice_in_a_fresh_state(name):
     """Or it could not be donated; at full rank of a square matrix, too."""
