@@ -127,10 +127,10 @@ def cholesky_qr(
     if passes is not None:
         check_positive_int("passes", passes)
 
-    def kernel(x: Array, previous: Array | None = None) -> Array:
-        return _cholesky_qr(x, previous, shift, passes, fallback)
+    def kernel(x: Array, previous: Array | None) -> tuple[Array]:
+        return (_cholesky_qr(x, previous, shift, passes, fallback),)
 
-    return in_turn_on_cpu(kernel, *((x,) if previous is None else (x, previous)))
+    return in_turn_on_cpu(kernel, x, previous)[0]
 
 
 def _cholesky_qr(

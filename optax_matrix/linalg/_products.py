@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -106,27 +107,51 @@ def on_each_platform(
     return whole(x)
 
 
-def in_turn_on_cpu(kernel: Callable[..., Array], *stacks: Array) -> Array:
+def in_turn_on_cpu(
+    kernel: Callable[..., tuple],
+    *stacks: Any,
+    in_place: int = 0,
+    min_side: int = _MIN_SIDE_IN_TURN,
+) -> tuple[Any, ...]:
     """Apply a function of stacks; large matrices go one by one on CPU.
 
-    There each takes the iterations that it needs and stays in cache.
+    There each takes the iterations that it needs and stays in cache, and what it needs
+    on the way exists for one matrix at a time.
 
     Args:
-        kernel: A function of the stacks that acts on each matrix by itself.
-        *stacks: Matrices of shapes ``(..., m, n)`` with the same leading axes.
+        kernel: A function of the stacks that acts on each matrix by itself. It returns
+            a tuple of trees of arrays with the same leading axes.
+        *stacks: Matrices of shape ``(..., m, n)``, then any trees of arrays with the
+            same leading axes.
+        in_place: How many of the first stacks may give their place in memory to as many
+            first results, of their shapes and dtypes. What of such a stack is read
+            should go into that result, or all of it is copied for every matrix.
+        min_side: From which side on matrices are large.
 
     Returns:
         The value of the kernel.
     """
     batch, (m, n) = stacks[0].shape[:-2], stacks[0].shape[-2:]
+    count = math.prod(batch)
+    leaves = jax.tree.leaves(stacks)
     # A loop over an axis that is sharded over an Explicit mesh is not possible.
-    local = all(axis is None for x in stacks for axis in jax.typeof(x).sharding.spec)
-    if math.prod(batch) < 2 or min(m, n) < _MIN_SIDE_IN_TURN or not local:
+    local = all(axis is None for x in leaves for axis in jax.typeof(x).sharding.spec)
+    if count < 2 or min(m, n) < min_side or not local:
         return kernel(*stacks)
 
-    def on_cpu(*stacks: Array) -> Array:
-        flat = tuple(x.reshape(-1, *x.shape[-2:]) for x in stacks)
-        out = jax.lax.map(lambda xs: kernel(*xs), flat)
-        return out.reshape(*batch, *out.shape[1:])
+    def on_cpu(*stacks: Any) -> Any:
+        flat = lambda x: x.reshape(count, *x.shape[len(batch) :])
+        stacks = jax.tree.map(flat, stacks)
+
+        def one(places, part):
+            i, *others = part
+            results = kernel(*(x[i] for x in places), *others)
+            put = lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, i, 0)
+            return tuple(map(put, places, results)), results[in_place:]
+
+        parts = (jnp.arange(count), *stacks[in_place:])
+        places, rest = jax.lax.scan(one, stacks[:in_place], parts)
+        whole = lambda x: x.reshape(*batch, *x.shape[1:])
+        return jax.tree.map(whole, (*places, *rest))
 
     return jax.lax.platform_dependent(*stacks, cpu=on_cpu, default=kernel)
