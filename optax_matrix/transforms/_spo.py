@@ -18,6 +18,7 @@ from optax_matrix.linalg import (
     rotate_sides,
 )
 from optax_matrix.transforms._applied import fingerprint, rounded, update_towards
+from optax_matrix.transforms._by_leaf import by_leaf
 from optax_matrix.transforms._checks import check_dtype
 from optax_matrix.transforms._numerics import widened
 from optax_matrix.transforms._primitives import Primitives
@@ -191,44 +192,55 @@ class _Spo:
                 "`params` must be passed to `update`: primitives act on the "
                 "parameters; call tx.update(updates, state, params)."
             )
-        frame = self._frame(state, params)
-        grads = jax.tree.map(self._gradient, updates, frame, state.perms, state.q)
+        start, applied = state.frame, state.applied
+        if not self.stored:
+            start = jax.tree.map(widened, params)
+            applied = jax.tree.map(lambda _: None, params)
+        frame, grads = by_leaf(
+            self._gradient, 1, start, params, applied, state.perms, state.q, updates
+        )
         steps, inner_state = self.inner.update(
             grads, state.inner_state, state.q, **extra_args
         )
         q: Any = optax.apply_updates(state.q, steps)
-        target = jax.tree.map(self._materialized, frame, state.perms, q)
-        if not self.stored:
-            # As a difference, so that the rounding of the inverses does not add up.
-            now = jax.tree.map(self._materialized, frame, state.perms, state.q)
-            moved = lambda w, new, old: widened(w) + (new - old)
-            target = jax.tree.map(moved, params, target, now)
-        structure = jax.tree.structure(params)
-        leaves = zip(jax.tree.leaves(target), jax.tree.leaves(params), strict=True)
-        pairs = [update_towards(*pair, self.update_dtype) for pair in leaves]
-        new, applied = (structure.unflatten([x[i] for x in pairs]) for i in (0, 1))
-        state = SpoState(
-            count=optax.safe_increment(state.count),
-            perms=state.perms,
+        count: Any = optax.safe_increment(state.count)
+        due, perms = None, state.perms
+        if self.interval is not None:
+            due = count % self.interval == 0
+            perms = self._drawn(due, count, params, perms)
+        merges = self.stored and due is not None
+        # The gradient is not needed any more: its place is for the update.
+        place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
+        new, *merged, applied = by_leaf(
+            partial(self._move, due if merges else None),
+            1 + merges,
+            *(place, frame, params, state.perms, perms, state.q, q),
+        )
+        frame = merged[0] if merges else frame
+        if due is not None:
+            keep = lambda *state: state
+            q, inner_state = jax.lax.cond(due, self._reset, keep, q, inner_state)
+        return new, SpoState(
+            count=count,
+            perms=perms,
             q=q,
             frame=frame if self.stored else None,
-            applied=jax.tree.map(fingerprint, applied) if self.stored else None,
+            applied=applied if self.stored else None,
             inner_state=inner_state,
         )
-        return new, state if self.interval is None else self._merged(state, target)
 
-    def _frame(self, state: SpoState, params: Any) -> Any:
-        """The permuted W_0 that belongs to these parameters."""
+    def _gradient(self, frame, w, applied, perms, q, g) -> tuple[jax.Array, Any]:
+        """The permuted W_0 that belongs to the parameters, and the gradient of Q."""
         if self.stored:
-            return jax.tree.map(
-                self._edited, params, state.applied, state.frame, state.perms, state.q
-            )
-        recover = lambda w, perms, q: recover_frame(
-            widened(w), self.primitives.blocks(q, w), perms
-        )
-        return jax.tree.map(recover, params, state.perms, state.q)
+            frame = self._edited(frame, w, applied, perms, q)
+        else:
+            frame = recover_frame(frame, self.primitives.blocks(q, w), perms)
+        move = lambda q: rotate_sides(frame, self.primitives.blocks(q, w))
+        (out,) = jax.vjp(move, q)[1](permute(g.astype(frame.dtype), perms))
+        most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
+        return frame, jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
 
-    def _edited(self, w, applied, frame, perms, q) -> jax.Array:
+    def _edited(self, frame, w, applied, perms, q) -> jax.Array:
         """The frame, with what was done to the parameters from outside."""
         changed = fingerprint(w) != applied
 
@@ -242,45 +254,34 @@ class _Spo:
 
         return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
 
-    def _gradient(self, g, frame, perms, q) -> Any:
-        """The gradient with respect to the triangles, by the chain rule."""
-        move = lambda q: rotate_sides(frame, self.primitives.blocks(q, g))
-        (out,) = jax.vjp(move, q)[1](permute(g.astype(frame.dtype), perms))
-        most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
-        return jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
+    def _move(self, due, place, frame, w, perms, drawn, q, new_q) -> tuple[Any, ...]:
+        """The update; if merges are on, the frame; a fingerprint of the new W."""
+        del place
+        target = self._materialized(frame, perms, new_q)
+        if not self.stored:
+            # As a difference, so that the rounding of the inverses does not add up.
+            target = widened(w) + (target - self._materialized(frame, perms, q))
+        update, applied = update_towards(target, w, self.update_dtype)
+        if due is None:
+            return update, fingerprint(applied)
+        merge = lambda: permute(target, drawn)
+        return update, jax.lax.cond(due, merge, lambda: frame), fingerprint(applied)
 
     def _materialized(self, frame, perms, q) -> jax.Array:
         return materialize(frame, self.primitives.blocks(q, frame), perms)
 
-    def _merged(self, state: SpoState, target: Any) -> SpoState:
-        """After every so many updates: W_0 is W, Q is zero, new permutations."""
-        due = state.count % self.interval == 0
-        epoch = state.count // self.interval
+    def _drawn(self, due, count, params: Any, perms: Any) -> Any:
+        """New permutations if a merge is due."""
+        draw = partial(self.primitives.draw, count // self.interval)
+        new = lambda: jax.tree.map(draw, params, self._ids(params))
+        return jax.lax.cond(due, new, lambda: perms)
 
-        def of_leaf(w, ids, perms, q, frame):
-            def merge():
-                drawn = self.primitives.draw(epoch, w, ids)
-                new = permute(w, drawn) if self.stored else None
-                return drawn, jax.tree.map(jnp.zeros_like, q), new
-
-            return jax.lax.cond(due, merge, lambda: (perms, q, frame))
-
-        ids, structure = self._ids(target), jax.tree.structure(target)
-        frame = state.frame if self.stored else jax.tree.map(lambda _: None, target)
-        rows = [structure.flatten_up_to(x) for x in (ids, state.perms, state.q, frame)]
-        new = list(map(of_leaf, jax.tree.leaves(target), *rows))
-        part = lambda i: structure.unflatten([x[i] for x in new])
-        perms, q, frame = part(0), part(1), part(2)
-        inner_state = state.inner_state
+    def _reset(self, q: Any, inner_state: Any) -> tuple[Any, Any]:
+        """Triangles of the identity, and the inner state that goes with them."""
+        q = jax.tree.map(jnp.zeros_like, q)
         if self.resets:
-            fresh = self.inner.init(q)
-            inner_state = reset_moments(due, fresh, inner_state, q)
-        return state._replace(
-            perms=perms,
-            q=q,
-            frame=frame if self.stored else None,
-            inner_state=inner_state,
-        )
+            inner_state = reset_moments(self.inner.init(q), inner_state, q)
+        return q, inner_state
 
     def _ids(self, params: Any) -> Any:
         if self.ids is None:

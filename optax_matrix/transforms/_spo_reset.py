@@ -3,19 +3,17 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 
-def reset_moments(due: jax.Array, fresh: Any, state: Any, q: Any) -> Any:
-    """Sets back moments and the counts beside them where a merge is due.
+def reset_moments(fresh: Any, state: Any, q: Any) -> Any:
+    """Sets back moments and the counts beside them, for a merge.
 
     A named tuple that holds something for the leaves of ``q`` is set back as a whole,
     as Adam's with its count; what stands alone, as the count of a schedule or injected
     hyperparameters, goes on.
 
     Args:
-        due: Whether there is a merge.
         fresh: The state as `init` makes it.
         state: The state.
         q: The tree that the inner transformation works on.
@@ -29,9 +27,7 @@ def reset_moments(due: jax.Array, fresh: Any, state: Any, q: Any) -> Any:
     owners = [_owner(p[:end]) for p, end in zip(places, ends, strict=True)]
     reset = {o for o, end in zip(owners, ends, strict=True) if end is not None}
     pairs = zip(jax.tree.leaves(fresh), jax.tree.leaves(state), owners, strict=True)
-    leaves = [
-        jnp.where(due, new, old) if owner in reset else old for new, old, owner in pairs
-    ]
+    leaves = [new if owner in reset else old for new, old, owner in pairs]
     return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
 

@@ -311,7 +311,7 @@ def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     q = [{"in": jnp.ones((1, 3))}, {"in": jnp.ones((1, 3))}]
     fresh = inner.init(q)
     _, state = inner.update(q, fresh)
-    adam, schedule = reset_moments(jnp.array(True), fresh, state, q)
+    adam, schedule = reset_moments(fresh, state, q)
     assert not any(x.any() for x in jax.tree.leaves(adam))
     assert int(schedule.count) == 1
 
