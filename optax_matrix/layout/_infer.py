@@ -33,8 +33,8 @@ def infer(
     that axis is reduced, all others are outputs. One whose last axis is on the stream
     writes it. Axes named in `batch` count matrices; a leaf with a `vocab` axis is an
     embedding or head and goes to the other optimizer, or in `aro`'s full-model mode is
-    a matrix as any other. Leaves without names, and those
-    that are biases or norms by their path, fall back to the default rule.
+    a matrix as any other. Leaves without names, and those that are biases or norms by
+    their path, fall back to the default rule.
 
     The names are read here, once: Flax NNX shows them to `init` but not to `update`, so
     a rule that read them from its argument would disagree with itself.
