@@ -1,0 +1,317 @@
+"""What the arguments of a factory may be, declared once, in the signature.
+
+``b1: Decay = 0.9`` is the whole declaration of an argument: a type for readers and type
+checkers, and a rule that `checked` enforces when the factory is called. Literals,
+flags and optional arguments need nothing more than their annotation. A violation is a
+`ValueError` that gives the argument, the rule, the value and what to do.
+
+Tracers pass: their values are not known. Scalars of NumPy and JAX count as numbers.
+"""
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import numbers
+from collections.abc import Callable, Collection, Iterator
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ENABLED = contextvars.ContextVar("enabled", default=True)
+
+
+def checked(factory: Callable[P, T]) -> Callable[P, T]:
+    """Checks the arguments of a factory against its annotations.
+
+    Args:
+        factory: A function whose annotations are the types of this module, literals,
+            ``bool``, or anything else, which is not checked. A variadic
+            ``**options: Unpack[SomeTypedDict]`` becomes the keywords that it stands for
+            in the signature of the result.
+
+    Returns:
+        The same function. It raises a `ValueError` where an argument violates its rule
+        and a `TypeError` where the arguments do not fit the signature.
+
+    Examples:
+        >>> @checked
+        ... def average(decay: Decay, mode: Literal["sum", "mean"] = "sum"):
+        ...     return decay, mode
+        >>> average(2.0)
+        Traceback (most recent call last):
+        ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
+    """
+    signature = signature_of(factory)
+    rules = {name: rule_of(p.annotation) for name, p in signature.parameters.items()}
+
+    @functools.wraps(factory)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _ENABLED.get():
+            for name, value in bind(factory, signature, args, kwargs).items():
+                rules[name](name, value)
+        return factory(*args, **kwargs)
+
+    run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+    return run
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Leaves out the checks of factories: their arguments were checked before."""
+    token = _ENABLED.set(False)
+    try:
+        yield
+    finally:
+        _ENABLED.reset(token)
+
+
+def signature_of(factory: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a factory, with the keywords of its ``**options`` one by one."""
+    signature = inspect.signature(factory)
+    parameters = []
+    for p in signature.parameters.values():
+        if p.kind is not p.VAR_KEYWORD or not get_args(p.annotation):
+            parameters.append(p)
+            continue
+        (options,) = get_args(p.annotation)
+        parameters += [
+            inspect.Parameter(name, p.KEYWORD_ONLY, default=None, annotation=hint)
+            for name, hint in get_type_hints(options, include_extras=True).items()
+        ]
+    return signature.replace(parameters=parameters)
+
+
+def bind(
+    factory: Callable[..., Any],
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included.
+
+    Raises:
+        TypeError: If they do not fit; the message lists the arguments that there are.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = ", ".join(signature.parameters)
+        raise TypeError(f"{factory.__name__}(): {error}; it takes {names}.") from None
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def rule_of(annotation: Any) -> Callable[[str, Any], None]:
+    """The check that an annotation stands for, ``check(name, value)``.
+
+    Args:
+        annotation: A type of this module, a `Literal`, ``bool``, or a union of these
+            with each other or with None. Any other type has no rule.
+
+    Returns:
+        A function that raises a `ValueError` for a value that none of the types admits.
+    """
+    is_union = get_origin(annotation) in (Union, UnionType)
+    options = get_args(annotation) if is_union else (annotation,)
+    words: list[Any] = []
+    checks: list[Callable[[str, Any], None]] = []
+    for option in options:
+        if get_origin(option) is Literal:
+            words += get_args(option)
+        elif get_origin(option) is Annotated:
+            checks.append(option.__metadata__[0])
+        elif option is bool:
+            checks.append(check_flag)
+        elif option is not NoneType:
+            return lambda *_: None
+    if NoneType in options:
+        words.append(None)
+
+    def check(name: str, value: Any) -> None:
+        is_word = value is None or isinstance(value, str)
+        if is_word and value in words:
+            return
+        if checks and not (is_word and any(isinstance(word, str) for word in words)):
+            checks[0](name, value)
+        else:
+            check_choice(name, value, words)
+
+    return check
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Raises unless a number lies in ``[0, 1)``."""
+    _check_number(name, value, "be in [0, 1)", lambda x: 0 <= x < 1)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises unless a number is above zero."""
+    _check_number(name, value, "be positive", lambda x: x > 0)
+
+
+def check_not_negative(name: str, value: Any) -> None:
+    """Raises unless a number is zero or above."""
+    _check_number(name, value, "not be negative", lambda x: x >= 0)
+
+
+def check_at_least_one(name: str, value: Any) -> None:
+    """Raises unless a number is one or above."""
+    _check_number(name, value, "be at least 1", lambda x: x >= 1)
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Raises unless a value is a number that is not negative, or a schedule.
+
+    None is refused, too: optax takes it for a learning rate and leaves out the sign.
+    """
+    if value is None:
+        raise ValueError(
+            f"`{name}` must be a number or a schedule, got None; pass 0.0 for none of "
+            "it. (For updates without a learning rate use the `scale_by_` form.)"
+        )
+    if not callable(value):
+        check_not_negative(name, value)
+
+
+def check_positive_int(name: str, value: Any) -> None:
+    """Raises unless a value is a static int of at least one that int32 holds."""
+    if not _is_int(value) or not 1 <= int(value) < 2**31:
+        raise ValueError(
+            f"`{name}` must be a positive int, got {value!r}; pass a static number, "
+            "such as 5, below 2**31."
+        )
+
+
+def check_not_negative_int(name: str, value: Any) -> None:
+    """Raises unless a value is a static int that 32 bits hold, such as a seed."""
+    if not _is_int(value) or not 0 <= int(value) < 2**32:
+        raise ValueError(f"`{name}` must be an int from 0 to 2**32 - 1, got {value!r}.")
+
+
+def check_rank(name: str, value: Any) -> None:
+    """Raises unless a rank is a positive int, or a float in (0, 1] for a fraction."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    size = float(value) if is_number else 0.0
+    is_fraction = is_number and not isinstance(value, numbers.Integral)
+    if not (0 < size <= 1 if is_fraction else size > 0):
+        raise ValueError(
+            f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
+            f"got {value!r}; pass 1.0 for all."
+        )
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Raises unless a value is one of the choices, which are strings or None."""
+    is_word = value is None or isinstance(value, str)
+    if not is_word or value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"`{name}` must be one of {listed}; got {value!r}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Raises unless a value can be called."""
+    if not callable(value):
+        raise ValueError(
+            f"`{name}` must be a function of one stack of matrices, got {value!r}; "
+            "pass the function itself, such as one of `optax_matrix.linalg`."
+        )
+
+
+def check_transformation(name: str, value: Any) -> None:
+    """Raises unless a value is a gradient transformation."""
+    if not is_transformation(value):
+        raise ValueError(
+            f"`{name}` must be a gradient transformation, got {value!r}; pass one that "
+            "is made, such as optax.adamw(1e-3)."
+        )
+
+
+def is_transformation(value: Any) -> bool:
+    """Whether a value is an `optax.GradientTransformation`, by its two functions."""
+    is_type = isinstance(value, type)
+    return not is_type and all(callable(getattr(value, f, None)) for f in _FUNCTIONS)
+
+
+_FUNCTIONS = ("init", "update")
+
+
+def check_dtype(name: str, value: Any) -> None:
+    """Raises unless a value names a floating dtype."""
+    try:
+        floating = jnp.issubdtype(jnp.dtype(value), jnp.floating) and value is not None
+    except TypeError:
+        floating = False
+    if not floating:
+        raise ValueError(
+            f"`{name}` must be a floating dtype or None, got {value!r}; pass "
+            "jnp.bfloat16 or jnp.float32."
+        )
+
+
+def _check_number(
+    name: str, value: Any, rule: str, holds: Callable[[float], bool]
+) -> None:
+    """Raises unless a concrete value is a real number for which the rule holds."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    if callable(value):
+        raise ValueError(
+            f"`{name}` must be a number, got the function {value!r}; for a schedule "
+            "wrap the factory, as in om.inject_hyperparams(om.muon)(...)."
+        )
+    if not _is_number(value):
+        raise ValueError(
+            f"`{name}` must be a number and {rule}, got {value!r}; pass a float or a "
+            "traced scalar."
+        )
+    if not holds(float(value)):  # False for NaN.
+        raise ValueError(f"`{name}` must {rule}, got {value!r}; pass another number.")
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    if hasattr(value, "dtype") and hasattr(value, "ndim"):  # NumPy's and JAX's.
+        real = (jnp.floating, jnp.integer)
+        return value.ndim == 0 and any(jnp.issubdtype(value.dtype, t) for t in real)
+    return isinstance(value, int | float)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+Decay = Annotated[ArrayLike, check_decay]
+Positive = Annotated[ArrayLike, check_positive]
+NotNegative = Annotated[ArrayLike, check_not_negative]
+AtLeastOne = Annotated[ArrayLike, check_at_least_one]
+Rate = Annotated[ArrayLike | Callable[[Any], Any], check_rate]
+PositiveInt = Annotated[int, check_positive_int]
+Seed = Annotated[int, check_not_negative_int]
+Rank = Annotated[int | float, check_rank]
+Kernel = Annotated[Callable[..., jax.Array], check_callable]
+Dtype = Annotated[DTypeLike, check_dtype]
