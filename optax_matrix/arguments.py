@@ -13,24 +13,17 @@ import contextvars
 import functools
 import inspect
 import numbers
+import types
+import typing
 from collections.abc import Callable, Collection, Iterator
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import jax
 import jax.core
 import jax.numpy as jnp
+import optax
 from jax.typing import ArrayLike, DTypeLike
+from typing_extensions import TypeAliasType
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,9 +36,7 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
 
     Args:
         factory: A function whose annotations are the types of this module, literals,
-            ``bool``, or anything else, which is not checked. A variadic
-            ``**options: Unpack[SomeTypedDict]`` becomes the keywords that it stands for
-            in the signature of the result.
+            ``bool``, or anything else, which is not checked.
 
     Returns:
         The same function. It raises a `ValueError` where an argument violates its rule
@@ -59,23 +50,53 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
         Traceback (most recent call last):
         ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
     """
-    signature = signature_of(factory)
-    rules = {name: rule_of(p.annotation) for name, p in signature.parameters.items()}
+    check = Checker(factory.__name__, inspect.signature(factory))
 
     @functools.wraps(factory)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _ENABLED.get():
-            for name, value in bind(factory, signature, args, kwargs).items():
-                rules[name](name, value)
+        check(args, kwargs)
         return factory(*args, **kwargs)
 
-    run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
     return run
+
+
+class Checker:
+    """Binds the arguments of a call to a signature and checks them.
+
+    Args:
+        name: Name of the function, for messages.
+        signature: Its signature.
+    """
+
+    def __init__(self, name: str, signature: inspect.Signature):
+        self.name = name
+        self.signature = signature
+        parameters = signature.parameters.items()
+        self.rules = {key: _rule(p.annotation) for key, p in parameters}
+
+    def __call__(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """The arguments of a call by name, defaults included.
+
+        Raises:
+            TypeError: If they do not fit the signature.
+            ValueError: If one violates its rule.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            known = ", ".join(self.signature.parameters)
+            message = f"{self.name}() {error}; its arguments are {known}."
+            raise TypeError(message) from None
+        bound.apply_defaults()
+        if _ENABLED.get():
+            for name, value in bound.arguments.items():
+                self.rules[name](name, value)
+        return bound.arguments
 
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Leaves out the checks of factories: their arguments were checked before."""
+    """Skips all checks: the arguments were checked before."""
     token = _ENABLED.set(False)
     try:
         yield
@@ -83,78 +104,62 @@ def unchecked() -> Iterator[None]:
         _ENABLED.reset(token)
 
 
-def signature_of(factory: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a factory, with the keywords of its ``**options`` one by one."""
-    signature = inspect.signature(factory)
-    parameters = []
-    for p in signature.parameters.values():
-        if p.kind is not p.VAR_KEYWORD or not get_args(p.annotation):
-            parameters.append(p)
-            continue
-        (options,) = get_args(p.annotation)
-        parameters += [
-            inspect.Parameter(name, p.KEYWORD_ONLY, default=None, annotation=hint)
-            for name, hint in get_type_hints(options, include_extras=True).items()
-        ]
-    return signature.replace(parameters=parameters)
-
-
-def bind(
-    factory: Callable[..., Any],
-    signature: inspect.Signature,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> dict[str, Any]:
-    """The arguments of a call by name, defaults included.
-
-    Raises:
-        TypeError: If they do not fit; the message lists the arguments that there are.
-    """
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        names = ", ".join(signature.parameters)
-        raise TypeError(f"{factory.__name__}(): {error}; it takes {names}.") from None
-    bound.apply_defaults()
-    return bound.arguments
-
-
-def rule_of(annotation: Any) -> Callable[[str, Any], None]:
-    """The check that an annotation stands for, ``check(name, value)``.
+def members(annotation: Any) -> list[Any]:
+    """The types that a union consists of, aliases resolved; other types are alone.
 
     Args:
-        annotation: A type of this module, a `Literal`, ``bool``, or a union of these
-            with each other or with None. Any other type has no rule.
+        annotation: An annotation.
 
     Returns:
-        A function that raises a `ValueError` for a value that none of the types admits.
+        A list of types, `Annotated` ones as they are.
     """
-    is_union = get_origin(annotation) in (Union, UnionType)
-    options = get_args(annotation) if is_union else (annotation,)
+    if isinstance(annotation, TypeAliasType):
+        return members(annotation.__value__)
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        return [m for option in get_args(annotation) for m in members(option)]
+    return [annotation]
+
+
+def is_number(annotation: Any) -> bool:
+    """Whether an annotation admits a number that may be traced."""
+    plain: list[Any] = []
+    for member in members(annotation):
+        is_annotated = get_origin(member) is Annotated
+        plain += members(get_args(member)[0]) if is_annotated else [member]
+    return jax.Array in plain or (float in plain and int not in plain)
+
+
+def _rule(annotation: Any) -> Callable[[str, Any], None]:
+    """The check that an annotation stands for; none for types without a rule."""
     words: list[Any] = []
     checks: list[Callable[[str, Any], None]] = []
-    for option in options:
-        if get_origin(option) is Literal:
-            words += get_args(option)
-        elif get_origin(option) is Annotated:
-            checks.append(option.__metadata__[0])
-        elif option is bool:
+    for member in members(annotation):
+        if get_origin(member) is Literal:
+            words += get_args(member)
+        elif get_origin(member) is Annotated:
+            checks.append(member.__metadata__[0])
+        elif member is bool:
             checks.append(check_flag)
-        elif option is not NoneType:
-            return lambda *_: None
-    if NoneType in options:
-        words.append(None)
+        elif member in (None, types.NoneType):
+            words.append(None)
+        else:
+            return _admit
 
     def check(name: str, value: Any) -> None:
         is_word = value is None or isinstance(value, str)
         if is_word and value in words:
             return
-        if checks and not (is_word and any(isinstance(word, str) for word in words)):
+        takes_words = any(isinstance(word, str) for word in words)
+        if checks and not (is_word and takes_words):
             checks[0](name, value)
         else:
             check_choice(name, value, words)
 
     return check
+
+
+def _admit(name: str, value: Any) -> None:
+    del name, value
 
 
 def check_decay(name: str, value: Any) -> None:
@@ -243,20 +248,11 @@ def check_callable(name: str, value: Any) -> None:
 
 def check_transformation(name: str, value: Any) -> None:
     """Raises unless a value is a gradient transformation."""
-    if not is_transformation(value):
+    if not isinstance(value, optax.GradientTransformation):
         raise ValueError(
             f"`{name}` must be a gradient transformation, got {value!r}; pass one that "
             "is made, such as optax.adamw(1e-3)."
         )
-
-
-def is_transformation(value: Any) -> bool:
-    """Whether a value is an `optax.GradientTransformation`, by its two functions."""
-    is_type = isinstance(value, type)
-    return not is_type and all(callable(getattr(value, f, None)) for f in _FUNCTIONS)
-
-
-_FUNCTIONS = ("init", "update")
 
 
 def check_dtype(name: str, value: Any) -> None:
@@ -305,13 +301,17 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-Decay = Annotated[ArrayLike, check_decay]
-Positive = Annotated[ArrayLike, check_positive]
-NotNegative = Annotated[ArrayLike, check_not_negative]
-AtLeastOne = Annotated[ArrayLike, check_at_least_one]
-Rate = Annotated[ArrayLike | Callable[[Any], Any], check_rate]
-PositiveInt = Annotated[int, check_positive_int]
-Seed = Annotated[int, check_not_negative_int]
-Rank = Annotated[int | float, check_rank]
-Kernel = Annotated[Callable[..., jax.Array], check_callable]
-Dtype = Annotated[DTypeLike, check_dtype]
+# Aliases, so that `help` shows `b1: Decay` and not what it stands for.
+Decay = TypeAliasType("Decay", Annotated[ArrayLike, check_decay])
+Positive = TypeAliasType("Positive", Annotated[ArrayLike, check_positive])
+NotNegative = TypeAliasType("NotNegative", Annotated[ArrayLike, check_not_negative])
+AtLeastOne = TypeAliasType("AtLeastOne", Annotated[ArrayLike, check_at_least_one])
+Rate = TypeAliasType("Rate", Annotated[optax.ScalarOrSchedule, check_rate])
+PositiveInt = TypeAliasType("PositiveInt", Annotated[int, check_positive_int])
+Seed = TypeAliasType("Seed", Annotated[int, check_not_negative_int])
+Rank = TypeAliasType("Rank", Annotated[int | float, check_rank])
+Kernel = TypeAliasType("Kernel", Annotated[Callable[..., Any], check_callable])
+Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])
+Transformation = TypeAliasType(
+    "Transformation", Annotated[optax.GradientTransformation, check_transformation]
+)

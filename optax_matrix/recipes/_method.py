@@ -1,0 +1,135 @@
+"""From the chain of a method to a transformation of a whole parameter tree."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.layout import label_params, on_matrices
+from optax_matrix.transforms import keep_dtype
+
+Arguments = Mapping[str, Any]  # Those of a recipe, by name.
+Wrap = Callable[[optax.GradientTransformation], optax.GradientTransformation]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """What a recipe returns: its chain, and where it departs from the common rule.
+
+    The common rule: matrices get the chain, decoupled weight decay and the learning
+    rate; all other leaves get AdamW with the same weight decay and learning rate.
+
+    Attributes:
+        chain: ``chain(layout, **numbers)``, the transformation of stacks of matrices.
+            Its keywords are arguments of the recipe, by name: list every number there
+            that a user may trace or schedule.
+        dimension_numbers: Which leaves are matrices, if not what the user passed.
+        weight_decay: Decay rate, if not what the user passed.
+        wrap_decay: Function of the transformation that adds the weight decay.
+        other: Optimizer of the other leaves in place of AdamW.
+        other_rate: Learning rate of that AdamW relative to that of the matrices, unless
+            the user passes ``other_learning_rate``; None for the same.
+        other_b2: Second decay rate of that AdamW; the first is 0.9.
+        other_eps: Its epsilon.
+        couples: Whether the chain lets matrices influence one another on purpose.
+        is_step: Whether the chain returns finished steps: it applies the learning rate
+            and uses the parameters by itself, and weight decay leaves matrices alone.
+    """
+
+    chain: Callable[..., optax.GradientTransformation]
+    dimension_numbers: Any = None
+    weight_decay: Any = None
+    wrap_decay: Wrap = lambda tx: tx
+    other: optax.GradientTransformation | None = None
+    other_rate: ArrayLike | None = None
+    other_b2: ArrayLike = 0.95
+    other_eps: ArrayLike = 1e-8
+    couples: bool = False
+    is_step: bool = False
+
+
+def update_of_matrices(
+    method: Method, arguments: Arguments
+) -> optax.GradientTransformationExtraArgs:
+    """The chain of a method, run on the matrices of a tree.
+
+    Args:
+        method: The method.
+        arguments: The recipe's arguments.
+
+    Returns:
+        A transformation of the whole tree. Other leaves pass through unchanged.
+    """
+    _, *names = inspect.signature(method.chain).parameters
+    return on_matrices(
+        method.chain,
+        hyperparams={name: arguments[name] for name in names},
+        dimension_numbers=_dimension_numbers(method, arguments),
+        placement=arguments["placement"],
+        needs_params=method.is_step,
+        probe=not method.couples and any(map(_is_foreign, arguments.values())),
+    )
+
+
+def optimizer_of_tree(
+    method: Method, arguments: Arguments
+) -> optax.GradientTransformationExtraArgs:
+    """The optimizer of a whole tree: the method for matrices, AdamW for the rest.
+
+    Weight decay is multiplied by the learning rate, as everywhere in optax.
+
+    Args:
+        method: The method.
+        arguments: The recipe's arguments.
+
+    Returns:
+        An `optax.partition` of ``"matrix"`` and ``"other"``.
+    """
+    rate, mask = arguments["learning_rate"], arguments["weight_decay_mask"]
+    decay = method.weight_decay
+    if decay is None:
+        decay = arguments["weight_decay"]
+    matrix = update_of_matrices(method, arguments)
+    if not method.is_step:
+        decayed = method.wrap_decay(optax.add_decayed_weights(decay, mask))
+        matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))
+    other = arguments["other"] or method.other
+    if other is None:
+        other = optax.adamw(
+            _other_rate(method, arguments),
+            b1=0.9,
+            b2=method.other_b2,
+            eps=method.other_eps,
+            weight_decay=decay,
+            mask=mask,
+            mu_dtype=arguments["mu_dtype"],
+        )
+    labels = label_params(_dimension_numbers(method, arguments))
+    return keep_dtype(optax.partition({"matrix": matrix, "other": other}, labels))
+
+
+def _dimension_numbers(method: Method, arguments: Arguments) -> Any:
+    if method.dimension_numbers is not None:
+        return method.dimension_numbers
+    return arguments["dimension_numbers"]
+
+
+def _other_rate(method: Method, arguments: Arguments) -> Any:
+    if arguments["other_learning_rate"] is not None:
+        return arguments["other_learning_rate"]
+    rate, factor = arguments["learning_rate"], method.other_rate
+    if factor is None:
+        return rate
+    return (lambda count: factor * rate(count)) if callable(rate) else rate * factor
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether an argument is code of the user's, which may couple matrices."""
+    if isinstance(value, optax.GradientTransformation):
+        return True
+    module = getattr(getattr(value, "func", value), "__module__", None) or ""
+    is_function = callable(value) and not isinstance(value, type)
+    return is_function and not module.startswith("optax_matrix.")
