@@ -17,7 +17,7 @@ from _registry import BLOCKS, MATRICES, RECIPES, SHAPES, tree
 
 import optax_matrix as om
 from optax_matrix.layout import OnMatricesState, make_layout
-from optax_matrix.layout._paths import named_leaves
+from optax_matrix.layout.paths import named_leaves
 
 LEARNING_RATE = 0.01
 PARAMS = tree(0)

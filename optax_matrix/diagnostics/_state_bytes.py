@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import optax
 
-from optax_matrix.layout._on_matrices import OnMatricesState
-from optax_matrix.layout._paths import key_name, named_leaves, path_name
+from optax_matrix.layout import OnMatricesState
+from optax_matrix.layout.paths import key_name, named_leaves, path_name
 
 SHARED = "(shared)"
 _WRAPPERS = ("inner_state", "inner_states", "inner_opt_state", "base_state")

@@ -5,30 +5,27 @@ A rule decides which leaves are matrices, a `MatrixView` sees one leaf as matric
 runs a transformation of stacks on the whole tree. No mathematics here.
 """
 
-from optax_matrix.layout._default_rule import default_rule
+from optax_matrix.layout._default_rule import HEADS, default_rule
 from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._labels import label_params
-from optax_matrix.layout._layout import (
-    FILLER,
-    STACK_ELEMENTS,
-    Group,
-    Layout,
-    Member,
-    make_layout,
-)
+from optax_matrix.layout._layout import EMPTY_LAYOUT, Layout, make_layout
 from optax_matrix.layout._map_matrices import map_matrices
+from optax_matrix.layout._on_mapped_params import on_mapped_params
 from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
 from optax_matrix.layout._residual_sets import SHARINGS, residual_sets
-from optax_matrix.layout._rules import PathRule, by_path
+from optax_matrix.layout._rules import PathRule, by_path, resolve, with_embeddings
 from optax_matrix.layout._view import MatrixView, make_view
+from optax_matrix.layout.groups import FILLER, STACK_ELEMENTS, Group, Member
 
 __all__ = [
+    "EMPTY_LAYOUT",
     "FILLER",
+    "HEADS",
     "SHARINGS",
     "STACK_ELEMENTS",
     "Description",
@@ -49,9 +46,12 @@ __all__ = [
     "make_layout",
     "make_view",
     "map_matrices",
+    "on_mapped_params",
     "on_matrices",
     "per_matrix",
     "refuse_coupling",
     "residual_sets",
+    "resolve",
     "to_portable",
+    "with_embeddings",
 ]

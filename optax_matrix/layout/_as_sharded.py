@@ -7,14 +7,15 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.layout._layout import Layout, make_layout
-from optax_matrix.layout._paths import group_of
-from optax_matrix.layout._specs import (
+from optax_matrix.layout.paths import group_of
+from optax_matrix.layout.specs import (
     explicit_spec,
     is_recording,
     named_sharding,
     note,
     visible_mesh,
     visible_spec,
+    with_auto_axes,
 )
 
 
@@ -79,12 +80,6 @@ class AsSharded:
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         shardings = jax.tree.map(of_type, (updates, state))
         return with_auto_axes(run, shardings)(leaves, state, arrays)
-
-
-def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
-    """`jax.sharding.auto_axes`, whose stub hides that it takes `f` first."""
-    run: Any = jax.sharding.auto_axes
-    return run(f, out_sharding=out_sharding)
 
 
 def _is_visible(mesh: Any, leaves: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ _EMBEDDINGS = (
     r"(^|[/_])(embed(ding|dings|der)?(_tokens|_positions|_\d+)?|emb|wte|wpe)(/|$)"
 )
 HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*)?$"
+"""Regular expression of the paths of output heads (the last layer)."""
 _ROUTERS = r"(^|[/_])router([/_]|$)"
 _STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from optax_matrix.layout._layout import make_layout
-from optax_matrix.layout._paths import named_leaves
+from optax_matrix.layout.paths import named_leaves
 
 
 @dataclasses.dataclass(frozen=True)

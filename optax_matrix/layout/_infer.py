@@ -13,8 +13,8 @@ from optax_matrix.layout._default_rule import (
     is_bias_or_norm,
 )
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
-from optax_matrix.layout._paths import named_leaves
 from optax_matrix.layout._rules import PathRule
+from optax_matrix.layout.paths import named_leaves
 
 RESIDUAL = ("embed", "d_model", "hidden")
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from optax_matrix.layout._paths import map_named
 from optax_matrix.layout._rules import resolve
+from optax_matrix.layout.paths import map_named
 
 
 def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:

@@ -7,8 +7,9 @@ from collections import defaultdict
 import numpy as np
 
 from optax_matrix.layout._default_rule import SCANNED
-from optax_matrix.layout._layout import Layout, Member
+from optax_matrix.layout._layout import Layout
 from optax_matrix.layout._view import MatrixView
+from optax_matrix.layout.groups import Member
 
 _NUMBER = re.compile(r"(?<![^/_])\d+(?![^/])")  # As in layers/0 and layers_0.
 _EXPERTS = re.compile("expert", re.IGNORECASE)

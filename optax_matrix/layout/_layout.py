@@ -1,9 +1,8 @@
-"""Groups of equal matrices: a parameter tree as ``{group: (batch, out, in)}``."""
+"""A parameter tree as stacks of equal matrices: ``{group: (batch, out, in)}``."""
 
 import dataclasses
 import itertools
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,66 +10,18 @@ import numpy as np
 from jax import dtypes
 from jaxtyping import Array
 
-from optax_matrix.layout._dimension_numbers import Side
-from optax_matrix.layout._paths import named_leaves, natural_order
 from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._specs import explicit_spec
 from optax_matrix.layout._view import MatrixView
-
-STACK_ELEMENTS = 2**26
-"""Default bound of a stack on a device, in elements: 256 MiB in float32."""
-
-FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
-"""Identity of the zero matrices that make a stack divisible among its owners."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """Piece ``piece`` of the leaf at ``path``: ``count`` matrices.
-
-    They stand in the stack from ``start`` on, unless owners spread them over devices;
-    then the group's ``ids`` tell.
-    """
-
-    path: str
-    piece: int
-    start: int
-    count: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Matrices that are stacked and updated together; static but for `ids`.
-
-    Attributes:
-        name: Key of the stack: shape, residual side, dtype, checksum of `ids`.
-        rows: Output size m.
-        cols: Reduction size n.
-        dtype: Dtype of the leaves.
-        residual: Side of the residual stream (``"out"``, ``"in"``), if known.
-        spec: Mesh axes of ``(batch, out, in)`` of the stack, as far as they are known.
-        members: The pieces of leaves that the stack consists of.
-        count: Number of matrices, those that only fill up the owners included.
-        ids: Identity of each matrix, uint32 ``(count, 2)``: crc32 of its path, position
-            in its leaf; `FILLER` for a matrix that only fills up. Fold these into a
-            random key, and results depend on neither grouping nor placement. Inside
-            the step of sharded owners, a traced array.
-    """
-
-    name: str
-    rows: int
-    cols: int
-    dtype: Any
-    residual: Side | None
-    spec: tuple
-    members: tuple[Member, ...]
-    count: int
-    ids: Any = dataclasses.field(compare=False, repr=False)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the stack: ``(count, rows, cols)``."""
-        return self.count, self.rows, self.cols
+from optax_matrix.layout.groups import (
+    Group,
+    Member,
+    chunks,
+    default_batch,
+    identities,
+    make_group,
+)
+from optax_matrix.layout.paths import named_leaves, natural_order
+from optax_matrix.layout.specs import explicit_spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +39,11 @@ class Layout:
     views: Mapping[str, MatrixView]
     others: Mapping[str, str]
     reasons: Mapping[str, str]
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """Per group the identities of its matrices, `Group.ids`."""
+        return {name: group.ids for name, group in self.groups.items()}
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
@@ -150,6 +106,10 @@ class Layout:
         return [(view, list(members)) for (view, _), members in runs]
 
 
+EMPTY_LAYOUT = Layout(groups={}, views={}, others={}, reasons={})
+"""The layout of a tree without matrices, for which `on_matrices` tries a build."""
+
+
 def make_layout(
     params: Any, dimension_numbers: Any = None, max_batch: int | None = None
 ) -> Layout:
@@ -195,39 +155,6 @@ def make_layout(
         others={p: r.reason for p, r in resolved.items() if r.view is None},
         reasons={p: r.reason for p, r in resolved.items() if r.view is not None},
     )
-
-
-def default_batch(rows: int, cols: int) -> int:
-    """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
-    return max(1, STACK_ELEMENTS // (rows * cols))
-
-
-def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
-    """Splits items in order into runs of total size `limit`, or of one item."""
-    chunk: list[Any] = []
-    total = 0
-    for item in items:
-        if chunk and total + size(item) > limit:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(item)
-        total += size(item)
-    yield chunk
-
-
-def make_group(rows, cols, dtype, residual, spec, members, ids) -> Group:
-    """A group whose name says what it holds, and in which order."""
-    checksum = zlib.crc32(ids.tobytes())
-    parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
-    name = "-".join(p for p in parts if p) + f"@{checksum:08x}"
-    members = tuple(members)
-    return Group(name, rows, cols, dtype, residual, spec, members, len(ids), ids)
-
-
-def identities(path: str, piece: int, index: np.ndarray) -> np.ndarray:
-    """Identities ``(..., 2)`` of the matrices at `index` in a piece of a leaf."""
-    crc = np.full_like(index, zlib.crc32(path.encode()), np.uint32)
-    return np.stack([crc, ((piece << 20) + index).astype(np.uint32)], -1)
 
 
 def _group(key: tuple, pieces: list[tuple[str, int, int]]) -> Group:

@@ -5,16 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix.layout._as_sharded import with_auto_axes
-from optax_matrix.layout._layout import identities
-from optax_matrix.layout._paths import map_named
 from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._specs import explicit_spec, named_sharding, own_mesh
 from optax_matrix.layout._view import MatrixView
+from optax_matrix.layout.groups import ids_of_pieces
+from optax_matrix.layout.paths import map_named
+from optax_matrix.layout.specs import keep_sharding, named_sharding
 
 
 def map_matrices(
@@ -53,33 +50,16 @@ def map_matrices(
             if view is None:
                 return leaf
             of_leaf = lambda leaf, *args: _on_pieces(f, view, path, leaf, *args)
-            return as_it_lies(of_leaf, leaf, *args)
+            return keep_sharding(of_leaf, leaf, *args)
 
         return map_named(one, params)
 
-    return jax.jit(run, out_shardings=shardings_of(params))(params, args)
+    return jax.jit(run, out_shardings=_shardings_of(params))(params, args)
 
 
-def as_it_lies(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
-    """``f(leaf, *args)``, of the leaf's shape, in the sharding that its type shows."""
-    mesh = own_mesh(leaf)
-    if mesh is None or AxisType.Explicit not in mesh.axis_types:
-        return f(leaf, *args)
-    sharding = NamedSharding(mesh, PartitionSpec(*explicit_spec(leaf)))
-    return with_auto_axes(f, sharding)(leaf, *args)
-
-
-def shardings_of(tree: Any) -> Any:
+def _shardings_of(tree: Any) -> Any:
     """Where the arrays of a tree lie on a mesh; None for all others."""
     return jax.tree.map(named_sharding, tree)
-
-
-def ids_of_pieces(view: MatrixView, path: str) -> list[np.ndarray]:
-    """Identities ``(count, 2)`` of the matrices of a leaf, for each of its pieces."""
-    return [
-        identities(path, i, np.arange(piece.count))
-        for i, piece in enumerate(view.pieces)
-    ]
 
 
 def _on_pieces(f: Callable, view: MatrixView, path: str, leaf: Any, *args: Any):

@@ -11,10 +11,9 @@ from jaxtyping import Array
 
 from optax_matrix.layout._as_sharded import AsSharded
 from optax_matrix.layout._layout import Layout
-from optax_matrix.layout._paths import map_named, named_leaves
 from optax_matrix.layout._probe import refuse_coupling
-
-Build = Callable[..., optax.GradientTransformation]
+from optax_matrix.layout._trial import Build, tried
+from optax_matrix.layout.paths import map_named, named_leaves
 
 
 class OnMatricesState(NamedTuple):
@@ -53,7 +52,9 @@ def on_matrices(
             the stacks for a static `Layout`; or such a transformation itself. It must
             treat each matrix by itself, zero matrices among them, and keep what it
             remembers of a matrix under the name of its stack, as ``jax.tree.map`` over
-            the stacks does, with the matrices in front.
+            the stacks does, with the matrices in front. `on_matrices` itself calls
+            `build` once with `layout.EMPTY_LAYOUT`, which has no groups, so that
+            arguments that a block refuses raise at once.
         hyperparams: Numbers that may be traced, handed to `build` at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`layout.default_rule`), a rule (`layout.by_path`, `layout.infer`), a tree
@@ -68,15 +69,17 @@ def on_matrices(
         needs_params: Whether the transformation uses parameters, which costs stacking
             them. Weight decay does not need it: chain it outside.
         probe: Whether `init` tries out that matrices do not influence one another.
+            False if `build` chains blocks of this package and nothing else: they do
+            not.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
         Equinox modules), with `OnMatricesState`.
 
     Raises:
-        ValueError: If an argument is out of range; at `init`, if dimension numbers do
-            not fit or the transformation couples matrices; at `update`, if the state
-            belongs to other matrices.
+        ValueError: If an argument is out of range, also one of a block in `build`; at
+            `init`, if dimension numbers do not fit or the transformation couples
+            matrices; at `update`, if the state belongs to other matrices.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -88,7 +91,7 @@ def on_matrices(
     """
     _check(placement, max_batch)
     wrapper = _OnMatrices(
-        build=_as_build(build),
+        build=_as_build(build, hyperparams or {}),
         hyperparams=dict(hyperparams or {}),
         dimension_numbers=dimension_numbers,
         max_batch=max_batch,
@@ -122,7 +125,7 @@ class _OnMatrices:
 
         def make_state(layout, stacks, arrays):
             inner_state = self.build(layout, **join(arrays)).init(stacks)
-            manifest = {n: jnp.asarray(g.ids) for n, g in layout.groups.items()}
+            manifest = {name: jnp.asarray(ids) for name, ids in layout.ids.items()}
             return OnMatricesState(manifest, inner_state)
 
         leaves = _matrix_leaves(layout, params)
@@ -169,7 +172,7 @@ class _OnMatrices:
 _OPAQUE: Any = object()
 
 
-def _as_build(build: Any) -> Any:
+def _as_build(build: Any, hyperparams: Mapping[str, Any]) -> Build:
     if isinstance(build, optax.GradientTransformation):
         return lambda _: build
     if not callable(build):
@@ -177,7 +180,7 @@ def _as_build(build: Any) -> Any:
             "`build` must be a gradient transformation or a callable "
             f"build(layout, **hyperparams) that returns one, got {build!r}."
         )
-    return build
+    return tried(build, hyperparams)
 
 
 def _check(placement: Any, max_batch: Any) -> None:

@@ -13,9 +13,9 @@ from jax import dtypes
 from jax.experimental import multihost_utils
 from jaxtyping import Array
 
-from optax_matrix.layout._layout import FILLER
 from optax_matrix.layout._on_matrices import OnMatricesState
-from optax_matrix.layout._paths import key_name, named_leaves, path_name
+from optax_matrix.layout.groups import FILLER
+from optax_matrix.layout.paths import key_name, named_leaves, path_name
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix.layout._layout import Group, Layout, Member, identities
+from optax_matrix.layout._layout import Layout
+from optax_matrix.layout.groups import Group, Member, identities
 
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.

@@ -6,7 +6,8 @@ from jax.typing import ArrayLike
 
 from optax_matrix.layout._infer import RESIDUAL
 from optax_matrix.layout._layers import layers_of
-from optax_matrix.layout._layout import Group, Layout, identities
+from optax_matrix.layout._layout import Layout
+from optax_matrix.layout.groups import Group, identities
 
 SHARINGS = ("global", "chain")
 

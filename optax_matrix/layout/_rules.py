@@ -16,8 +16,8 @@ from optax_matrix.layout._default_rule import (
     numbers_of_kernel,
 )
 from optax_matrix.layout._dimension_numbers import is_dimension_numbers
-from optax_matrix.layout._paths import map_named, named_leaves, path_name
 from optax_matrix.layout._view import MatrixView, make_view
+from optax_matrix.layout.paths import map_named, named_leaves, path_name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import SHARINGS, on_matrices, residual_sets
-from optax_matrix.layout._rules import with_embeddings
+from optax_matrix.layout import SHARINGS, on_matrices, residual_sets, with_embeddings
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._aro_bases import BASES, JOINT, aro_base, joint_base
 from optax_matrix.recipes._optimizer import matrix_optimizer

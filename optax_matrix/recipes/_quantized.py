@@ -163,8 +163,7 @@ class _Quantized:
         arrays: Any,
     ) -> tuple[Mapping[str, Any], Any]:
         def run(layout, leaves, stored, arrays):
-            ids = {name: group.ids for name, group in layout.groups.items()}
-            quantizer = dataclasses.replace(self.quantizer, ids=ids)
+            quantizer = dataclasses.replace(self.quantizer, ids=layout.ids)
             old = quantizer.unpack(stored.inner_state)
             new, state = step(layout, leaves, stored._replace(inner_state=old), arrays)
             inner_state = quantizer.repack(state.inner_state, stored.inner_state)

@@ -5,7 +5,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import map_matrices, on_matrices
+from optax_matrix.layout import on_mapped_params, on_matrices
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
 from optax_matrix.recipes._orientation import sides_within
@@ -211,7 +211,9 @@ def splus(
     return beside_other(
         optax.chain(
             matrix,
-            _of_scaled_params(decay, scale, dimension_numbers),
+            on_mapped_params(
+                decay, _shrink, scale, dimension_numbers=dimension_numbers
+            ),
             optax.scale_by_learning_rate(learning_rate),
         ),
         weight_decay=weight_decay,
@@ -223,18 +225,7 @@ def splus(
     )
 
 
-def _of_scaled_params(
-    tx: optax.GradientTransformation, scale: ArrayLike, numbers: Any
-) -> optax.GradientTransformation:
-    """A transformation that sees each matrix times its factor c / (m + n)."""
-
-    def update_fn(updates, state, params=None):
-        if params is not None:
-            params = map_matrices(shrink, params, scale, dimension_numbers=numbers)
-        return tx.update(updates, state, params)
-
-    def shrink(w, ids, c):
-        del ids
-        return w * (c * SHAPE_RULES["sum"](*w.shape[-2:]))
-
-    return optax.GradientTransformation(tx.init, update_fn)
+def _shrink(w: Any, ids: Any, c: Any) -> Any:
+    """Each matrix times its factor c / (m + n)."""
+    del ids
+    return w * (c * SHAPE_RULES["sum"](*w.shape[-2:]))

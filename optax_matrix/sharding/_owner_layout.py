@@ -12,13 +12,13 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix.layout import FILLER, Group, Layout, MatrixView, Member
-from optax_matrix.layout._layout import (
+from optax_matrix.layout.groups import (
     chunks,
     default_batch,
     identities,
     make_group,
 )
-from optax_matrix.layout._paths import natural_order
+from optax_matrix.layout.paths import natural_order
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
 

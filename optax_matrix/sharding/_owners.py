@@ -9,9 +9,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix.layout._paths import named_leaves
-from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._specs import named_sharding, note, visible_mesh
+from optax_matrix.layout import resolve
+from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.specs import named_sharding, note, visible_mesh
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -170,10 +170,9 @@ class owners:
         if not needs_params:
             leaves = anchor(leaves)
         specs = {path: layout.moving_spec(path) for path in leaves}
-        ids = {name: group.ids for name, group in layout.groups.items()}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return note(run(ids, leaves, arrays), full)
+        return note(run(layout.ids, leaves, arrays), full)
 
     def update(
         self,

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix.layout._paths import named_leaves
-from optax_matrix.layout._specs import explicit_spec, own_mesh
+from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.specs import explicit_spec, own_mesh
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
 Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.

@@ -6,8 +6,8 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix.layout._paths import named_leaves, path_name
-from optax_matrix.layout._specs import recording, visible_mesh, visible_spec
+from optax_matrix.layout.paths import named_leaves, path_name
+from optax_matrix.layout.specs import recording, visible_mesh, visible_spec
 from optax_matrix.sharding._param_specs import (
     checked_spec,
     given_mesh,

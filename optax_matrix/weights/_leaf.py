@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from optax_matrix.layout import MatrixView
-from optax_matrix.layout._map_matrices import ids_of_pieces
+from optax_matrix.layout.groups import ids_of_pieces
 from optax_matrix.linalg import materialize, permute
 from optax_matrix.transforms._primitives import Primitives
 

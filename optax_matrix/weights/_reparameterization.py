@@ -12,11 +12,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.layout import MatrixView
-from optax_matrix.layout._map_matrices import as_it_lies
-from optax_matrix.layout._paths import map_named, named_leaves
-from optax_matrix.layout._rules import resolve
-from optax_matrix.layout._specs import named_sharding
+from optax_matrix.layout import MatrixView, resolve
+from optax_matrix.layout.paths import map_named, named_leaves
+from optax_matrix.layout.specs import keep_sharding, named_sharding
 from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms._limit_skew import bound_for
 from optax_matrix.transforms._primitives import Primitives
@@ -108,7 +106,9 @@ class Reparameterization:
             if path not in views:
                 return leaf
             run = partial(turn, self.primitives, views[path], self.in_turn)
-            return as_it_lies(run, leaf, trainable.rotations[path], frozen.perms[path])
+            return keep_sharding(
+                run, leaf, trainable.rotations[path], frozen.perms[path]
+            )
 
         return _joined(map_named(one, frozen.weights), trainable.others)
 
@@ -143,7 +143,7 @@ class Reparameterization:
                 return leaf
             run = partial(turn, self.primitives, views[path], self.in_turn)
             trees = (trainable.rotations, frozen.perms, perms)
-            return as_it_lies(run, leaf, *(tree[path] for tree in trees))
+            return keep_sharding(run, leaf, *(tree[path] for tree in trees))
 
         weights = map_named(one, frozen.weights)
         rotations = jax.tree.map(jnp.zeros_like, trainable.rotations)
@@ -232,7 +232,7 @@ class Reparameterization:
             perms[path] = jax.tree.map(whole, perms[path])
             start = zeros(self.primitives, view, leaf.dtype)
             rotations[path] = jax.tree.map(whole, start)
-            frames[path] = as_it_lies(partial(ordered, view), leaf, perms[path])
+            frames[path] = keep_sharding(partial(ordered, view), leaf, perms[path])
         zero = jnp.zeros((), jnp.int32)
         for leaf in list(matrices.values())[:1]:
             zero = whole_beside(leaf, zero)

@@ -6,7 +6,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix.layout._specs import explicit_spec, own_mesh
+from optax_matrix.layout.specs import explicit_spec, own_mesh
 
 
 def in_type_of(old: Any, new: Any) -> Array:

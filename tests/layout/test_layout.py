@@ -13,7 +13,7 @@ from optax_matrix.layout import (
     by_path,
     make_layout,
 )
-from optax_matrix.layout._paths import named_leaves
+from optax_matrix.layout.paths import named_leaves
 
 
 def _params():

@@ -1,5 +1,7 @@
 """The wrapper: any tree in, stacks inside, the same tree out."""
 
+from typing import Annotated
+
 import equinox as eqx
 import flax.linen as nn
 import flax.nnx as nnx
@@ -10,6 +12,7 @@ import optax
 import pytest
 from flax.core import FrozenDict, freeze
 
+from optax_matrix.arguments import checked
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
     OnMatricesState,
@@ -17,6 +20,8 @@ from optax_matrix.layout import (
     on_matrices,
     per_matrix,
 )
+from optax_matrix.linalg import scale_rows
+from optax_matrix.transforms import equilibrate_with_ema
 from optax_matrix.transforms._applied import fingerprint
 
 
@@ -89,7 +94,10 @@ def test_build_gets_the_static_layout_and_traced_hyperparameters():
         return tx.update(params, tx.init(params))[0]
 
     np.testing.assert_allclose(run(2.0)["a"], 2 * params["a"])
-    assert all(s == {(2, 5, 3)} for s in seen)
+    trial, *others = seen
+    assert trial == set()
+    assert others
+    assert all(s == {(2, 5, 3)} for s in others)
 
 
 def test_bfloat16_leaves_come_back_in_bfloat16_with_stable_state():
@@ -291,6 +299,48 @@ def test_tiny_coupling_is_seen():
     tiny = optax.chain(optax.clip_by_global_norm(1e-9))
     with pytest.raises(ValueError, match="clip_by_global_norm"):
         on_matrices(tiny).init({"w": _draw(3, 5)})
+
+
+def test_arguments_of_blocks_fail_in_the_factory():
+    build = lambda _, decay: equilibrate_with_ema(scale_rows, decay)
+    with pytest.raises(ValueError, match="`decay` must be in"):
+        on_matrices(build, hyperparams={"decay": 2.0})
+    with pytest.raises(TypeError, match="beta"):
+        on_matrices(build, hyperparams={"beta": 0.9})
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda layout: layout.groups["5x3@1"],
+        lambda layout: next(iter(layout.groups)),
+        lambda layout: max(group.rows for group in layout.groups.values()),
+        lambda layout: next(iter(layout.views.values())).rows,
+    ],
+)
+def test_build_that_needs_groups(look_up):
+    def build(layout):
+        if not layout.groups:
+            look_up(layout)
+        return optax.scale(2.0)
+
+    params = {"w": _draw(3, 5)}
+    tx = on_matrices(build, probe=False)
+    updates, _ = tx.update(params, tx.init(params))
+    np.testing.assert_array_equal(updates["w"], 2 * params["w"])
+
+
+def test_arguments_are_checked_once():
+    calls = []
+
+    @checked
+    def block(decay: Annotated[float, lambda *_: calls.append(1)]):
+        return optax.trace(decay)
+
+    tx = on_matrices(lambda _: block(0.9), probe=False)
+    params = {"w": _draw(3, 5)}
+    tx.update(params, tx.init(params))
+    assert len(calls) == 1
 
 
 @pytest.mark.broad

@@ -18,7 +18,7 @@ from optax_matrix.layout import (
     make_layout,
     residual_sets,
 )
-from optax_matrix.layout._paths import map_named, named_leaves
+from optax_matrix.layout.paths import map_named, named_leaves
 
 TINY = dataclasses.replace(SIZES["tiny"], layers=3, dtype=jnp.float32)
 

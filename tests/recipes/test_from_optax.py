@@ -12,7 +12,7 @@ from optax.contrib import MuonState
 import optax_matrix as om
 from optax_matrix import recipes
 from optax_matrix.layout import OnMatricesState, by_path, make_layout
-from optax_matrix.layout._paths import named_leaves
+from optax_matrix.layout.paths import named_leaves
 
 pytestmark = pytest.mark.broad
 

@@ -3,12 +3,13 @@
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 
 def explicit_spec(leaf: Any) -> tuple:
@@ -48,6 +49,21 @@ def own_mesh(leaf: Any) -> Any:
     """The mesh in the leaf's type; None if there is none."""
     sharding = getattr(jax.typeof(leaf), "sharding", None)
     return sharding.mesh if sharding is not None and sharding.mesh.axis_names else None
+
+
+def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
+    """`jax.sharding.auto_axes`, whose stub hides that it takes `f` first."""
+    run: Any = jax.sharding.auto_axes
+    return run(f, out_sharding=out_sharding)
+
+
+def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
+    """``f(leaf, *args)``, of the leaf's shape, in the sharding that its type shows."""
+    mesh = own_mesh(leaf)
+    if mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return f(leaf, *args)
+    sharding = NamedSharding(mesh, PartitionSpec(*explicit_spec(leaf)))
+    return with_auto_axes(f, sharding)(leaf, *args)
 
 
 @dataclasses.dataclass

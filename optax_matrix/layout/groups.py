@@ -1,0 +1,108 @@
+"""Groups of equal matrices: what stands in a stack, and in which order."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from optax_matrix.layout._dimension_numbers import Side
+from optax_matrix.layout._view import MatrixView
+
+STACK_ELEMENTS = 2**26
+"""Default bound of a stack on a device, in elements: 256 MiB in float32."""
+
+FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
+"""Identity of the zero matrices that make a stack divisible among its owners."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """Piece ``piece`` of the leaf at ``path``: ``count`` matrices.
+
+    They stand in the stack from ``start`` on, unless owners spread them over devices;
+    then the group's ``ids`` tell.
+    """
+
+    path: str
+    piece: int
+    start: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Matrices that are stacked and updated together; static but for `ids`.
+
+    Attributes:
+        name: Key of the stack: shape, residual side, dtype, checksum of `ids`.
+        rows: Output size m.
+        cols: Reduction size n.
+        dtype: Dtype of the leaves.
+        residual: Side of the residual stream (``"out"``, ``"in"``), if known.
+        spec: Mesh axes of ``(batch, out, in)`` of the stack, as far as they are known.
+        members: The pieces of leaves that the stack consists of.
+        count: Number of matrices, those that only fill up the owners included.
+        ids: Identity of each matrix, uint32 ``(count, 2)``: crc32 of its path, position
+            in its leaf; `FILLER` for a matrix that only fills up. Fold these into a
+            random key, and results depend on neither grouping nor placement. Inside
+            the step of sharded owners, a traced array.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    dtype: Any
+    residual: Side | None
+    spec: tuple
+    members: tuple[Member, ...]
+    count: int
+    ids: Any = dataclasses.field(compare=False, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the stack: ``(count, rows, cols)``."""
+        return self.count, self.rows, self.cols
+
+
+def default_batch(rows: int, cols: int) -> int:
+    """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
+    return max(1, STACK_ELEMENTS // (rows * cols))
+
+
+def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
+    """Splits items in order into runs of total size `limit`, or of one item."""
+    chunk: list[Any] = []
+    total = 0
+    for item in items:
+        if chunk and total + size(item) > limit:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(item)
+        total += size(item)
+    yield chunk
+
+
+def make_group(rows, cols, dtype, residual, spec, members, ids) -> Group:
+    """A group whose name says what it holds, and in which order."""
+    checksum = zlib.crc32(ids.tobytes())
+    parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
+    name = "-".join(p for p in parts if p) + f"@{checksum:08x}"
+    members = tuple(members)
+    return Group(name, rows, cols, dtype, residual, spec, members, len(ids), ids)
+
+
+def identities(path: str, piece: int, index: np.ndarray) -> np.ndarray:
+    """Identities ``(..., 2)`` of the matrices at `index` in a piece of a leaf."""
+    crc = np.full_like(index, zlib.crc32(path.encode()), np.uint32)
+    return np.stack([crc, ((piece << 20) + index).astype(np.uint32)], -1)
+
+
+def ids_of_pieces(view: MatrixView, path: str) -> list[np.ndarray]:
+    """Identities ``(count, 2)`` of the matrices of a leaf, for each of its pieces."""
+    return [
+        identities(path, i, np.arange(piece.count))
+        for i, piece in enumerate(view.pieces)
+    ]
