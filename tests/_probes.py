@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from optax_matrix.linalg import qr_householder
-from optax_matrix.linalg._lapack import qr
+from optax_matrix.linalg.lapack import qr
 from optax_matrix.transforms import project_low_rank, subspace_basis
 
 _SIDE = 16  # No matrix of the tests is wider.

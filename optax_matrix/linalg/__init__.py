@@ -20,6 +20,7 @@ from optax_matrix.linalg._coefficients import (
     cans,
     polar_express,
 )
+from optax_matrix.linalg._complement import complement_columns, complement_subspace
 from optax_matrix.linalg._eigenbasis import eigenbasis
 from optax_matrix.linalg._equilibrate import (
     rank_one_scales,
@@ -45,21 +46,18 @@ from optax_matrix.linalg._orthonormalize import (
     cholesky_qr,
     qr_householder,
 )
-from optax_matrix.linalg._polar import polar_eigh, polar_qdwh, polar_qr, polar_svd
-from optax_matrix.linalg._primitives import (
+from optax_matrix.linalg._permutations import draw_permutations, permute, unpermute
+from optax_matrix.linalg._permuted_blocks import (
     block_grid,
-    draw_permutations,
     free_entries,
     materialize,
-    permute,
     recover_frame,
     rotate_columns,
     rotate_rows,
     rotate_sides,
-    unpermute,
 )
+from optax_matrix.linalg._polar import polar_eigh, polar_qdwh, polar_qr, polar_svd
 from optax_matrix.linalg._quantize import dequantize, quantize
-from optax_matrix.linalg._random import complement_columns, complement_subspace
 from optax_matrix.linalg._rotations import (
     cross_gram,
     power_step,

@@ -1,27 +1,8 @@
-"""Argument checks of the kernels: static counts, and arrays that are matrices."""
+"""The check that the argument of a kernel is a stack of matrices."""
 
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-
-
-def check_positive_int(name: str, value: Any) -> None:
-    """Raises unless a value is an int of at least one that int32 holds.
-
-    Args:
-        name: The argument's name, for the message.
-        value: The value; it is static, so arrays and tracers are refused too.
-
-    Raises:
-        ValueError: If it is anything but a positive int.
-    """
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_int or not 1 <= value < 2**31:
-        raise ValueError(
-            f"`{name}` must be a positive int, got {value!r}; pass a static number, "
-            "such as 5, below 2**31."
-        )
 
 
 def check_matrices(x: Any) -> None:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.linalg._bits import mixed_bits
-from optax_matrix.linalg._lapack import cholesky
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import inverse
 from optax_matrix.linalg._triangular import inverse_lower
+from optax_matrix.linalg.hashing import hash_uint32
+from optax_matrix.linalg.lapack import cholesky
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import inverse
 
 # One or two passes are the rule. The worst of the matrices tried (exactly singular
 # ones, with sides of 8 to 256) took ten factorizations, three of which were repeats.
@@ -105,7 +105,7 @@ def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
     m, n = q.shape[-2:]
     place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
     # From the pass, so that no compiler folds a large constant.
-    bits = mixed_bits(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+    bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
     drawn = (bits.astype(q.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
     return jnp.where(where[..., None, :], drawn, q)
 

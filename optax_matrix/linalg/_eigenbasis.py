@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._lapack import eigh
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.lapack import eigh
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 
 def eigenbasis(

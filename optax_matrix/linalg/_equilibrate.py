@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.linalg._products import times
-from optax_matrix.linalg._scale import (
+from optax_matrix.arguments import check_positive_int
+from optax_matrix.linalg.products import times
+from optax_matrix.linalg.scale import (
     as_work,
     inverse,
     safe_rsqrt,

@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 InverseRootMethod = Literal["eigh", "newton"]
 _METHODS = get_args(InverseRootMethod)

@@ -10,14 +10,9 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
-from optax_matrix.linalg._products import (
-    Kernel,
-    Product,
-    dot,
-    on_each_platform,
-    precise_dot,
-)
-from optax_matrix.linalg._scale import as_work, unit_peak, work_dtype
+from optax_matrix.linalg.platforms import Kernel, on_each_platform
+from optax_matrix.linalg.products import Product, dot, precise_dot
+from optax_matrix.linalg.scale import as_work, unit_peak, work_dtype
 
 
 def newton_schulz(

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.linalg._lapack import solve
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import as_work
+from optax_matrix.arguments import check_positive_int
+from optax_matrix.linalg.lapack import solve
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
 Orthogonal = Callable[[Array], Array]  # (..., b, b) skew -> (..., b, b) orthogonal

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.arguments import check_positive_int
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
-from optax_matrix.linalg._lapack import qr
-from optax_matrix.linalg._products import in_turn_on_cpu
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.lapack import qr
+from optax_matrix.linalg.platforms import in_turn_on_cpu
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 QRFallback = Literal["previous", "householder"]
 _FALLBACKS = get_args(QRFallback)

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._lapack import cholesky, eigh, qr, solve_lower, svd
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.lapack import cholesky, eigh, qr, solve_lower, svd
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 _MAX_CHOLESKY_WEIGHT = 100.0
 

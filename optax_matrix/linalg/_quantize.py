@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.linalg._scale import work_dtype
+from optax_matrix.arguments import check_positive_int
+from optax_matrix.linalg.scale import work_dtype
 
 _DECADES = 7  # Code magnitudes reach from 1 down to 10^-7.
 _ZERO = 127  # The code of zero, signed; unsigned it is 0.

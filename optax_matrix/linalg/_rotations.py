@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._orthonormalize import Orthonormalize, qr_householder
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 
 def cross_gram(

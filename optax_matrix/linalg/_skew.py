@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 
 def triangle_size(b: int) -> int:

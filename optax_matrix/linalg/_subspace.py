@@ -5,12 +5,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
-from optax_matrix.linalg import _lapack as lapack
+from optax_matrix.linalg import lapack
 from optax_matrix.linalg._eigenbasis import eigenbasis
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._random import normal
-from optax_matrix.linalg._scale import as_work, unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import normal
+from optax_matrix.linalg.scale import as_work, unit_peak
 
 
 def range_finder(

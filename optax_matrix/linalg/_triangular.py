@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._lapack import solve_lower
-from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg.lapack import solve_lower
+from optax_matrix.linalg.products import full_dot
 
 _BLOCK = 128
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from optax_matrix.linalg._bits import mixed_bits
+from optax_matrix.linalg.hashing import hash_uint32
 
 
 def update_towards(
@@ -74,6 +74,6 @@ def fingerprint(x: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
     shape = bits.shape[x.ndim - 2 :]  # Halves of float64 stand in a last axis.
     place = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    mixed = mixed_bits(bits ^ (place * jnp.uint32(0x9E3779B9)))
+    mixed = hash_uint32(bits ^ (place * jnp.uint32(0x9E3779B9)))
     axes = tuple(range(x.ndim - 2, bits.ndim))
     return jnp.sum(mixed, axis=axes, dtype=jnp.uint32)

@@ -13,9 +13,9 @@ from optax_matrix.linalg import (
     randomized_left_vectors,
     subspace_iteration,
 )
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._random import normal
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import normal
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._basis import (
     Basis,
     Subspace,

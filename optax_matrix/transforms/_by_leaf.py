@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from optax_matrix.linalg._products import in_turn_on_cpu
+from optax_matrix.linalg.platforms import in_turn_on_cpu
 
 # Time of a step of `spo` in float32 on two CPU cores, medians, measured side by side:
 # one matrix at a time against a whole stack 1.4 and 0.7 (48 x 128 x 128, blocks of 16

@@ -12,7 +12,7 @@ import jax.core
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.linalg._checks import check_positive_int
+from optax_matrix.arguments import check_positive_int
 
 __all__ = [
     "check_at_least_one",

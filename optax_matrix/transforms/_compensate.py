@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._checks import (
     check_at_least_one,
     check_choice,

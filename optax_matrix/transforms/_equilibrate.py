@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg._scale import work_dtype
+from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.transforms._checks import check_callable, check_decay, check_flag
 from optax_matrix.transforms._numerics import safe_divide, widened
 

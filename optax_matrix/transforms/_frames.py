@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._sides import Pair
 
 

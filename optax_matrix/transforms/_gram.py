@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import cross_gram
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.scale import unit_peak
 
 
 class Gram(NamedTuple):

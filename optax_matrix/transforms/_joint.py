@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.linalg._products import times
-from optax_matrix.linalg._scale import inverse, unit_max
+from optax_matrix.linalg.products import times
+from optax_matrix.linalg.scale import inverse, unit_max
 from optax_matrix.transforms._checks import check_choice, check_positive_int
 from optax_matrix.transforms._numerics import safe_divide
 

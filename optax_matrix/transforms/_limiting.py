@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg._scale import work_dtype
+from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.transforms._checks import check_at_least_one
 from optax_matrix.transforms._numerics import matrix_norm, safe_divide, widened
 

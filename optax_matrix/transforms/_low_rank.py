@@ -8,9 +8,9 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._random import folded, normal, seeded
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import folded, normal, seeded
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._checks import (
     check_callable,
     check_decay,

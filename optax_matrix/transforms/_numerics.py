@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.linalg._scale import unit_peak, work_dtype
+from optax_matrix.linalg.scale import unit_peak, work_dtype
 
 
 def widened(x: jax.Array) -> jax.Array:

@@ -15,8 +15,8 @@ from optax_matrix.linalg import (
     project_tangent,
     qr_retraction,
 )
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._checks import check_callable, check_choice
 from optax_matrix.transforms._gram import Gram
 from optax_matrix.transforms._sides import Pair

@@ -10,7 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import inverse_root
-from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms._checks import (
     check_choice,
     check_decay,

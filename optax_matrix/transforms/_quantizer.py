@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg import dequantize, quantize
-from optax_matrix.linalg._random import seeded
+from optax_matrix.linalg.random import seeded
 from optax_matrix.transforms._checks import (
     check_not_negative_int,
     check_positive_int,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.linalg import overlap
-from optax_matrix.linalg._random import folded, seeded
+from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.transforms._basis import Basis, Subspace, is_some
 from optax_matrix.transforms._transport import identity_overlap
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms._checks import (
     check_callable,
     check_choice,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.linalg import complement_columns, complement_subspace
-from optax_matrix.linalg._random import normal
+from optax_matrix.linalg.random import normal
 
 Switch = Callable[..., jax.Array]  # (ritz, leading, key, sampling, qr) -> basis
 SAMPLINGS = ("subspace", "columns")

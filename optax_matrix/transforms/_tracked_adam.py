@@ -9,8 +9,8 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg import cholesky_qr, overlap
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import unit_peak
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._bases import STARTS, svd_basis
 from optax_matrix.transforms._basis import is_some
 from optax_matrix.transforms._checks import (

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.linalg._products import full_dot
+from optax_matrix.linalg.products import full_dot
 
 TRANSPORTS = ("carry", "keep", "reset")
 LINEAR = ("mu", "trace", "ema")

@@ -13,12 +13,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from optax_matrix.arguments import check_positive_int
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.linalg import _lapack as lapack
-from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._scale import unit_peak, work_dtype
+from optax_matrix.linalg import lapack
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak, work_dtype
 
 
 class Adapter(NamedTuple):

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from optax_matrix.layout import on_matrices
-from optax_matrix.linalg._lapack import qr
+from optax_matrix.linalg.lapack import qr
 
 SPECS = {
     "rows": ((8, 16), P("fsdp", None)),

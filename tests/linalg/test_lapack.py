@@ -10,21 +10,21 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from optax_matrix.linalg import _lapack
+from optax_matrix.linalg import lapack
 from tests._meshes import KINDS
 
 # Stacks that nothing orders, decomposed at the same time.
 MANY = """
 import jax
-from optax_matrix.linalg import _lapack
+from optax_matrix.linalg import lapack
 key = jax.random.key(0)
 stacks = [jax.random.normal(key, (24, 128, 128)) for _ in range(6)]
 grams = [x @ x.mT for x in stacks]
 for name in ("qr", "svd", "eigh", "cholesky"):
-    step = jax.jit(lambda stacks: [getattr(_lapack, name)(x) for x in stacks])
+    step = jax.jit(lambda stacks: [getattr(lapack, name)(x) for x in stacks])
     for _ in range(3):
         factors = jax.block_until_ready(step(grams))
-for kernel in (_lapack.solve_lower, _lapack.solve):
+for kernel in (lapack.solve_lower, lapack.solve):
     solve = jax.jit(lambda ls, bs: [kernel(*x) for x in zip(ls, bs)])
     for _ in range(3):
         jax.block_until_ready(solve(factors, stacks))
@@ -46,10 +46,10 @@ def test_they_are_the_decompositions_of_jax(shape):
 
     @jax.jit
     def ours(x, gram, l):
-        solved = [_lapack.solve_lower(l, x, transpose=t) for t in (False, True)]
-        spectral = *_lapack.svd(x), *_lapack.eigh(gram)
-        solved.append(_lapack.solve(gram, x))
-        return *_lapack.qr(x), *spectral, _lapack.cholesky(gram), *solved
+        solved = [lapack.solve_lower(l, x, transpose=t) for t in (False, True)]
+        spectral = *lapack.svd(x), *lapack.eigh(gram)
+        solved.append(lapack.solve(gram, x))
+        return *lapack.qr(x), *spectral, lapack.cholesky(gram), *solved
 
     svd = jnp.linalg.svd(x, full_matrices=False)
     solved = [jnp.linalg.solve(a, x) for a in (l, l.mT, gram)]
@@ -65,5 +65,5 @@ def test_a_stack_on_a_mesh():
     gram = x @ x.mT
     on_mesh = jax.device_put(gram, NamedSharding(mesh, P("data")))
     with jax.set_mesh(mesh):
-        l = np.asarray(jax.jit(_lapack.cholesky)(on_mesh))
+        l = np.asarray(jax.jit(lapack.cholesky)(on_mesh))
     np.testing.assert_allclose(l @ l.swapaxes(1, 2), gram, atol=1e-5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from _matrices import gaussian, strict
 
-from optax_matrix.linalg._scale import unit_peak, work_dtype
+from optax_matrix.linalg.scale import unit_peak, work_dtype
 
 
 @pytest.mark.parametrize(

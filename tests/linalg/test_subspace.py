@@ -154,9 +154,9 @@ def test_random_subspaces_are_uniform():
 
 
 def test_more_than_there_is_is_refused():
-    with pytest.raises(ValueError, match="at most the 2 dimensions"):
+    with pytest.raises(ValueError, match="at most 2, the dimension"):
         linalg.complement_columns(jnp.eye(4)[:, :2], 3, KEY)
-    with pytest.raises(ValueError, match="at most the 2 dimensions"):
+    with pytest.raises(ValueError, match="at most 2, the dimension"):
         linalg.complement_subspace(jnp.eye(4)[:, :2], 3, KEY)
     with pytest.raises(ValueError, match="at most the shorter side"):
         linalg.range_finder(jnp.ones((4, 6)), 5, KEY)

@@ -14,7 +14,7 @@ from _registry import LOW_RANK
 import optax_matrix as om
 from optax_matrix.layout import make_layout
 from optax_matrix.linalg import CUBIC, newton_schulz, polar_qr
-from optax_matrix.linalg._random import normal
+from optax_matrix.linalg.random import normal
 
 M, N, RANK, INTERVAL = 6, 9, 3, 3
 SVD = {"basis": "svd", "update_interval": INTERVAL}

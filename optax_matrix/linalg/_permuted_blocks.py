@@ -16,18 +16,14 @@ belongs to a side is given as a dict, and a side that is absent stays as it is.
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
-from optax_matrix.linalg._products import full_dot
-from optax_matrix.linalg._random import seeded
-from optax_matrix.linalg._scale import as_work
-
-SIDES = ("out", "in")
+from optax_matrix.linalg._permutations import permute, unpermute
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work
 
 
 def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
@@ -70,69 +66,6 @@ def free_entries(n: int, k: int, b: int) -> np.ndarray:
     """
     _, cols = np.triu_indices(b, 1)
     return cols + b * np.arange(k)[:, None] < n
-
-
-def draw_permutations(
-    ids: ArrayLike, n: int, *numbers: ArrayLike
-) -> Int[Array, "*batch {n}"]:
-    """Random permutations, one for each row of identities.
-
-    Args:
-        ids: Identity of each matrix, uint32 ``(..., k)``, as `layout.Group.ids`.
-        n: How many are permuted.
-        *numbers: What else decides on the draw (seed, side, merge); may be traced.
-
-    Returns:
-        Permutations of 0 to n - 1, int32 ``(..., n)``.
-
-    Examples:
-        >>> draw_permutations(np.array([[7, 0]]), 4, 1).shape
-        (1, 4)
-    """
-
-    def one(identity):
-        key = seeded(0)
-        for number in numbers:
-            key = jax.random.fold_in(key, number)
-        for number in identity:
-            key = jax.random.fold_in(key, number)
-        return jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))
-
-    return jnp.vectorize(one, signature="(k)->(n)")(jnp.asarray(ids, jnp.uint32))
-
-
-def permute(
-    x: Float[Array, "*batch m n"], perms: Mapping[str, Array]
-) -> Float[Array, "*batch m n"]:
-    """Rows and columns in another order: ``y[i, j] = x[rows[i], columns[j]]``.
-
-    Args:
-        x: Matrices ``(..., m, n)``.
-        perms: Permutations ``(..., m)`` for ``"out"``, ``(..., n)`` for ``"in"``.
-
-    Returns:
-        Matrices ``(..., m, n)``.
-    """
-    if "out" in perms:
-        x = _take_rows(x, perms["out"])
-    if "in" in perms:
-        x = _take_rows(x.mT, perms["in"]).mT
-    return x
-
-
-def unpermute(
-    x: Float[Array, "*batch m n"], perms: Mapping[str, Array]
-) -> Float[Array, "*batch m n"]:
-    """Inverts `permute`.
-
-    Args:
-        x: Matrices ``(..., m, n)``.
-        perms: Permutations, as in `permute`.
-
-    Returns:
-        Matrices ``(..., m, n)``.
-    """
-    return permute(x, {side: jnp.argsort(p, axis=-1) for side, p in perms.items()})
 
 
 def rotate_columns(
@@ -249,11 +182,3 @@ def recover_frame(
         for side, g in blocks.items()
     }
     return rotate_sides(permute(as_work(w), perms), inverses).astype(w.dtype)
-
-
-def _take_rows(x: Array, rows: Array) -> Array:
-    def one(x, rows):
-        # A permutation: the transpose, too, can be a gather without collisions.
-        return x.at[rows].get(unique_indices=True, mode="promise_in_bounds")
-
-    return jnp.vectorize(one, signature="(m,n),(m)->(m,n)")(x, rows)

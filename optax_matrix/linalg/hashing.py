@@ -1,10 +1,10 @@
-"""Integers that look random, at the price of a few operations."""
+"""A hash of integers, cheap enough to compute for every entry of an array."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 
-def mixed_bits(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+def hash_uint32(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
     """Mix the bits of integers, one to one.
 
     Args:
