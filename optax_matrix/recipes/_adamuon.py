@@ -5,6 +5,13 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+    check_not_negative,
+)
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
@@ -12,13 +19,6 @@ from optax_matrix.transforms import (
     in_float32,
     match_rms,
     orthogonalize,
-)
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-    check_not_negative,
 )
 
 

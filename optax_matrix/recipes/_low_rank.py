@@ -5,11 +5,11 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice
 from optax_matrix.layout import by_path
 from optax_matrix.layout._default_rule import HEADS
 from optax_matrix.layout._rules import PathRule
 from optax_matrix.transforms import scale_by_second_moment
-from optax_matrix.transforms._checks import check_choice
 
 LAST_LAYERS = ("other", "method")
 

@@ -5,15 +5,15 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
-from optax_matrix.recipes._optimizer import matrix_optimizer
-from optax_matrix.transforms import correct_variance, in_float32
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_decay,
     check_dtype,
     check_not_negative,
     check_positive,
 )
+from optax_matrix.layout import on_matrices
+from optax_matrix.recipes._optimizer import matrix_optimizer
+from optax_matrix.transforms import correct_variance, in_float32
 
 
 def scale_by_mars_adamw(

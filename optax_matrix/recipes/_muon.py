@@ -5,6 +5,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_decay, check_dtype, check_flag
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._optimizer import (
@@ -14,13 +15,7 @@ from optax_matrix.recipes._optimizer import (
     scaled_learning_rate,
 )
 from optax_matrix.transforms import orthogonalize, scale_by_shape
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-)
-from optax_matrix.transforms._scaling import SHAPE_RULES
+from optax_matrix.transforms.update_size import SHAPE_RULES
 
 _OTHER_RATE = 0.015  # Keller Jordan's 3e-4 for AdamW beside 0.02 for Muon.
 

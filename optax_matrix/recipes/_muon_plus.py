@@ -6,17 +6,17 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
-from optax_matrix.linalg import newton_schulz, scale_columns, scale_rows
-from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
-from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_choice,
     check_decay,
     check_dtype,
     check_flag,
     check_not_negative,
 )
+from optax_matrix.layout import on_matrices
+from optax_matrix.linalg import newton_schulz, scale_columns, scale_rows
+from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
+from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
 
 _KERNELS = {
     "row": (scale_rows,),

@@ -5,6 +5,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_decay, check_dtype, check_flag
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
@@ -15,12 +16,6 @@ from optax_matrix.transforms import (
     preserve_norm,
     row_rms,
     scale_by_shape,
-)
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
 )
 
 

@@ -6,17 +6,17 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
-from optax_matrix.linalg import rank_one_scales
-from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
-from optax_matrix.transforms import equilibrate_with_ema, limit_norm_growth
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_at_least_one,
     check_decay,
     check_flag,
     check_positive,
     check_positive_int,
 )
+from optax_matrix.layout import on_matrices
+from optax_matrix.linalg import rank_one_scales
+from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
+from optax_matrix.transforms import equilibrate_with_ema, limit_norm_growth
 
 
 def scale_by_racs(

@@ -6,15 +6,11 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_positive, check_positive_int
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import sinkhorn
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.transforms import equilibrate, match_rms
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_positive,
-    check_positive_int,
-)
 
 
 def scale_by_sinkgd(

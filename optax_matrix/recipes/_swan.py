@@ -6,11 +6,11 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_not_negative
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz, standardize_rows
 from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
 from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
-from optax_matrix.transforms._checks import check_not_negative
 
 
 def scale_by_swan(

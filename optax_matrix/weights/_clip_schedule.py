@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import optax
 
+from optax_matrix.arguments import check_positive
 from optax_matrix.linalg._checks import check_positive_int
-from optax_matrix.transforms._checks import check_positive
 
 
 def clip_after_merge(

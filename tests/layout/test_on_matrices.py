@@ -17,7 +17,7 @@ from optax_matrix.layout import (
     on_matrices,
     per_matrix,
 )
-from optax_matrix.transforms._applied import fingerprint
+from optax_matrix.transforms.stochastic_primitives._fingerprint import fingerprint
 
 
 def rows_to_unit_norm():
