@@ -5,19 +5,19 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
-from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._alice_block import alice_block
-from optax_matrix.recipes._low_rank import coordinate_adam, with_last_layer
-from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_choice,
     check_decay,
     check_dtype,
     check_not_negative,
     check_positive,
 )
-from optax_matrix.transforms._compensate import KINDS
+from optax_matrix.layout import on_matrices
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._alice_block import alice_block
+from optax_matrix.recipes._low_rank import coordinate_adam, with_last_layer
+from optax_matrix.recipes._optimizer import matrix_optimizer, scaled_learning_rate
+from optax_matrix.transforms.low_rank import COMPENSATIONS as KINDS
 
 
 def scale_by_alice(

@@ -5,19 +5,19 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import SHARINGS, on_matrices, residual_sets, with_embeddings
-from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._aro_bases import BASES, JOINT, aro_base, joint_base
-from optax_matrix.recipes._optimizer import matrix_optimizer
-from optax_matrix.recipes._orientation import ORIENTATIONS, sides
-from optax_matrix.transforms import Sets, match_rms, rotate, rotate_shared
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_choice,
     check_decay,
     check_dtype,
     check_flag,
     check_positive,
 )
+from optax_matrix.layout import SHARINGS, on_matrices, residual_sets, with_embeddings
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._aro_bases import BASES, JOINT, aro_base, joint_base
+from optax_matrix.recipes._optimizer import matrix_optimizer
+from optax_matrix.recipes._orientation import ORIENTATIONS, sides
+from optax_matrix.transforms import Sets, match_rms, rotate, rotate_shared
 
 
 def scale_by_aro(

@@ -5,12 +5,12 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.transforms import orthogonalize_low_rank, scale_by_shape
-from optax_matrix.transforms._checks import check_choice
-from optax_matrix.transforms._scaling import SHAPE_RULES
+from optax_matrix.transforms.update_size import SHAPE_RULES
 
 
 def scale_by_dion(

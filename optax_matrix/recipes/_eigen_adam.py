@@ -5,17 +5,12 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_decay, check_dtype, check_flag
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._orientation import ORIENTATIONS, sides
 from optax_matrix.transforms import rotate, scale_by_second_moment
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-)
 
 
 def scale_by_eigen_adam(

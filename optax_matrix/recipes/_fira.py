@@ -5,12 +5,12 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_not_negative, check_positive
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import with_last_layer
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._subspace_adam import singular_basis, subspace_adam
 from optax_matrix.transforms import compensate
-from optax_matrix.transforms._checks import check_not_negative, check_positive
 
 
 def scale_by_fira(

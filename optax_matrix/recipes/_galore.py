@@ -5,13 +5,13 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_positive
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import with_last_layer
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.recipes._subspace_adam import singular_basis, subspace_adam
 from optax_matrix.transforms import back_project
-from optax_matrix.transforms._checks import check_positive
-from optax_matrix.transforms._combining import as_combining
+from optax_matrix.transforms.low_rank import as_combining
 
 
 def scale_by_galore(

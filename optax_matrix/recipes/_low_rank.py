@@ -5,9 +5,9 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice
 from optax_matrix.layout import HEADS, PathRule, by_path
 from optax_matrix.transforms import scale_by_second_moment
-from optax_matrix.transforms._checks import check_choice
 
 LAST_LAYERS = ("other", "method")
 

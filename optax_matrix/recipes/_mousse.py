@@ -5,13 +5,13 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_decay, check_dtype
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._optimizer import Polar, check_polar, matrix_optimizer
 from optax_matrix.transforms import orthogonalize, precondition, scale_by_shape
-from optax_matrix.transforms._checks import check_choice, check_decay, check_dtype
-from optax_matrix.transforms._scaling import SHAPE_RULES
-from optax_matrix.transforms._sides import SIDES
+from optax_matrix.transforms.sides import MATRIX_SIDES as SIDES
+from optax_matrix.transforms.update_size import SHAPE_RULES
 
 
 def scale_by_mousse(

@@ -6,9 +6,9 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_callable, check_dtype, check_rate
 from optax_matrix.layout import label_params
 from optax_matrix.transforms import keep_dtype
-from optax_matrix.transforms._checks import check_callable, check_dtype, check_rate
 
 Polar = Callable[..., Any]  # (..., m, n) -> (..., m, n)
 

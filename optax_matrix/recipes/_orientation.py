@@ -1,7 +1,7 @@
 """Which side of each stack a recipe rotates."""
 
+from optax_matrix.arguments import check_choice
 from optax_matrix.layout import Group, Layout
-from optax_matrix.transforms._checks import check_choice
 
 ORIENTATIONS = ("residual", "out", "in", "short")
 

@@ -7,17 +7,17 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_matrices
-from optax_matrix.linalg import cayley_neumann
-from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
-from optax_matrix.transforms import limit_skew_norm, spo
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_decay,
     check_not_negative,
     check_positive_int,
     check_rate,
 )
-from optax_matrix.transforms._limit_skew import bound_for
+from optax_matrix.layout import on_matrices
+from optax_matrix.linalg import cayley_neumann
+from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
+from optax_matrix.transforms import limit_skew_norm, spo
+from optax_matrix.transforms.stochastic_primitives import bound_for
 
 _BASE_RATE = 5.0  # Beside that of Q at a block of 256 or half a side.
 

@@ -5,16 +5,11 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_decay, check_dtype, check_flag
 from optax_matrix.layout import on_matrices
 from optax_matrix.recipes._optimizer import matrix_optimizer
 from optax_matrix.transforms import precondition
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-)
-from optax_matrix.transforms._sides import SIDES
+from optax_matrix.transforms.sides import MATRIX_SIDES as SIDES
 
 
 def scale_by_shampoo(

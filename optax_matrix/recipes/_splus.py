@@ -5,12 +5,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.layout import on_mapped_params, on_matrices
-from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
-from optax_matrix.recipes._orientation import sides_within
-from optax_matrix.transforms import rotate, scale_by_shape
-from optax_matrix.transforms._checks import (
+from optax_matrix.arguments import (
     check_choice,
     check_decay,
     check_dtype,
@@ -18,8 +13,13 @@ from optax_matrix.transforms._checks import (
     check_positive_int,
     check_rate,
 )
-from optax_matrix.transforms._scaling import SHAPE_RULES
-from optax_matrix.transforms._sides import SIDES
+from optax_matrix.layout import on_mapped_params, on_matrices
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
+from optax_matrix.recipes._orientation import sides_within
+from optax_matrix.transforms import rotate, scale_by_shape
+from optax_matrix.transforms.sides import SIDES
+from optax_matrix.transforms.update_size import SHAPE_RULES
 
 _OTHER_RATE = 0.001  # The authors' code multiplies by it where nothing rotates.
 

@@ -6,15 +6,10 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import check_choice, check_decay, check_dtype, check_flag
 from optax_matrix.layout import on_matrices
 from optax_matrix.recipes._low_rank import coordinate_adam, with_last_layer
 from optax_matrix.transforms import Basis, project_low_rank, svd_basis
-from optax_matrix.transforms._checks import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-)
 
 BASES = {"randomized_svd": "randomized", "svd": "exact"}
 

@@ -5,6 +5,13 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from optax_matrix.arguments import (
+    check_at_least_one,
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_positive,
+)
 from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cholesky_qr, newton_schulz, polar_qr
 from optax_matrix.recipes._low_rank import with_last_layer
@@ -16,13 +23,6 @@ from optax_matrix.transforms import (
     orthogonalize,
     project_low_rank,
     scale_by_shape,
-)
-from optax_matrix.transforms._checks import (
-    check_at_least_one,
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_positive,
 )
 
 SCALINGS = ("max", "rms", "none")

@@ -1,65 +1,92 @@
 """Blocks: optax transformations of trees whose leaves are stacks of matrices.
 
 Every leaf is ``(..., m, n)``: the last two axes are the matrix, rows are output
-neurons, and every block treats each matrix by itself. `layout.on_matrices` brings the
-parameters of a model into that form; without it the blocks work on plain matrices.
+neurons, and every block treats each matrix by itself. A method is a chain of blocks,
+one inside another where a block runs an inner transformation f:
+
+=========================  =========================================================
+`equilibration`            ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
+`orthogonalization`        ``U V'`` of the SVD ``M = U S V'``
+`second_moments`           ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``
+`rotation`                 ``R f(R' M)``, R orthogonal
+`low_rank`                 ``U f(U' G)``, U of few orthonormal columns
+`stochastic_primitives`    ``W = R W_0 P``, where f moves orthogonal R and P
+`variance_reduction`       ``G_t + c (G_t - G_(t-1))``
+`update_size`              ``c M``, c from the shape or a norm
+`wrappers`                 f in another precision, or with injected hyperparameters
+=========================  =========================================================
+
+`layout.on_matrices` brings the parameters of a model into that form; without it the
+blocks work on plain matrices.
 """
 
-from optax_matrix.transforms._bases import (
+from optax_matrix.transforms.equilibration import (
+    EquilibrateWithEmaState,
+    equilibrate,
+    equilibrate_with_ema,
+    row_rms,
+)
+from optax_matrix.transforms.low_rank import (
+    Basis,
+    BasisState,
+    CompensateState,
+    OrthogonalizeLowRankState,
+    ProjectLowRankState,
+    ScaleByTrackedAdamState,
+    Subspace,
+    back_project,
+    compensate,
     gaussian_basis,
+    orthogonalize_low_rank,
     orthonormal_basis,
+    project_low_rank,
+    scale_by_tracked_adam,
+    scale_gradient,
     subspace_basis,
     svd_basis,
 )
-from optax_matrix.transforms._basis import Basis, Subspace
-from optax_matrix.transforms._combining import back_project
-from optax_matrix.transforms._compensate import CompensateState, compensate
-from optax_matrix.transforms._equilibrate import (
-    EquilibrateWithEmaState,
-    equilibrate_with_ema,
-)
-from optax_matrix.transforms._inject import inject_hyperparams
-from optax_matrix.transforms._joint import equilibrate_rows_jointly, sinkhorn_jointly
-from optax_matrix.transforms._limit_skew import limit_skew_norm
-from optax_matrix.transforms._limiting import LimitNormGrowthState, limit_norm_growth
-from optax_matrix.transforms._low_rank import (
-    OrthogonalizeLowRankState,
-    orthogonalize_low_rank,
-)
-from optax_matrix.transforms._numerics import row_rms
-from optax_matrix.transforms._policies import Side
-from optax_matrix.transforms._precondition import PreconditionState, precondition
-from optax_matrix.transforms._project_low_rank import (
-    ProjectLowRankState,
-    project_low_rank,
-)
-from optax_matrix.transforms._quantize_state import quantize_state
-from optax_matrix.transforms._quantizer import QuantizedState
-from optax_matrix.transforms._renewal import BasisState
-from optax_matrix.transforms._rotate import RotateState, rotate
-from optax_matrix.transforms._rotate_shared import (
-    RotateSharedState,
-    Sets,
-    rotate_shared,
-)
-from optax_matrix.transforms._scale_gradient import scale_gradient
-from optax_matrix.transforms._scaling import match_rms, preserve_norm, scale_by_shape
-from optax_matrix.transforms._second_moment import (
-    ScaleBySecondMomentState,
-    scale_by_second_moment,
-)
-from optax_matrix.transforms._spo import SpoState, spo
-from optax_matrix.transforms._stateless import (
-    equilibrate,
-    in_float32,
-    keep_dtype,
+from optax_matrix.transforms.orthogonalization import (
     orthogonalize,
 )
-from optax_matrix.transforms._tracked_adam import (
-    ScaleByTrackedAdamState,
-    scale_by_tracked_adam,
+from optax_matrix.transforms.rotation import (
+    RotateSharedState,
+    RotateState,
+    Sets,
+    Side,
+    equilibrate_rows_jointly,
+    rotate,
+    rotate_shared,
+    sinkhorn_jointly,
 )
-from optax_matrix.transforms._variance import CorrectVarianceState, correct_variance
+from optax_matrix.transforms.second_moments import (
+    PreconditionState,
+    ScaleBySecondMomentState,
+    precondition,
+    scale_by_second_moment,
+)
+from optax_matrix.transforms.stochastic_primitives import (
+    SpoState,
+    limit_skew_norm,
+    spo,
+)
+from optax_matrix.transforms.update_size import (
+    LimitNormGrowthState,
+    limit_norm_growth,
+    match_rms,
+    preserve_norm,
+    scale_by_shape,
+)
+from optax_matrix.transforms.variance_reduction import (
+    CorrectVarianceState,
+    correct_variance,
+)
+from optax_matrix.transforms.wrappers import (
+    QuantizedState,
+    in_float32,
+    inject_hyperparams,
+    keep_dtype,
+    quantize_state,
+)
 
 __all__ = [
     "Basis",

@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_positive_int
-from optax_matrix.transforms._checks import check_positive
+from optax_matrix.arguments import check_positive, check_positive_int
 
 
 def clip_after_merge(

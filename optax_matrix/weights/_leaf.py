@@ -11,7 +11,7 @@ from jaxtyping import Array
 from optax_matrix.layout import MatrixView
 from optax_matrix.layout.groups import ids_of_pieces
 from optax_matrix.linalg import materialize, permute
-from optax_matrix.transforms._primitives import Primitives
+from optax_matrix.transforms.stochastic_primitives import Primitives
 
 Sides = dict[str, Array]
 Views = Mapping[str, MatrixView]

@@ -16,8 +16,7 @@ from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.layout.specs import keep_sharding, named_sharding
 from optax_matrix.transforms import limit_skew_norm
-from optax_matrix.transforms._limit_skew import bound_for
-from optax_matrix.transforms._primitives import Primitives
+from optax_matrix.transforms.stochastic_primitives import Primitives, bound_for
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._types import in_type_of, whole_beside

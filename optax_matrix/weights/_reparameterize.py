@@ -6,8 +6,7 @@ from typing import Any
 import optax
 
 from optax_matrix.linalg import Orthogonal, cayley_neumann
-from optax_matrix.transforms._primitives import Primitives
-from optax_matrix.transforms._spo_checks import check_spo
+from optax_matrix.transforms.stochastic_primitives import Primitives, check_spo
 from optax_matrix.weights._reparameterization import Reparameterization
 
 

@@ -22,7 +22,7 @@ from optax_matrix.layout import (
 )
 from optax_matrix.linalg import scale_rows
 from optax_matrix.transforms import equilibrate_with_ema
-from optax_matrix.transforms._applied import fingerprint
+from optax_matrix.transforms.stochastic_primitives._fingerprint import fingerprint
 
 
 def rows_to_unit_norm():

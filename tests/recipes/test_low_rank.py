@@ -17,8 +17,9 @@ from optax_matrix.layout import by_path, make_layout
 from optax_matrix.linalg import eigenbasis, qr_householder
 from optax_matrix.linalg.random import normal
 from optax_matrix.recipes._low_rank import coordinate_adam
-from optax_matrix.transforms import Basis, _renewal
-from optax_matrix.transforms._basis import nothing_tracked, tracked_as_it_was
+from optax_matrix.transforms import Basis
+from optax_matrix.transforms.low_rank import _renewal
+from optax_matrix.transforms.low_rank._basis import nothing_tracked, tracked_as_it_was
 
 M, N, RANK, LEADING, INTERVAL = 6, 9, 3, 1, 3
 EXACT = {"start": "exact", "max_shrink": None, "update_interval": INTERVAL}

@@ -12,7 +12,7 @@ from _reference import rotations as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import polar_svd
-from optax_matrix.transforms._gram import mix_gram, no_gram
+from optax_matrix.transforms.second_moments import mix_gram, no_gram
 
 # Rounding of float32 in the products, of unit size.
 F32 = 1e-5
@@ -28,7 +28,7 @@ def last(tx, grads, dtype=jnp.float32):
 
 
 def value(gram):
-    return np.float64(gram.scale) ** 2 * np.float64(gram.shape)
+    return np.float64(gram.scale) ** 2 * np.float64(gram.normalized)
 
 
 @pytest.mark.broad
@@ -67,7 +67,7 @@ def test_a_zero_gradient_only_decays_the_average():
     after = mix_gram(gram, jnp.zeros_like(g), 0.9)
     np.testing.assert_allclose(value(after), 0.9 * value(gram), rtol=1e-6)
     nothing = mix_gram(no_gram(g), jnp.zeros_like(g), 0.9)
-    assert not nothing.shape.any()
+    assert not nothing.normalized.any()
     assert not nothing.scale.any()
 
 

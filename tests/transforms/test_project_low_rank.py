@@ -21,7 +21,7 @@ from optax_matrix.transforms import (
     subspace_basis,
     svd_basis,
 )
-from optax_matrix.transforms._transport import carry_moments
+from optax_matrix.transforms.low_rank._moment_transport import carry_moments
 
 SHAPE = (4, 7)
 

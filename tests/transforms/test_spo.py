@@ -20,8 +20,8 @@ from optax_matrix.linalg import (
     materialize,
     to_skew,
 )
-from optax_matrix.transforms._primitives import Primitives
-from optax_matrix.transforms._spo_reset import reset_moments
+from optax_matrix.transforms.stochastic_primitives import Primitives
+from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
 SHAPE = (2, 7, 10)  # (count, out, in): blocks of 4 leave a remainder on both sides

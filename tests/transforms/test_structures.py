@@ -16,7 +16,7 @@ from _matrices import gaussian, orthonormal
 
 import optax_matrix as om
 from optax_matrix.linalg import eigenbasis, polar_svd, rank_one_scales
-from optax_matrix.transforms._compensate import column_norms
+from optax_matrix.transforms.numerics import column_norms
 
 M, N, DECAY = 2, 3, 0.7
 STREAM = gaussian(4, M, N, seed=71) + 0.5

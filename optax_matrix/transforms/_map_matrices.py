@@ -1,0 +1,25 @@
+"""Blocks that are one function of one matrix, and changes of precision."""
+
+from collections.abc import Callable
+
+import jax
+import optax
+
+
+def map_matrices(
+    kernel: Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformationExtraArgs:
+    """Applies one function to every stack of matrices, without state.
+
+    Args:
+        kernel: Function of matrices ``(..., m, n)`` that returns the same shape.
+
+    Returns:
+        A stateless transformation.
+    """
+
+    def update_fn(updates, params):
+        del params
+        return jax.tree.map(kernel, updates)
+
+    return optax.with_extra_args_support(optax.stateless(update_fn))

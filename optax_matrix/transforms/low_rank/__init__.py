@@ -1,0 +1,59 @@
+"""Low rank: an inner optimizer run in a subspace of the rows or columns.
+
+`project_low_rank` projects the gradient onto a basis, updates the coordinates by the
+inner optimizer and combines: `back_project` (GaLore, SUMO), `compensate`, which adds a
+part of what the projection left out (Alice, Fira), or `scale_gradient` (APOLLO).
+Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`, `orthonormal_basis`.
+Two blocks move their subspace at every update: `scale_by_tracked_adam` (LDAdam) and
+`orthogonalize_low_rank` (Dion).
+"""
+
+from optax_matrix.transforms.low_rank._basis import Basis, Subspace
+from optax_matrix.transforms.low_rank._combine import as_combining, back_project
+from optax_matrix.transforms.low_rank._compensate import (
+    COMPENSATIONS,
+    CompensateState,
+    compensate,
+)
+from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
+    OrthogonalizeLowRankState,
+    orthogonalize_low_rank,
+)
+from optax_matrix.transforms.low_rank._project_low_rank import (
+    ProjectLowRankState,
+    project_low_rank,
+)
+from optax_matrix.transforms.low_rank._renewal import BasisState
+from optax_matrix.transforms.low_rank._scale_gradient import scale_gradient
+from optax_matrix.transforms.low_rank._subspace_bases import (
+    gaussian_basis,
+    orthonormal_basis,
+    subspace_basis,
+    svd_basis,
+)
+from optax_matrix.transforms.low_rank._tracked_adam import (
+    ScaleByTrackedAdamState,
+    scale_by_tracked_adam,
+)
+
+__all__ = [
+    "COMPENSATIONS",
+    "Basis",
+    "BasisState",
+    "CompensateState",
+    "OrthogonalizeLowRankState",
+    "ProjectLowRankState",
+    "ScaleByTrackedAdamState",
+    "Subspace",
+    "as_combining",
+    "back_project",
+    "compensate",
+    "gaussian_basis",
+    "orthogonalize_low_rank",
+    "orthonormal_basis",
+    "project_low_rank",
+    "scale_by_tracked_adam",
+    "scale_gradient",
+    "subspace_basis",
+    "svd_basis",
+]

@@ -1,0 +1,77 @@
+"""Into a subspace and out of it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms.numerics import column_norms
+
+
+def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:
+    """Coordinates ``u.mT @ g``, zero for what is rounding noise beside its column."""
+    sigma = full_dot(u.mT, g)
+    noise = 8 * jnp.finfo(g.dtype).eps * g.shape[-2] ** 0.5
+    size = column_norms(g)[..., None, :]
+    return jnp.where(jnp.abs(sigma) > noise * size, sigma, 0)
+
+
+def back_project(
+    gradient: jax.Array, projected: jax.Array, answer: jax.Array, basis: jax.Array
+) -> jax.Array:
+    """The update of GaLore and SUMO: ``basis @ answer``.
+
+    Args:
+        gradient: Gradients G, ``(..., m, n)``.
+        projected: Coordinates U'G, ``(..., r, n)``.
+        answer: What the inner transformation makes of them.
+        basis: Columns U, ``(..., m, r)``.
+
+    Returns:
+        Updates ``(..., m, n)``.
+    """
+    del gradient, projected
+    return full_dot(basis, answer.astype(basis.dtype))
+
+
+def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:
+    """The transformation that a ``combine`` of `project_low_rank` is.
+
+    Args:
+        combine: A function of the arrays of a stack, or a transformation.
+
+    Returns:
+        A transformation that takes ``gradient``, ``projected`` and ``basis``.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if isinstance(combine, optax.GradientTransformation):
+        return optax.with_extra_args_support(combine)
+    if not callable(combine):
+        raise ValueError(
+            "`combine` must be a function of (gradient, projected, answer, basis) or a "
+            f"gradient transformation, got {combine!r}; pass back_project."
+        )
+
+    def update_fn(
+        updates,
+        state,
+        params=None,
+        *,
+        gradient=None,
+        projected=None,
+        basis=None,
+        **extra_args,
+    ):
+        del params, extra_args
+        return jax.tree.map(combine, gradient, projected, updates, basis), state
+
+    return optax.GradientTransformationExtraArgs(_no_state, update_fn)
+
+
+def _no_state(params: Any) -> optax.EmptyState:
+    del params
+    return optax.EmptyState()

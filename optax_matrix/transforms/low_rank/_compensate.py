@@ -1,0 +1,179 @@
+"""What a projection leaves out, as an update (Alice, Fira)."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.arguments import (
+    check_at_least_one,
+    check_choice,
+    check_decay,
+    check_not_negative,
+)
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms.equilibration import equilibrate_with_ema
+from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
+from optax_matrix.transforms.update_size import limit_norm_growth
+
+COMPENSATIONS = ("optimal", "fira", "fira_plus")
+
+
+class CompensateState(NamedTuple):
+    """State of `compensate`.
+
+    Attributes:
+        equilibration: That of the averaged column norms; None but for ``"optimal"``.
+        limiter: That of `limit_norm_growth`; None for ``"fira_plus"``.
+    """
+
+    equilibration: Any
+    limiter: Any
+
+
+def compensate(
+    kind: str = "optimal",
+    *,
+    scale: ArrayLike = 1.0,
+    decay: ArrayLike = 0.9,
+    limiter: ArrayLike = 1.01,
+    max_shrink: ArrayLike | None = 2.0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Adds to a low-rank update one from the residual of the projection.
+
+    .. math::
+        \Delta = U \omega + \alpha_c C, \qquad E = G - U \sigma
+
+    ==============  ====================================================================
+    ``optimal``     :math:`C = \sqrt{m - r}\, E \,\mathrm{diag}(p)^{-1/2}`, limited,
+                    with :math:`p = \beta p + (1 - \beta) \|E_{\cdot i}\|^2`: the
+                    columns of the residual equilibrated
+    ``fira``        :math:`C_{\cdot i} = E_{\cdot i}\,
+                    \|\omega_{\cdot i}\| / \|\sigma_{\cdot i}\|`, limited
+    ``fira_plus``   that of ``fira``, rescaled to :math:`\|U \omega\|_F`
+    ==============  ====================================================================
+
+    Limited is by `limit_norm_growth`. Columns of the residual that are rounding noise
+    beside those of G are zero; at r = m all are.
+
+    Args:
+        kind: A name from the table.
+        scale: Factor :math:`\alpha_c`.
+        decay: Decay rate :math:`\beta` of ``"optimal"``.
+        limiter: Largest growth of C's norm per step.
+        max_shrink: As in `limit_norm_growth`; None is the papers'.
+
+    Returns:
+        A transformation for the ``combine`` of `project_low_rank`: its updates are the
+        :math:`\omega`, and it needs ``gradient``, ``projected`` and ``basis`` as extra
+        arguments. Its state is n + 1 numbers per matrix, 1 for ``"fira"``, none for
+        ``"fira_plus"``.
+
+    Raises:
+        ValueError: If an argument is out of range; at `update`, outside of ``combine``.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> combine = om.compensate("fira")
+        >>> tx = om.project_low_rank(optax.identity(), combine=combine, rank=1)
+        >>> w = {"w": jnp.array([[3.0, 0.0], [1.0, 2.0]])}
+        >>> updates, _ = tx.update(w, tx.init(w))
+        >>> bool(jnp.allclose(updates["w"], w["w"]))  # U U'G + (I - U U')G
+        True
+
+    References:
+        Structured Fisher (Alice), Algorithm 3, Theorem 5.1 and Section F.7 (Fira+);
+        Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024. Deviations: p is
+        averaged from the residual itself and not from the difference of squared norms,
+        which can come out negative; a zero residual leaves p alone; ``max_shrink``;
+        Fira's code takes the residual of the low-rank update with its scale, here and
+        in its paper it is :math:`G - U U^\top G`. Fira+ rescales what was limited, so
+        that the limiter has no effect and is left out.
+    """
+    check_choice("kind", kind, COMPENSATIONS)
+    check_not_negative("scale", scale)
+    check_decay("decay", decay)
+    check_at_least_one("limiter", limiter)
+    if max_shrink is not None:
+        check_at_least_one("max_shrink", max_shrink)
+    norms = equilibrate_with_ema(lambda x: (None, column_norms(x)), decay)
+    limit = limit_norm_growth(limiter, max_shrink=max_shrink)
+
+    def init_fn(params):
+        return CompensateState(
+            norms.init(params) if kind == "optimal" else None,
+            None if kind == "fira_plus" else limit.init(params),
+        )
+
+    def update_fn(
+        updates,
+        state,
+        params=None,
+        *,
+        gradient=None,
+        projected=None,
+        basis=None,
+        **extra_args,
+    ):
+        del params, extra_args
+        if basis is None:
+            raise ValueError(
+                "`compensate` must be the `combine` of project_low_rank, which hands "
+                "it gradient, projected and basis; it got no basis."
+            )
+        c = jax.tree.map(residual, gradient, projected, basis)
+        equilibration, limited = state
+        if kind == "optimal":
+            c, equilibration = norms.update(c, equilibration)
+            c = jax.tree.map(_times_root, c, basis)
+        else:
+            c = jax.tree.map(_as_scaled, c, updates, projected)
+        if kind == "fira_plus":
+            c = jax.tree.map(_of_norm, c, updates)
+        else:
+            c, limited = limit.update(c, limited)
+        added = jax.tree.map(partial(_added, scale), updates, basis, c)
+        return added, CompensateState(equilibration, limited)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def residual(g: jax.Array, sigma: jax.Array, u: jax.Array) -> jax.Array:
+    """What the basis does not span of a gradient.
+
+    Args:
+        g: Gradients ``(..., m, n)``.
+        sigma: Their coordinates ``(..., r, n)``.
+        u: The basis ``(..., m, r)``.
+
+    Returns:
+        ``g - u @ sigma``, zero in columns that are rounding noise.
+    """
+    if u.shape[-1] >= u.shape[-2]:
+        return jnp.zeros_like(g)
+    e = g - full_dot(u, sigma)
+    noise = 8 * jnp.finfo(e.dtype).eps * e.shape[-2] ** 0.5
+    live = column_norms(e) > noise * column_norms(g)
+    return jnp.where(live[..., None, :], e, 0)
+
+
+def _times_root(c: jax.Array, u: jax.Array) -> jax.Array:
+    return c * max(u.shape[-2] - u.shape[-1], 0) ** 0.5
+
+
+def _as_scaled(e: jax.Array, omega: jax.Array, sigma: jax.Array) -> jax.Array:
+    ratio = safe_divide(column_norms(omega), column_norms(sigma))
+    return e * ratio[..., None, :]
+
+
+def _of_norm(c: jax.Array, omega: jax.Array) -> jax.Array:
+    return safe_divide(c, matrix_norm(c)) * matrix_norm(omega)
+
+
+def _added(scale: ArrayLike, omega: jax.Array, u: jax.Array, c: jax.Array) -> jax.Array:
+    return full_dot(u, omega.astype(u.dtype)) + jnp.asarray(scale, c.dtype) * c

@@ -1,0 +1,139 @@
+"""Orthonormal factors of the momentum's leading part, with error feedback (Dion)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike, DTypeLike
+
+from optax_matrix.arguments import check_callable, check_decay, check_dtype, check_rank
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import folded, normal, seeded
+from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.transforms.low_rank._rank import rank_of
+from optax_matrix.transforms.numerics import safe_divide, widened
+
+
+class OrthogonalizeLowRankState(NamedTuple):
+    """State of `orthogonalize_low_rank`.
+
+    Attributes:
+        momentum: Per leaf the sum of gradients less what was applied, ``(..., m, n)``.
+        right: Per leaf the right factor, columns of norm one, ``(..., n, r)``, at
+            least float32.
+    """
+
+    momentum: Any
+    right: Any
+
+
+def orthogonalize_low_rank(
+    rank: Any = 1.0,
+    *,
+    decay: ArrayLike = 0.95,
+    qr: Any = cholesky_qr,
+    ids: Any = None,
+    accumulator_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Momentum, of which the leading part leaves as a product of orthonormal factors.
+
+    .. math::
+        B = M_{t-1} + G_t, \quad P = \mathrm{qr}(B Q_{t-1}), \quad R = B^\top P, \quad
+        M_t = B - (1 - \mu) P R^\top, \quad
+        Q_t = R \, \mathrm{diag}(\|R_{\cdot j}\|)^{-1}, \quad \Delta = P Q_t^\top
+
+    One power step per update. Of the part inside the range of P the share :math:`\mu`
+    stays in the momentum; all that is outside stays, for later updates.
+
+    Args:
+        rank: Number of columns r: an int, or a float for a fraction of the shorter
+            side, rounded up. 1.0 is full rank.
+        decay: Decay rate :math:`\mu`.
+        qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
+            `linalg.qr_householder`.
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+            from which its first right factor is drawn; None draws the same for all
+            matrices of a shape.
+        accumulator_dtype: Dtype of the momentum; None for the parameter's.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``. A column of R that
+        is rounding noise, as where the momentum has a lower rank, gives no update and
+        leaves its column of Q alone.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.orthogonalize_low_rank(1)
+        >>> w = {"w": jnp.array([[3.0, 4.0], [6.0, 8.0]])}  # of rank one
+        >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
+        [[0.268..., 0.358...], [0.537..., 0.716...]]
+
+    References:
+        Ahn et al., `Dion <https://arxiv.org/abs/2504.05295>`_, 2025, Algorithm 1.
+        Deviations: no epsilon in the norms of the columns; columns of noise, above.
+    """
+    check_rank("rank", rank)
+    check_decay("decay", decay)
+    check_callable("qr", qr)
+    check_dtype("accumulator_dtype", accumulator_dtype)
+
+    def init_fn(params):
+        zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)
+        starts = jax.tree.map(lambda p: rank_of(rank, min(p.shape[-2:])), params)
+        if ids is None:
+            draw = lambda p, r: jnp.broadcast_to(
+                _drawn((), p.shape[-1], r, widened(p).dtype),
+                (*p.shape[:-2], p.shape[-1], r),
+            )
+            right = jax.tree.map(draw, params, starts)
+        else:
+            draw = lambda p, r, i: _drawn(i, p.shape[-1], r, widened(p).dtype)
+            right = jax.tree.map(draw, params, starts, {n: ids[n] for n in params})
+        return OrthogonalizeLowRankState(jax.tree.map(zeros, params), right)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params, extra_args
+        out = jax.tree.map(step, updates, state.momentum, state.right)
+        structure = jax.tree.structure(updates)
+        rows = structure.flatten_up_to(out)
+        updates, momentum, right = (
+            structure.unflatten([row[i] for row in rows]) for i in range(3)
+        )
+        return updates, OrthogonalizeLowRankState(momentum, right)
+
+    def step(g, m, q):
+        b, peak = unit_peak(widened(m).astype(q.dtype) + g.astype(q.dtype))
+        p = qr(full_dot(b, q), previous=_eye(b, q.shape[-1]))
+        r = full_dot(b.mT, p)
+        kept = b - (1 - jnp.asarray(decay, b.dtype)) * full_dot(p, r.mT)
+        unit = safe_divide(r, _live_norms(r, b))
+        new = jnp.where(jnp.any(unit != 0, axis=-2, keepdims=True), unit, q)
+        return full_dot(p, unit.mT).astype(g.dtype), (peak * kept).astype(m.dtype), new
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _drawn(ids: Any, n: int, r: int, dtype: Any) -> jax.Array:
+    """Normal columns of norm one for every row of identities; for one without any."""
+    keys = folded(seeded(0), ids)
+    x = normal(keys, keys.shape, n, r, dtype)
+    return x / jnp.linalg.norm(x, axis=-2, keepdims=True)
+
+
+def _live_norms(r: jax.Array, b: jax.Array) -> jax.Array:
+    """Norms of the columns of ``b' p``; zero for those that are rounding noise."""
+    norms = jnp.sqrt(jnp.sum(r * r, axis=-2, keepdims=True))
+    noise = 4 * jnp.finfo(b.dtype).eps * max(b.shape[-2:]) ** 0.5
+    size = jnp.sqrt(jnp.sum(b * b, axis=(-2, -1), keepdims=True))
+    return jnp.where(norms <= noise * size, 0, norms)  # A NaN stays visible.
+
+
+def _eye(b: jax.Array, r: int) -> jax.Array:
+    eye = jnp.eye(b.shape[-2], r, dtype=b.dtype)
+    return jnp.broadcast_to(eye, (*b.shape[:-2], *eye.shape))

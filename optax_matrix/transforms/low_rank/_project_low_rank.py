@@ -1,0 +1,267 @@
+"""Running a transformation in a subspace of the rows or columns."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.arguments import (
+    check_choice,
+    check_flag,
+    check_not_negative_int,
+    check_positive_int,
+    check_rank,
+    check_transformation,
+)
+from optax_matrix.transforms.low_rank._basis import Basis, Subspace
+from optax_matrix.transforms.low_rank._combine import (
+    as_combining,
+    back_project,
+    coordinates,
+)
+from optax_matrix.transforms.low_rank._moment_transport import (
+    TRANSPORTS,
+    carry_moments,
+    identity_overlap,
+)
+from optax_matrix.transforms.low_rank._rank import rank_of
+from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
+from optax_matrix.transforms.low_rank._subspace_bases import find_basis
+from optax_matrix.transforms.numerics import widened
+from optax_matrix.transforms.sides import PROJECTED_SIDES, check_side, views_of
+
+
+class ProjectLowRankState(NamedTuple):
+    """State of `project_low_rank`.
+
+    Attributes:
+        count: Number of updates.
+        basis: Per leaf a `BasisState`.
+        inner_state: State of the inner transformation, of coordinates ``(..., r, q)``.
+        combine_state: State of what combines.
+    """
+
+    count: Any
+    basis: Any
+    inner_state: Any
+    combine_state: Any
+
+
+def project_low_rank(
+    inner: optax.GradientTransformation,
+    *,
+    combine: Any = back_project,
+    rank: Any = 128,
+    side: Any = "short",
+    basis: Any = "randomized_svd",
+    update_interval: int = 200,
+    phase: int = 1,
+    stagger: bool = False,
+    transport: Any = "keep",
+    seed: int = 0,
+    ids: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Runs a transformation on the coordinates of the gradient in a subspace.
+
+    .. math::
+        \sigma_t = U_t^\top G_t, \qquad \omega_t = \mathrm{inner}(\sigma_t), \qquad
+        \Delta_t = \mathrm{combine}(G_t, \sigma_t, \omega_t, U_t)
+
+    The basis U is renewed at the first update and every ``update_interval``, under one
+    `jax.lax.cond` (of three branches, where the first basis is found in another way)
+    for all stacks.
+
+    Args:
+        inner: Any transformation of stacks ``(..., r, n)``. It gets the coordinates as
+            ``gradient``, too, from which `scale_by_second_moment` takes its squares.
+        combine: A function of ``(gradient, projected, answer, basis)``, the arrays of
+            one stack; or a transformation, such as `compensate` or a chain that starts
+            with it, whose updates are the inner answers and which gets trees
+            ``gradient``, ``projected`` and ``basis`` as extra arguments. The projected
+            side is the rows.
+        rank: Number of columns r: an int, clipped to the shorter side, or a float for
+            a fraction of that, rounded up.
+        side: Which side is projected: ``"short"`` or ``"long"`` (both: rows, of square
+            matrices), ``"out"`` (rows), ``"in"`` (columns); or a dict that says it for
+            each leaf of a dict of stacks.
+        basis: ``"randomized_svd"``, ``"svd"``, ``"subspace"`` (Alice's, at its
+            defaults), ``"gaussian"``, ``"orthonormal"``; what `transforms.svd_basis`,
+            `transforms.subspace_basis`, ... return; or functions ``(init, track,
+            refresh)``, see `transforms.Basis`.
+        update_interval: Number K of updates between renewals.
+        phase: A renewal is due where ``phase + t`` is divisible by K, with t from 0: 1
+            for updates 1, K, 2K, ... (Alice), 0 for 1, K + 1, 2K + 1, ... (GaLore).
+        stagger: Whether stacks are renewed in turn, spread evenly over K updates, each
+            under a condition of its own, and not all at once.
+        transport: What becomes of the inner state at a renewal: ``"keep"``, nothing;
+            ``"carry"``, fields ``mu``, ``trace`` and ``ema`` go to the new basis by
+            :math:`U_{new}^\top U_{old}`, and so does what the basis tracks, while
+            second moments and counts stay (their quotient may be large for a while;
+            `scale_by_tracked_adam` moves both); ``"reset"``, it starts anew; or a
+            function of the inner state and the tree of :math:`U_{new}^\top U_{old}` to
+            the new inner state (what the basis tracks is carried).
+        seed: Of the random numbers.
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+            on which its random numbers depend; None gives the same to all matrices of
+            a stack.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``. A gradient that is
+        zero or not finite leaves its basis alone, and its coordinates are zero. A
+        matrix with no other gradient so far has no basis; it gets one at a renewal or
+        where t is a power of two. Coordinates that are rounding noise, below
+        :math:`8 \epsilon \sqrt m` of the norm of their column of G, are zero for the
+        inner transformation.
+
+    Raises:
+        ValueError: If an argument is out of range; at `init`, if ``transport="carry"``
+            does not know a state of ``inner``.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.project_low_rank(optax.scale(2.0), rank=1)
+        >>> w = {"w": jnp.diag(jnp.array([3.0, 1.0]))}
+        >>> print(tx.update(w, tx.init(w))[0]["w"].round(1))
+        [[6. 0.]
+         [0. 0.]]
+
+    References:
+        Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
+        Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1.
+    """
+    check_transformation("inner", inner)
+    check_rank("rank", rank)
+    check_positive_int("update_interval", update_interval)
+    check_not_negative_int("phase", phase)
+    check_flag("stagger", stagger)
+    check_not_negative_int("seed", seed)
+    check_side(side, PROJECTED_SIDES)
+    found = find_basis(basis)
+    _check_transport(transport, found, stagger)
+    block = _ProjectLowRank(
+        inner=optax.with_extra_args_support(inner),
+        combine=as_combining(combine),
+        rank=rank,
+        side=side,
+        renewal=Renewal(found, update_interval, phase, stagger, seed),
+        transport=transport,
+        ids=ids,
+    )
+    return optax.GradientTransformationExtraArgs(block.init, block.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ProjectLowRank:
+    inner: optax.GradientTransformationExtraArgs
+    combine: optax.GradientTransformationExtraArgs
+    rank: Any
+    side: Any
+    renewal: Renewal
+    transport: Any
+    ids: Any
+
+    def init(self, params: Any) -> ProjectLowRankState:
+        start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
+        seen = jax.tree.map(start, views_of(self.side, params), params)
+        sigma = jax.tree.map(self._no_coordinates, seen)
+        inner_state = self.inner.init(sigma)
+        if self.transport == "carry":  # Refuses what it does not know, now.
+            overlaps = jax.tree.map(identity_overlap, sigma)
+            jax.eval_shape(carry_moments, inner_state, overlaps)
+        return ProjectLowRankState(
+            count=jnp.zeros((), jnp.int32),
+            basis=jax.tree.map(self._no_basis, seen, sigma),
+            inner_state=inner_state,
+            combine_state=self.combine.init(seen),
+        )
+
+    def update(
+        self, updates: Any, state: Any, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, ProjectLowRankState]:
+        del params
+        views = views_of(self.side, updates)
+        gradient = jax.tree.map(lambda v, x: v.turn(widened(x)), views, updates)
+        basis, held, inner_state = self._bases(gradient, state)
+        sigma = jax.tree.map(coordinates, gradient, basis)
+        track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
+        held = jax.tree.map(track, sigma, held)
+        extra_args["gradient"] = sigma
+        omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
+        extra_args.update(gradient=gradient, projected=sigma, basis=basis)
+        out, combined = self.combine.update(omega, state.combine_state, **extra_args)
+        back = lambda v, x, like: v.turn(x).astype(like.dtype)
+        out = jax.tree.map(back, views, out, updates)
+        count = optax.safe_increment(state.count)
+        return out, ProjectLowRankState(count, held, inner_state, combined)
+
+    def _bases(self, gradient: Any, state: Any) -> tuple[Any, Any, Any]:
+        """Trees of the bases and of what is held of them, and the inner state."""
+        leaves, structure = jax.tree.flatten(gradient)
+        ids = [()] * len(leaves)
+        if self.ids is not None:
+            ids = structure.flatten_up_to(self.ids)
+        keys = self.renewal.keys(state.count, ids)
+        if not self.renewal.basis.stored:
+            draw = self.renewal.basis.refresh
+            views = [
+                Subspace(x, None, None, key, self._rank(x))
+                for x, key in zip(leaves, keys, strict=True)
+            ]
+            basis = structure.unflatten([draw(view) for view in views])
+            return basis, state.basis, state.inner_state
+        carry = structure.flatten_up_to(state.basis), state.inner_state
+        for x, held in zip(leaves, carry[0], strict=True):
+            self._check_held(x, held.vectors)
+        move = self._move(structure, leaves)
+        held, inner_state = self.renewal.run(state.count, leaves, keys, carry, move)
+        basis = structure.unflatten([h.vectors for h in held])
+        return basis, structure.unflatten(held), inner_state
+
+    def _move(self, structure: Any, leaves: list) -> Any:
+        """The change of the inner state with the bases; None for no change."""
+        if self.transport == "keep":
+            return None
+        if self.transport == "reset":
+            sigma = structure.unflatten([self._no_coordinates(x) for x in leaves])
+            return lambda *_: self.inner.init(sigma)
+        transport = carry_moments if self.transport == "carry" else self.transport
+        return lambda state, change: transport(state, structure.unflatten(change))
+
+    def _rank(self, seen: jax.Array) -> int:
+        return rank_of(self.rank, min(seen.shape[-2:]))
+
+    def _check_held(self, seen: jax.Array, vectors: jax.Array) -> None:
+        expected = (*seen.shape[:-1], self._rank(seen))
+        if vectors.shape != expected:
+            raise ValueError(
+                f"`state` must hold bases of shape {expected}, got {vectors.shape}: it "
+                "was made for another rank or side; keep those, or make a new state."
+            )
+
+    def _no_coordinates(self, seen: jax.Array) -> jax.Array:
+        shape = (*seen.shape[:-2], self._rank(seen), seen.shape[-1])
+        return jnp.zeros(shape, seen.dtype)
+
+    def _no_basis(self, seen: jax.Array, sigma: jax.Array) -> BasisState:
+        basis = self.renewal.basis
+        vectors = jnp.zeros((*seen.shape[:-1], sigma.shape[-2]), seen.dtype)
+        return BasisState(vectors if basis.stored else None, basis.init(sigma))
+
+
+def _check_transport(transport: Any, basis: Basis, stagger: bool) -> None:
+    if not callable(transport):
+        check_choice("transport", transport, TRANSPORTS)
+    if transport != "keep" and not basis.stored:
+        raise ValueError(
+            f"`transport` must be 'keep' for a basis that is not stored, got "
+            f"{transport!r}; store it, as in gaussian_basis(stored=True)."
+        )
+    if transport == "reset" and stagger:
+        raise ValueError(
+            "`transport` must not be 'reset' with stagger=True: the inner state is one "
+            "for all stacks; pass 'carry' or 'keep'."
+        )

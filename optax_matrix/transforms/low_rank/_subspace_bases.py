@@ -1,0 +1,253 @@
+"""Bases of subspaces: singular vectors, tracked eigenvectors, random columns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from optax_matrix.arguments import (
+    check_callable,
+    check_choice,
+    check_decay,
+    check_not_negative_int,
+    check_positive_int,
+    check_rank,
+)
+from optax_matrix.linalg import (
+    cholesky_qr,
+    left_vectors,
+    randomized_left_vectors,
+    subspace_iteration,
+)
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import normal
+from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.transforms.low_rank._basis import (
+    Basis,
+    Subspace,
+    is_some,
+    nothing_tracked,
+    tracked_as_it_was,
+)
+from optax_matrix.transforms.low_rank._rank import rank_of
+from optax_matrix.transforms.low_rank._switching import SAMPLINGS, SWITCHES
+from optax_matrix.transforms.second_moments import Gram, mix_gram, no_gram
+
+STARTS = ("randomized", "exact")
+_FIRST_STEPS = 10  # Of subspace iteration from random columns.
+
+
+def svd_basis(
+    method: str = "randomized",
+    *,
+    oversampling: int = 8,
+    iterations: int = 3,
+    qr: Any = cholesky_qr,
+) -> Basis:
+    """The leading left singular vectors of the gradient (GaLore, SUMO).
+
+    Args:
+        method: ``"randomized"`` (`linalg.randomized_left_vectors`), or ``"exact"``, an
+            SVD of the shorter side.
+        oversampling: As in `linalg.randomized_left_vectors`.
+        iterations: The same.
+        qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
+            `linalg.qr_householder`.
+
+    Returns:
+        A basis for `project_low_rank`, nothing tracked.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    check_choice("method", method, STARTS)
+    check_not_negative_int("oversampling", oversampling)
+    check_positive_int("iterations", iterations)
+    check_callable("qr", qr)
+
+    def refresh(s: Subspace) -> jax.Array:
+        if method == "exact":
+            return left_vectors(s.gradient, s.rank)
+        return randomized_left_vectors(
+            s.gradient,
+            s.rank,
+            s.key,
+            oversampling=oversampling,
+            iterations=iterations,
+            qr=qr,
+        )
+
+    return Basis(nothing_tracked, tracked_as_it_was, refresh)
+
+
+def subspace_basis(
+    decay: ArrayLike = 0.999,
+    *,
+    leading: Any = 40,
+    switch: str = "complement",
+    sampling: str = "subspace",
+    start: str = "randomized",
+    tracks: bool | None = None,
+    qr: Any = cholesky_qr,
+) -> Basis:
+    r"""One step of subspace iteration on a tracked average, then switching (Alice).
+
+    .. math::
+        \tilde Q_t = \beta_3 \tilde Q_{t-1} + (1 - \beta_3) \sigma_t \sigma_t^\top,
+        \qquad Q = \beta_3 U \tilde Q U^\top + (1 - \beta_3) G G^\top, \qquad
+        U \leftarrow [\, U'_{\cdot, 1 \dots l}, \; S \,]
+
+    with :math:`U'` the r Ritz vectors of Q after one step from U; where there is no U,
+    after ten from random columns. The l ``leading`` stay, S depends on the
+    ``switch``:
+
+    ================  ==================================================================
+    ``complement``    from the complement of all r Ritz vectors (Alice); where that has
+                      fewer than r - l dimensions, further Ritz vectors stay
+    ``full_basis``    from the complement of the l leading ones
+    ``gaussian_mix``  normal columns of norm one
+    ``gaussian``      normal columns of norm one, the l leading ones too
+    ``none``          the other Ritz vectors
+    ================  ==================================================================
+
+    Args:
+        decay: Decay rate :math:`\beta_3`.
+        leading: The number l, an int (clipped to the rank, which leaves nothing to
+            switch) or a float for a fraction of the rank.
+        switch: A name from the table.
+        sampling: What is drawn from a complement: ``"subspace"``, a uniformly random
+            subspace (by products); ``"columns"``, columns of a full QR without
+            replacement, as the paper, which decomposes ``m x m``.
+        start: What is in the place of :math:`U'` at first: ``"randomized"``, as above,
+            or ``"exact"``, G's leading left singular vectors by an SVD.
+        tracks: Whether :math:`\tilde Q` is kept; None for ``decay != 0``, which for a
+            traced decay is True.
+        qr: Kernel of orthonormal columns.
+
+    Returns:
+        A basis for `project_low_rank`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    References:
+        Structured Fisher (Alice), Algorithms 2, 4 and 10; ablations of Figure 5(b).
+    """
+    check_decay("decay", decay)
+    check_rank("leading", leading)
+    check_choice("switch", switch, SWITCHES)
+    check_choice("sampling", sampling, SAMPLINGS)
+    check_choice("start", start, STARTS)
+    if tracks is None:
+        tracks = not (isinstance(decay, int | float) and decay == 0)
+
+    def switched(ritz: jax.Array, s: Subspace) -> jax.Array:
+        l = rank_of(leading, s.rank)
+        return SWITCHES[switch](ritz, l, s.key, sampling, qr)
+
+    def refresh(s: Subspace) -> jax.Array:
+        core, x = _factored(s, decay) if tracks else (None, unit_peak(s.gradient)[0])
+        u, known = s.vectors, is_some(s.vectors)
+        u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
+        steps = jnp.where(known | ~is_some(x), 1, _FIRST_STEPS)[..., 0, 0]
+        return switched(subspace_iteration(u, core, x, iterations=steps, qr=qr)[1], s)
+
+    def first(s: Subspace) -> jax.Array:
+        return switched(left_vectors(s.gradient, s.rank), s)
+
+    return Basis(
+        init=no_gram if tracks else nothing_tracked,
+        track=(lambda gram, sigma: mix_gram(gram, sigma, decay))
+        if tracks
+        else tracked_as_it_was,
+        refresh=refresh,
+        start=first if start == "exact" else None,
+        move=_turned_gram if tracks else None,
+    )
+
+
+def gaussian_basis(*, stored: bool = False) -> Basis:
+    r"""Normal numbers of variance 1/r, so that projections keep norms on average.
+
+    Args:
+        stored: Whether the basis is kept as state. If not, it is drawn at every update
+            from the key of the last renewal (APOLLO).
+
+    Returns:
+        A basis for `project_low_rank`.
+    """
+
+    def refresh(s: Subspace) -> jax.Array:
+        shape = s.gradient.shape
+        x = normal(s.key, shape[:-2], shape[-2], s.rank, s.gradient.dtype)
+        return x * s.rank**-0.5
+
+    return Basis(nothing_tracked, tracked_as_it_was, refresh, stored=stored)
+
+
+def orthonormal_basis(*, stored: bool = True, qr: Any = cholesky_qr) -> Basis:
+    """The basis of a uniformly random subspace.
+
+    Args:
+        stored: As in `gaussian_basis`.
+        qr: Kernel of orthonormal columns.
+
+    Returns:
+        A basis for `project_low_rank`.
+    """
+    check_callable("qr", qr)
+    draw = gaussian_basis().refresh
+    return Basis(
+        nothing_tracked, tracked_as_it_was, lambda s: qr(draw(s)), stored=stored
+    )
+
+
+SUBSPACE_BASES: dict[str, Callable[[], Basis]] = {
+    "randomized_svd": svd_basis,
+    "svd": lambda: svd_basis("exact"),
+    "subspace": subspace_basis,
+    "gaussian": gaussian_basis,
+    "orthonormal": orthonormal_basis,
+}
+
+
+def find_basis(basis: Any) -> Basis:
+    """The basis of a name, or made of functions.
+
+    Args:
+        basis: A key of `SUBSPACE_BASES`, a `Basis`, or a tuple that begins like one.
+
+    Returns:
+        The basis.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if isinstance(basis, str):
+        check_choice("basis", basis, SUBSPACE_BASES)
+        return SUBSPACE_BASES[basis]()
+    if not isinstance(basis, tuple) or not 3 <= len(basis) <= len(Basis._fields):
+        raise ValueError(
+            f"`basis` must be one of {', '.join(SUBSPACE_BASES)}, or functions "
+            f"(init, track, refresh) as in optax_matrix.transforms.Basis, got {basis!r}."
+        )
+    found = Basis(*basis)
+    for name in ("init", "track", "refresh"):
+        check_callable(f"basis.{name}", getattr(found, name))
+    return found
+
+
+def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """A and X of ``Q = U A U' + X X'``, in a scale of their own."""
+    gram: Gram = s.tracked
+    decay = jnp.asarray(decay, gram.normalized.dtype)
+    x, peak = unit_peak(s.gradient)
+    scale = jnp.maximum(jnp.sqrt(decay) * gram.scale, peak)
+    core = decay * (gram.scale / scale) ** 2 * gram.normalized
+    return core, jnp.sqrt(1 - decay) * (peak / scale) * x
+
+
+def _turned_gram(gram: Gram, c: jax.Array) -> Gram:
+    return gram._replace(normalized=full_dot(full_dot(c, gram.normalized), c.mT))

@@ -1,0 +1,251 @@
+"""Adam in a subspace that moves at every step, with error feedback (LDAdam)."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike, DTypeLike
+
+from optax_matrix.arguments import (
+    check_choice,
+    check_decay,
+    check_dtype,
+    check_flag,
+    check_not_negative_int,
+    check_rank,
+)
+from optax_matrix.linalg import cholesky_qr, overlap
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.transforms.low_rank._basis import is_some
+from optax_matrix.transforms.low_rank._combine import coordinates
+from optax_matrix.transforms.low_rank._rank import rank_of
+from optax_matrix.transforms.low_rank._renewal import (
+    BasisState,
+    Renewal,
+    has_gradient,
+    new_vectors,
+)
+from optax_matrix.transforms.low_rank._subspace_bases import STARTS, svd_basis
+from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
+from optax_matrix.transforms.numerics import widened
+from optax_matrix.transforms.sides import PROJECTED_SIDES, check_side, views_of
+
+_FOR_EVER = 2**30  # An interval: the keys are those of the first step.
+
+
+class ScaleByTrackedAdamState(NamedTuple):
+    """State of `scale_by_tracked_adam`; the projected side is the rows.
+
+    Attributes:
+        count: Number of updates.
+        vectors: Per leaf the basis P, ``(..., m, r)``, at least float32.
+        mu: Per leaf the averaged coordinates, ``(..., r, n)``.
+        root: Per leaf the root of their averaged squares, at least float32.
+        error: Per leaf what the subspaces left out, ``(..., m, n)``; None without
+            error feedback.
+    """
+
+    count: Any
+    vectors: Any
+    mu: Any
+    root: Any
+    error: Any
+
+
+def scale_by_tracked_adam(
+    b1: ArrayLike = 0.908,
+    b2: ArrayLike = 0.99,
+    *,
+    rho: ArrayLike = 0.908,
+    rank: Any = 16,
+    side: Any = "short",
+    error_feedback: bool = True,
+    start: str = "randomized",
+    seed: int = 0,
+    ids: Any = None,
+    qr: Any = cholesky_qr,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Runs Adam in a subspace that takes one power step at every update.
+
+    .. math::
+        A_t = G_t + E_t, \qquad
+        B_t = \rho \, P_{t-1} \hat{M}_{t-1} + (1 - \rho) A_t, \qquad
+        P_t = \mathrm{qr}(B_t B_t^\top P_{t-1})
+
+    The moments are those of the coordinates in the new basis, as far as the old ones
+    tell: with :math:`C = P_t^\top P_{t-1}` and hats for bias correction,
+
+    .. math::
+        \tilde M = C M_{t-1}, \qquad
+        \tilde V = (1 - \beta_2^{t-1}) \,
+        | C^{\circ 2} (\hat V_{t-1} - \hat M_{t-1}^2) + (C \hat M_{t-1})^2 |
+
+    then Adam on :math:`P_t^\top A_t`. What was left out is in the next gradient:
+
+    .. math::
+        E_{t+1} = A_t - P_t P_t^\top A_t
+        + \frac{\beta_1}{1 - \beta_1} (P_{t-1} M_{t-1} - P_t \tilde M)
+
+    Args:
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the second moment.
+        rho: Weight of the momentum in what the basis follows.
+        rank: Number of columns r, as in `project_low_rank`.
+        side: Which side is projected, as in `project_low_rank`.
+        error_feedback: Whether E is kept, ``m n`` numbers; without it, it is zero.
+        start: The first basis, leading left singular vectors: ``"randomized"`` or
+            ``"exact"``.
+        seed: Of the random numbers.
+        ids: Identity of each matrix, as in `project_low_rank`.
+        qr: Kernel of orthonormal columns, as in `rotate`.
+        mu_dtype: Dtype of the momentum and the error; None for float32.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.transforms.scale_by_tracked_adam(rank=1)
+        >>> w = {"w": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> updates, state = tx.update(w, tx.init(w))
+        >>> abs(updates["w"].round(3)).tolist(), state.error["w"].round(3).tolist()
+        ([[0.0, 0.0], [0.0, 1.0]], [[3.0..., 0.0], [0.0, 0.0]])
+
+    References:
+        Robert et al., `LDAdam <https://arxiv.org/abs/2410.16103>`_, 2024; as in the
+        authors' code, which keeps E in the gradient's buffer. Deviations: no epsilon,
+        as nothing is divided by zero; coordinates that are rounding noise are zero, as
+        in `project_low_rank`, and so are gradients that are not finite; the root of V
+        is held, so that nothing overflows.
+    """
+    check_decay("b1", b1)
+    check_decay("b2", b2)
+    check_decay("rho", rho)
+    check_rank("rank", rank)
+    check_dtype("mu_dtype", mu_dtype)
+    check_choice("start", start, STARTS)
+    check_flag("error_feedback", error_feedback)
+    check_not_negative_int("seed", seed)
+    check_side(side, PROJECTED_SIDES)
+    renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
+    adam = TrackedMoments(b1, b2)
+    block = _TrackedAdam(
+        adam, rho, rank, side, error_feedback, renewal, ids, qr, mu_dtype
+    )
+    return optax.GradientTransformationExtraArgs(block.init, block.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TrackedAdam:
+    adam: TrackedMoments
+    rho: ArrayLike
+    rank: Any
+    side: Any
+    error_feedback: bool
+    renewal: Renewal
+    ids: Any
+    qr: Any
+    mu_dtype: Any
+
+    def init(self, params: Any) -> ScaleByTrackedAdamState:
+        start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
+        seen = jax.tree.map(start, views_of(self.side, params), params)
+
+        def moments(x, dtype=None):
+            shape = (*x.shape[:-2], self._rank(x), x.shape[-1])
+            return jnp.zeros(shape, dtype or x.dtype)
+
+        # No array twice, or the state could not be donated.
+        basis = lambda x: jnp.zeros((*x.shape[:-1], self._rank(x)), x.dtype)
+        error = lambda x: x.astype(self.mu_dtype or x.dtype)
+        return ScaleByTrackedAdamState(
+            count=jnp.zeros((), jnp.int32),
+            vectors=jax.tree.map(basis, seen),
+            mu=jax.tree.map(lambda x: moments(x, self.mu_dtype), seen),
+            root=jax.tree.map(moments, seen),
+            error=jax.tree.map(error, seen) if self.error_feedback else None,
+        )
+
+    def update(
+        self, updates: Any, state: Any, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, ScaleByTrackedAdamState]:
+        del params, extra_args
+        views = views_of(self.side, updates)
+        start = lambda v, x: _finite(v.turn(widened(x)))
+        seen = jax.tree.map(start, views, updates)
+        if state.error is not None:
+            seen = jax.tree.map(lambda g, e: g + e.astype(g.dtype), seen, state.error)
+        vectors = self._moved(seen, state)
+        structure = jax.tree.structure(updates)
+        trees = (seen, state.vectors, vectors, state.mu, state.root)
+        stacks = zip(*map(structure.flatten_up_to, trees), strict=True)
+        steps = [self._step(state.count, *stack) for stack in stacks]
+        out, mu, root, error = (
+            structure.unflatten([step[i] for step in steps]) for i in range(4)
+        )
+        back = lambda v, x, like: v.turn(x).astype(like.dtype)
+        error = error if self.error_feedback else None
+        count = optax.safe_increment(state.count)
+        return jax.tree.map(back, views, out, updates), ScaleByTrackedAdamState(
+            count, vectors, mu, root, error
+        )
+
+    def _moved(self, seen: Any, state: ScaleByTrackedAdamState) -> Any:
+        """The bases of this step."""
+        leaves, structure = jax.tree.flatten(seen)
+        vectors, mu = map(structure.flatten_up_to, (state.vectors, state.mu))
+        ids = [()] * len(leaves)
+        if self.ids is not None:
+            ids = structure.flatten_up_to(self.ids)
+        keys = self.renewal.keys(state.count, ids)
+        find = self.renewal.basis.refresh
+
+        def first():
+            return [
+                new_vectors(find, x, BasisState(u, None), key, has_gradient(x))
+                for x, u, key in zip(leaves, vectors, keys, strict=True)
+            ]
+
+        def next_ones():
+            return [
+                self._power_step(x, u, self.adam.mean(m.astype(x.dtype), state.count))
+                for x, u, m in zip(leaves, vectors, mu, strict=True)
+            ]
+
+        return structure.unflatten(jax.lax.cond(state.count == 0, first, next_ones))
+
+    def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
+        axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Where there is no basis yet.
+        rho, u = jnp.asarray(self.rho, x.dtype), jnp.where(is_some(u), u, axes)
+        b, _ = unit_peak(rho * full_dot(u, mean) + (1 - rho) * x)
+        return self.qr(unit_peak(full_dot(b, full_dot(b.mT, u)))[0], previous=u)
+
+    def _step(self, count, x, old, new, mu, root):
+        """The update of one stack, its new moments and its error."""
+        sigma, change, dtype = coordinates(x, new), overlap(new, old), mu.dtype
+        mu = mu.astype(x.dtype)
+        carried = full_dot(change, mu)
+        root = self.adam.carried_root(change, mu, root, count)
+        left = x - full_dot(new, sigma)
+        lost = full_dot(old, mu) - full_dot(new, carried)
+        b1 = jnp.asarray(self.adam.b1, x.dtype)
+        error = left + b1 / (1 - b1) * lost
+        out, mu, root = self.adam.step(sigma, carried, root, count + 1)
+        return full_dot(new, out), mu.astype(dtype), root, error.astype(dtype)
+
+    def _rank(self, seen: jax.Array) -> int:
+        return rank_of(self.rank, min(seen.shape[-2:]))
+
+
+def _finite(g: jax.Array) -> jax.Array:
+    """Zero for gradients that are not finite, which the error would remember."""
+    finite = jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
+    return jnp.where(finite, g, 0)

@@ -1,0 +1,61 @@
+"""Norms and quotients of stacks of matrices that survive entries of 1e-20 and 1e20."""
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg.scale import unit_peak, work_dtype
+
+
+def widened(x: jax.Array) -> jax.Array:
+    """Casts half precision to float32 and leaves float32 and float64 as they are.
+
+    Args:
+        x: Any floating array.
+
+    Returns:
+        The array in float32, or in float64 if it was.
+    """
+    return x.astype(work_dtype(x.dtype))
+
+
+def safe_divide(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Divides, with zero wherever the divisor is zero.
+
+    Args:
+        x: The dividend.
+        y: The divisor, not negative; broadcasts against ``x``.
+
+    Returns:
+        ``x / y``, and 0 where ``y`` is 0.
+    """
+    # `y == 0` and not `y > 0`, so that a NaN stays visible.
+    return jnp.where(y == 0, 0, x / jnp.where(y == 0, 1, y))
+
+
+def matrix_norm(x: jax.Array) -> jax.Array:
+    """Frobenius norm of every matrix in a stack, kept as two axes of length one.
+
+    Divided by the largest entry before squaring, so that nothing overflows and nothing
+    is flushed to zero.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+
+    Returns:
+        Norms of shape ``(..., 1, 1)``; float32 for half-precision input.
+    """
+    y, peak = unit_peak(widened(x))
+    return peak * jnp.sqrt(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
+
+
+def column_norms(x: jax.Array) -> jax.Array:
+    """Norms of columns that neither overflow nor vanish.
+
+    Args:
+        x: Matrices ``(..., m, n)``.
+
+    Returns:
+        Norms ``(..., n)``, at least float32.
+    """
+    y, peak = unit_peak(widened(x))
+    return peak[..., 0] * jnp.sqrt(jnp.sum(y * y, axis=-2))

@@ -1,0 +1,42 @@
+"""The polar factor of every matrix."""
+
+from collections.abc import Callable
+
+import jax
+import optax
+
+from optax_matrix.arguments import check_callable
+from optax_matrix.transforms._map_matrices import map_matrices
+
+
+def orthogonalize(
+    polar: Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformationExtraArgs:
+    r"""Replaces every matrix by its polar factor.
+
+    .. math::
+        U \Sigma V^\top \mapsto U V^\top
+
+    exactly or nearly, as the kernel does it.
+
+    Args:
+        polar: Function of matrices ``(..., m, n)``, such as `newton_schulz`,
+            `polar_svd`, or ``functools.partial(newton_schulz, steps=7)``.
+
+    Returns:
+        A stateless transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``polar`` cannot be called.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.orthogonalize(om.linalg.polar_svd)
+        >>> w = {"w": jnp.array([[0.0, 5.0], [3.0, 0.0]])}
+        >>> updates, _ = tx.update(w, tx.init(w))
+        >>> abs(updates["w"].round(3)).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    check_callable("polar", polar)
+    return map_matrices(polar)

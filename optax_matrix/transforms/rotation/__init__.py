@@ -1,0 +1,30 @@
+"""Rotation: an inner optimizer run in a rotated frame, and its update rotated back.
+
+The inner optimizer is called the base. A policy finds the rotation: from the momentum
+and the update of the base (ARO), or as the eigenvectors of averaged Gram matrices
+(SOAP, Eigen-Adam, SPlus). `rotate` gives every matrix a rotation of its own;
+`rotate_shared` gives one to all matrices on the same place of the residual stream.
+"""
+
+from optax_matrix.transforms.rotation._joint_equilibration import (
+    equilibrate_rows_jointly,
+    sinkhorn_jointly,
+)
+from optax_matrix.transforms.rotation._policies import Side
+from optax_matrix.transforms.rotation._rotate import RotateState, rotate
+from optax_matrix.transforms.rotation._rotate_shared import (
+    RotateSharedState,
+    Sets,
+    rotate_shared,
+)
+
+__all__ = [
+    "RotateSharedState",
+    "RotateState",
+    "Sets",
+    "Side",
+    "equilibrate_rows_jointly",
+    "rotate",
+    "rotate_shared",
+    "sinkhorn_jointly",
+]

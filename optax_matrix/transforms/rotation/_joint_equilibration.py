@@ -1,0 +1,89 @@
+"""Row norms and Sinkhorn over all matrices that share a rotation."""
+
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.arguments import check_choice, check_positive_int
+from optax_matrix.linalg.products import times
+from optax_matrix.linalg.scale import inverse, unit_max
+from optax_matrix.transforms.numerics import safe_divide
+
+SCHEMES = ("simultaneous", "alternating")
+
+
+def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
+    r"""Divides rows by their norm over all matrices of a set.
+
+    .. math::
+        X_i \mapsto \mathrm{diag}(\rho)^{-1} X_i, \qquad
+        \rho^2 = \sum_i \mathrm{rowsum}(X_i^2)
+
+    Returns:
+        A base for `rotate_shared`.
+
+    References:
+        ARO, Eq. 52 with the base ``row_norm``: f of the stacked momentum. What scale is
+        left, the same for the whole set, `match_rms` takes out.
+    """
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params
+        sum_rows = extra_args["sum_rows"]
+        updates = _scaled(updates, extra_args["peak"])
+        norms = sum_rows({n: jnp.sum(x * x, axis=-1) for n, x in updates.items()})
+        scales = {n: jnp.sqrt(inverse(v))[..., None] for n, v in norms.items()}
+        return {n: x * scales[n] for n, x in updates.items()}, state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update_fn)
+
+
+def sinkhorn_jointly(
+    rounds: int = 5, scheme: str = "simultaneous"
+) -> optax.GradientTransformationExtraArgs:
+    r"""Scales rows, over all matrices of a set, and each matrix's columns in turn.
+
+    With :math:`P_i = X_i^2`, :math:`u' = 1 / \sum_i P_i v_i` and
+    :math:`v_i' = 1 / P_i^\top u`: `linalg.sinkhorn` of the matrices side by side. Each
+    round costs one all-reduce of a vector per set where they are spread over devices.
+
+    Args:
+        rounds: Number of rounds.
+        scheme: ``"simultaneous"`` (ARO) or ``"alternating"``.
+
+    Returns:
+        A base for `rotate_shared`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    References:
+        ARO, Algorithm 1 and Eq. 52. What scale is left, the same for the whole set,
+        `match_rms` takes out.
+    """
+    check_positive_int("rounds", rounds)
+    check_choice("scheme", scheme, SCHEMES)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params
+        sum_rows = extra_args["sum_rows"]
+        updates = _scaled(updates, extra_args["peak"])
+        squares = {n: x * x for n, x in updates.items()}
+        u = {n: jnp.ones_like(p[..., 0]) for n, p in squares.items()}
+        v = {n: jnp.ones_like(p[..., 0, :]) for n, p in squares.items()}
+        for _ in range(rounds):
+            sums = sum_rows({n: times(p, v[n]) for n, p in squares.items()})
+            new_u = {n: unit_max(inverse(x)) for n, x in sums.items()}
+            side = new_u if scheme == "alternating" else u
+            v = {n: inverse(times(p.mT, side[n])) for n, p in squares.items()}
+            u = new_u
+        scaled = {
+            n: jnp.sqrt(u[n])[..., None] * x * jnp.sqrt(v[n])[..., None, :]
+            for n, x in updates.items()
+        }
+        return scaled, state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update_fn)
+
+
+def _scaled(updates, peak):
+    return {n: safe_divide(x, peak[n][:, None, None]) for n, x in updates.items()}

@@ -1,0 +1,191 @@
+"""How a rotation follows from the momentum: the policies of `rotate`."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.arguments import check_callable, check_choice
+from optax_matrix.linalg import (
+    cross_gram,
+    eigenbasis,
+    polar_qr,
+    power_step,
+    project_tangent,
+    qr_retraction,
+)
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.transforms.second_moments import Gram
+from optax_matrix.transforms.sides import Pair
+
+Orthonormalize = Callable[..., jax.Array]
+
+
+class Side(NamedTuple):
+    """What a policy sees of one side of each matrix; the side is the rows.
+
+    Attributes:
+        momentum: The momentum M, ``(..., p, q)``, its columns in their own frame.
+        direction: What the base would answer under the present rotation, f(R'M),
+            ``(..., p, q)``.
+        rotation: The present rotation R, ``(..., p, p)``.
+        gram: The accumulated statistic, ``(..., p, p)`` of any scale; None where the
+            rotation follows from the momentum alone.
+        qr: The kernel that makes columns orthonormal.
+    """
+
+    momentum: jax.Array
+    direction: jax.Array
+    rotation: jax.Array
+    gram: jax.Array | None
+    qr: Orthonormalize
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A step from `Side` to the new rotation, taken `rounds` times.
+
+    Attributes:
+        step: The step.
+        rounds: How often; the base looks ahead anew before each.
+        looks: Whether it uses the direction, for which the base looks ahead.
+        spans: Whether leading columns of the rotation span the range of the momentum.
+        turns: Whether the rotation is anything but the one of the start.
+    """
+
+    step: Callable[[Side], jax.Array]
+    rounds: int = 1
+    looks: bool = True
+    spans: bool = False
+    turns: bool = True
+
+
+def _aro(side: Side) -> jax.Array:
+    return _q_factor(side, side.direction)
+
+
+def _eigen(side: Side) -> jax.Array:
+    r = side.rotation
+    if side.gram is not None:
+        return power_step(side.gram, r, qr=side.qr)
+    return _q_factor(side, full_dot(r.mT, side.momentum))
+
+
+def _eigen_exact(side: Side) -> jax.Array:
+    gram, m = side.gram, side.momentum
+    if gram is None and _is_tall(m):
+        return _spanning(side, eigenbasis(cross_gram(m.mT, m.mT))[1])
+    if gram is None:
+        gram = cross_gram(m, m)
+    return _unless_zero(eigenbasis(gram)[1], side)
+
+
+def _polar(side: Side) -> jax.Array:
+    # All singular values count, the zero ones too: a rotation must not lose directions.
+    return _unless_zero(polar_qr(_alignment(side), rtol=-1.0), side)
+
+
+def _ascend(side: Side, step_size: float = 0.1) -> jax.Array:
+    gradient = _alignment(side)
+    norm = jnp.linalg.norm(gradient, axis=(-2, -1), keepdims=True)
+    size = step_size * side.rotation.shape[-1] ** 0.5
+    gradient = gradient * (size / jnp.where(norm == 0, 1, norm))
+    tangent = project_tangent(side.rotation, gradient)
+    return qr_retraction(side.rotation, tangent, qr=side.qr)
+
+
+def _stay(side: Side) -> jax.Array:
+    return side.rotation
+
+
+POLICIES = {
+    "aro": Policy(_aro, spans=True),
+    "eigen": Policy(_eigen, looks=False, spans=True),
+    "eigen_exact": Policy(_eigen_exact, looks=False, spans=True),
+    "polar": Policy(_polar),
+    "rgd": Policy(_ascend, rounds=10),
+    "identity": Policy(_stay, looks=False, turns=False),
+}
+FROM_GRAM = tuple(name for name, policy in POLICIES.items() if not policy.looks)
+
+
+def _alignment(side: Side) -> jax.Array:
+    return cross_gram(side.momentum, side.direction)
+
+
+def _is_tall(m: jax.Array) -> bool:
+    return m.shape[-2] > m.shape[-1]
+
+
+def _q_factor(side: Side, d: jax.Array) -> jax.Array:
+    """The Q-factor of M D'."""
+    m = side.momentum
+    if not _is_tall(m):
+        return side.qr(cross_gram(m, d), previous=side.rotation)
+    # With the triangular factor of D' left out: rounding errors grow with it, too.
+    return _spanning(side, side.qr(d[..., : m.shape[-1], :].mT))
+
+
+def _spanning(side: Side, v: jax.Array) -> jax.Array:
+    """An orthogonal matrix that starts with the Q-factor of M V, and so spans M."""
+    p, q = side.momentum.shape[-2:]
+    mv = full_dot(unit_peak(side.momentum)[0], v)
+    padding = [(0, 0)] * (mv.ndim - 1) + [(0, p - q)]
+    return side.qr(jnp.pad(mv, padding), previous=side.rotation)
+
+
+def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
+    source = side.momentum if side.gram is None else side.gram
+    live = jnp.any(source != 0, axis=(-2, -1), keepdims=True)
+    return jnp.where(live, rotation, side.rotation)
+
+
+def find_policy(policy: Any, statistics: str) -> Policy:
+    """The policy of a name, or made of a function.
+
+    Args:
+        policy: A key of `POLICIES`, or a function of a `Side`.
+        statistics: ``"momentum"`` or ``"gradient"``.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: If there is none, or it does not go with the statistics.
+    """
+    if not isinstance(policy, str):
+        check_callable("policy", policy)
+        return Policy(policy)
+    check_choice("policy", policy, tuple(POLICIES))
+    if statistics == "gradient" and policy not in FROM_GRAM:
+        raise ValueError(
+            f"`policy` must be one of {FROM_GRAM} with statistics='gradient', got "
+            f"{policy!r}; the others need the momentum."
+        )
+    return POLICIES[policy]
+
+
+def is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
+    """ARO renews at 1, K + 1, 2K + 1, ...; the accumulating methods at 1, K, 2K, ..."""
+    if not accumulates:
+        return count % interval == 0
+    return (count == 0) | ((count + 1) % interval == 0)
+
+
+def on_sides(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
+    """A step of a policy on each side, from the old frame, that of the look-ahead."""
+    rows, cols = old
+    if rows is None:
+        return old
+    if cols is None:
+        return Pair(step(Side(m, d, rows, _normalized(gram.rows), qr)), None)
+    of_rows = Side(full_dot(m, cols), d, rows, _normalized(gram.rows), qr)
+    of_cols = Side(full_dot(m.mT, rows), d.mT, cols, _normalized(gram.cols), qr)
+    return Pair(step(of_rows), step(of_cols))
+
+
+def _normalized(gram: Gram | None) -> jax.Array | None:
+    return None if gram is None else gram.normalized

@@ -1,0 +1,240 @@
+"""One rotation for many matrices: those on one place of the residual stream."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.arguments import (
+    check_callable,
+    check_choice,
+    check_positive_int,
+    check_transformation,
+)
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms.numerics import safe_divide, widened
+from optax_matrix.transforms.rotation._frames import into, out_of, without_noise
+from optax_matrix.transforms.rotation._policies import Policy, Side, find_policy, is_due
+from optax_matrix.transforms.sides import Pair, views_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Sets:
+    """Which matrices of a dict of stacks share a rotation.
+
+    Attributes:
+        member: For each stack the set of each matrix, int32 ``(b,)``.
+        count: Number of sets.
+        axes: For each stack the mesh axes over which its matrices are spread inside
+            `jax.shard_map`; empty outside.
+    """
+
+    member: Mapping[str, Any]
+    count: int
+    axes: Mapping[str, tuple[str, ...]]
+
+    def total(self, parts: Mapping[str, jax.Array]) -> jax.Array:
+        """Sums ``(b, ...)`` over the matrices of each set, ``(count, ...)``."""
+        local = self._by_set(parts, jax.ops.segment_sum)
+        return self._all_reduce(local, jax.lax.psum, jnp.add)
+
+    def largest(self, parts: Mapping[str, jax.Array]) -> jax.Array:
+        """The largest of numbers ``(b,)``, not negative, in each set."""
+        local = self._by_set(parts, jax.ops.segment_max)
+        some = {n: jnp.maximum(x, 0) for n, x in local.items()}  # -inf of an empty set.
+        return self._all_reduce(some, jax.lax.pmax, jnp.maximum)
+
+    def of_each(self, values: jax.Array) -> dict[str, jax.Array]:
+        """Hands ``(count, ...)`` to the matrices, ``(b, ...)``."""
+        return {name: values[index] for name, index in self.member.items()}
+
+    def _by_set(self, parts: Mapping[str, jax.Array], reduce) -> dict[str, jax.Array]:
+        return {n: reduce(x, self.member[n], self.count) for n, x in parts.items()}
+
+    def _all_reduce(self, local: Mapping[str, jax.Array], reduce, join) -> jax.Array:
+        """One collective over the axes that all stacks have, after those of a few."""
+        common = [a for a in next(iter(self.axes.values()), ()) if self._everywhere(a)]
+        own = {n: tuple(a for a in self.axes[n] if a not in common) for n in local}
+        parts = [reduce(x, own[n]) if own[n] else x for n, x in local.items()]
+        whole = functools.reduce(join, parts)
+        return reduce(whole, tuple(common)) if common else whole
+
+    def _everywhere(self, axis: str) -> bool:
+        return all(axis in axes for axes in self.axes.values())
+
+
+class RotateSharedState(NamedTuple):
+    """State of `rotate_shared`.
+
+    Attributes:
+        count: Number of updates; None where every update renews the rotations.
+        rotation: Orthogonal matrices ``(sets, p, p)``, at least float32, the same on
+            every device.
+        base_state: State of the base.
+    """
+
+    count: Any
+    rotation: jax.Array
+    base_state: Any
+
+
+def rotate_shared(
+    base: optax.GradientTransformation,
+    sets: Sets,
+    *,
+    sides: Mapping[str, str],
+    policy: str | Callable[[Side], jax.Array] = "aro",
+    qr: Callable[..., jax.Array] = cholesky_qr,
+    update_interval: int = 1,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Runs a transformation in a frame that sets of matrices have in common.
+
+    .. math::
+        R = \mathrm{qr}\Big(\sum_i M_i D_i^\top\Big), \qquad
+        \Delta_i = R \, f(R^\top M_i)
+
+    over the matrices :math:`M_i` of a set, with the rotated side as rows. It is
+    `rotate` of their concatenation along the columns. A base that looks across columns
+    gets ``sum_rows``, a function that adds up ``(b, p)`` over the set, and ``peak``,
+    the largest entry of the set's momenta, ``(b,)``, to keep squares in range: see
+    `equilibrate_rows_jointly`. Where matrices are spread over devices, a step costs an
+    all-reduce of one number and one of ``p * p`` per set, and those of the base.
+
+    Args:
+        base: A transformation of a dict of stacks.
+        sets: Who shares with whom.
+        sides: For each stack the side that rotates, ``"out"`` or ``"in"``; all of one
+            size.
+        policy: As in `rotate`. A function gets one `Side` for all sets, with
+            :math:`\sum_i M_i D_i^\top` as momentum and the identity as direction.
+        qr: As in `rotate`.
+        update_interval: The rotations are renewed at update 1 and every so many.
+
+    Returns:
+        A transformation of dicts of stacks ``(b, m, n)``.
+
+    Raises:
+        ValueError: If an argument is out of range; by `init` if the sides that rotate
+            differ in size.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> from optax_matrix.transforms import Sets, rotate_shared
+        >>> sets = Sets({"w": jnp.zeros(2, int)}, 1, {"w": ()})
+        >>> tx = rotate_shared(optax.scale_by_sign(), sets, sides={"w": "out"})
+        >>> tx.init({"w": jnp.ones((2, 3, 4))}).rotation.shape
+        (1, 3, 3)
+
+    References:
+        ARO, Section 4.2, Eq. 47, 51 and 52, Table 3.
+    """
+    check_transformation("base", base)
+    check_positive_int("update_interval", update_interval)
+    check_callable("qr", qr)
+    for side in sides.values():
+        check_choice("sides", side, ("out", "in"))
+    shared = _Shared(
+        optax.with_extra_args_support(base),
+        sets,
+        sides,
+        find_policy(policy, "momentum"),
+        qr,
+        update_interval,
+    )
+    return optax.GradientTransformationExtraArgs(shared.init, shared.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared:
+    base: optax.GradientTransformationExtraArgs
+    sets: Sets
+    sides: Mapping[str, str]
+    policy: Policy
+    qr: Callable[..., jax.Array]
+    interval: int
+
+    def init(self, params: Any) -> RotateSharedState:
+        seen = self._turned(jax.tree.map(jnp.zeros_like, params))
+        sizes = {name: x.shape[-2] for name, x in seen.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(
+                f"`sides` must have one size to share a rotation, got {sizes}; rotate "
+                "the others by themselves."
+            )
+        first = next(iter(seen.values()), jnp.zeros((0, 0)))
+        side, dtype = first.shape[-2], first.dtype
+        eye = jnp.eye(side, dtype=dtype)
+        return RotateSharedState(
+            count=None if self.interval == 1 else jnp.zeros((), jnp.int32),
+            rotation=jnp.broadcast_to(eye, (self.sets.count, side, side)),
+            base_state=self.base.init(seen),
+        )
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any):
+        del params
+        if not updates:
+            return updates, state
+        sets, mean = self.sets, self._turned(updates)
+        peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in mean.items()})
+        peaks = sets.of_each(peak)
+        unit = {n: safe_divide(x, peaks[n][:, None, None]) for n, x in mean.items()}
+        extra["sum_rows"] = lambda parts: sets.of_each(sets.total(parts))
+        extra["peak"] = peaks
+        answer = functools.partial(self._answer, mean, state.base_state, extra)
+        rotation = self._next_rotation(answer, unit, peak > 0, state)
+        out: Any
+        out, base_state = answer(rotation)
+        frames, views = self._frames(rotation), views_of(self.sides, updates)
+        out = {
+            n: views[n].turn(out_of(x, frames[n])).astype(updates[n].dtype)
+            for n, x in out.items()
+        }
+        count = None if state.count is None else optax.safe_increment(state.count)
+        return out, RotateSharedState(count, rotation, base_state)
+
+    def _turned(self, tree: Any) -> dict[str, jax.Array]:
+        views = views_of(self.sides, tree)
+        return {name: views[name].turn(widened(x)) for name, x in tree.items()}
+
+    def _frames(self, rotation: jax.Array) -> dict[str, Pair]:
+        return {n: Pair(r, None) for n, r in self.sets.of_each(rotation).items()}
+
+    def _answer(self, mean: Any, base_state: Any, extra: Any, rotation: jax.Array):
+        """What the base makes of the momenta under rotations, and its new state."""
+        frames = self._frames(rotation)
+        rotated = {n: into(x, frames[n]) for n, x in mean.items()}
+        if self.policy.turns:
+            rotated = {
+                n: without_noise(x, frames[n], mean[n]) for n, x in rotated.items()
+            }
+        return self.base.update(rotated, base_state, **extra)
+
+    def _next_rotation(
+        self, answer: Callable, unit: Any, live: jax.Array, state: RotateSharedState
+    ) -> jax.Array:
+        def renewed(rotation):
+            for _ in range(self.policy.rounds):
+                side = self._side(answer, unit, rotation)
+                new = self.policy.step(side)
+                rotation = jnp.where(live[:, None, None], new, rotation)
+            return rotation
+
+        if self.interval == 1:
+            return renewed(state.rotation)
+        due = is_due(state.count, self.interval, accumulates=False)
+        return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
+
+    def _side(self, answer: Callable, unit: Any, rotation: jax.Array) -> Side:
+        """A set as one matrix: its alignment, or its Gram matrix, summed over it."""
+        partner = answer(rotation)[0] if self.policy.looks else unit
+        parts = {n: full_dot(x, partner[n].mT) for n, x in unit.items()}
+        whole = self.sets.total(parts)
+        eye = jnp.broadcast_to(jnp.eye(whole.shape[-1], dtype=whole.dtype), whole.shape)
+        gram = None if self.policy.looks else whole
+        return Side(whole, eye, rotation, gram, self.qr)

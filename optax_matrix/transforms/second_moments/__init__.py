@@ -1,0 +1,26 @@
+"""Second moments: updates divided by roots of averaged squares of the gradient.
+
+`scale_by_second_moment` averages the square of each entry, as Adam's denominator does.
+`precondition` averages the Gram matrices of rows and columns and multiplies by their
+inverse roots (Shampoo, Mousse).
+"""
+
+from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
+from optax_matrix.transforms.second_moments._precondition import (
+    PreconditionState,
+    precondition,
+)
+from optax_matrix.transforms.second_moments._scale_by_second_moment import (
+    ScaleBySecondMomentState,
+    scale_by_second_moment,
+)
+
+__all__ = [
+    "Gram",
+    "PreconditionState",
+    "ScaleBySecondMomentState",
+    "mix_gram",
+    "no_gram",
+    "precondition",
+    "scale_by_second_moment",
+]

@@ -1,0 +1,65 @@
+"""Averages of Gram matrices that neither overflow nor vanish."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from optax_matrix.linalg import cross_gram
+from optax_matrix.linalg.scale import unit_peak
+
+
+class Gram(NamedTuple):
+    """The statistic ``scale**2 * normalized`` of a stack of matrices.
+
+    Attributes:
+        normalized: Symmetric matrices ``(..., p, p)``, at least float32, of moderate
+            size.
+        scale: About the largest gradient entry that it remembers, ``(..., 1, 1)``;
+            it fades as the average does, so that ``normalized`` neither grows nor
+            vanishes.
+    """
+
+    normalized: jax.Array
+    scale: jax.Array
+
+
+def no_gram(x: jax.Array) -> Gram:
+    """The statistic of no gradients.
+
+    Args:
+        x: Matrices ``(..., p, q)`` in the working precision.
+
+    Returns:
+        Zeros.
+    """
+    zeros = jnp.zeros((*x.shape[:-1], x.shape[-2]), x.dtype)
+    return Gram(zeros, jnp.zeros((*x.shape[:-2], 1, 1), x.dtype))
+
+
+def mix_gram(
+    old: Gram, x: jax.Array, decay: ArrayLike, weight: ArrayLike | None = None
+) -> Gram:
+    r"""Adds a Gram matrix to an average or a sum.
+
+    .. math::
+        S \leftarrow \beta S + w X X^\top
+
+    Args:
+        old: The statistic :math:`S`.
+        x: Matrices :math:`X`, ``(..., p, q)``.
+        decay: :math:`\beta`.
+        weight: :math:`w`; None for :math:`1 - \beta`.
+
+    Returns:
+        The new statistic. A zero matrix only decays it.
+    """
+    decay = jnp.asarray(decay, old.normalized.dtype)
+    weight = 1 - decay if weight is None else weight
+    _, peak = unit_peak(x)
+    peak = jnp.where(jnp.any(x != 0, axis=(-2, -1), keepdims=True), peak, 0)
+    scale = jnp.maximum(jnp.sqrt(decay) * old.scale, peak)
+    safe = jnp.where(scale == 0, 1, scale)
+    kept = decay * (old.scale / safe) ** 2 * old.normalized
+    return Gram(kept + weight * (peak / safe) ** 2 * cross_gram(x, x), scale)

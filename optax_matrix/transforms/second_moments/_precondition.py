@@ -1,0 +1,232 @@
+"""Inverse roots of averaged Gram matrices on both sides (Shampoo, Mousse)."""
+
+import dataclasses
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.arguments import (
+    check_choice,
+    check_decay,
+    check_not_negative,
+    check_positive_int,
+    check_transformation,
+)
+from optax_matrix.linalg import inverse_root
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
+from optax_matrix.transforms.sides import Pair, View, check_side, views_of
+
+METHODS = ("newton", "eigh")
+
+
+class PreconditionState(NamedTuple):
+    """State of `precondition`, all of it at least float32.
+
+    Attributes:
+        count: Number of updates; None where nothing depends on it.
+        momentum: State of the momentum.
+        gram: Per leaf a `Pair` of statistics, rows and columns as the inner
+            transformation sees them; None for a side without.
+        root: Per leaf a `Pair` of their inverse roots; None where every update takes
+            them anew.
+        inner_state: State of the inner transformation.
+    """
+
+    count: Any
+    momentum: Any
+    gram: Any
+    root: Any
+    inner_state: Any
+
+
+def precondition(
+    inner: optax.GradientTransformation | None = None,
+    *,
+    root: int = 4,
+    side: Any = "both",
+    decay: ArrayLike | None = None,
+    bias_correction: bool = False,
+    eps: ArrayLike = 1e-6,
+    method: Any = "newton",
+    update_interval: int = 1,
+    momentum: optax.GradientTransformation | None = None,
+    graft: bool = False,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Multiplies every matrix by inverse roots of its Gram matrices.
+
+    .. math::
+        L_t = \beta L_{t-1} + (1 - \beta) G G^\top, \quad
+        R_t = \beta R_{t-1} + (1 - \beta) G^\top G, \qquad
+        \Delta = L^{-1/p} M R^{-1/p}
+
+    or, with an ``inner`` transformation f,
+    :math:`\Delta = L^{-1/p} f(L^{-1/p} M R^{-1/p}) R^{-1/p}`: f in whitened
+    coordinates, and back to the parameters' by the same factors.
+
+    Args:
+        inner: A transformation of the whitened matrices, such as `orthogonalize`. It
+            sees matrices transposed where ``side`` is the columns alone.
+        root: The root :math:`p`.
+        side: ``"both"``, ``"out"`` (L alone), ``"in"`` (R alone), ``"short"``; or a
+            dict that says it, or ``"none"``, for each leaf of a dict of stacks.
+        decay: Decay rate :math:`\beta` of the averages; None for sums.
+        bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
+        eps: What is added to the diagonals, relative to the largest eigenvalue.
+        method: ``"newton"`` (products only) or ``"eigh"``, of `linalg.inverse_root`.
+        update_interval: The roots are renewed at update 1 and every so many; those of a
+            matrix also with its first gradient that is not zero.
+        momentum: What makes :math:`M` of the updates; None for :math:`M = G`.
+        graft: Whether :math:`\Delta` gets the norm of what ``inner`` returned.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If an argument is out of range, or ``graft`` has no ``inner``.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.precondition(eps=0.0)
+        >>> w = {"w": jnp.array([[0.0, 5.0], [3.0, 0.0]])}
+        >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+
+    References:
+        Gupta et al., `Shampoo <https://arxiv.org/abs/1802.09568>`_, 2018. Deviations:
+        epsilon is relative; the statistics carry their scale apart from their shape,
+        so that gradients of 1e20 and 1e-20 neither overflow nor vanish.
+    """
+    if inner is not None:
+        check_transformation("inner", inner)
+    elif graft:
+        raise ValueError(
+            "`graft` must be False without `inner`, got True; wrap the block in "
+            "preserve_norm for the norm of its input."
+        )
+    if momentum is not None:
+        check_transformation("momentum", momentum)
+    if decay is not None:
+        check_decay("decay", decay)
+    elif bias_correction:
+        raise ValueError(
+            "`bias_correction` must be False for sums, got True; set `decay`."
+        )
+    check_positive_int("root", root)
+    check_positive_int("update_interval", update_interval)
+    check_not_negative("eps", eps)
+    check_choice("method", method, METHODS)
+    check_side(side)
+    block = _Precondition(
+        inner=None if inner is None else optax.with_extra_args_support(inner),
+        momentum=momentum,
+        side=side,
+        decay=decay,
+        corrects=bias_correction,
+        inverse=partial(inverse_root, p=root, eps=eps, method=method),
+        p=root,
+        interval=update_interval,
+        graft=graft,
+    )
+    return optax.GradientTransformationExtraArgs(block.init, block.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Precondition:
+    inner: optax.GradientTransformationExtraArgs | None
+    momentum: optax.GradientTransformation | None
+    side: Any
+    decay: ArrayLike | None
+    corrects: bool
+    inverse: partial
+    p: int
+    interval: int
+    graft: bool
+
+    def init(self, params: Any) -> PreconditionState:
+        views = views_of(self.side, params)
+        start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
+        seen = jax.tree.map(start, views, params)
+        pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, seen)
+        counts = self.corrects or self.interval > 1
+        return PreconditionState(
+            count=jnp.zeros((), jnp.int32) if counts else None,
+            momentum=None if self.momentum is None else self.momentum.init(params),
+            gram=pairs(no_gram),
+            root=None if self.interval == 1 else pairs(lambda x: no_gram(x).normalized),
+            inner_state=None if self.inner is None else self.inner.init(seen),
+        )
+
+    def update(
+        self, updates: Any, state: Any, params: Any = None, **extra: Any
+    ) -> tuple[Any, PreconditionState]:
+        del params
+        views = views_of(self.side, updates)
+        turn = lambda v, x: v.turn(widened(x))
+        mean, momentum = updates, None
+        if self.momentum is not None:
+            mean, momentum = self.momentum.update(updates, state.momentum)
+        gradient = jax.tree.map(turn, views, updates)
+        gram = jax.tree.map(self._mixed, views, gradient, state.gram)
+        roots = self._roots(gram, state)
+        out = jax.tree.map(_whitened, jax.tree.map(turn, views, mean), roots)
+        inner_state = None
+        if self.inner is not None:
+            new, inner_state = self.inner.update(out, state.inner_state, **extra)
+            out = jax.tree.map(_whitened, new, roots)
+            out = jax.tree.map(_resized, out, new) if self.graft else out
+        out = jax.tree.map(
+            lambda v, x, g: v.turn(x).astype(g.dtype), views, out, updates
+        )
+        count = None if state.count is None else optax.safe_increment(state.count)
+        kept = None if self.interval == 1 else roots
+        return out, PreconditionState(count, momentum, gram, kept, inner_state)
+
+    def _mixed(self, view: View, x: jax.Array, old: Pair) -> Pair:
+        decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
+        return view.pair(lambda x, old: mix_gram(old, x, decay, weight), x, old)
+
+    def _roots(self, gram: Any, state: PreconditionState) -> Any:
+        """The inverse roots after this gradient, or the old where none are due."""
+        is_gram = lambda x: isinstance(x, Gram)
+        every = partial(jax.tree.map, is_leaf=is_gram)
+        root = partial(self._root, state.count)
+        if self.interval == 1:
+            return every(root, gram)
+        due = state.count % self.interval == 0
+        new = every(lambda x, old: due | _begins(x, old), gram, state.gram)
+
+        def renewed(_):
+            choose = lambda x, at, old: jnp.where(at, root(x), old)
+            return every(choose, gram, new, state.root)
+
+        some = reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(new)), due)
+        return jax.lax.cond(some, renewed, lambda _: state.root, None)
+
+    def _root(self, count: Any, gram: Gram) -> jax.Array:
+        root = self.inverse(gram.normalized)
+        if self.corrects:
+            weight = 1 - jnp.asarray(self.decay, root.dtype) ** (count + 1)
+            root = root * weight ** (1 / self.p)
+        return safe_divide(root, gram.scale ** (2 / self.p))
+
+
+def _begins(gram: Gram, old: Gram) -> jax.Array:
+    """Which statistics have seen their first gradient that is not zero, (..., 1, 1)."""
+    return (old.scale == 0) & (gram.scale > 0)
+
+
+def _whitened(x: jax.Array, root: Pair) -> jax.Array:
+    rows, cols = root
+    x = widened(x) if rows is None else full_dot(rows, x.astype(rows.dtype))
+    return x if cols is None else full_dot(x, cols)
+
+
+def _resized(x: jax.Array, like: jax.Array) -> jax.Array:
+    return safe_divide(x, matrix_norm(x)) * matrix_norm(like)

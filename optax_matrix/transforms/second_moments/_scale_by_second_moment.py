@@ -1,0 +1,91 @@
+"""Adam's denominator on its own."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.arguments import check_decay, check_flag
+from optax_matrix.transforms.numerics import safe_divide, widened
+
+
+class ScaleBySecondMomentState(NamedTuple):
+    """State of `scale_by_second_moment`.
+
+    Attributes:
+        root: Per leaf the root of the averaged square of each entry, at least float32.
+        weight: Per leaf and matrix ``1 - decay**t``, shape ``(...)``; None without
+            bias correction.
+    """
+
+    root: Any
+    weight: Any
+
+
+def scale_by_second_moment(
+    decay: ArrayLike = 0.95, *, bias_correction: bool = False
+) -> optax.GradientTransformationExtraArgs:
+    r"""Divides every entry by the root of its averaged square.
+
+    .. math::
+        V_t = \beta V_{t-1} + (1 - \beta) S_t^2, \qquad X_t \mapsto X_t / \sqrt{V_t}
+
+    :math:`S_t` is :math:`X_t` itself, which after a momentum is the two-fold Adam of
+    ARO, or the argument ``gradient`` of `update`, which `rotate` hands over when its
+    statistics are those of the gradient: then it is the denominator of Adam, SOAP and
+    Eigen-Adam. The state holds the root, so that nothing overflows or vanishes; entries
+    that have always been zero give zero.
+
+    Args:
+        decay: Decay rate :math:`\beta`, in ``[0, 1)``.
+        bias_correction: Whether to divide :math:`V_t` by :math:`1 - \beta^t`.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``decay`` is not in [0, 1).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.scale_by_second_moment(0.75)
+        >>> w = {"w": jnp.array([[3.0, -4e20, 0.0]])}
+        >>> tx.update(w, tx.init(w))[0]["w"].tolist()
+        [[2.0, -2.0, 0.0]]
+
+    References:
+        ARO, Section 4.3 (two-fold Adam). Deviation: no epsilon, as nothing is divided
+        by zero.
+    """
+    check_flag("bias_correction", bias_correction)
+    check_decay("decay", decay)
+
+    def init_fn(params):
+        root = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)
+        weight = jax.tree.map(lambda x: jnp.zeros(x.shape[:-2], x.dtype), root)
+        return ScaleBySecondMomentState(root, weight if bias_correction else None)
+
+    def update_fn(updates, state, params=None, *, gradient=None, **extra_args):
+        del params, extra_args
+        source = updates if gradient is None else gradient
+        root = jax.tree.map(_mixed, state.root, source)
+        if state.weight is None:
+            return jax.tree.map(_divided, updates, root), state._replace(root=root)
+        grow = lambda w: (decay * w + (1 - decay)).astype(w.dtype)
+        weight = jax.tree.map(grow, state.weight)
+        correct = lambda r, w: r / jnp.sqrt(w)[..., None, None]
+        updates = jax.tree.map(_divided, updates, jax.tree.map(correct, root, weight))
+        return updates, ScaleBySecondMomentState(root, weight)
+
+    def _mixed(old, new):
+        b = jnp.asarray(decay, old.dtype)
+        return jnp.hypot(jnp.sqrt(b) * old, jnp.sqrt(1 - b) * new.astype(old.dtype))
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _divided(x, root):
+    return safe_divide(widened(x), root).astype(x.dtype)

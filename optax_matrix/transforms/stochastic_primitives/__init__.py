@@ -1,0 +1,26 @@
+"""Stochastic primitives: weights that move by orthogonal factors only (POET, OFT).
+
+`spo` trains skew-symmetric blocks Q; orthogonal blocks made of them rotate rows and
+columns that are drawn at random, so that singular values stay as they are. From time to
+time the rotations are merged into the weights and others are drawn. `limit_skew_norm`
+keeps Q small enough for the map from Q to the rotation to be accurate.
+"""
+
+from optax_matrix.transforms.stochastic_primitives._blocks import check_spo
+from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
+    bound_for,
+    limit_skew_norm,
+)
+from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
+    Primitives,
+)
+from optax_matrix.transforms.stochastic_primitives._spo import SpoState, spo
+
+__all__ = [
+    "Primitives",
+    "SpoState",
+    "bound_for",
+    "check_spo",
+    "limit_skew_norm",
+    "spo",
+]

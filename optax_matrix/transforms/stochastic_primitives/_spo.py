@@ -1,0 +1,297 @@
+"""Stochastic primitive optimization: weights move by orthogonal factors (POET)."""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import DTypeLike
+
+from optax_matrix.arguments import check_dtype
+from optax_matrix.linalg import (
+    Orthogonal,
+    cayley_neumann,
+    materialize,
+    permute,
+    recover_frame,
+    rotate_sides,
+)
+from optax_matrix.transforms.numerics import widened
+from optax_matrix.transforms.stochastic_primitives._blocks import check_spo
+from optax_matrix.transforms.stochastic_primitives._fingerprint import (
+    fingerprint,
+    rounded,
+    update_towards,
+)
+from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
+from optax_matrix.transforms.stochastic_primitives._one_by_one_on_cpu import (
+    one_by_one_on_cpu,
+)
+from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
+    Primitives,
+)
+
+
+class SpoState(NamedTuple):
+    """State of `spo`. A side is ``"out"`` (rows) or ``"in"`` (columns).
+
+    Attributes:
+        count: Number of updates.
+        perms: Per leaf and side the permutation of the primitive, int32 ``(..., m)``
+            or ``(..., n)``.
+        q: Per leaf and side the strict upper triangles of the blocks' Q,
+            ``(..., k, b (b - 1) / 2)``, at least float32.
+        frame: Per leaf :math:`W_0`, permuted on both sides, ``(..., m, n)``, at least
+            float32; None if it is recovered.
+        applied: Per leaf and matrix a fingerprint of what its parameters should be,
+            uint32 ``(...)``; None if the frame is recovered.
+        inner_state: State of the inner transformation.
+    """
+
+    count: Any
+    perms: Any
+    q: Any
+    frame: Any
+    applied: Any
+    inner_state: Any
+
+
+def spo(
+    inner: optax.GradientTransformation,
+    *,
+    variant: str = "block",
+    block: Any = 256,
+    orthogonal: Orthogonal = cayley_neumann,
+    merge_interval: int | None = 400,
+    sides: str = "both",
+    reset: str = "moments",
+    hold: str = "stored",
+    ids: Any = None,
+    seed: int = 0,
+    update_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Trains orthogonal factors of the parameters; singular values stay as they are.
+
+    .. math::
+        W = R \, W_0 \, P, \qquad R = \Psi^\top \mathrm{diag}(G(Q_1), \dots) \Psi
+
+    and P likewise, with :math:`\Psi` a random permutation and G a map from skew to
+    orthogonal blocks. The gradient with respect to every Q follows from that of W by
+    the chain rule at the current Q; ``inner`` makes a step of it; the update is the new
+    :math:`R W_0 P` less W. After every ``merge_interval`` updates
+    :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0` and new permutations are
+    drawn. No ``m x m`` matrix is ever formed.
+
+    The update is a finished step: its learning rate is that of ``inner``, and nothing
+    may rescale it afterwards. What else happens to W (weight decay, averaging, a
+    restore, updates that were not applied) is noticed, bit for bit, and goes into
+    :math:`W_0`.
+
+    Args:
+        inner: Any transformation of a tree of Q's triangles, learning rate included,
+            such as ``optax.chain(optax.adam(1e-3), limit_skew_norm(0.5))``: the bound
+            keeps ``orthogonal`` accurate between merges, which else nothing does.
+        variant: ``"block"``, blocks on all of a side, the last one smaller if need be;
+            ``"full"``, one block on a random part of it.
+        block: Side of a block: an int, or with ``"full"`` also a float for a fraction
+            of the side; or a dict with one for ``"in"`` (R) and one for ``"out"`` (P).
+        orthogonal: Kernel from skew to orthogonal blocks: `linalg.cayley_neumann`,
+            `linalg.cayley_taylor`, `linalg.cayley`, `linalg.exponential`.
+        merge_interval: Number of updates between merges; None for no merge.
+        sides: ``"both"``; ``"in"`` for R alone, which is OFT; ``"out"`` for P alone.
+        reset: ``"moments"``: a merge sets back what ``inner`` remembers of Q, with the
+            counts beside it; counts that stand alone, those of schedules, go on.
+            ``"none"`` keeps it all.
+        hold: ``"stored"``: :math:`W_0` is state, in float32 for half precision
+            parameters, so that these do not stall where an update rounds to nothing.
+            ``"recovered"``: it is computed from W at every step by the inverses of R
+            and P. That saves the memory, needs a norm of Q below about 0.9, and lets
+            rounding of W stay.
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+            from which its permutations are drawn; None draws the same for all matrices
+            of a shape.
+        seed: Seed of the draws.
+        update_dtype: Dtype in which updates reach the parameters where it is narrower
+            than theirs, as ``wire_dtype`` of `owners`, so that this is no edit.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
+        Gradients of Q are cut at :math:`10^{18}`, so that their squares stay finite.
+
+    Raises:
+        ValueError: If an argument is out of range; at `update`, if `params` is missing.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.spo(optax.sgd(0.05), block=2)
+        >>> params = {"w": jnp.array([[3.0, 0.0], [0.0, 1.0]])}
+        >>> grads = {"w": jnp.array([[0.0, 1.0], [0.0, 0.0]])}
+        >>> updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+        >>> new = params["w"] + updates["w"]
+        >>> bool(jnp.allclose(jnp.linalg.svd(new)[1], jnp.array([3.0, 1.0]), 1e-4))
+        True
+
+    References:
+        Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
+        Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Algorithm 1,
+        where W is in x out; here R acts on columns and P on rows, and Q of P has the
+        opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); a last block that is
+        smaller where the authors' code refuses; moments are reset, as in that code.
+    """
+    check_dtype("update_dtype", update_dtype)
+    blocks = check_spo(
+        inner,
+        variant=variant,
+        block=block,
+        orthogonal=orthogonal,
+        merge_interval=merge_interval,
+        sides=sides,
+        reset=reset,
+        hold=hold,
+        seed=seed,
+    )
+    spo = _Spo(
+        inner=optax.with_extra_args_support(inner),
+        primitives=Primitives(blocks, variant, orthogonal, seed),
+        interval=merge_interval,
+        resets=reset == "moments",
+        stored=hold == "stored",
+        ids=ids,
+        update_dtype=update_dtype,
+    )
+    return optax.GradientTransformationExtraArgs(spo.init, spo.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spo:
+    inner: optax.GradientTransformationExtraArgs
+    primitives: Primitives
+    interval: int | None
+    resets: bool
+    stored: bool
+    ids: Any
+    update_dtype: Any
+
+    def init(self, params: Any) -> SpoState:
+        perms = jax.tree.map(
+            partial(self.primitives.draw, 0), params, self._ids(params)
+        )
+        q = jax.tree.map(self.primitives.zeros, params)
+        permuted = lambda w, perm: permute(widened(w), perm)
+        return SpoState(
+            count=jnp.zeros((), jnp.int32),
+            perms=perms,
+            q=q,
+            frame=jax.tree.map(permuted, params, perms) if self.stored else None,
+            applied=jax.tree.map(fingerprint, params) if self.stored else None,
+            inner_state=self.inner.init(q),
+        )
+
+    def update(
+        self, updates: Any, state: Any, params: Any = None, **extra_args: Any
+    ) -> tuple[Any, SpoState]:
+        if params is None:
+            raise ValueError(
+                "`params` must be passed to `update`: primitives act on the "
+                "parameters; call tx.update(updates, state, params)."
+            )
+        start, applied = state.frame, state.applied
+        if not self.stored:
+            start = jax.tree.map(widened, params)
+            applied = jax.tree.map(lambda _: None, params)
+        frame, grads = one_by_one_on_cpu(
+            self._gradient, 1, start, params, applied, state.perms, state.q, updates
+        )
+        steps, inner_state = self.inner.update(
+            grads, state.inner_state, state.q, **extra_args
+        )
+        q: Any = optax.apply_updates(state.q, steps)
+        count: Any = optax.safe_increment(state.count)
+        due, perms = None, state.perms
+        if self.interval is not None:
+            due = count % self.interval == 0
+            perms = self._drawn(due, count, params, perms)
+        merges = self.stored and due is not None
+        # The gradient is not needed any more: its place is for the update.
+        place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
+        new, *merged, applied = one_by_one_on_cpu(
+            partial(self._move, due if merges else None),
+            1 + merges,
+            *(place, frame, params, state.perms, perms, state.q, q),
+        )
+        frame = merged[0] if merges else frame
+        if due is not None:
+            keep = lambda *state: state
+            q, inner_state = jax.lax.cond(due, self._reset, keep, q, inner_state)
+        return new, SpoState(
+            count=count,
+            perms=perms,
+            q=q,
+            frame=frame if self.stored else None,
+            applied=applied if self.stored else None,
+            inner_state=inner_state,
+        )
+
+    def _gradient(self, frame, w, applied, perms, q, g) -> tuple[jax.Array, Any]:
+        """The permuted W_0 that belongs to the parameters, and the gradient of Q."""
+        if self.stored:
+            frame = self._edited(frame, w, applied, perms, q)
+        else:
+            frame = recover_frame(frame, self.primitives.blocks(q, w), perms)
+        move = lambda q: rotate_sides(frame, self.primitives.blocks(q, w))
+        (out,) = jax.vjp(move, q)[1](permute(g.astype(frame.dtype), perms))
+        most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
+        return frame, jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
+
+    def _edited(self, frame, w, applied, perms, q) -> jax.Array:
+        """The frame, with what was done to the parameters from outside."""
+        changed = fingerprint(w) != applied
+
+        def fold():
+            exact = self._materialized(frame, perms, q)
+            # Entries that only miss the digits of their dtype keep them.
+            wide = widened(w)
+            exact = jnp.where(rounded(exact, w.dtype) == wide, exact, wide)
+            new = recover_frame(exact, self.primitives.blocks(q, w), perms)
+            return jnp.where(changed[..., None, None], new, frame)
+
+        return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
+
+    def _move(self, due, place, frame, w, perms, drawn, q, new_q) -> tuple[Any, ...]:
+        """The update; if merges are on, the frame; a fingerprint of the new W."""
+        del place
+        target = self._materialized(frame, perms, new_q)
+        if not self.stored:
+            # As a difference, so that the rounding of the inverses does not add up.
+            target = widened(w) + (target - self._materialized(frame, perms, q))
+        update, applied = update_towards(target, w, self.update_dtype)
+        if due is None:
+            return update, fingerprint(applied)
+        merge = lambda: permute(target, drawn)
+        return update, jax.lax.cond(due, merge, lambda: frame), fingerprint(applied)
+
+    def _materialized(self, frame, perms, q) -> jax.Array:
+        return materialize(frame, self.primitives.blocks(q, frame), perms)
+
+    def _drawn(self, due, count, params: Any, perms: Any) -> Any:
+        """New permutations if a merge is due."""
+        draw = partial(self.primitives.draw, count // self.interval)
+        new = lambda: jax.tree.map(draw, params, self._ids(params))
+        return jax.lax.cond(due, new, lambda: perms)
+
+    def _reset(self, q: Any, inner_state: Any) -> tuple[Any, Any]:
+        """Triangles of the identity, and the inner state that goes with them."""
+        q = jax.tree.map(jnp.zeros_like, q)
+        if self.resets:
+            inner_state = reset_moments(self.inner.init(q), inner_state, q)
+        return q, inner_state
+
+    def _ids(self, params: Any) -> Any:
+        if self.ids is None:
+            return jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1)), params)
+        return {name: self.ids[name] for name in params}

@@ -1,0 +1,26 @@
+"""Update size: what an update is multiplied by before the learning rate.
+
+A number that depends on the shape (`scale_by_shape`), a given root mean square
+(`match_rms`), the norm before a transformation (`preserve_norm`), or at most a multiple
+of the norm of the last update (`limit_norm_growth`).
+"""
+
+from optax_matrix.transforms.update_size._limit_norm_growth import (
+    LimitNormGrowthState,
+    limit_norm_growth,
+)
+from optax_matrix.transforms.update_size._match_rms import match_rms
+from optax_matrix.transforms.update_size._preserve_norm import preserve_norm
+from optax_matrix.transforms.update_size._scale_by_shape import (
+    SHAPE_RULES,
+    scale_by_shape,
+)
+
+__all__ = [
+    "SHAPE_RULES",
+    "LimitNormGrowthState",
+    "limit_norm_growth",
+    "match_rms",
+    "preserve_norm",
+    "scale_by_shape",
+]

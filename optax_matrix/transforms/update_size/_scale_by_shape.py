@@ -1,0 +1,53 @@
+"""The sizes of updates: by shape, by root mean square, by what came in."""
+
+from collections.abc import Callable
+
+import optax
+
+from optax_matrix.arguments import check_choice
+from optax_matrix.transforms._map_matrices import map_matrices
+
+SHAPE_RULES: dict[str, Callable[[int, int], float]] = {
+    "out/in": lambda rows, cols: max(1.0, rows / cols) ** 0.5,
+    "unclipped": lambda rows, cols: (rows / cols) ** 0.5,
+    "max": lambda rows, cols: 0.2 * max(rows, cols) ** 0.5,
+    "sum": lambda rows, cols: 1 / (rows + cols),
+    "none": lambda rows, cols: 1.0,  # noqa: ARG005
+}
+
+
+def scale_by_shape(
+    rule: str | Callable[[int, int], float] = "out/in",
+) -> optax.GradientTransformationExtraArgs:
+    r"""Multiplies every matrix by a number that depends on its shape alone.
+
+    For a matrix with :math:`m` rows (outputs) and :math:`n` columns (inputs):
+
+    * ``"out/in"``: :math:`\sqrt{\max(1, m/n)}` (Keller Jordan's Muon)
+    * ``"unclipped"``: :math:`\sqrt{m/n}` (Muon+)
+    * ``"max"``: :math:`0.2 \sqrt{\max(m, n)}` (Moonlight): a semi-orthogonal matrix
+      gets a root mean square of 0.2, the usual size of Adam's update
+    * ``"sum"``: :math:`1 / (m + n)` (SPlus, up to its factor)
+    * ``"none"``: 1
+
+    Args:
+        rule: One of these names, or a function of ``(rows, cols)``.
+
+    Returns:
+        A stateless transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``rule`` is an unknown name.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.scale_by_shape("out/in")
+        >>> w = {"w": jnp.ones((8, 2))}
+        >>> float(tx.update(w, tx.init(w))[0]["w"][0, 0])
+        2.0
+    """
+    if not callable(rule):
+        check_choice("rule", rule, SHAPE_RULES)
+        rule = SHAPE_RULES[rule]
+    return map_matrices(lambda x: x * rule(x.shape[-2], x.shape[-1]))

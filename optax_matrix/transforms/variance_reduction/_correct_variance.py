@@ -1,0 +1,98 @@
+"""The variance-reduced gradient of MARS."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike, DTypeLike
+
+from optax_matrix.arguments import (
+    check_decay,
+    check_dtype,
+    check_not_negative,
+    check_positive,
+)
+from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+
+
+class CorrectVarianceState(NamedTuple):
+    """State of `correct_variance`.
+
+    Attributes:
+        last: Per leaf the previous gradient, shape ``(..., m, n)``, in the dtype asked
+            for or the parameter's; zeros before the first.
+    """
+
+    last: Any
+
+
+def correct_variance(
+    gamma: ArrayLike = 0.025,
+    b1: ArrayLike = 0.95,
+    max_norm: ArrayLike | None = 1.0,
+    *,
+    accumulator_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Adds a multiple of the change of the gradient, and clips each matrix's norm.
+
+    .. math::
+        c_t = G_t + \gamma \frac{\beta_1}{1 - \beta_1} (G_t - G_{t-1}), \qquad
+        \tilde{c}_t = c_t / \max(1, \|c_t\|_F / \tau)
+
+    with :math:`\gamma` ``gamma``, :math:`\beta_1` ``b1`` and :math:`\tau`
+    ``max_norm``. :math:`G_0 = 0`, so that the first gradient is multiplied by
+    :math:`1 + \gamma\beta_1/(1-\beta_1)`, as in the authors' code.
+
+    Args:
+        gamma: Strength of the correction, not negative.
+        b1: Decay rate of the momentum that follows, in ``[0, 1)``.
+        max_norm: Largest Frobenius norm of a matrix; None to leave it.
+        accumulator_dtype: Dtype of the stored gradient; None for the parameter's.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``gamma`` is negative, ``b1`` not in [0, 1), ``max_norm`` not
+            positive, or the dtype not floating.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.correct_variance(0.5, 0.5, max_norm=None)
+        >>> w = {"w": jnp.eye(1)}
+        >>> updates, state = tx.update(w, tx.init(w))
+        >>> float(updates["w"][0, 0])
+        1.5
+
+    References:
+        Yuan et al., `MARS <https://arxiv.org/abs/2411.10438>`_, 2024. (The one-batch
+        form of the authors' code: the last gradient comes from the last batch.)
+    """
+    check_not_negative("gamma", gamma)
+    check_decay("b1", b1)
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+    check_dtype("accumulator_dtype", accumulator_dtype)
+
+    def init_fn(params):
+        return CorrectVarianceState(optax.tree.zeros_like(params, accumulator_dtype))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params, extra_args
+        weight = gamma * b1 / (1 - b1)
+
+        def correct(x, last):
+            wide = widened(x)
+            c = wide + weight * (wide - last.astype(wide.dtype))
+            if max_norm is not None:
+                norm = matrix_norm(c)
+                c = jnp.where(norm > max_norm, safe_divide(c, norm) * max_norm, c)
+            return c.astype(x.dtype)
+
+        corrected = jax.tree.map(correct, updates, state.last)
+        last = jax.tree.map(lambda x, old: x.astype(old.dtype), updates, state.last)
+        return corrected, CorrectVarianceState(last)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)

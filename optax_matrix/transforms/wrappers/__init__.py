@@ -1,0 +1,26 @@
+"""Wrappers: transformations of transformations, which leave the algebra alone.
+
+They change the precision of computation (`in_float32`, `keep_dtype`) or of storage
+(`quantize_state`), or turn hyperparameters into state (`inject_hyperparams`).
+"""
+
+from optax_matrix.transforms.wrappers._inject_hyperparams import inject_hyperparams
+from optax_matrix.transforms.wrappers._precision import in_float32, keep_dtype
+from optax_matrix.transforms.wrappers._quantize_state import quantize_state
+from optax_matrix.transforms.wrappers._quantizer import (
+    SIGNED,
+    UNSIGNED,
+    QuantizedState,
+    Quantizer,
+)
+
+__all__ = [
+    "SIGNED",
+    "UNSIGNED",
+    "QuantizedState",
+    "Quantizer",
+    "in_float32",
+    "inject_hyperparams",
+    "keep_dtype",
+    "quantize_state",
+]

@@ -1,0 +1,92 @@
+"""The dtypes in which a transformation runs and returns its updates."""
+
+from typing import Any
+
+import jax
+import optax
+
+from optax_matrix.arguments import check_transformation
+from optax_matrix.transforms.numerics import widened
+
+
+def in_float32(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Runs a transformation in float32 where the updates are in half precision.
+
+    optax keeps second moments in the parameters' dtype; with a decay of 0.999 a
+    bfloat16 moment stops following its input. Here the state is float32 (float64 for
+    float64 parameters) and the updates leave in the dtype in which they came.
+
+    Args:
+        inner: The transformation to run.
+
+    Returns:
+        A transformation with the state of ``inner``, at least float32.
+
+    Raises:
+        ValueError: If ``inner`` is no transformation.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.in_float32(optax.scale_by_rms(0.999))
+        >>> tx.init({"w": jnp.ones((2, 2), jnp.bfloat16)}).nu["w"].dtype
+        dtype('float32')
+    """
+    check_transformation("inner", inner)
+    inner = optax.with_extra_args_support(inner)
+
+    def widen(tree: Any) -> Any:
+        return jax.tree.map(widened, tree)
+
+    def init_fn(params):
+        return inner.init(widen(params))
+
+    def update_fn(updates, state, params=None, **extra_args):
+        wide, state = inner.update(widen(updates), state, widen(params), **extra_args)
+        updates = jax.tree.map(lambda new, old: new.astype(old.dtype), wide, updates)
+        return updates, state
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def keep_dtype(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Returns updates in the dtype of the parameters, whatever happened inside.
+
+    A traced learning rate is a float32 array and lifts bfloat16 updates to float32.
+
+    Args:
+        inner: The transformation to run.
+
+    Returns:
+        A transformation with the state of ``inner``. Without parameters the dtype is
+        that of the incoming updates.
+
+    Raises:
+        ValueError: If ``inner`` is no transformation.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> tx = om.transforms.keep_dtype(optax.scale(jnp.float32(0.1)))
+        >>> w = {"w": jnp.ones((2, 2), jnp.bfloat16)}
+        >>> tx.update(w, tx.init(w))[0]["w"].dtype
+        dtype(bfloat16)
+    """
+    check_transformation("inner", inner)
+    inner = optax.with_extra_args_support(inner)
+
+    def cast(x, like):
+        return None if x is None else x.astype(like.dtype)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        like = updates if params is None else params
+        new, state = inner.update(updates, state, params, **extra_args)
+        return jax.tree.map(cast, new, like, is_leaf=lambda x: x is None), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update_fn)

@@ -1,0 +1,208 @@
+"""Which moments of a state are stored in eight bits, and how."""
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.arguments import check_not_negative_int, check_positive_int
+from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.linalg.random import seeded
+
+SIGNED = ("mu", "trace", "ema", "momentum")
+UNSIGNED = ("nu", "root")
+
+# Outside of other jits, as in `init`: one program per shape.
+_STATIC = ("block_size", "signed", "batch_axes")
+_quantize = jax.jit(quantize, static_argnames=_STATIC)
+_dequantize = jax.jit(dequantize, static_argnames=_STATIC)
+
+
+class QuantizedState(NamedTuple):
+    """A state whose large moments are one byte per number.
+
+    Attributes:
+        inner_state: The state, as it is but for its large moments: these are uint8
+            codes of the same shape.
+        scales: For each of them, under the names on the way to it, the largest
+            magnitude of each block, at least float32.
+        count: Number of updates; None if rounding is to the nearest.
+    """
+
+    inner_state: Any
+    scales: Any
+    count: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantizer:
+    """What becomes of a state when it is stored; see `quantize_state`."""
+
+    signed: frozenset[str]
+    unsigned: frozenset[str]
+    block_size: int
+    min_size: int
+    batch_axes: int
+    seed: int | None
+    ids: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, *, signed: Any, unsigned: Any, **options: Any) -> "Quantizer":
+        """A quantizer with its arguments checked.
+
+        Args:
+            signed: As in `quantize_state`.
+            unsigned: As in `quantize_state`.
+            **options: As in `quantize_state`.
+
+        Returns:
+            The quantizer.
+
+        Raises:
+            ValueError: As in `quantize_state`.
+        """
+        names = []
+        for name, given in (("signed", signed), ("unsigned", unsigned)):
+            if isinstance(given, str) or not all(isinstance(x, str) for x in given):
+                raise ValueError(
+                    f"`{name}` must be names of fields of the state, got {given!r}; "
+                    "pass a tuple such as ('mu',)."
+                )
+            names.append(frozenset(given))
+        if both := sorted(names[0] & names[1]):
+            raise ValueError(
+                f"`unsigned` must not share names with `signed`, got {both} in both; "
+                "numbers of either sign must be signed."
+            )
+        check_positive_int("block_size", options["block_size"])
+        for name in ("min_size", "batch_axes", "seed"):
+            value = options[name]
+            if value is not None or name != "seed":
+                check_not_negative_int(name, value)
+        return cls(*names, **options)
+
+    def pack(self, state: Any) -> QuantizedState:
+        """Stores the state of `init`."""
+        chosen = {k for k, x in _leaves(state) if self._is_large_moment(k, x)}
+        count = None if self.seed is None else jnp.zeros((), jnp.int32)
+        return self._packed(state, chosen, count)
+
+    def repack(self, state: Any, old: QuantizedState) -> QuantizedState:
+        """Stores the state of `update`, the same moments as before."""
+        chosen = {k for k, _ in _leaves(state) if _look_up(old.scales, k) is not None}
+        count = None if old.count is None else optax.safe_increment(old.count)
+        return self._packed(state, chosen, count)
+
+    def unpack(self, state: QuantizedState) -> Any:
+        """The state as the transformation knows it, moments at least float32."""
+
+        def restore(keys, leaf):
+            scales = _look_up(state.scales, keys)
+            if scales is None:
+                return leaf
+            return _dequantize(leaf, scales, **self._options(keys))
+
+        return _map(restore, state.inner_state)
+
+    def _is_large_moment(self, keys: tuple, leaf: Any) -> bool:
+        if _is_opaque(leaf):
+            _check_is_quantized(leaf)
+            return False
+        known = _field(keys) in self.signed | self.unsigned
+        if not (known and jnp.issubdtype(leaf.dtype, jnp.floating)):
+            return False
+        return math.prod(leaf.shape[self.batch_axes :]) >= self.min_size
+
+    def _packed(self, state: Any, chosen: set[tuple], count: Any) -> QuantizedState:
+        scales: dict[str, Any] = {}
+
+        def store(keys, leaf):
+            if keys not in chosen:
+                return leaf
+            noise = None if count is None else self._noise(keys, leaf, count)
+            codes, found = _quantize(leaf, noise=noise, **self._options(keys))
+            _put(scales, keys, found)
+            return codes
+
+        codes = _map(store, state)
+        return QuantizedState(codes, scales, count)
+
+    def _options(self, keys: tuple) -> dict[str, Any]:
+        return {
+            "block_size": self.block_size,
+            "signed": _field(keys) not in self.unsigned,
+            "batch_axes": self.batch_axes,
+        }
+
+    def _noise(self, keys: tuple, leaf: Any, count: Any) -> jax.Array:
+        """Uniform numbers that neither grouping nor placement changes."""
+        key = jax.random.fold_in(seeded(self.seed or 0), count)
+        if self.ids is None:
+            place = zlib.crc32("/".join(map(_name, keys)).encode())
+            key = jax.random.fold_in(key, place)
+            return jax.random.uniform(key, leaf.shape, jnp.float32)
+        names = [_name(k) for k in keys]
+        group = next(name for name in names if name in self.ids)
+        place = zlib.crc32("/".join(n for n in names if n != group).encode())
+        key = jax.random.fold_in(key, place)
+
+        def draw(numbers):
+            folded = key
+            for number in numbers:
+                folded = jax.random.fold_in(folded, number)
+            return jax.random.uniform(folded, leaf.shape[1:], jnp.float32)
+
+        return jax.vmap(draw)(jnp.asarray(self.ids[group], jnp.uint32))
+
+
+def _field(keys: tuple) -> str | None:
+    """The innermost field on the way to a leaf; ``value`` is the box of NNX."""
+    fields = [k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey)]
+    return next((name for name in reversed(fields) if name != "value"), None)
+
+
+def _name(key: Any) -> str:
+    fields = ("key", "name", "idx")
+    return next((str(getattr(key, f)) for f in fields if hasattr(key, f)), str(key))
+
+
+def _is_opaque(node: Any) -> bool:
+    """A state of `on_matrices`, or one that is stored already."""
+    return isinstance(node, QuantizedState) or hasattr(node, "manifest")
+
+
+def _check_is_quantized(node: Any) -> None:
+    inner = getattr(node, "inner_state", None)
+    if hasattr(node, "manifest") and not isinstance(inner, QuantizedState):
+        raise ValueError(
+            "`inner` holds stacks of matrices, whose blocks must not reach from one "
+            "matrix into the next; give the recipe (or `on_matrices`) the placement "
+            "om.quantized(), and its `other` optimizer om.adamw_8bit(...)."
+        )
+
+
+def _leaves(state: Any) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_opaque)
+
+
+def _map(f: Callable[[tuple, Any], Any], state: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(f, state, is_leaf=_is_opaque)
+
+
+def _look_up(scales: Any, keys: tuple) -> Any:
+    for key in keys:
+        if not isinstance(scales, dict) or _name(key) not in scales:
+            return None
+        scales = scales[_name(key)]
+    return scales
+
+
+def _put(scales: dict[str, Any], keys: tuple, value: Any) -> None:
+    for key in keys[:-1]:
+        scales = scales.setdefault(_name(key), {})
+    scales[_name(keys[-1])] = value
