@@ -1,206 +1,205 @@
-"""APOLLO: the gradient, each channel scaled by Adam on a random projection."""
+"""APOLLO: the gradient, scaled by the Adam of a projection of it."""
 
-from functools import partial
-from typing import Any
+from typing import Literal, Unpack
 
-import optax
-from jax.typing import ArrayLike, DTypeLike
+from optax_matrix.arguments import (
+    AtLeastOne,
+    Decay,
+    Dtype,
+    Kernel,
+    Positive,
+    PositiveInt,
+    Rank,
+    Rate,
+    Seed,
+)
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._low_rank import (
+    LastLayer,
+    SingularBasis,
+    Transport,
+    coordinate_adam,
+    singular_basis,
+    with_last_layer,
+)
+from optax_matrix.recipes._method import Method
+from optax_matrix.recipes._recipe import Common, direction, preset, recipe
+from optax_matrix.transforms import gaussian_basis, project_low_rank, scale_gradient
+from optax_matrix.transforms.sides import ProjectedSide
 
-from optax_matrix.recipes._low_rank import with_last_layer
-from optax_matrix.recipes._optimizer import matrix_optimizer
-from optax_matrix.recipes._subspace_adam import subspace_adam
-from optax_matrix.transforms import gaussian_basis, scale_gradient
 
-
-def scale_by_apollo(
+@recipe
+def apollo(
+    learning_rate: Rate,
     *,
-    rank: Any = 256,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    scale: ArrayLike = 1.0,
-    limiter: ArrayLike | None = 1.01,
-    max_shrink: ArrayLike | None = 2.0,
-    update_interval: int = 200,
-    side: str = "short",
+    rank: Rank = 256,
+    norm: Literal["channel", "tensor"] = "channel",
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    scale: Positive = 1.0,
+    limiter: AtLeastOne | None = 1.01,
+    max_shrink: AtLeastOne | None = 2.0,
+    update_interval: PositiveInt = 200,
+    basis: Literal["gaussian"] | SingularBasis = "gaussian",
+    side: ProjectedSide = "short",
+    transport: Transport = "keep",
     bias_correction: bool = True,
     stagger: bool = False,
-    seed: int = 0,
-    last_layer: str = "other",
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""Scales the gradients of matrices as APOLLO does; leaves the others alone.
+    seed: Seed = 0,
+    qr: Kernel = cholesky_qr,
+    last_layer: LastLayer = "other",
+    weight_decay: Rate = 0.0,
+    mu_dtype: Dtype | None = None,
+    **common: Unpack[Common],
+) -> Method:
+    r"""APOLLO for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
         \sigma_t = U^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
         \Delta_{t, \cdot i} = \sqrt{\alpha} \, G_{t, \cdot i} \,
         \|\omega_{t, \cdot i}\| / \|\sigma_{t, \cdot i}\|
 
-    with U of normal numbers of variance 1/r, which are not stored but drawn from the
-    same key until their renewal; then limited by `limit_norm_growth`.
+    where U has normal entries of variance 1/r. U is not stored: it is drawn from the
+    same key until its renewal. `limit_norm_growth` limits the update. The state is
+    ``2 n r`` numbers per matrix with ``m <= n``, one more for the limiter.
 
     Args:
-        rank: Number of random vectors r, an int (clipped to the shorter side) or a
-            float for a fraction of that; 128, 192, 256, 256 in the authors' code for
-            60M, 130M, 350M, 1B.
+        learning_rate: Learning rate, a number or a schedule; 0.01 in the paper.
+        rank: Number of vectors r, an int (clipped to the shorter side) or a float for a
+            fraction of that; 128, 192, 256, 256 in the authors' code for 60M, 130M,
+            350M, 1B.
+        norm: Whether each ``"channel"`` (column) has a factor of its own, or one factor
+            scales the whole ``"tensor"``.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
-        scale: Factor under the root; the authors' code has 1 per channel and 128 per
-            tensor.
+        scale: Factor :math:`\alpha` under the root; the authors' code has 1 per channel
+            and 128 per tensor.
         limiter: Largest growth of the update's norm per step; None for none.
-        max_shrink: As in `limit_norm_growth`; None is the paper's.
-        update_interval: U is drawn anew at steps 1, K + 1, 2K + 1, ...
+        max_shrink: As in `limit_norm_growth`; None is the paper.
+        update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
+        basis: ``"gaussian"``; ``"randomized_svd"`` or ``"svd"`` as in `galore`.
         side: Which side is projected, as in `project_low_rank`.
+        transport: What happens to the moments at a renewal, as in `project_low_rank`.
         bias_correction: Whether to correct both moments, as Adam does.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        seed: Of the random numbers.
-        last_layer: ``"method"`` for an output head (by its name) among the matrices;
-            ``"other"`` for Adam's, as in the paper.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        mu_dtype: Dtype of the momentum; None for float32.
+        seed: Seed of the random numbers.
+        qr: Kernel that orthonormalises the singular vectors, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+            matrix; ``"other"`` leaves it to Adam, as in the paper.
+        weight_decay: Decoupled weight decay of all leaves; none in the paper.
+        mu_dtype: Dtype of the momenta; None for float32.
+        **common: See `Common`.
 
     Returns:
-        A transformation for any tree; its state is ``2 n r`` numbers per matrix with
-        ``m <= n``, one for the limiter, and step counts.
-
-    Raises:
-        ValueError: If an argument is out of range.
+        An optimizer of the whole tree.
 
     Examples:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_apollo(rank=2)
+        >>> tx = om.apollo(1.0, rank=2)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
-        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
-        >>> jnp.sign(updates["kernel"]).tolist()
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> jnp.sign(-updates["kernel"]).tolist()
         [[1.0, 1.0], [1.0, 1.0]]
 
     References:
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1.
         Deviations: the moments are corrected for their bias before the norms are taken;
-        the authors' code multiplies the correction to the step size, so that its
-        limiter sees the norms without it. Moments stay as they are when U is drawn
-        anew, as there; what else `transforms.scale_gradient` and `scale_by_galore` say.
+        the authors' code applies the correction to the step size instead, so that its
+        limiter sees the norms without it; those of `transforms.scale_gradient` and
+        `galore`. Moments stay as they are when U is drawn anew, as in the code.
     """
-    return subspace_adam(
-        partial(scale_gradient, "channel"),
-        {"scale": scale, "limiter": limiter, "max_shrink": max_shrink},
-        b1=b1,
-        b2=b2,
-        basis=gaussian_basis(),
-        bias_correction=bias_correction,
-        probe=False,
-        last_layer=last_layer,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        mu_dtype=mu_dtype,
-        rank=rank,
-        side=side,
-        update_interval=update_interval,
-        stagger=stagger,
-        seed=seed,
-    )
+
+    def chain(layout, b1, b2, scale, limiter, max_shrink):
+        drawn = gaussian_basis() if basis == "gaussian" else singular_basis(basis, qr)
+        return project_low_rank(
+            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            combine=scale_gradient(
+                norm, scale=scale, limiter=limiter, max_shrink=max_shrink
+            ),
+            rank=rank,
+            side=side,
+            basis=drawn,
+            update_interval=update_interval,
+            phase=0,
+            stagger=stagger,
+            transport=transport,
+            seed=seed,
+            ids=layout.ids,
+        )
+
+    numbers = with_last_layer(last_layer, common)
+    return Method(chain, dimension_numbers=numbers, other_b2=0.999)
 
 
-def apollo(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    rank: Any = 256,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    scale: ArrayLike = 1.0,
-    limiter: ArrayLike | None = 1.01,
-    max_shrink: ArrayLike | None = 2.0,
-    update_interval: int = 200,
-    side: str = "short",
-    bias_correction: bool = True,
-    stagger: bool = False,
-    seed: int = 0,
-    last_layer: str = "other",
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    weight_decay_mask: Any = None,
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    other: optax.GradientTransformation | None = None,
-    other_learning_rate: optax.ScalarOrSchedule | None = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""APOLLO for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
+apollo_mini = preset(
+    apollo,
+    "apollo_mini",
+    r"""APOLLO-Mini for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
-    `scale_by_apollo`, then decoupled weight decay (none in the paper) and the learning
-    rate.
+    .. math::
+        \sigma_t = u^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
+        \Delta_t = \sqrt{\alpha} \, G_t \, \|\omega_t\| / \|\sigma_t\|
 
-    Args:
-        learning_rate: Learning rate, a number or a schedule; 0.01 in the paper.
-        rank: Number of random vectors r, an int (clipped to the shorter side) or a
-            float for a fraction of that; 128, 192, 256, 256 in the authors' code for
-            60M, 130M, 350M, 1B.
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment.
-        scale: Factor under the root; the authors' code has 1 per channel and 128 per
-            tensor.
-        limiter: Largest growth of the update's norm per step; None for none.
-        max_shrink: As in `limit_norm_growth`; None is the paper's.
-        update_interval: U is drawn anew at steps 1, K + 1, 2K + 1, ...
-        side: Which side is projected, as in `project_low_rank`.
-        bias_correction: Whether to correct both moments, as Adam does.
-        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        seed: Of the random numbers.
-        last_layer: ``"method"`` for an output head (by its name) among the matrices;
-            ``"other"`` for Adam's, as in the paper.
-        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
-        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for Adam(0.9, 0.999).
-        other_learning_rate: Learning rate of that Adam; None for ``learning_rate``, as
-            in the authors' code.
-        mu_dtype: Dtype of the momenta; None for float32.
+    This is `apollo` of rank one, with one factor for the whole matrix. The state is
+    ``2 n + 2`` numbers per matrix with ``m <= n`` (one less without bias correction).
 
     Returns:
         An optimizer of the whole tree.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Examples:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.apollo(1e-2, rank=2)
+        >>> tx = om.apollo_mini(1.0, scale=1.0)
+        >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> (updates["kernel"] / updates["kernel"][0, 0]).round(3).tolist()
+        [[1.0, 2.0], [4.0, 8.0]]
+
+    References:
+        Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Section 4.2.
+        Deviations: those of `apollo`.
+    """,
+    fixed={
+        "rank": 1,
+        "norm": "tensor",
+        "basis": "gaussian",
+        "transport": "keep",
+        "qr": cholesky_qr,
+    },
+    scale=128.0,
+)
+apollo_svd = preset(
+    apollo,
+    "apollo_svd",
+    r"""APOLLO-SVD for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
+
+    This is `apollo` with the leading left singular vectors of a recent gradient as U,
+    as in `galore`. The state is ``2 n r + m r`` numbers per matrix with ``m <= n``, one
+    more for the limiter.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.apollo_svd(1e-2, rank=2)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
         >>> updates["kernel"].shape
         (4, 8)
-    """
-    matrix = scale_by_apollo(
-        rank=rank,
-        b1=b1,
-        b2=b2,
-        scale=scale,
-        limiter=limiter,
-        max_shrink=max_shrink,
-        update_interval=update_interval,
-        side=side,
-        bias_correction=bias_correction,
-        stagger=stagger,
-        seed=seed,
-        last_layer=last_layer,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        mu_dtype=mu_dtype,
-    )
-    return matrix_optimizer(
-        matrix,
-        learning_rate,
-        weight_decay=weight_decay,
-        weight_decay_mask=weight_decay_mask,
-        dimension_numbers=with_last_layer(last_layer, dimension_numbers),
-        other=other,
-        other_learning_rate=other_learning_rate,
-        other_b2=0.999,
-        mu_dtype=mu_dtype,
-    )
+
+    References:
+        Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1 with
+        singular vectors. Deviations: those of `apollo`; singular vectors come from a
+        randomised range finder.
+    """,
+    basis="randomized_svd",
+)
+scale_by_apollo = direction(apollo)
+scale_by_apollo_mini = direction(apollo_mini)
+scale_by_apollo_svd = direction(apollo_svd)

@@ -1,42 +1,52 @@
-"""ARO: any base optimizer in a frame that aligns it with the momentum."""
+"""ARO: any base optimizer in a frame that aligns it with the momentum.
 
-from typing import Any
+Beside it its control group, whose frame follows from the momentum alone: Eigen-Sinkhorn,
+Eigen-Sign and Eigen-RowNorm.
+"""
+
+from typing import Literal, Unpack
 
 import optax
-from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.arguments import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-    check_positive,
+    Decay,
+    Dtype,
+    Kernel,
+    Positive,
+    PositiveInt,
+    Rate,
+    Transformation,
 )
-from optax_matrix.layout import SHARINGS, on_matrices, residual_sets, with_embeddings
+from optax_matrix.layout import residual_sets, with_embeddings
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._aro_bases import BASES, JOINT, aro_base, joint_base
-from optax_matrix.recipes._optimizer import matrix_optimizer
-from optax_matrix.recipes._orientation import ORIENTATIONS, sides
+from optax_matrix.recipes._aro_bases import JOINT, BaseName, aro_base, joint_base
+from optax_matrix.recipes._method import Method
+from optax_matrix.recipes._recipe import Common, direction, preset, recipe
+from optax_matrix.recipes._sides import Orientation, oriented_sides
 from optax_matrix.transforms import Sets, match_rms, rotate, rotate_shared
 
 
-def scale_by_aro(
-    base: Any = "sinkhorn",
+@recipe
+def aro(
+    learning_rate: Rate,
     *,
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.95,
-    policy: Any = "aro",
-    orientation: str = "residual",
-    qr: Any = cholesky_qr,
-    update_interval: int = 1,
-    sharing: str | None = None,
+    base: BaseName | Transformation = "sinkhorn",
+    b1: Decay = 0.95,
+    b2: Decay = 0.95,
+    policy: Literal["aro", "polar", "rgd", "eigen", "eigen_exact", "identity"]
+    | Kernel = "aro",
+    orientation: Orientation = "residual",
+    qr: Kernel = cholesky_qr,
+    update_interval: PositiveInt = 1,
+    sharing: Literal["global", "chain"] | None = None,
     joint: bool = True,
-    target: ArrayLike = 0.2,
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""Scales the gradients of matrices as ARO does; leaves the others alone.
+    target: Positive = 0.2,
+    full_model: bool = False,
+    weight_decay: Rate = 0.1,
+    mu_dtype: Dtype | None = None,
+    **common: Unpack[Common],
+) -> Method:
+    r"""ARO for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     .. math::
         M_t = \beta_1 M_{t-1} + G_t, \quad
@@ -44,203 +54,152 @@ def scale_by_aro(
         D_t = R_t f(R_t^\top M_t), \quad
         \Delta_t = 0.2 \sqrt{mn} \, D_t / \|D_t\|_F
 
+    The state is a momentum and a rotation (``p * p`` for a rotated side of ``p``, at
+    least float32) per matrix, and for the base ``"adam"`` a second moment. Updates have
+    the size of AdamW's, so AdamW's learning rate can be used.
+
     Args:
+        learning_rate: Learning rate, a number or a schedule.
         base: The base f: ``"sinkhorn"`` (five rounds), ``"adam"`` (the second moment
             of the momentum), ``"sign"``, ``"row_norm"``, or any transformation of
-            stacks, which sees the rotated side as rows.
+            stacks. It gets matrices whose rows are the rotated side.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment of the base ``"adam"``.
-        policy: How the rotation follows, as in `rotate`: ``"aro"``, ``"polar"``,
+        policy: How the rotation is chosen, as in `rotate`: ``"aro"``, ``"polar"``,
             ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, or a function.
-        orientation: Which side rotates: ``"residual"``, the one that touches the
-            residual stream, where the dimension numbers say so (`layout.infer`) and
-            the shorter one where they do not; ``"short"``; ``"out"``; ``"in"``. Any
-            other choice, matrix by matrix, is said by the ``residual`` of dimension
+        orientation: Which side rotates. ``"residual"`` is the side of the residual
+            stream where the dimension numbers give it (`layout.infer`), and the shorter
+            side elsewhere; ``"short"``, ``"out"`` and ``"in"`` are the same for every
+            matrix. To choose matrix by matrix, set ``residual`` in the dimension
             numbers, as in ``layout.by_path(numbers={"up": ...}, otherwise=rule)``.
-            Shared rotations are on the residual side, whatever this says.
-        qr: Kernel of orthonormal columns, as in `rotate`.
-        update_interval: The rotation is renewed every so many steps.
-        sharing: None for a rotation of its own for each matrix; ``"global"`` for one
-            for all that touch the residual stream; ``"chain"`` for one at each place
-            of the stream between layers, which are found by the numbers in paths and
-            the axes of scanned layers (`layout.residual_sets`). Needs dimension numbers
-            that know the residual sides, such as ``layout.infer(model)``.
+            Shared rotations are always on the residual side.
+        qr: Kernel that orthonormalises columns, as in `rotate`.
+        update_interval: The rotation is renewed every ``update_interval`` steps.
+        sharing: None gives each matrix a rotation of its own. ``"global"`` has one for
+            all matrices that touch the residual stream; ``"chain"`` has one for each
+            place of the stream between layers, which are found by the numbers in paths
+            and the axes of scanned layers (`layout.residual_sets`). Sharing needs
+            dimension numbers with residual sides, such as ``layout.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
-            over all matrices that share (the paper), or of each.
+            over all matrices that share (the paper), or over each of them.
         target: Root mean square of the update; 0.2 is the usual size of Adam's.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        mu_dtype: Dtype of the momentum; None for the parameter's.
+        full_model: Whether embeddings and head are matrices, and all other leaves are
+            updated by the base without rotation instead of AdamW: by ``"adam"`` for
+            that base, otherwise by the sign of their momentum, which is what the other
+            bases are for a vector. With ``layout.infer`` or ``layout.by_path`` as
+            ``dimension_numbers``, embeddings and head become matrices beside those of
+            the rule; a tree of dimension numbers must contain them.
+        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        mu_dtype: Dtype of the momenta; None for that of the parameter.
+        **common: See `Common`.
 
     Returns:
-        A transformation for any tree; its state is a momentum and a rotation
-        (``p * p`` for a rotated side of ``p``, at least float32) per matrix, for
-        ``"adam"`` a second moment, too.
-
-    Raises:
-        ValueError: If an argument is out of range.
+        An optimizer of the whole tree.
 
     Examples:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.scale_by_aro("row_norm", target=1.0)
+        >>> tx = om.aro(1.0, base="row_norm", target=1.0, weight_decay=0.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
-        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
         >>> abs(updates["kernel"]).round(3).tolist()
         [[1.414..., 0.0], [0.0, 1.414...]]
 
     References:
         ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3. The
-        momentum is a sum, where the paper has an average: no base sees the factor.
-        Deviations: the shift of Cholesky QR is relative, and it repeats its pass
-        (`linalg.cholesky_qr`); entries of the rotated momentum that are rounding noise
-        count as zero (`rotate`).
+        momentum is a sum, where the paper has an average: no base depends on the
+        factor. Deviations: the shift of Cholesky QR is relative, and its pass is
+        repeated (`linalg.cholesky_qr`); entries of the rotated momentum that are
+        rounding noise count as zero (`rotate`).
     """
-    check_decay("b1", b1)
-    check_choice("orientation", orientation, ORIENTATIONS)
-    check_positive("target", target)
-    check_dtype("mu_dtype", mu_dtype)
-    check_flag("joint", joint)
-    if isinstance(base, str):
-        check_choice("base", base, BASES)
-        check_decay("b2", b2)
-    options = {"policy": policy, "qr": qr, "update_interval": update_interval}
-    rotate(aro_base(base, b2), **options)  # Checks its arguments, now.
-    if sharing is not None:
-        check_choice("sharing", sharing, SHARINGS)
-
-    def rotation(layout, b2):
-        if sharing is None:
-            return rotate(
-                aro_base(base, b2), side=sides(layout, orientation), **options
-            )
-        member, count = residual_sets(layout, sharing)
-        return rotate_shared(
-            joint_base(base) if joint and base in JOINT else aro_base(base, b2),
-            Sets(member, count, layout.axes),
-            sides={name: group.residual for name, group in layout.groups.items()},
-            **options,
-        )
-
-    def build(layout, b1, b2, target):
-        momentum = optax.trace(b1, accumulator_dtype=mu_dtype)
-        return optax.chain(momentum, rotation(layout, b2), match_rms(target))
-
-    own = isinstance(base, str) and isinstance(policy, str)
-    return on_matrices(
-        build,
-        hyperparams={"b1": b1, "b2": b2, "target": target},
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        probe=sharing is None and not own,
-    )
-
-
-def aro(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    base: Any = "sinkhorn",
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.95,
-    policy: Any = "aro",
-    orientation: str = "residual",
-    qr: Any = cholesky_qr,
-    update_interval: int = 1,
-    sharing: str | None = None,
-    joint: bool = True,
-    target: ArrayLike = 0.2,
-    full_model: bool = False,
-    weight_decay: optax.ScalarOrSchedule = 0.1,
-    weight_decay_mask: Any = None,
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    other: optax.GradientTransformation | None = None,
-    other_learning_rate: optax.ScalarOrSchedule | None = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""ARO for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
-
-    `scale_by_aro`, then decoupled weight decay and the learning rate: AdamW's serves,
-    as the updates have the size of AdamW's.
-
-    Args:
-        learning_rate: Learning rate, a number or a schedule.
-        base: The base: ``"sinkhorn"``, ``"adam"``, ``"sign"``, ``"row_norm"``, or any
-            transformation of stacks.
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment of the base ``"adam"``.
-        policy: How the rotation follows, as in `rotate`.
-        orientation: Which side rotates: ``"residual"``, ``"short"``, ``"out"``, or
-            ``"in"``.
-        qr: Kernel of orthonormal columns, as in `rotate`.
-        update_interval: The rotation is renewed every so many steps.
-        sharing: None, ``"global"`` or ``"chain"``, as in `scale_by_aro`.
-        joint: With sharing, whether row norms are over all matrices that share.
-        target: Root mean square of the update.
-        full_model: Whether embeddings and head are matrices, too, and all other leaves
-            go by the base without rotation in place of AdamW: by ``"adam"``'s own, else
-            by the sign of their momentum, which is what the others make of a vector.
-            With ``layout.infer`` or ``layout.by_path`` as ``dimension_numbers`` they
-            are matrices on top of what the rule says; a tree says it by itself.
-        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
-        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for AdamW(0.9, 0.95).
-        other_learning_rate: Learning rate of that AdamW; None for ``learning_rate``.
-        mu_dtype: Dtype of the momenta; None for the parameter's.
-
-    Returns:
-        An optimizer of the whole tree.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
-        >>> tx = om.aro(3e-4)
-        >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
-        >>> updates["kernel"].shape
-        (4, 8)
-    """
-    check_flag("full_model", full_model)
     if full_model:
-        dimension_numbers = with_embeddings(dimension_numbers)
-    matrix = scale_by_aro(
-        base,
-        b1=b1,
-        b2=b2,
-        policy=policy,
-        orientation=orientation,
-        qr=qr,
-        update_interval=update_interval,
-        sharing=sharing,
-        joint=joint,
-        target=target,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        mu_dtype=mu_dtype,
-    )
-    if full_model and other is None:
-        rate = learning_rate if other_learning_rate is None else other_learning_rate
+        common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))
+
+    def chain(layout, b1, b2, target):
+        options = {"policy": policy, "qr": qr, "update_interval": update_interval}
+        if sharing is None:
+            sides = oriented_sides(layout, orientation)
+            rotated = rotate(aro_base(base, b2), side=sides, **options)
+        else:
+            member, count = residual_sets(layout, sharing)
+            is_joint = joint and base in JOINT
+            rotated = rotate_shared(
+                joint_base(base) if is_joint else aro_base(base, b2),
+                Sets(member, count, layout.axes),
+                sides={name: group.residual for name, group in layout.groups.items()},
+                **options,
+            )
+        momentum = optax.trace(b1, accumulator_dtype=mu_dtype)
+        return optax.chain(momentum, rotated, match_rms(target))
+
+    other = None
+    if full_model:
+        rate = common.get("other_learning_rate")
         other = optax.chain(
             optax.trace(b1, accumulator_dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
             optax.scale(target),
-            optax.add_decayed_weights(weight_decay, weight_decay_mask),
-            optax.scale_by_learning_rate(rate),
+            optax.add_decayed_weights(weight_decay, common.get("weight_decay_mask")),
+            optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
-    return matrix_optimizer(
-        matrix,
-        learning_rate,
-        weight_decay=weight_decay,
-        weight_decay_mask=weight_decay_mask,
-        dimension_numbers=dimension_numbers,
+    return Method(
+        chain,
+        dimension_numbers=common.get("dimension_numbers"),
         other=other,
-        other_learning_rate=other_learning_rate,
-        mu_dtype=mu_dtype,
+        couples=sharing is not None,
     )
+
+
+_EIGEN = {"types": {"policy": Literal["eigen", "eigen_exact"]}, "policy": "eigen"}
+_EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
+
+    .. math::
+        M_t = \beta_1 M_{{t-1}} + G_t, \quad
+        R_t = \mathrm{{qr}}(M_t M_t^\top R_{{t-1}}), \quad
+        D_t = R_t f(R_t^\top M_t), \quad
+        \Delta_t = 0.2 \sqrt{{mn}} \, D_t / \|D_t\|_F
+
+    where f is {base}. This is `aro` with the base ``"{word}"`` and a rotation that
+    depends on the momentum alone: ``policy="eigen"`` is a power step from the last
+    basis, ``"eigen_exact"`` an eigendecomposition.{note}
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.{function}(3e-4)
+        >>> params = {{"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}}
+        >>> state = tx.init(params)
+
+    References:
+        ARO, Section 5.2, where it is the control group of ARO. Deviations: those of
+        `aro`.
+    """
+
+
+def _eigen(function: str, name: str, word: str, base: str, note: str = ""):
+    doc = _EIGEN_DOC.format(
+        name=name, word=word, base=base, note=note, function=function
+    )
+    return preset(aro, function, doc, fixed={"base": word}, **_EIGEN)
+
+
+eigen_sinkhorn = _eigen(
+    "eigen_sinkhorn", "Eigen-Sinkhorn", "sinkhorn", "five rounds of Sinkhorn balancing"
+)
+eigen_sign = _eigen("eigen_sign", "Eigen-Sign", "sign", "the sign of every entry")
+eigen_rownorm = _eigen(
+    "eigen_rownorm",
+    "Eigen-RowNorm",
+    "row_norm",
+    "the scaling of rows to equal norms",
+    note=' For this base the policies ``"eigen"`` and\n    ``"aro"`` are the same.',
+)
+
+scale_by_aro = direction(aro, without=["full_model"])
+scale_by_eigen_sinkhorn = direction(eigen_sinkhorn, without=["full_model"])
+scale_by_eigen_sign = direction(eigen_sign, without=["full_model"])
+scale_by_eigen_rownorm = direction(eigen_rownorm, without=["full_model"])

@@ -1,7 +1,7 @@
-"""The bases of ARO by name."""
+"""The base optimizers of ARO, by name."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import optax
 from jax.typing import ArrayLike
@@ -14,7 +14,7 @@ from optax_matrix.transforms import (
     sinkhorn_jointly,
 )
 
-BASES = ("sinkhorn", "adam", "sign", "row_norm")
+BaseName = Literal["sinkhorn", "adam", "sign", "row_norm"]
 JOINT = ("sinkhorn", "row_norm")
 
 
@@ -22,7 +22,7 @@ def aro_base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:
     """The base of a name.
 
     Args:
-        base: One of `BASES`, or a transformation, which is returned.
+        base: A name, or a transformation, which is returned as it is.
         b2: Decay rate of the second moment of ``"adam"``.
 
     Returns:

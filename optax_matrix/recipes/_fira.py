@@ -1,41 +1,62 @@
-"""Fira: GaLore, and what its projection leaves out, scaled alike."""
+"""Fira and Fira+: GaLore, plus the part of the gradient that its projection loses."""
 
-from typing import Any
+from typing import Literal, Unpack
 
 import optax
-from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.arguments import check_not_negative, check_positive
+from optax_matrix.arguments import (
+    AtLeastOne,
+    Decay,
+    Dtype,
+    Kernel,
+    NotNegative,
+    Positive,
+    PositiveInt,
+    Rank,
+    Rate,
+    Seed,
+)
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._low_rank import with_last_layer
-from optax_matrix.recipes._optimizer import matrix_optimizer
-from optax_matrix.recipes._subspace_adam import singular_basis, subspace_adam
-from optax_matrix.transforms import compensate
+from optax_matrix.recipes._low_rank import (
+    LastLayer,
+    SingularBasis,
+    Transport,
+    coordinate_adam,
+    singular_basis,
+    with_last_layer,
+)
+from optax_matrix.recipes._method import Method
+from optax_matrix.recipes._recipe import Common, direction, preset, recipe
+from optax_matrix.transforms import compensate, project_low_rank
+from optax_matrix.transforms.sides import ProjectedSide
 
 
-def scale_by_fira(
+@recipe
+def fira(
+    learning_rate: Rate,
     *,
-    rank: Any = 128,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    scale: ArrayLike = 0.25,
-    residual_scale: ArrayLike = 1.0,
-    limiter: ArrayLike = 1.01,
-    max_shrink: ArrayLike | None = 2.0,
-    update_interval: int = 200,
-    basis: str = "randomized_svd",
-    side: str = "short",
-    transport: Any = "keep",
+    rank: Rank = 128,
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    scale: Positive = 0.25,
+    residual_scale: NotNegative = 1.0,
+    compensation: Literal["fira", "fira_plus"] = "fira",
+    limiter: AtLeastOne = 1.01,
+    max_shrink: AtLeastOne | None = 2.0,
+    update_interval: PositiveInt = 200,
+    basis: SingularBasis = "randomized_svd",
+    side: ProjectedSide = "short",
+    transport: Transport = "keep",
     bias_correction: bool = True,
     stagger: bool = False,
-    seed: int = 0,
-    qr: Any = cholesky_qr,
-    last_layer: str = "other",
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""Scales the gradients of matrices as Fira does; leaves the others alone.
+    seed: Seed = 0,
+    qr: Kernel = cholesky_qr,
+    last_layer: LastLayer = "other",
+    weight_decay: Rate = 0.0,
+    mu_dtype: Dtype | None = None,
+    **common: Unpack[Common],
+) -> Method:
+    r"""Fira for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
         \sigma_t = U^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
@@ -43,122 +64,9 @@ def scale_by_fira(
         C_{t, \cdot i} = (G_t - U \sigma_t)_{\cdot i} \,
         \|\omega_{t, \cdot i}\| / \|\sigma_{t, \cdot i}\|
 
-    with U the leading left singular vectors of a gradient, as in `scale_by_galore`, and
-    C limited by `limit_norm_growth`.
-
-    Args:
-        rank: Number of vectors r, an int (clipped to the shorter side) or a float for a
-            fraction of that; 128, 256, 256, 512 in the paper for 60M, 130M, 350M, 1B.
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment.
-        scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
-            for 1B.
-        residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
-        limiter: Largest growth of the residual's norm per step.
-        max_shrink: As in `limit_norm_growth`; None is the paper's.
-        update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors, the paper's.
-        side: Which side is projected, as in `project_low_rank`.
-        transport: What becomes of the moments at a renewal, as in `project_low_rank`.
-        bias_correction: Whether to correct both moments, as Adam does.
-        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        seed: Of the random numbers.
-        qr: Kernel of orthonormal columns, as in `rotate`.
-        last_layer: ``"method"`` for an output head (by its name) among the matrices;
-            ``"other"`` for Adam's, as in the paper.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        mu_dtype: Dtype of the momentum; None for float32.
-
-    Returns:
-        A transformation for any tree; its state is ``2 n r + m r`` numbers per matrix
-        with ``m <= n``, one for the limiter, and step counts.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
-        >>> tx = om.scale_by_fira(rank=1, scale=1.0)
-        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
-        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params))
-        >>> abs(updates["kernel"].round(3)).tolist()
-        [[0.0, 0.0], [0.0, 1.0]]
-
-    References:
-        Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024, Algorithm 1.
-        Deviations: as in `scale_by_galore` and `compensate`; the moments are corrected
-        for their bias before the norms are taken; the authors' code multiplies the
-        correction to the step size, so that its limiter sees the norms without it.
-    """
-    check_positive("scale", scale)
-    check_not_negative("residual_scale", residual_scale)
-
-    def combine(scale, residual_scale, **limits):
-        relative = residual_scale / scale
-        return optax.chain(
-            compensate("fira", scale=relative, **limits), optax.scale(scale)
-        )
-
-    return subspace_adam(
-        combine,
-        {
-            "scale": scale,
-            "residual_scale": residual_scale,
-            "limiter": limiter,
-            "max_shrink": max_shrink,
-        },
-        b1=b1,
-        b2=b2,
-        basis=singular_basis(basis, qr),
-        bias_correction=bias_correction,
-        probe=qr is not cholesky_qr,
-        last_layer=last_layer,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        mu_dtype=mu_dtype,
-        rank=rank,
-        side=side,
-        update_interval=update_interval,
-        transport=transport,
-        stagger=stagger,
-        seed=seed,
-    )
-
-
-def fira(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    rank: Any = 128,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    scale: ArrayLike = 0.25,
-    residual_scale: ArrayLike = 1.0,
-    limiter: ArrayLike = 1.01,
-    max_shrink: ArrayLike | None = 2.0,
-    update_interval: int = 200,
-    basis: str = "randomized_svd",
-    side: str = "short",
-    transport: Any = "keep",
-    bias_correction: bool = True,
-    stagger: bool = False,
-    seed: int = 0,
-    qr: Any = cholesky_qr,
-    last_layer: str = "other",
-    weight_decay: optax.ScalarOrSchedule = 0.0,
-    weight_decay_mask: Any = None,
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    other: optax.GradientTransformation | None = None,
-    other_learning_rate: optax.ScalarOrSchedule | None = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""Fira for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
-
-    `scale_by_fira`, then decoupled weight decay (none in the paper) and the learning
-    rate.
+    where U holds the leading left singular vectors of a recent gradient, as in
+    `galore`, and `limit_norm_growth` limits C. The state is ``2 n r + m r`` numbers per
+    matrix with ``m <= n``, one more for the limiter.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.01 in the paper, 0.02
@@ -170,72 +78,106 @@ def fira(
         scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
             for 1B.
         residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
-        limiter: Largest growth of the residual's norm per step.
-        max_shrink: As in `limit_norm_growth`; None is the paper's.
+        compensation: ``"fira"``, or ``"fira_plus"`` for `fira_plus`.
+        limiter: Largest growth of the residual's norm per step; ``"fira_plus"`` has
+            none.
+        max_shrink: As in `limit_norm_growth`; None is the paper.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors, the paper's.
+        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors (the paper).
         side: Which side is projected, as in `project_low_rank`.
-        transport: What becomes of the moments at a renewal, as in `project_low_rank`.
+        transport: What happens to the moments at a renewal, as in `project_low_rank`.
         bias_correction: Whether to correct both moments, as Adam does.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        seed: Of the random numbers.
-        qr: Kernel of orthonormal columns, as in `rotate`.
-        last_layer: ``"method"`` for an output head (by its name) among the matrices;
-            ``"other"`` for Adam's, as in the paper.
-        weight_decay: Decoupled weight decay of both sides, a number or a schedule.
-        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for Adam(0.9, 0.999).
-        other_learning_rate: Learning rate of that Adam; None for ``learning_rate``, as
-            in the authors' code.
+        seed: Seed of the random numbers.
+        qr: Kernel that orthonormalises columns, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+            matrix; ``"other"`` leaves it to Adam, as in the paper.
+        weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
+        **common: See `Common`.
 
     Returns:
         An optimizer of the whole tree.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Examples:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.fira(1e-2, rank=2)
-        >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
-        >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
-        >>> updates["kernel"].shape
-        (4, 8)
+        >>> tx = om.fira(1.0, rank=1, scale=1.0)
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> abs(updates["kernel"].round(3)).tolist()
+        [[0.0, 0.0], [0.0, 1.0]]
+
+    References:
+        Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024, Algorithm 1.
+        Deviations: those of `galore` and `compensate`; the moments are corrected for
+        their bias before the norms are taken. The authors' code applies the correction
+        to the step size instead, so that its limiter sees the norms without it.
     """
-    matrix = scale_by_fira(
-        rank=rank,
-        b1=b1,
-        b2=b2,
-        scale=scale,
-        residual_scale=residual_scale,
-        limiter=limiter,
-        max_shrink=max_shrink,
-        update_interval=update_interval,
-        basis=basis,
-        side=side,
-        transport=transport,
-        bias_correction=bias_correction,
-        stagger=stagger,
-        seed=seed,
-        qr=qr,
-        last_layer=last_layer,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        mu_dtype=mu_dtype,
-    )
-    return matrix_optimizer(
-        matrix,
-        learning_rate,
-        weight_decay=weight_decay,
-        weight_decay_mask=weight_decay_mask,
-        dimension_numbers=with_last_layer(last_layer, dimension_numbers),
-        other=other,
-        other_learning_rate=other_learning_rate,
-        other_b2=0.999,
-        mu_dtype=mu_dtype,
-    )
+    plus = compensation == "fira_plus"
+
+    def chain(layout, b1, b2, scale, residual_scale, limiter, max_shrink):
+        residual = compensate(
+            compensation,
+            scale=residual_scale if plus else residual_scale / scale,
+            limiter=limiter,
+            max_shrink=max_shrink,
+        )
+        return project_low_rank(
+            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            combine=optax.chain(residual, optax.scale(scale)),
+            rank=rank,
+            side=side,
+            basis=singular_basis(basis, qr),
+            update_interval=update_interval,
+            phase=0,
+            stagger=stagger,
+            transport=transport,
+            seed=seed,
+            ids=layout.ids,
+        )
+
+    numbers = with_last_layer(last_layer, common)
+    return Method(chain, dimension_numbers=numbers, other_b2=0.999)
+
+
+fira_plus = preset(
+    fira,
+    "fira_plus",
+    r"""Fira+ for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
+
+    .. math::
+        \Delta_t = \alpha \, (U \omega_t + \alpha_c \, C_t \,
+        \|U \omega_t\|_F / \|C_t\|_F)
+
+    with U, :math:`\omega` and C as in `fira`, which this is with other defaults. There
+    is no limiter, as it would have no effect. The paper's ranks are 128, 256, 256, 512,
+    its :math:`\alpha` 0.3, 0.3, 0.3, 0.25 and its :math:`\alpha_c` 0.4, 0.4, 0.4, 0.2
+    for 60M, 130M, 350M, 1.3B parameters, its learning rate 0.02.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.fira_plus(1.0, rank=1, scale=1.0)
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> abs(updates["kernel"].round(3)).tolist()
+        [[0.0, 0.0], [0.0, 1.0]]
+
+    References:
+        Structured Fisher (Alice), Section F.7. Deviations: there it is a part of Alice,
+        as in ``alice(compensation="fira_plus")``, here of GaLore; those of `galore` and
+        `compensate`.
+    """,
+    fixed={"compensation": "fira_plus", "limiter": 1.01, "max_shrink": None},
+    rank=256,
+    scale=0.3,
+    residual_scale=0.4,
+)
+scale_by_fira = direction(fira)
+scale_by_fira_plus = direction(fira_plus)

@@ -1,25 +1,26 @@
-"""What the low-rank recipes share: Adam on coordinates, and the last layer."""
+"""What the low-rank recipes share: argument types, Adam on coordinates, the last layer."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.arguments import check_choice
+from optax_matrix.arguments import Kernel
 from optax_matrix.layout import HEADS, PathRule, by_path
-from optax_matrix.transforms import scale_by_second_moment
+from optax_matrix.transforms import Basis, scale_by_second_moment, svd_basis
 
-LAST_LAYERS = ("other", "method")
+SingularBasis = Literal["randomized_svd", "svd"]
+Transport = Literal["keep", "carry", "reset"] | Kernel
+LastLayer = Literal["other", "method"]
 
 
 def coordinate_adam(
-    b1: ArrayLike,
-    b2: ArrayLike,
-    *,
-    bias_correction: bool,
-    mu_dtype: DTypeLike | None,
+    b1: ArrayLike, b2: ArrayLike, bias_correction: bool, mu_dtype: DTypeLike | None
 ) -> optax.GradientTransformation:
     """Adam's direction, m / sqrt(v), for the ``inner`` of `project_low_rank`.
+
+    It has no epsilon and survives gradients of 1e20 and 1e-20.
 
     Args:
         b1: Decay rate of the momentum.
@@ -28,7 +29,7 @@ def coordinate_adam(
         mu_dtype: Dtype of the momentum; None for float32.
 
     Returns:
-        A transformation that survives gradients of 1e20 and 1e-20; no epsilon.
+        A transformation of stacks.
     """
     return optax.chain(
         optax.ema(b1, bias_correction, mu_dtype),
@@ -36,26 +37,39 @@ def coordinate_adam(
     )
 
 
-def with_last_layer(last_layer: str, dimension_numbers: Any) -> Any:
-    """Dimension numbers by which the output head is a matrix, or as they are.
+def singular_basis(basis: SingularBasis, qr: Any) -> Basis:
+    """The basis of leading singular vectors, approximate or exact.
 
     Args:
-        last_layer: ``"method"`` or ``"other"``.
-        dimension_numbers: As in `on_matrices`.
+        basis: ``"randomized_svd"`` or ``"svd"``.
+        qr: Kernel that orthonormalises columns.
+
+    Returns:
+        A basis for `project_low_rank`.
+    """
+    return svd_basis("exact" if basis == "svd" else "randomized", qr=qr)
+
+
+def with_last_layer(last_layer: LastLayer, common: Mapping[str, Any]) -> Any:
+    """Dimension numbers for which the output head is a matrix, or those given.
+
+    Args:
+        last_layer: ``"method"`` for a matrix, or ``"other"``.
+        common: The common keywords of the recipe.
 
     Returns:
         Dimension numbers.
 
     Raises:
-        ValueError: If ``last_layer`` is something else, or ``"method"`` beside
-            dimension numbers that speak of every leaf already.
+        ValueError: If ``last_layer="method"`` is passed beside dimension numbers that
+            cover every leaf already.
     """
-    check_choice("last_layer", last_layer, LAST_LAYERS)
+    numbers = common.get("dimension_numbers")
     if last_layer == "other":
-        return dimension_numbers
-    if dimension_numbers is not None and not isinstance(dimension_numbers, PathRule):
+        return numbers
+    if numbers is not None and not isinstance(numbers, PathRule):
         raise ValueError(
             "`last_layer` must be 'other' beside a tree or function of dimension "
             f"numbers, got {last_layer!r}; give the head numbers there."
         )
-    return by_path(include=f"(?i){HEADS}", otherwise=dimension_numbers)
+    return by_path(include=f"(?i){HEADS}", otherwise=numbers)

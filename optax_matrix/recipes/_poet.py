@@ -1,106 +1,100 @@
-"""POET and OFT: training by orthogonal factors of the weights."""
+"""POET and OFT: train orthogonal factors of the weights."""
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Unpack
 
 import optax
-from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.arguments import (
-    check_decay,
-    check_not_negative,
-    check_positive_int,
-    check_rate,
+    Decay,
+    Dtype,
+    Kernel,
+    NotNegative,
+    Positive,
+    PositiveInt,
+    Rate,
+    Seed,
 )
-from optax_matrix.layout import on_matrices
 from optax_matrix.linalg import cayley_neumann
-from optax_matrix.recipes._optimizer import beside_other, scaled_learning_rate
+from optax_matrix.recipes._method import Method
+from optax_matrix.recipes._recipe import Common, preset, recipe
 from optax_matrix.transforms import limit_skew_norm, spo
 from optax_matrix.transforms.stochastic_primitives import bound_for
 
-_BASE_RATE = 5.0  # Beside that of Q at a block of 256 or half a side.
 
-
+@recipe
 def poet(
-    learning_rate: optax.ScalarOrSchedule,
+    learning_rate: Rate,
     *,
-    variant: str = "block",
-    block: Any = 256,
-    merge_interval: int | None = 400,
-    terms: int = 4,
-    orthogonal: Any = None,
-    max_norm: ArrayLike | str | None = "auto",
-    sides: str = "both",
-    reset: str = "moments",
-    hold: str = "stored",
-    seed: int = 0,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
-    weight_decay: optax.ScalarOrSchedule = 0.01,
-    weight_decay_mask: Any = None,
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    other: optax.GradientTransformation | None = None,
-    other_learning_rate: optax.ScalarOrSchedule | None = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""POET for matrices: Adam on orthogonal factors; AdamW for the rest.
+    variant: Literal["block", "full"] = "block",
+    block: int | float | Mapping[str, int | float] = 256,
+    merge_interval: PositiveInt | None = 400,
+    terms: PositiveInt = 4,
+    orthogonal: Kernel | None = None,
+    max_norm: Positive | Literal["auto"] | None = "auto",
+    sides: Literal["both", "in", "out"] = "both",
+    reset: Literal["moments", "none"] = "moments",
+    hold: Literal["stored", "recovered"] = "stored",
+    seed: Seed = 0,
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    eps: NotNegative = 1e-6,
+    weight_decay: Rate = 0.01,
+    mu_dtype: Dtype | None = None,
+    **common: Unpack[Common],
+) -> Method:
+    r"""POET for matrices: Adam on orthogonal factors. AdamW(0.9, 0.999) for the rest.
 
     .. math::
         W = R \, W_0 \, P
 
-    where R and P are made of random primitives (`spo`) that are merged into
-    :math:`W_0` every so many updates. The singular values of every matrix stay those of
-    its initialisation, so initialise well: normalise the rows of kernels
-    (`initialize_matrices`). There is no ``scale_by_poet``: updates are finished steps,
-    and weight decay does not act on matrices.
+    R and P are products of random primitives (`spo`) that are merged into :math:`W_0`
+    every ``merge_interval`` updates. Every matrix keeps the singular values of its
+    initialisation, so initialise well: normalise the rows of kernels
+    (`initialize_matrices`). The state is, per matrix, :math:`W_0` in float32 (unless it
+    is recovered), three times the trainable parameters, and permutations.
+
+    There is no ``scale_by_poet``: updates are finished steps, and weight decay does not
+    act on matrices.
 
     With the default kernel each merge multiplies singular values by up to
-    :math:`1 + s^{10} / 2` on either side, s the norm of Q, and training blows up once s
-    passes 1, where the paper's rates bring it within a merge interval (noise alone to
-    1.9 in blocks of 64 at 4e-3). ``max_norm`` keeps s within bounds.
+    :math:`1 + s^{10} / 2` on either side, where s is the norm of Q, and training
+    diverges once s exceeds 1. The paper's rates reach that within a merge interval:
+    noise alone brings blocks of 64 to 1.9 at 4e-3. ``max_norm`` bounds s.
 
     Args:
         learning_rate: Learning rate of Q, a number or a schedule. In the paper it is
-            in proportion to 1 / b: 1e-3 for a ``block`` of 256 or 0.5, 2e-3 for 128 or
-            0.25, 4e-3 for 64 or 0.125, at all sizes of model.
+            proportional to 1 / b: 1e-3 for a ``block`` of 256 or 0.5, 2e-3 for 128 or
+            0.25, 4e-3 for 64 or 0.125, for all sizes of model.
         variant: ``"block"`` (POET-BS) or ``"full"`` (POET-FS).
         block: Side of a block: an int, or with ``"full"`` also a float for a fraction
             of the side; a dict with one for ``"in"`` and one for ``"out"`` splits the
             budget between R and P.
         merge_interval: Number of updates between merges; None for no merge.
-        terms: k of `linalg.cayley_neumann`.
-        orthogonal: Another kernel from skew to orthogonal blocks, as in `spo`; None
-            for `linalg.cayley_neumann`.
-        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`), a turn by
-            53 degrees at 0.5; None for no bound, as in the paper. ``"auto"`` is 0.5 for
-            `linalg.cayley_neumann` and `linalg.cayley_taylor`, else None.
+        terms: Number of terms k of `linalg.cayley_neumann`.
+        orthogonal: Another kernel from skew-symmetric to orthogonal blocks, as in
+            `spo`; None for `linalg.cayley_neumann`.
+        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`); 0.5 is a
+            rotation by 53 degrees. None is no bound, as in the paper. ``"auto"`` is 0.5
+            for `linalg.cayley_neumann` and `linalg.cayley_taylor`, else None.
         sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
-        reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
+        reset: ``"moments"`` sets Adam's moments to zero at a merge; ``"none"`` keeps
+            them.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
         seed: Seed of the primitives.
         b1: Decay rate of Adam's first moment.
         b2: Decay rate of Adam's second moment.
-        eps: Adam's epsilon, that of the other leaves' AdamW as well.
+        eps: Adam's epsilon, also that of the other leaves' AdamW.
         weight_decay: Decoupled weight decay of the other leaves only.
-        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for AdamW(0.9, 0.999).
-        other_learning_rate: Learning rate of that AdamW; None for 5 times
-            ``learning_rate`` times b / 256 (twice a fraction), 5e-3 by the rule above.
-            The paper takes 1e-2 (60M), 5e-3 (130M, 350M) and 1e-3 (1.3B).
-        mu_dtype: Dtype of the first moments; None for float32 (Q's) and the parameter's
-            (the others').
+        mu_dtype: Dtype of the first moments; None for float32 (Q) and that of the
+            parameter (other leaves).
+        **common: See `Common`.
 
     Returns:
-        An optimizer of the whole tree; its state is, per matrix, :math:`W_0` in float32
-        (unless recovered), three times the trainable parameters, and permutations.
-
-    Raises:
-        ValueError: If an argument is out of range.
+        An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
+        is ``learning_rate`` times 5 b / 256 (10 times a fraction), which is 5e-3 by the
+        rule above. The paper uses 1e-2 (60M), 5e-3 (130M, 350M) and 1e-3 (1.3B).
 
     Examples:
         >>> import jax
@@ -116,125 +110,55 @@ def poet(
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
         those of `spo`; ``max_norm``; the authors' code halves the learning rate of Q,
-        and adds eps before it corrects the second moment's bias; the clip at 0.1 and
-        its tightening after a merge belong to the training loop, where they see the
-        gradients of W: those of Q exist in `reparameterize` only.
+        and adds eps before it corrects the bias of the second moment; the gradient clip
+        at 0.1 and its tightening after a merge belong to the training loop, where they
+        act on the gradients of W: gradients of Q exist in `reparameterize` only.
     """
-    check_rate("learning_rate", learning_rate)
-    check_decay("b1", b1)
-    check_decay("b2", b2)
-    check_not_negative("eps", eps)
-    check_positive_int("terms", terms)
-    options = {
-        "variant": variant,
-        "block": block,
-        "orthogonal": partial(cayley_neumann, terms=terms)
-        if orthogonal is None
-        else orthogonal,
-        "merge_interval": merge_interval,
-        "sides": sides,
-        "reset": reset,
-        "hold": hold,
-        "seed": seed,
-        "update_dtype": _wire_dtype(placement),
-    }
-    spo(optax.identity(), **options)  # Checks its arguments, now.
-    hyperparams = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps}
-    max_norm = bound_for(max_norm, options["orthogonal"])
-    if max_norm is not None:
-        hyperparams["max_norm"] = max_norm
+    kernel = partial(cayley_neumann, terms=terms) if orthogonal is None else orthogonal
+    placement = common.get("placement")
 
-    def build(layout, learning_rate, b1, b2, eps, max_norm=None):
+    def chain(layout, learning_rate, b1, b2, eps, max_norm):
         adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
-        ids = {name: group.ids for name, group in layout.groups.items()}
         step = optax.scale_by_learning_rate(learning_rate)
-        bound = optax.identity() if max_norm is None else limit_skew_norm(max_norm)
-        return spo(optax.chain(adam, step, bound), ids=ids, **options)
+        bound = bound_for(max_norm, kernel)
+        bounded = [] if bound is None else [limit_skew_norm(bound)]
+        return spo(
+            optax.chain(adam, step, *bounded),
+            variant=variant,
+            block=block,
+            orthogonal=kernel,
+            merge_interval=merge_interval,
+            sides=sides,
+            reset=reset,
+            hold=hold,
+            ids=layout.ids,
+            seed=seed,
+            update_dtype=_wire_dtype(placement),
+        )
 
-    steps = on_matrices(
-        build,
-        hyperparams=hyperparams,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        needs_params=True,
-        probe=orthogonal is not None,  # Adam and our own kernel couple nothing.
-    )
-    base_rate: Any = other_learning_rate
-    if base_rate is None:
-        ratio = _BASE_RATE * _fraction(block)
-        base_rate = scaled_learning_rate(learning_rate, ratio)
-    return beside_other(
-        steps,
-        weight_decay=weight_decay,
-        weight_decay_mask=weight_decay_mask,
-        dimension_numbers=dimension_numbers,
-        other=other,
-        other_learning_rate=base_rate,
+    return Method(
+        chain,
+        is_step=True,
+        other_rate=5.0 * _relative_size(block),
         other_b2=0.999,
         other_eps=eps,
-        mu_dtype=mu_dtype,
     )
 
 
-def oft(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    variant: str = "block",
-    block: Any = 256,
-    merge_interval: int | None = 400,
-    terms: int = 4,
-    orthogonal: Any = None,
-    max_norm: ArrayLike | str | None = "auto",
-    reset: str = "moments",
-    hold: str = "stored",
-    seed: int = 0,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
-    weight_decay: optax.ScalarOrSchedule = 0.01,
-    weight_decay_mask: Any = None,
-    dimension_numbers: Any = None,
-    placement: Any = None,
-    other: optax.GradientTransformation | None = None,
-    other_learning_rate: optax.ScalarOrSchedule | None = None,
-    mu_dtype: DTypeLike | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    r"""Orthogonal training: `poet` with P = I, so that all neurons turn together.
+oft = preset(
+    poet,
+    "oft",
+    r"""Orthogonal training: `poet` with P = I, so that all neurons rotate together.
 
     .. math::
         W = R \, W_0
 
-    The angles between the neurons of a matrix, and their norms, stay as they are.
-
-    Args:
-        learning_rate: Learning rate of Q, a number or a schedule, as in `poet`.
-        variant: ``"block"`` or ``"full"``.
-        block: Side of a block, as in `poet`.
-        merge_interval: Number of updates between merges; None for one rotation by
-            blocks that never change, as in fine-tuning by OFT, which needs
-            ``orthogonal=linalg.cayley`` to turn them further than ``max_norm``.
-        terms: k of `linalg.cayley_neumann`.
-        orthogonal: Another kernel, as in `poet`; OFT's own is `linalg.cayley`.
-        max_norm: Largest norm of a block's Q, as in `poet`.
-        reset: ``"moments"`` of Adam are zero after a merge, or ``"none"`` are.
-        hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
-        seed: Seed of the primitives.
-        b1: Decay rate of Adam's first moment.
-        b2: Decay rate of Adam's second moment.
-        eps: Adam's epsilon, that of the other leaves' AdamW as well.
-        weight_decay: Decoupled weight decay of the other leaves only.
-        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for AdamW(0.9, 0.999).
-        other_learning_rate: Learning rate of that AdamW, as in `poet`.
-        mu_dtype: Dtype of the first moments, as in `poet`.
+    The angles between the neurons of a matrix and their norms do not change. With
+    ``merge_interval=None`` the blocks never change, as in fine-tuning by OFT; to rotate
+    them further than ``max_norm``, use its own kernel, ``orthogonal=linalg.cayley``.
 
     Returns:
         An optimizer of the whole tree, as `poet`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Examples:
         >>> import jax
@@ -249,39 +173,23 @@ def oft(
     References:
         Qiu et al., `Controlling Text-to-Image Diffusion by Orthogonal Finetuning
         <https://arxiv.org/abs/2306.07280>`_, 2023; POET's R : P = 1 : 0 (Figure 5).
-        Deviations from the former: random permutations, merges.
-    """
-    return poet(
-        learning_rate,
-        variant=variant,
-        block=block,
-        merge_interval=merge_interval,
-        terms=terms,
-        orthogonal=orthogonal,
-        max_norm=max_norm,
-        sides="in",
-        reset=reset,
-        hold=hold,
-        seed=seed,
-        b1=b1,
-        b2=b2,
-        eps=eps,
-        weight_decay=weight_decay,
-        weight_decay_mask=weight_decay_mask,
-        dimension_numbers=dimension_numbers,
-        placement=placement,
-        other=other,
-        other_learning_rate=other_learning_rate,
-        mu_dtype=mu_dtype,
-    )
+        Deviations from the former: random permutations and merges.
+    """,
+    fixed={"sides": "in"},
+)
 
 
-def _fraction(block: Any) -> float:
-    """Side of a block, the largest if there are two, against the paper's largest."""
+def _relative_size(block: Any) -> float:
+    """Side of the largest block, relative to the paper's largest (256 or 0.5)."""
     sides = block.values() if isinstance(block, Mapping) else [block]
-    return max(2 * b if isinstance(b, float) else b / 256 for b in sides)
+    sizes = [2 * b if isinstance(b, float) else b / 256 for b in sides if _is_number(b)]
+    return max(sizes, default=1.0)  # `spo` refuses anything else.
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _wire_dtype(placement: Any) -> Any:
-    """What updates are rounded to on their way from the owners, `quantized` or not."""
+    """The dtype that updates are rounded to when their owners send them."""
     return getattr(getattr(placement, "base", placement), "wire_dtype", None)

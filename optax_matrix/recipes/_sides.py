@@ -1,31 +1,30 @@
 """Which side of each stack a recipe rotates."""
 
-from optax_matrix.arguments import check_choice
+from typing import Literal
+
 from optax_matrix.layout import Group, Layout
 
-ORIENTATIONS = ("residual", "out", "in", "short")
+Orientation = Literal["residual", "out", "in", "short"]
 
 
-def sides(layout: Layout, orientation: str) -> dict[str, str]:
+def oriented_sides(layout: Layout, orientation: Orientation) -> dict[str, str]:
     """The side of each stack that rotates.
 
     Args:
         layout: The layout, which may know the side of the residual stream.
-        orientation: One of `ORIENTATIONS`; ``"residual"`` is the shorter side where
-            the layout does not know better.
+        orientation: A side, or ``"residual"``: the side of the residual stream, and the
+            shorter side where the layout does not know it.
 
     Returns:
         A side of `rotate` for each group.
     """
-    known = {
-        n: g.residual if orientation == "residual" else orientation
-        for n, g in layout.groups.items()
-    }
-    return {name: side or "short" for name, side in known.items()}
+    if orientation != "residual":
+        return dict.fromkeys(layout.groups, orientation)
+    return {name: group.residual or "short" for name, group in layout.groups.items()}
 
 
 def sides_within(layout: Layout, side: str, max_dim: int | None) -> dict[str, str]:
-    """The sides of each stack that are worth a square matrix.
+    """The sides of each stack that are not too large for a square matrix of state.
 
     Args:
         layout: The layout.
@@ -44,15 +43,3 @@ def sides_within(layout: Layout, side: str, max_dim: int | None) -> dict[str, st
         return "both" if len(kept) == 2 else (*kept, "none")[0]
 
     return {name: of(group) for name, group in layout.groups.items()}
-
-
-def check_eigen_policy(policy: str) -> None:
-    """Raises unless a policy takes the basis from the momentum alone.
-
-    Args:
-        policy: The policy.
-
-    Raises:
-        ValueError: If it is another.
-    """
-    check_choice("policy", policy, ("eigen", "eigen_exact"))
