@@ -89,7 +89,8 @@ def scale_by_adamuon(
     check_decay("b2", b2)
     check_not_negative("eps", eps)
     check_polar(polar)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     signed = variant == "sign"
 
     def build(layout, b1, b2, eps):

@@ -123,7 +123,8 @@ def scale_by_alice(
     check_positive("scale", scale)
     check_not_negative("residual_scale", residual_scale)
     check_choice("compensation", compensation, (*KINDS, None))
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     tracks = not (isinstance(b3, int | float) and b3 == 0)
     hyperparams = {
         "b1": b1,

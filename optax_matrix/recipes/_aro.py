@@ -101,7 +101,8 @@ def scale_by_aro(
     check_decay("b1", b1)
     check_choice("orientation", orientation, ORIENTATIONS)
     check_positive("target", target)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     check_flag("joint", joint)
     if isinstance(base, str):
         check_choice("base", base, BASES)

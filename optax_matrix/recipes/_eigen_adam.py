@@ -85,7 +85,8 @@ def scale_by_eigen_adam(
     check_decay("b3", b3)
     check_choice("policy", policy, ("eigen", "eigen_exact", "identity"))
     check_choice("orientation", orientation, ORIENTATIONS)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
     rotate(optax.identity(), **options)  # Checks its arguments, now.
 

@@ -70,7 +70,8 @@ def scale_by_mars_adamw(
     check_not_negative("eps", eps)
     if max_norm is not None:
         check_positive("max_norm", max_norm)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, gamma, b1, b2, eps, max_norm):
         del layout

@@ -87,7 +87,8 @@ def scale_by_mousse(
     check_polar(polar)
     check_choice("scaling", scaling, SHAPE_RULES)
     check_choice("side", side, SIDES)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     options = {
         "root": root,
         "side": side,

@@ -77,7 +77,8 @@ def scale_by_muon(
     check_decay("b1", b1)
     check_polar(polar)
     check_choice("scaling", scaling, SHAPE_RULES)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, b1):
         del layout

@@ -81,7 +81,8 @@ def scale_by_muon_plus(
     check_decay("b1", b1)
     check_not_negative("eps", eps)
     check_polar(polar)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, b1, eps):
         del layout

@@ -77,7 +77,8 @@ def scale_by_normuon(
     check_decay("b2", b2)
     check_polar(polar)
     check_choice("scaling", scaling, ("rms", "out/in"))
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
 
     def build(layout, b1, b2):
         del layout

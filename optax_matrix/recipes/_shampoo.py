@@ -79,7 +79,8 @@ def scale_by_shampoo(
         check_decay("b2", b2)
     check_flag("bias_correction", bias_correction)
     check_choice("side", side, SIDES)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     options = {
         "root": root,
         "side": side,

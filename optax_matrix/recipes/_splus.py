@@ -99,7 +99,8 @@ def scale_by_splus(
     check_choice("side", side, SIDES)
     if max_dim is not None:
         check_positive_int("max_dim", max_dim)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     options = {"policy": policy, "qr": qr, "update_interval": update_interval}
     rotate(optax.identity(), **options)  # Checks its arguments, now.
 

@@ -54,7 +54,8 @@ def subspace_adam(
     """
     check_decay("b1", b1)
     check_decay("b2", b2)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     check_flag("bias_correction", bias_correction)
     options |= {"basis": basis, "phase": 0}
     # Checks its arguments, now.

@@ -114,7 +114,8 @@ def scale_by_sumo(
     check_polar(polar)
     check_choice("scaling", scaling, SCALINGS)
     check_positive("scale", scale)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     if limiter is not None:
         check_at_least_one("limiter", limiter)
     options = {
