@@ -102,7 +102,8 @@ def beside_other(
     """
     check_rate("weight_decay", weight_decay)
     check_rate("other_learning_rate", other_learning_rate)
-    check_dtype("mu_dtype", mu_dtype)
+    if mu_dtype is not None:
+        check_dtype("mu_dtype", mu_dtype)
     if other is None:
         other = optax.adamw(
             other_learning_rate,

@@ -7,16 +7,47 @@ that matrices are transposed where it is the columns.
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 
 from optax_matrix.arguments import check_choice
 
-MatrixSide = Literal["out", "in", "short", "both"]
-ProjectedSide = Literal["out", "in", "short", "long"]
-MATRIX_SIDES: tuple[str, ...] = get_args(MatrixSide)
-PROJECTED_SIDES: tuple[str, ...] = get_args(ProjectedSide)
+MATRIX_SIDES = ("out", "in", "short", "both")
+PROJECTED_SIDES = ("out", "in", "short", "long")
+
+
+def check_side(name: str, value: Any) -> None:
+    """Raises unless a value is one of `MATRIX_SIDES`, or a dict of them or "none"."""
+    _check_names(name, value, MATRIX_SIDES, (*MATRIX_SIDES, "none"))
+
+
+def check_projected_side(name: str, value: Any) -> None:
+    """Raises unless a value is one of `PROJECTED_SIDES`, or a dict of them."""
+    _check_names(name, value, PROJECTED_SIDES, PROJECTED_SIDES)
+
+
+def _check_names(
+    name: str, value: Any, choices: Collection[str], choices_of_leaves: Collection[str]
+) -> None:
+    if isinstance(value, str):
+        check_choice(name, value, choices)
+    elif isinstance(value, Mapping):
+        for of_leaf in value.values():
+            check_choice(name, of_leaf, choices_of_leaves)
+    else:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(choices)}, or a dict with one of them "
+            f"for each leaf, got {value!r}; 'short' suits every matrix."
+        )
+
+
+MatrixSides = Annotated[
+    Literal["out", "in", "short", "both"] | Mapping[str, str], check_side
+]
+ProjectedSides = Annotated[
+    Literal["out", "in", "short", "long"] | Mapping[str, str], check_projected_side
+]
 
 
 class Pair(NamedTuple):
@@ -56,7 +87,7 @@ def views_of(side: Any, tree: Any) -> Any:
 
     Args:
         side: The name of a side, or a dict of names, or of ``"none"``, for the leaves
-            of a dict; `check_side` checks which.
+            of a dict.
         tree: A tree of matrices ``(..., m, n)``.
 
     Returns:
@@ -73,30 +104,6 @@ def views_of(side: Any, tree: Any) -> Any:
             f"of them for each leaf, got {side!r} for {jax.tree.structure(tree)}."
         )
     return {name: _view(side[name], x.shape) for name, x in tree.items()}
-
-
-def check_side(side: Any, choices: Collection[str] = MATRIX_SIDES) -> None:
-    """Raises unless ``side`` is one of the choices, or a dict of them.
-
-    Args:
-        side: The argument of a block.
-        choices: `MATRIX_SIDES`, to which a dict may add ``"none"``, or
-            `PROJECTED_SIDES`.
-
-    Raises:
-        ValueError: If it is something else.
-    """
-    if isinstance(side, str):
-        check_choice("side", side, choices)
-    elif isinstance(side, Mapping):
-        none = () if choices == PROJECTED_SIDES else ("none",)
-        for value in side.values():
-            check_choice("side", value, (*choices, *none))
-    else:
-        raise ValueError(
-            f"`side` must be one of {', '.join(choices)}, or a dict with one of them "
-            f"for each leaf, got {side!r}; 'short' suits every matrix."
-        )
 
 
 def no_pair(x: Any) -> Pair:

@@ -1,24 +1,30 @@
 """The factory of POET's second form."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import optax
-
-from optax_matrix.linalg import Orthogonal, cayley_neumann
-from optax_matrix.transforms.stochastic_primitives import Primitives, check_spo
+from optax_matrix.arguments import Kernel, PositiveInt, Seed, checked
+from optax_matrix.linalg import cayley_neumann
+from optax_matrix.transforms.stochastic_primitives import (
+    Block,
+    Primitives,
+    Reset,
+    RotatedSides,
+    Variant,
+    rotated_blocks,
+)
 from optax_matrix.weights._reparameterization import Reparameterization
 
 
+@checked
 def reparameterize(
     *,
-    variant: str = "block",
-    block: int | float | Mapping[str, int | float] = 256,
-    orthogonal: Orthogonal = cayley_neumann,
-    merge_interval: int | None = 400,
-    sides: str = "both",
-    reset: str = "moments",
-    seed: int = 0,
+    variant: Variant = "block",
+    block: Block = 256,
+    orthogonal: Kernel = cayley_neumann,
+    merge_interval: PositiveInt | None = 400,
+    sides: RotatedSides = "both",
+    reset: Reset = "moments",
+    seed: Seed = 0,
     dimension_numbers: Any = None,
     train_others: bool = True,
     in_turn: bool = True,
@@ -90,17 +96,7 @@ def reparameterize(
         Eq. 6 with k = 4; moments are reset by default, as in the authors' code; a last
         block that sticks out over the dimension is the identity there.
     """
-    blocks = check_spo(
-        optax.identity(),
-        variant=variant,
-        block=block,
-        orthogonal=orthogonal,
-        merge_interval=merge_interval,
-        sides=sides,
-        reset=reset,
-        hold="stored",
-        seed=seed,
-    )
+    blocks = rotated_blocks(block, sides, variant)
     return Reparameterization(
         primitives=Primitives(blocks, variant, orthogonal, seed),
         merge_interval=merge_interval,

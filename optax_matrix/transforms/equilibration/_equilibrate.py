@@ -1,16 +1,14 @@
 """Equilibration by a function of the present matrix alone."""
 
-from collections.abc import Callable
-
-import jax
 import optax
 
-from optax_matrix.arguments import check_callable
+from optax_matrix.arguments import Kernel, checked
 from optax_matrix.transforms._map_matrices import map_matrices
 
 
+@checked
 def equilibrate(
-    kernel: Callable[[jax.Array], jax.Array],
+    kernel: Kernel,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Rescales rows or columns of every matrix by a stateless kernel.
 
@@ -39,5 +37,4 @@ def equilibrate(
         >>> updates["w"].round(3).tolist()
         [[0.6..., 0.8...], [0.0, 1.0]]
     """
-    check_callable("kernel", kernel)
     return map_matrices(kernel)

@@ -1,18 +1,23 @@
 """Equilibration by scales that are averaged over time (RACS, NorMuon)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_callable, check_decay, check_flag
+from optax_matrix.arguments import (
+    Decay,
+    check_callable,
+    checked,
+)
 from optax_matrix.linalg.scale import unit_peak, work_dtype
 from optax_matrix.transforms.numerics import safe_divide, widened
 
-Statistics = Callable[[jax.Array], tuple[jax.Array | None, jax.Array | None]]
+Statistics = Annotated[
+    Callable[[jax.Array], tuple[jax.Array | None, jax.Array | None]], check_callable
+]
 
 
 class EquilibrateWithEmaState(NamedTuple):
@@ -31,9 +36,10 @@ class EquilibrateWithEmaState(NamedTuple):
     weight: Any
 
 
+@checked
 def equilibrate_with_ema(
     statistics: Statistics,
-    decay: ArrayLike,
+    decay: Decay,
     *,
     bias_correction: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
@@ -79,9 +85,6 @@ def equilibrate_with_ema(
         >>> updates["w"].round(3).tolist()
         [[1.697..., 2.263...], [0.0, 0.0]]
     """
-    check_flag("bias_correction", bias_correction)
-    check_callable("statistics", statistics)
-    check_decay("decay", decay)
 
     def init_fn(params):
         def start(p):

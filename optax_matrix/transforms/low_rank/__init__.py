@@ -13,6 +13,7 @@ from optax_matrix.transforms.low_rank._combine import as_combining, back_project
 from optax_matrix.transforms.low_rank._compensate import (
     COMPENSATIONS,
     CompensateState,
+    Compensation,
     compensate,
 )
 from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
@@ -26,11 +27,13 @@ from optax_matrix.transforms.low_rank._project_low_rank import (
 from optax_matrix.transforms.low_rank._renewal import BasisState
 from optax_matrix.transforms.low_rank._scale_gradient import scale_gradient
 from optax_matrix.transforms.low_rank._subspace_bases import (
+    Start,
     gaussian_basis,
     orthonormal_basis,
     subspace_basis,
     svd_basis,
 )
+from optax_matrix.transforms.low_rank._switching import Sampling, Switch
 from optax_matrix.transforms.low_rank._tracked_adam import (
     ScaleByTrackedAdamState,
     scale_by_tracked_adam,
@@ -41,10 +44,14 @@ __all__ = [
     "Basis",
     "BasisState",
     "CompensateState",
+    "Compensation",
     "OrthogonalizeLowRankState",
     "ProjectLowRankState",
+    "Sampling",
     "ScaleByTrackedAdamState",
+    "Start",
     "Subspace",
+    "Switch",
     "as_combining",
     "back_project",
     "compensate",

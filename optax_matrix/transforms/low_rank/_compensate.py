@@ -1,7 +1,7 @@
 """What a projection leaves out, as an update (Alice, Fira)."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,18 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.arguments import (
-    check_at_least_one,
-    check_choice,
-    check_decay,
-    check_not_negative,
+    AtLeastOne,
+    Decay,
+    NotNegative,
+    checked,
 )
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.equilibration import equilibrate_with_ema
 from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.update_size import limit_norm_growth
 
-COMPENSATIONS = ("optimal", "fira", "fira_plus")
+Compensation = Literal["optimal", "fira", "fira_plus"]
+COMPENSATIONS: tuple[str, ...] = get_args(Compensation)
 
 
 class CompensateState(NamedTuple):
@@ -34,13 +35,14 @@ class CompensateState(NamedTuple):
     limiter: Any
 
 
+@checked
 def compensate(
-    kind: str = "optimal",
+    kind: Compensation = "optimal",
     *,
-    scale: ArrayLike = 1.0,
-    decay: ArrayLike = 0.9,
-    limiter: ArrayLike = 1.01,
-    max_shrink: ArrayLike | None = 2.0,
+    scale: NotNegative = 1.0,
+    decay: Decay = 0.9,
+    limiter: AtLeastOne = 1.01,
+    max_shrink: AtLeastOne | None = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Adds to a low-rank update one from the residual of the projection.
 
@@ -95,12 +97,6 @@ def compensate(
         in its paper it is :math:`G - U U^\top G`. Fira+ rescales what was limited, so
         that the limiter has no effect and is left out.
     """
-    check_choice("kind", kind, COMPENSATIONS)
-    check_not_negative("scale", scale)
-    check_decay("decay", decay)
-    check_at_least_one("limiter", limiter)
-    if max_shrink is not None:
-        check_at_least_one("max_shrink", max_shrink)
     norms = equilibrate_with_ema(lambda x: (None, column_norms(x)), decay)
     limit = limit_norm_growth(limiter, max_shrink=max_shrink)
 

@@ -5,9 +5,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.arguments import check_callable, check_decay, check_dtype, check_rank
+from optax_matrix.arguments import (
+    Decay,
+    Dtype,
+    Kernel,
+    Rank,
+    checked,
+)
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import folded, normal, seeded
@@ -29,13 +34,14 @@ class OrthogonalizeLowRankState(NamedTuple):
     right: Any
 
 
+@checked
 def orthogonalize_low_rank(
-    rank: Any = 1.0,
+    rank: Rank = 1.0,
     *,
-    decay: ArrayLike = 0.95,
-    qr: Any = cholesky_qr,
+    decay: Decay = 0.95,
+    qr: Kernel = cholesky_qr,
     ids: Any = None,
-    accumulator_dtype: DTypeLike | None = None,
+    accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Momentum, of which the leading part leaves as a product of orthonormal factors.
 
@@ -78,10 +84,6 @@ def orthogonalize_low_rank(
         Ahn et al., `Dion <https://arxiv.org/abs/2504.05295>`_, 2025, Algorithm 1.
         Deviations: no epsilon in the norms of the columns; columns of noise, above.
     """
-    check_rank("rank", rank)
-    check_decay("decay", decay)
-    check_callable("qr", qr)
-    check_dtype("accumulator_dtype", accumulator_dtype)
 
     def init_fn(params):
         zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)

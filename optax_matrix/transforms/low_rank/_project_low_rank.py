@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import (
+    PositiveInt,
+    Rank,
+    Seed,
     check_choice,
-    check_flag,
-    check_not_negative_int,
-    check_positive_int,
-    check_rank,
-    check_transformation,
+    checked,
 )
+from optax_matrix.transforms._arguments import NotNegativeInt, Transformation
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,
@@ -30,7 +30,7 @@ from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
 from optax_matrix.transforms.low_rank._subspace_bases import find_basis
 from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import PROJECTED_SIDES, check_side, views_of
+from optax_matrix.transforms.sides import ProjectedSides, views_of
 
 
 class ProjectLowRankState(NamedTuple):
@@ -49,18 +49,19 @@ class ProjectLowRankState(NamedTuple):
     combine_state: Any
 
 
+@checked
 def project_low_rank(
-    inner: optax.GradientTransformation,
+    inner: Transformation,
     *,
     combine: Any = back_project,
-    rank: Any = 128,
-    side: Any = "short",
+    rank: Rank = 128,
+    side: ProjectedSides = "short",
     basis: Any = "randomized_svd",
-    update_interval: int = 200,
-    phase: int = 1,
+    update_interval: PositiveInt = 200,
+    phase: NotNegativeInt = 1,
     stagger: bool = False,
     transport: Any = "keep",
-    seed: int = 0,
+    seed: Seed = 0,
     ids: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in a subspace.
@@ -133,13 +134,6 @@ def project_low_rank(
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
         Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1.
     """
-    check_transformation("inner", inner)
-    check_rank("rank", rank)
-    check_positive_int("update_interval", update_interval)
-    check_not_negative_int("phase", phase)
-    check_flag("stagger", stagger)
-    check_not_negative_int("seed", seed)
-    check_side(side, PROJECTED_SIDES)
     found = find_basis(basis)
     _check_transport(transport, found, stagger)
     block = _ProjectLowRank(

@@ -1,23 +1,29 @@
 """The gradient itself, in the sizes that a low-rank update has (APOLLO)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_at_least_one, check_choice, check_positive
+from optax_matrix.arguments import (
+    AtLeastOne,
+    Positive,
+    checked,
+)
 from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.update_size import limit_norm_growth
 
 NORMS = {"channel": lambda x: column_norms(x)[..., None, :], "tensor": matrix_norm}
 
 
+@checked
 def scale_gradient(
-    per: str = "channel",
+    per: Literal["channel", "tensor"] = "channel",
     *,
-    scale: ArrayLike = 1.0,
-    limiter: ArrayLike | None = 1.01,
-    max_shrink: ArrayLike | None = 2.0,
+    scale: Positive = 1.0,
+    limiter: AtLeastOne | None = 1.01,
+    max_shrink: AtLeastOne | None = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Scales the full gradient by how an update in a subspace changed its size.
 
@@ -61,12 +67,6 @@ def scale_gradient(
         the scale as in the authors' code. Deviations: ``max_shrink``; no epsilon beside
         the norms.
     """
-    check_choice("per", per, NORMS)
-    check_positive("scale", scale)
-    if limiter is not None:
-        check_at_least_one("limiter", limiter)
-    if max_shrink is not None:
-        check_at_least_one("max_shrink", max_shrink)
     size = NORMS[per]
     limit = optax.identity()
     if limiter is not None:

@@ -1,19 +1,20 @@
 """Bases of subspaces: singular vectors, tracked eigenvectors, random columns."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.arguments import (
+    Decay,
+    Kernel,
+    PositiveInt,
+    Rank,
     check_callable,
     check_choice,
-    check_decay,
-    check_not_negative_int,
-    check_positive_int,
-    check_rank,
+    checked,
 )
 from optax_matrix.linalg import (
     cholesky_qr,
@@ -24,6 +25,7 @@ from optax_matrix.linalg import (
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.transforms._arguments import NotNegativeInt
 from optax_matrix.transforms.low_rank._basis import (
     Basis,
     Subspace,
@@ -32,19 +34,20 @@ from optax_matrix.transforms.low_rank._basis import (
     tracked_as_it_was,
 )
 from optax_matrix.transforms.low_rank._rank import rank_of
-from optax_matrix.transforms.low_rank._switching import SAMPLINGS, SWITCHES
+from optax_matrix.transforms.low_rank._switching import SWITCHES, Sampling, Switch
 from optax_matrix.transforms.second_moments import Gram, mix_gram, no_gram
 
-STARTS = ("randomized", "exact")
+Start = Literal["randomized", "exact"]
 _FIRST_STEPS = 10  # Of subspace iteration from random columns.
 
 
+@checked
 def svd_basis(
-    method: str = "randomized",
+    method: Start = "randomized",
     *,
-    oversampling: int = 8,
-    iterations: int = 3,
-    qr: Any = cholesky_qr,
+    oversampling: NotNegativeInt = 8,
+    iterations: PositiveInt = 3,
+    qr: Kernel = cholesky_qr,
 ) -> Basis:
     """The leading left singular vectors of the gradient (GaLore, SUMO).
 
@@ -62,10 +65,6 @@ def svd_basis(
     Raises:
         ValueError: If an argument is out of range.
     """
-    check_choice("method", method, STARTS)
-    check_not_negative_int("oversampling", oversampling)
-    check_positive_int("iterations", iterations)
-    check_callable("qr", qr)
 
     def refresh(s: Subspace) -> jax.Array:
         if method == "exact":
@@ -82,15 +81,16 @@ def svd_basis(
     return Basis(nothing_tracked, tracked_as_it_was, refresh)
 
 
+@checked
 def subspace_basis(
-    decay: ArrayLike = 0.999,
+    decay: Decay = 0.999,
     *,
-    leading: Any = 40,
-    switch: str = "complement",
-    sampling: str = "subspace",
-    start: str = "randomized",
+    leading: Rank = 40,
+    switch: Switch = "complement",
+    sampling: Sampling = "subspace",
+    start: Start = "randomized",
     tracks: bool | None = None,
-    qr: Any = cholesky_qr,
+    qr: Kernel = cholesky_qr,
 ) -> Basis:
     r"""One step of subspace iteration on a tracked average, then switching (Alice).
 
@@ -135,11 +135,6 @@ def subspace_basis(
     References:
         Structured Fisher (Alice), Algorithms 2, 4 and 10; ablations of Figure 5(b).
     """
-    check_decay("decay", decay)
-    check_rank("leading", leading)
-    check_choice("switch", switch, SWITCHES)
-    check_choice("sampling", sampling, SAMPLINGS)
-    check_choice("start", start, STARTS)
     if tracks is None:
         tracks = not (isinstance(decay, int | float) and decay == 0)
 
@@ -168,6 +163,7 @@ def subspace_basis(
     )
 
 
+@checked
 def gaussian_basis(*, stored: bool = False) -> Basis:
     r"""Normal numbers of variance 1/r, so that projections keep norms on average.
 
@@ -187,7 +183,8 @@ def gaussian_basis(*, stored: bool = False) -> Basis:
     return Basis(nothing_tracked, tracked_as_it_was, refresh, stored=stored)
 
 
-def orthonormal_basis(*, stored: bool = True, qr: Any = cholesky_qr) -> Basis:
+@checked
+def orthonormal_basis(*, stored: bool = True, qr: Kernel = cholesky_qr) -> Basis:
     """The basis of a uniformly random subspace.
 
     Args:
@@ -197,7 +194,6 @@ def orthonormal_basis(*, stored: bool = True, qr: Any = cholesky_qr) -> Basis:
     Returns:
         A basis for `project_low_rank`.
     """
-    check_callable("qr", qr)
     draw = gaussian_basis().refresh
     return Basis(
         nothing_tracked, tracked_as_it_was, lambda s: qr(draw(s)), stored=stored
@@ -231,7 +227,8 @@ def find_basis(basis: Any) -> Basis:
     if not isinstance(basis, tuple) or not 3 <= len(basis) <= len(Basis._fields):
         raise ValueError(
             f"`basis` must be one of {', '.join(SUBSPACE_BASES)}, or functions "
-            f"(init, track, refresh) as in optax_matrix.transforms.Basis, got {basis!r}."
+            "(init, track, refresh) as in optax_matrix.transforms.Basis, got "
+            f"{basis!r}."
         )
     found = Basis(*basis)
     for name in ("init", "track", "refresh"):

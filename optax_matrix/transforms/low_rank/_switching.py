@@ -1,7 +1,7 @@
 """Which part of a basis is renewed at random, and from what (Alice)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from optax_matrix.linalg import complement_columns, complement_subspace
 from optax_matrix.linalg.random import normal
 
-Switch = Callable[..., jax.Array]  # (ritz, leading, key, sampling, qr) -> basis
-SAMPLINGS = ("subspace", "columns")
+Switch = Literal["complement", "full_basis", "gaussian_mix", "gaussian", "none"]
+Sampling = Literal["subspace", "columns"]
 
 
 def _none(ritz, leading, key, sampling, qr):
@@ -47,7 +47,8 @@ def _gaussian(ritz, leading, key, sampling, qr):
     return _unit_columns(ritz, key)
 
 
-SWITCHES: dict[str, Switch] = {
+# Functions of (ritz, leading, key, sampling, qr) to the basis.
+SWITCHES: dict[Switch, Callable[..., jax.Array]] = {
     "complement": _complement,
     "full_basis": _full_basis,
     "gaussian_mix": _gaussian_mix,

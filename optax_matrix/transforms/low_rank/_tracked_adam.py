@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
 from optax_matrix.arguments import (
-    check_choice,
-    check_decay,
-    check_dtype,
-    check_flag,
-    check_not_negative_int,
-    check_rank,
+    Decay,
+    Dtype,
+    Kernel,
+    Rank,
+    Seed,
+    checked,
 )
 from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg.products import full_dot
@@ -28,10 +28,10 @@ from optax_matrix.transforms.low_rank._renewal import (
     has_gradient,
     new_vectors,
 )
-from optax_matrix.transforms.low_rank._subspace_bases import STARTS, svd_basis
+from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
 from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
 from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import PROJECTED_SIDES, check_side, views_of
+from optax_matrix.transforms.sides import ProjectedSides, views_of
 
 _FOR_EVER = 2**30  # An interval: the keys are those of the first step.
 
@@ -55,19 +55,20 @@ class ScaleByTrackedAdamState(NamedTuple):
     error: Any
 
 
+@checked
 def scale_by_tracked_adam(
-    b1: ArrayLike = 0.908,
-    b2: ArrayLike = 0.99,
+    b1: Decay = 0.908,
+    b2: Decay = 0.99,
     *,
-    rho: ArrayLike = 0.908,
-    rank: Any = 16,
-    side: Any = "short",
+    rho: Decay = 0.908,
+    rank: Rank = 16,
+    side: ProjectedSides = "short",
     error_feedback: bool = True,
-    start: str = "randomized",
-    seed: int = 0,
+    start: Start = "randomized",
+    seed: Seed = 0,
     ids: Any = None,
-    qr: Any = cholesky_qr,
-    mu_dtype: DTypeLike | None = None,
+    qr: Kernel = cholesky_qr,
+    mu_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs Adam in a subspace that takes one power step at every update.
 
@@ -126,15 +127,6 @@ def scale_by_tracked_adam(
         in `project_low_rank`, and so are gradients that are not finite; the root of V
         is held, so that nothing overflows.
     """
-    check_decay("b1", b1)
-    check_decay("b2", b2)
-    check_decay("rho", rho)
-    check_rank("rank", rank)
-    check_dtype("mu_dtype", mu_dtype)
-    check_choice("start", start, STARTS)
-    check_flag("error_feedback", error_feedback)
-    check_not_negative_int("seed", seed)
-    check_side(side, PROJECTED_SIDES)
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
     adam = TrackedMoments(b1, b2)
     block = _TrackedAdam(

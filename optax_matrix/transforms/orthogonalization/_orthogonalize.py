@@ -1,16 +1,14 @@
 """The polar factor of every matrix."""
 
-from collections.abc import Callable
-
-import jax
 import optax
 
-from optax_matrix.arguments import check_callable
+from optax_matrix.arguments import Kernel, checked
 from optax_matrix.transforms._map_matrices import map_matrices
 
 
+@checked
 def orthogonalize(
-    polar: Callable[[jax.Array], jax.Array],
+    polar: Kernel,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Replaces every matrix by its polar factor.
 
@@ -38,5 +36,4 @@ def orthogonalize(
         >>> abs(updates["w"].round(3)).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    check_callable("polar", polar)
     return map_matrices(polar)

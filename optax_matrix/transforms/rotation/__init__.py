@@ -10,7 +10,7 @@ from optax_matrix.transforms.rotation._joint_equilibration import (
     equilibrate_rows_jointly,
     sinkhorn_jointly,
 )
-from optax_matrix.transforms.rotation._policies import Side
+from optax_matrix.transforms.rotation._policies import PolicyName, PolicyStep, Side
 from optax_matrix.transforms.rotation._rotate import RotateState, rotate
 from optax_matrix.transforms.rotation._rotate_shared import (
     RotateSharedState,
@@ -19,6 +19,8 @@ from optax_matrix.transforms.rotation._rotate_shared import (
 )
 
 __all__ = [
+    "PolicyName",
+    "PolicyStep",
     "RotateSharedState",
     "RotateState",
     "Sets",

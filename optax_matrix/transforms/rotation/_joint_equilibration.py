@@ -1,14 +1,17 @@
 """Row norms and Sinkhorn over all matrices that share a rotation."""
 
+from typing import Literal
+
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_choice, check_positive_int
+from optax_matrix.arguments import (
+    PositiveInt,
+    checked,
+)
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import inverse, unit_max
 from optax_matrix.transforms.numerics import safe_divide
-
-SCHEMES = ("simultaneous", "alternating")
 
 
 def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
@@ -37,8 +40,10 @@ def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update_fn)
 
 
+@checked
 def sinkhorn_jointly(
-    rounds: int = 5, scheme: str = "simultaneous"
+    rounds: PositiveInt = 5,
+    scheme: Literal["simultaneous", "alternating"] = "simultaneous",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Scales rows, over all matrices of a set, and each matrix's columns in turn.
 
@@ -60,8 +65,6 @@ def sinkhorn_jointly(
         ARO, Algorithm 1 and Eq. 52. What scale is left, the same for the whole set,
         `match_rms` takes out.
     """
-    check_positive_int("rounds", rounds)
-    check_choice("scheme", scheme, SCHEMES)
 
     def update_fn(updates, state, params=None, **extra_args):
         del params

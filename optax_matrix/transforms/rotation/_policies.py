@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.arguments import check_callable, check_choice
+from optax_matrix.arguments import check_callable
 from optax_matrix.linalg import (
     cross_gram,
     eigenbasis,
@@ -42,6 +42,10 @@ class Side(NamedTuple):
     rotation: jax.Array
     gram: jax.Array | None
     qr: Orthonormalize
+
+
+PolicyName = Literal["aro", "eigen", "eigen_exact", "polar", "rgd", "identity"]
+PolicyStep = Annotated[Callable[[Side], jax.Array], check_callable]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +105,7 @@ def _stay(side: Side) -> jax.Array:
     return side.rotation
 
 
-POLICIES = {
+POLICIES: dict[PolicyName, Policy] = {
     "aro": Policy(_aro, spans=True),
     "eigen": Policy(_eigen, looks=False, spans=True),
     "eigen_exact": Policy(_eigen_exact, looks=False, spans=True),
@@ -143,7 +147,7 @@ def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
     return jnp.where(live, rotation, side.rotation)
 
 
-def find_policy(policy: Any, statistics: str) -> Policy:
+def find_policy(policy: PolicyName | PolicyStep, statistics: str) -> Policy:
     """The policy of a name, or made of a function.
 
     Args:
@@ -154,12 +158,10 @@ def find_policy(policy: Any, statistics: str) -> Policy:
         The policy.
 
     Raises:
-        ValueError: If there is none, or it does not go with the statistics.
+        ValueError: If it does not go with the statistics.
     """
-    if not isinstance(policy, str):
-        check_callable("policy", policy)
+    if callable(policy):
         return Policy(policy)
-    check_choice("policy", policy, tuple(POLICIES))
     if statistics == "gradient" and policy not in FROM_GRAM:
         raise ValueError(
             f"`policy` must be one of {FROM_GRAM} with statistics='gradient', got "

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,13 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.arguments import (
-    check_callable,
-    check_choice,
-    check_decay,
-    check_positive_int,
-    check_transformation,
+    Decay,
+    Kernel,
+    PositiveInt,
+    checked,
 )
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.rotation._frames import (
     into,
@@ -28,15 +28,14 @@ from optax_matrix.transforms.rotation._frames import (
 )
 from optax_matrix.transforms.rotation._policies import (
     Policy,
-    Side,
+    PolicyName,
+    PolicyStep,
     find_policy,
     is_due,
     on_sides,
 )
 from optax_matrix.transforms.second_moments import mix_gram, no_gram
-from optax_matrix.transforms.sides import check_side, no_pair, views_of
-
-STATISTICS = ("momentum", "gradient")
+from optax_matrix.transforms.sides import MatrixSides, no_pair, views_of
 
 
 class RotateState(NamedTuple):
@@ -58,16 +57,17 @@ class RotateState(NamedTuple):
     base_state: Any
 
 
+@checked
 def rotate(
-    base: optax.GradientTransformation,
+    base: Transformation,
     *,
-    policy: str | Callable[[Side], jax.Array] = "aro",
-    side: Any = "short",
-    qr: Callable[..., jax.Array] = cholesky_qr,
-    update_interval: int = 1,
-    statistics: str = "momentum",
-    decay: ArrayLike = 0.999,
-    momentum: optax.GradientTransformation | None = None,
+    policy: PolicyName | PolicyStep = "aro",
+    side: MatrixSides = "short",
+    qr: Kernel = cholesky_qr,
+    update_interval: PositiveInt = 1,
+    statistics: Literal["momentum", "gradient"] = "momentum",
+    decay: Decay = 0.999,
+    momentum: Transformation | None = None,
     lag: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation in a frame that follows the momentum or the gradient.
@@ -145,14 +145,6 @@ def rotate(
         second moment of a base is that of the new frame (Remark 7; the line in Section
         4.3 that mixes both is a misprint); the noise, above.
     """
-    check_transformation("base", base)
-    check_choice("statistics", statistics, STATISTICS)
-    check_positive_int("update_interval", update_interval)
-    check_callable("qr", qr)
-    check_decay("decay", decay)
-    if momentum is not None:
-        check_transformation("momentum", momentum)
-    check_side(side)
     rotating = _Rotate(
         base=optax.with_extra_args_support(base),
         policy=find_policy(policy, statistics),

@@ -10,16 +10,24 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import (
-    check_callable,
+    Kernel,
+    PositiveInt,
     check_choice,
-    check_positive_int,
-    check_transformation,
+    checked,
 )
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import safe_divide, widened
 from optax_matrix.transforms.rotation._frames import into, out_of, without_noise
-from optax_matrix.transforms.rotation._policies import Policy, Side, find_policy, is_due
+from optax_matrix.transforms.rotation._policies import (
+    Policy,
+    PolicyName,
+    PolicyStep,
+    Side,
+    find_policy,
+    is_due,
+)
 from optax_matrix.transforms.sides import Pair, views_of
 
 
@@ -83,14 +91,15 @@ class RotateSharedState(NamedTuple):
     base_state: Any
 
 
+@checked
 def rotate_shared(
-    base: optax.GradientTransformation,
+    base: Transformation,
     sets: Sets,
     *,
     sides: Mapping[str, str],
-    policy: str | Callable[[Side], jax.Array] = "aro",
-    qr: Callable[..., jax.Array] = cholesky_qr,
-    update_interval: int = 1,
+    policy: PolicyName | PolicyStep = "aro",
+    qr: Kernel = cholesky_qr,
+    update_interval: PositiveInt = 1,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation in a frame that sets of matrices have in common.
 
@@ -134,9 +143,6 @@ def rotate_shared(
     References:
         ARO, Section 4.2, Eq. 47, 51 and 52, Table 3.
     """
-    check_transformation("base", base)
-    check_positive_int("update_interval", update_interval)
-    check_callable("qr", qr)
     for side in sides.values():
         check_choice("sides", side, ("out", "in"))
     shared = _Shared(

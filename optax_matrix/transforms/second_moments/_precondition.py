@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,17 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.arguments import (
-    check_choice,
-    check_decay,
-    check_not_negative,
-    check_positive_int,
-    check_transformation,
+    Decay,
+    NotNegative,
+    PositiveInt,
+    checked,
 )
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
-from optax_matrix.transforms.sides import Pair, View, check_side, views_of
-
-METHODS = ("newton", "eigh")
+from optax_matrix.transforms.sides import MatrixSides, Pair, View, views_of
 
 
 class PreconditionState(NamedTuple):
@@ -45,17 +43,18 @@ class PreconditionState(NamedTuple):
     inner_state: Any
 
 
+@checked
 def precondition(
-    inner: optax.GradientTransformation | None = None,
+    inner: Transformation | None = None,
     *,
-    root: int = 4,
-    side: Any = "both",
-    decay: ArrayLike | None = None,
+    root: PositiveInt = 4,
+    side: MatrixSides = "both",
+    decay: Decay | None = None,
     bias_correction: bool = False,
-    eps: ArrayLike = 1e-6,
-    method: Any = "newton",
-    update_interval: int = 1,
-    momentum: optax.GradientTransformation | None = None,
+    eps: NotNegative = 1e-6,
+    method: Literal["newton", "eigh"] = "newton",
+    update_interval: PositiveInt = 1,
+    momentum: Transformation | None = None,
     graft: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by inverse roots of its Gram matrices.
@@ -103,26 +102,15 @@ def precondition(
         epsilon is relative; the statistics carry their scale apart from their shape,
         so that gradients of 1e20 and 1e-20 neither overflow nor vanish.
     """
-    if inner is not None:
-        check_transformation("inner", inner)
-    elif graft:
+    if graft and inner is None:
         raise ValueError(
             "`graft` must be False without `inner`, got True; wrap the block in "
             "preserve_norm for the norm of its input."
         )
-    if momentum is not None:
-        check_transformation("momentum", momentum)
-    if decay is not None:
-        check_decay("decay", decay)
-    elif bias_correction:
+    if bias_correction and decay is None:
         raise ValueError(
             "`bias_correction` must be False for sums, got True; set `decay`."
         )
-    check_positive_int("root", root)
-    check_positive_int("update_interval", update_interval)
-    check_not_negative("eps", eps)
-    check_choice("method", method, METHODS)
-    check_side(side)
     block = _Precondition(
         inner=None if inner is None else optax.with_extra_args_support(inner),
         momentum=momentum,

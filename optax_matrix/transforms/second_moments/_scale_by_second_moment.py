@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_decay, check_flag
+from optax_matrix.arguments import Decay, checked
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 
@@ -24,8 +23,9 @@ class ScaleBySecondMomentState(NamedTuple):
     weight: Any
 
 
+@checked
 def scale_by_second_moment(
-    decay: ArrayLike = 0.95, *, bias_correction: bool = False
+    decay: Decay = 0.95, *, bias_correction: bool = False
 ) -> optax.GradientTransformationExtraArgs:
     r"""Divides every entry by the root of its averaged square.
 
@@ -60,8 +60,6 @@ def scale_by_second_moment(
         ARO, Section 4.3 (two-fold Adam). Deviation: no epsilon, as nothing is divided
         by zero.
     """
-    check_flag("bias_correction", bias_correction)
-    check_decay("decay", decay)
 
     def init_fn(params):
         root = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)

@@ -6,7 +6,13 @@ time the rotations are merged into the weights and others are drawn. `limit_skew
 keeps Q small enough for the map from Q to the rotation to be accurate.
 """
 
-from optax_matrix.transforms.stochastic_primitives._blocks import check_spo
+from optax_matrix.transforms.stochastic_primitives._blocks import (
+    Block,
+    Reset,
+    RotatedSides,
+    Variant,
+    rotated_blocks,
+)
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
     bound_for,
     limit_skew_norm,
@@ -17,10 +23,14 @@ from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import
 from optax_matrix.transforms.stochastic_primitives._spo import SpoState, spo
 
 __all__ = [
+    "Block",
     "Primitives",
+    "Reset",
+    "RotatedSides",
     "SpoState",
+    "Variant",
     "bound_for",
-    "check_spo",
     "limit_skew_norm",
+    "rotated_blocks",
     "spo",
 ]

@@ -1,64 +1,38 @@
-"""Checks of the arguments of `spo`."""
+"""The blocks of `spo`: which sides rotate, in blocks of which side."""
 
 import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from optax_matrix.arguments import (
-    check_callable,
-    check_choice,
-    check_not_negative_int,
-    check_positive_int,
-    check_transformation,
-)
+Variant = Literal["block", "full"]
+RotatedSides = Literal["both", "in", "out"]
+Reset = Literal["moments", "none"]
+Block = int | float | Mapping[str, int | float]
 
-VARIANTS = ("block", "full")
-ROTATED_SIDES = {"both": ("out", "in"), "in": ("in",), "out": ("out",)}
-RESETS = ("moments", "none")
-HOLDS = ("stored", "recovered")
+_ROTATED: dict[RotatedSides, tuple[str, ...]] = {
+    "both": ("out", "in"),
+    "in": ("in",),
+    "out": ("out",),
+}
 
 
-def check_spo(
-    inner: Any,
-    *,
-    variant: Any,
-    block: Any,
-    orthogonal: Any,
-    merge_interval: Any,
-    sides: Any,
-    reset: Any,
-    hold: Any,
-    seed: Any,
-) -> dict[str, Any]:
-    """Checks the arguments and gives each rotated side its block.
+def rotated_blocks(
+    block: Block, sides: RotatedSides, variant: Variant
+) -> dict[str, int | float]:
+    """Gives each side that rotates its block.
 
     Args:
-        inner: As in `spo`, and so are the others.
-        variant: ...
-        block: ...
-        orthogonal: ...
-        merge_interval: ...
-        sides: ...
-        reset: ...
-        hold: ...
-        seed: ...
+        block: As in `spo`, and so are the others.
+        sides: Which sides rotate.
+        variant: What blocks are.
 
     Returns:
         The side of the blocks by side of the matrix, those that rotate only.
 
     Raises:
-        ValueError: If one is out of range.
+        ValueError: If ``block`` is out of range, or names other sides.
     """
-    check_transformation("inner", inner)
-    check_choice("variant", variant, VARIANTS)
-    check_choice("sides", sides, ROTATED_SIDES)
-    check_choice("reset", reset, RESETS)
-    check_choice("hold", hold, HOLDS)
-    check_callable("orthogonal", orthogonal)
-    if merge_interval is not None:
-        check_positive_int("merge_interval", merge_interval)
-    check_not_negative_int("seed", seed)
-    rotated = ROTATED_SIDES[sides]
+    rotated = _ROTATED[sides]
     if not isinstance(block, Mapping):
         block = dict.fromkeys(rotated, block)
     if set(block) != set(rotated):

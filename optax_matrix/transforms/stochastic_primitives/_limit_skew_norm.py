@@ -5,9 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_positive
+from optax_matrix.arguments import Positive, check_positive, checked
 from optax_matrix.linalg import (
     cayley_neumann,
     cayley_taylor,
@@ -42,8 +41,9 @@ def bound_for(max_norm: Any, orthogonal: Any) -> Any:
     return max_norm
 
 
+@checked
 def limit_skew_norm(
-    max_norm: ArrayLike = BOUND,
+    max_norm: Positive = BOUND,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Keeps skew-symmetric blocks Q within a norm; to be last in what moves them.
 
@@ -76,7 +76,6 @@ def limit_skew_norm(
         >>> print(optax.apply_updates(q, updates)["w"])
         [[0.5]]
     """
-    check_positive("max_norm", max_norm)
 
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update

@@ -2,24 +2,35 @@
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import DTypeLike
 
-from optax_matrix.arguments import check_dtype
+from optax_matrix.arguments import (
+    Dtype,
+    Kernel,
+    PositiveInt,
+    Seed,
+    checked,
+)
 from optax_matrix.linalg import (
-    Orthogonal,
     cayley_neumann,
     materialize,
     permute,
     recover_frame,
     rotate_sides,
 )
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.stochastic_primitives._blocks import check_spo
+from optax_matrix.transforms.stochastic_primitives._blocks import (
+    Block,
+    Reset,
+    RotatedSides,
+    Variant,
+    rotated_blocks,
+)
 from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     fingerprint,
     rounded,
@@ -58,19 +69,20 @@ class SpoState(NamedTuple):
     inner_state: Any
 
 
+@checked
 def spo(
-    inner: optax.GradientTransformation,
+    inner: Transformation,
     *,
-    variant: str = "block",
-    block: Any = 256,
-    orthogonal: Orthogonal = cayley_neumann,
-    merge_interval: int | None = 400,
-    sides: str = "both",
-    reset: str = "moments",
-    hold: str = "stored",
+    variant: Variant = "block",
+    block: Block = 256,
+    orthogonal: Kernel = cayley_neumann,
+    merge_interval: PositiveInt | None = 400,
+    sides: RotatedSides = "both",
+    reset: Reset = "moments",
+    hold: Literal["stored", "recovered"] = "stored",
     ids: Any = None,
-    seed: int = 0,
-    update_dtype: DTypeLike | None = None,
+    seed: Seed = 0,
+    update_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains orthogonal factors of the parameters; singular values stay as they are.
 
@@ -143,18 +155,7 @@ def spo(
         opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); a last block that is
         smaller where the authors' code refuses; moments are reset, as in that code.
     """
-    check_dtype("update_dtype", update_dtype)
-    blocks = check_spo(
-        inner,
-        variant=variant,
-        block=block,
-        orthogonal=orthogonal,
-        merge_interval=merge_interval,
-        sides=sides,
-        reset=reset,
-        hold=hold,
-        seed=seed,
-    )
+    blocks = rotated_blocks(block, sides, variant)
     spo = _Spo(
         inner=optax.with_extra_args_support(inner),
         primitives=Primitives(blocks, variant, orthogonal, seed),

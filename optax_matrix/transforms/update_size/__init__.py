@@ -13,12 +13,14 @@ from optax_matrix.transforms.update_size._match_rms import match_rms
 from optax_matrix.transforms.update_size._preserve_norm import preserve_norm
 from optax_matrix.transforms.update_size._scale_by_shape import (
     SHAPE_RULES,
+    ShapeRule,
     scale_by_shape,
 )
 
 __all__ = [
     "SHAPE_RULES",
     "LimitNormGrowthState",
+    "ShapeRule",
     "limit_norm_growth",
     "match_rms",
     "preserve_norm",

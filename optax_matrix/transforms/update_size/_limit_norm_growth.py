@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_at_least_one
+from optax_matrix.arguments import AtLeastOne, checked
 from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
@@ -23,10 +22,11 @@ class LimitNormGrowthState(NamedTuple):
     norm: Any
 
 
+@checked
 def limit_norm_growth(
-    max_growth: ArrayLike = 1.01,
+    max_growth: AtLeastOne = 1.01,
     *,
-    max_shrink: ArrayLike | None = 2.0,
+    max_shrink: AtLeastOne | None = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Lets the norm of each matrix's update grow by at most a factor per step.
 
@@ -71,9 +71,6 @@ def limit_norm_growth(
         after 1e-20 it takes 4600; with it 70. RACS's own first updates, of sizes
         10, 5.3, 3.7, ..., fall by factors of at most 1.9 and are untouched.
     """
-    check_at_least_one("max_growth", max_growth)
-    if max_shrink is not None:
-        check_at_least_one("max_shrink", max_shrink)
 
     def init_fn(params):
         def start(p):

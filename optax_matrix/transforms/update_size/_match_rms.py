@@ -1,14 +1,14 @@
 """Updates of a given root mean square."""
 
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_positive
+from optax_matrix.arguments import Positive, checked
 from optax_matrix.transforms._map_matrices import map_matrices
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 
-def match_rms(target: ArrayLike = 0.2) -> optax.GradientTransformationExtraArgs:
+@checked
+def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
     r"""Scales every matrix to a given root mean square.
 
     .. math::
@@ -33,7 +33,6 @@ def match_rms(target: ArrayLike = 0.2) -> optax.GradientTransformationExtraArgs:
         >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
         [[0.6..., 0.0], [0.0, 0.8...]]
     """
-    check_positive("target", target)
 
     def scale(x):
         size = x.shape[-2] * x.shape[-1]

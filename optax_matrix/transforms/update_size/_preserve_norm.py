@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_transformation
+from optax_matrix.arguments import checked
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 
+@checked
 def preserve_norm(
-    inner: optax.GradientTransformation,
+    inner: Transformation,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Gives what a transformation returns the Frobenius norm of what it got.
 
@@ -36,7 +38,6 @@ def preserve_norm(
         >>> print(tx.update(w, tx.init(w))[0]["w"].round(2))
         [[ 3.54 -3.54]]
     """
-    check_transformation("inner", inner)
     inner = optax.with_extra_args_support(inner)
 
     def update_fn(updates, state, params=None, **extra_args):

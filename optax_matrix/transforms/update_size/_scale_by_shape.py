@@ -1,13 +1,15 @@
 """The sizes of updates: by shape, by root mean square, by what came in."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import optax
 
 from optax_matrix.arguments import check_choice
 from optax_matrix.transforms._map_matrices import map_matrices
 
-SHAPE_RULES: dict[str, Callable[[int, int], float]] = {
+ShapeRule = Literal["out/in", "unclipped", "max", "sum", "none"]
+SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
     "out/in": lambda rows, cols: max(1.0, rows / cols) ** 0.5,
     "unclipped": lambda rows, cols: (rows / cols) ** 0.5,
     "max": lambda rows, cols: 0.2 * max(rows, cols) ** 0.5,
@@ -17,7 +19,7 @@ SHAPE_RULES: dict[str, Callable[[int, int], float]] = {
 
 
 def scale_by_shape(
-    rule: str | Callable[[int, int], float] = "out/in",
+    rule: ShapeRule | Callable[[int, int], float] = "out/in",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by a number that depends on its shape alone.
 

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.arguments import (
-    check_decay,
-    check_dtype,
-    check_not_negative,
-    check_positive,
+    Decay,
+    Dtype,
+    NotNegative,
+    Positive,
+    checked,
 )
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
@@ -27,12 +27,13 @@ class CorrectVarianceState(NamedTuple):
     last: Any
 
 
+@checked
 def correct_variance(
-    gamma: ArrayLike = 0.025,
-    b1: ArrayLike = 0.95,
-    max_norm: ArrayLike | None = 1.0,
+    gamma: NotNegative = 0.025,
+    b1: Decay = 0.95,
+    max_norm: Positive | None = 1.0,
     *,
-    accumulator_dtype: DTypeLike | None = None,
+    accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Adds a multiple of the change of the gradient, and clips each matrix's norm.
 
@@ -70,11 +71,6 @@ def correct_variance(
         Yuan et al., `MARS <https://arxiv.org/abs/2411.10438>`_, 2024. (The one-batch
         form of the authors' code: the last gradient comes from the last batch.)
     """
-    check_not_negative("gamma", gamma)
-    check_decay("b1", b1)
-    if max_norm is not None:
-        check_positive("max_norm", max_norm)
-    check_dtype("accumulator_dtype", accumulator_dtype)
 
     def init_fn(params):
         return CorrectVarianceState(optax.tree.zeros_like(params, accumulator_dtype))

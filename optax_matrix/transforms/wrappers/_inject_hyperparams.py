@@ -73,9 +73,16 @@ def _is_dynamic(annotation: Any) -> bool:
     """Whether an argument is a number: a float or an array, but not a tree of them."""
     if annotation is inspect.Parameter.empty:
         return True
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(annotation) if is_union else (annotation,)
+    kinds = _options(annotation)
     trees = (collections.abc.Iterable, collections.abc.Mapping)
     if any(typing.get_origin(kind) in trees for kind in kinds):
         return False
-    return float in kinds or jax.Array in kinds
+    ruled = [k for k in kinds if typing.get_origin(k) is typing.Annotated]
+    declared = [annotation, *(typing.get_args(kind)[0] for kind in ruled)]
+    return float in kinds or any(jax.Array in _options(kind) for kind in declared)
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the one type that it is."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)

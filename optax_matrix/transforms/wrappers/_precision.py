@@ -5,12 +5,14 @@ from typing import Any
 import jax
 import optax
 
-from optax_matrix.arguments import check_transformation
+from optax_matrix.arguments import checked
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 
 
+@checked
 def in_float32(
-    inner: optax.GradientTransformation,
+    inner: Transformation,
 ) -> optax.GradientTransformationExtraArgs:
     """Runs a transformation in float32 where the updates are in half precision.
 
@@ -35,7 +37,6 @@ def in_float32(
         >>> tx.init({"w": jnp.ones((2, 2), jnp.bfloat16)}).nu["w"].dtype
         dtype('float32')
     """
-    check_transformation("inner", inner)
     inner = optax.with_extra_args_support(inner)
 
     def widen(tree: Any) -> Any:
@@ -52,8 +53,9 @@ def in_float32(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
+@checked
 def keep_dtype(
-    inner: optax.GradientTransformation,
+    inner: Transformation,
 ) -> optax.GradientTransformationExtraArgs:
     """Returns updates in the dtype of the parameters, whatever happened inside.
 
@@ -78,7 +80,6 @@ def keep_dtype(
         >>> tx.update(w, tx.init(w))[0]["w"].dtype
         dtype(bfloat16)
     """
-    check_transformation("inner", inner)
     inner = optax.with_extra_args_support(inner)
 
     def cast(x, like):

@@ -5,7 +5,8 @@ from typing import Any
 
 import optax
 
-from optax_matrix.arguments import check_transformation
+from optax_matrix.arguments import checked
+from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.wrappers._precision import keep_dtype
 from optax_matrix.transforms.wrappers._quantizer import (
     SIGNED,
@@ -17,8 +18,9 @@ from optax_matrix.transforms.wrappers._quantizer import (
 _OPAQUE: Any = object()  # `optax.tree.map_params` asks which state mirrors parameters.
 
 
+@checked
 def quantize_state(
-    inner: optax.GradientTransformation,
+    inner: Transformation,
     *,
     signed: Collection[str] = SIGNED,
     unsigned: Collection[str] = UNSIGNED,
@@ -71,7 +73,6 @@ def quantize_state(
         <https://arxiv.org/abs/2110.02861>`_, 2022: blocks of 2048, in later versions of
         its library of 256. Deviation: second moments round up from zero.
     """
-    check_transformation("inner", inner)
     quantizer = Quantizer.of(
         signed=signed,
         unsigned=unsigned,
