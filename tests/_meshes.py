@@ -7,8 +7,7 @@ from collections import Counter
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 MESHES = {
     "fsdp8": {"fsdp": 8},

@@ -9,8 +9,7 @@ import pytest
 from _meshes import collectives, put
 from _registry import RECIPES, tree
 from _tiers import KINDS, QUICK
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from examples.benchmarks import _hlo

@@ -73,7 +73,6 @@ def adamuon(
     signed = variant == "sign"
 
     def chain(layout, b1, b2, eps):
-        del layout
         if b2 is None:
             b2 = b1 if signed else 0.999
         second_moment = optax.scale_by_rms(

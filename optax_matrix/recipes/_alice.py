@@ -25,13 +25,13 @@ from optax_matrix.recipes._low_rank import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
+from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import (
     back_project,
     compensate,
     project_low_rank,
     subspace_basis,
 )
-from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

@@ -1,7 +1,7 @@
 """ARO: any base optimizer in a frame that aligns it with the momentum.
 
-Beside it its control group, whose frame follows from the momentum alone: Eigen-Sinkhorn,
-Eigen-Sign and Eigen-RowNorm.
+Eigen-Sinkhorn, Eigen-Sign and Eigen-RowNorm are its control group: their frame depends
+on the momentum alone.
 """
 
 from typing import Literal, Unpack
@@ -152,7 +152,7 @@ def aro(
 
 
 _EIGEN = {"types": {"policy": Literal["eigen", "eigen_exact"]}, "policy": "eigen"}
-_EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
+_EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate.
 
     .. math::
         M_t = \beta_1 M_{{t-1}} + G_t, \quad

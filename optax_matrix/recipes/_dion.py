@@ -1,6 +1,6 @@
 """Dion: a low-rank orthonormal update with error feedback."""
 
-from typing import Literal, Unpack
+from typing import Unpack
 
 import optax
 
@@ -9,6 +9,7 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import orthogonalize_low_rank, scale_by_shape
+from optax_matrix.transforms.update_size import ShapeRule
 
 
 @recipe
@@ -17,7 +18,7 @@ def dion(
     *,
     rank: Rank = 1.0,
     b1: Decay = 0.95,
-    scaling: Literal["out/in", "max", "unclipped", "sum", "none"] = "unclipped",
+    scaling: ShapeRule = "unclipped",
     qr: Kernel = cholesky_qr,
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,

@@ -17,7 +17,7 @@ _CHAIN = """\
 
 
 def sections(doc: str) -> dict[str, str]:
-    """Splits a docstring at its sections; what is above the first has the key ``""``."""
+    """The sections of a docstring by name; ``""`` is the part above the first."""
     head, *rest = _SECTION.split(doc)
     found = dict(zip(rest[::2], rest[1::2], strict=True))
     return {name: text.rstrip() for name, text in {"": head, **found}.items()}

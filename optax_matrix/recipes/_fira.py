@@ -27,8 +27,8 @@ from optax_matrix.recipes._low_rank import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
+from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import compensate, project_low_rank
-from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

@@ -25,9 +25,9 @@ from optax_matrix.recipes._low_rank import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import back_project, project_low_rank
 from optax_matrix.transforms.low_rank import as_combining
-from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

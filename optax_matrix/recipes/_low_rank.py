@@ -1,4 +1,4 @@
-"""What the low-rank recipes share: argument types, Adam on coordinates, the last layer."""
+"""What the low-rank recipes share: Adam on coordinates, bases, the last layer."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -62,7 +62,6 @@ def mars_adamw(
     """
 
     def chain(layout, gamma, b1, b2, eps, max_norm):
-        del layout
         adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
         return optax.chain(
             correct_variance(gamma, b1, max_norm, accumulator_dtype=mu_dtype),

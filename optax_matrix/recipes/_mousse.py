@@ -15,8 +15,9 @@ from optax_matrix.arguments import (
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.recipes._sides import RotatedSide
 from optax_matrix.transforms import orthogonalize, precondition, scale_by_shape
-from optax_matrix.transforms.sides import MatrixSide
+from optax_matrix.transforms.update_size import ShapeRule
 
 
 @recipe
@@ -26,9 +27,9 @@ def mousse(
     b1: Decay = 0.95,
     b2: Decay = 0.95,
     root: PositiveInt = 8,
-    side: MatrixSide = "both",
+    side: RotatedSide = "both",
     polar: Kernel = newton_schulz,
-    scaling: Literal["out/in", "max", "unclipped", "sum", "none"] = "max",
+    scaling: ShapeRule = "max",
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
     update_interval: PositiveInt = 10,
@@ -91,7 +92,6 @@ def mousse(
     """
 
     def chain(layout, b1, b2, eps):
-        del layout
         preconditioned = precondition(
             orthogonalize(polar),
             root=root,

@@ -1,6 +1,6 @@
 """Muon: take the polar factor of the momentum."""
 
-from typing import Literal, Unpack
+from typing import Unpack
 
 import optax
 
@@ -9,6 +9,7 @@ from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import orthogonalize, scale_by_shape
+from optax_matrix.transforms.update_size import ShapeRule
 
 
 @recipe
@@ -18,7 +19,7 @@ def muon(
     b1: Decay = 0.95,
     nesterov: bool = True,
     polar: Kernel = newton_schulz,
-    scaling: Literal["out/in", "max", "unclipped", "sum", "none"] = "out/in",
+    scaling: ShapeRule = "out/in",
     weight_decay: Rate | None = None,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -72,7 +73,6 @@ def muon(
     """
 
     def chain(layout, b1):
-        del layout
         return optax.chain(
             optax.trace(b1, nesterov, mu_dtype),
             orthogonalize(polar),

@@ -73,7 +73,6 @@ def muon_plus(
     """
 
     def chain(layout, b1, eps):
-        del layout
         scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
         return optax.chain(
             optax.trace(b1, nesterov, mu_dtype),

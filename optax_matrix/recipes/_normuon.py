@@ -73,7 +73,6 @@ def normuon(
     """
 
     def chain(layout, b1, b2):
-        del layout
         per_row = equilibrate_with_ema(row_rms, b2)
         if scaling == "rms":
             sized = [per_row, match_rms(0.2)]

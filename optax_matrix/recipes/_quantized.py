@@ -7,10 +7,9 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_decay, check_not_negative
+from optax_matrix.arguments import check_decay, check_not_negative, check_rate
 from optax_matrix.layout import Layout
 from optax_matrix.layout._as_sharded import AsSharded
-from optax_matrix.recipes._optimizer import check_rate
 from optax_matrix.transforms import quantize_state
 from optax_matrix.transforms.wrappers import SIGNED, UNSIGNED, Quantizer
 

@@ -82,7 +82,6 @@ def racs(
     """
 
     def chain(layout, b1, scale, limiter, max_shrink):
-        del layout
         statistics = partial(rank_one_scales, rounds=rounds)
         return optax.chain(
             equilibrate_with_ema(statistics, b1, bias_correction=bias_correction),

@@ -7,8 +7,8 @@ import optax
 from optax_matrix.arguments import Decay, Dtype, NotNegative, PositiveInt, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.recipes._sides import RotatedSide
 from optax_matrix.transforms import precondition
-from optax_matrix.transforms.sides import MatrixSide
 
 
 @recipe
@@ -19,7 +19,7 @@ def shampoo(
     b2: Decay | None = None,
     bias_correction: bool = False,
     root: PositiveInt = 4,
-    side: MatrixSide = "both",
+    side: RotatedSide = "both",
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
     update_interval: PositiveInt = 1,
@@ -78,7 +78,6 @@ def shampoo(
     """
 
     def chain(layout, b1, b2, eps):
-        del layout
         return precondition(
             root=root,
             side=side,

@@ -5,6 +5,8 @@ from typing import Literal
 from optax_matrix.layout import Group, Layout
 
 Orientation = Literal["residual", "out", "in", "short"]
+RotatedSide = Literal["out", "in", "short", "both"]
+ProjectedSide = Literal["out", "in", "short", "long"]
 
 
 def oriented_sides(layout: Layout, orientation: Orientation) -> dict[str, str]:

@@ -59,7 +59,6 @@ def sinkgd(
     """
 
     def chain(layout, target):
-        del layout
         kernel = partial(sinkhorn, rounds=rounds, scheme=scheme)
         return optax.chain(equilibrate(kernel), match_rms(target))
 

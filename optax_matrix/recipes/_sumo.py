@@ -25,6 +25,7 @@ from optax_matrix.recipes._low_rank import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import (
     limit_norm_growth,
     match_rms,
@@ -32,7 +33,6 @@ from optax_matrix.transforms import (
     project_low_rank,
     scale_by_shape,
 )
-from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

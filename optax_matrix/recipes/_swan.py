@@ -60,7 +60,6 @@ def swan(
     """
 
     def chain(layout, eps):
-        del layout
         return optax.chain(
             equilibrate(partial(standardize_rows, eps=eps)),
             orthogonalize(polar),

@@ -10,8 +10,7 @@ import numpy as np
 import optax
 import pytest
 from _owned import normal, on_mesh, rollout
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 

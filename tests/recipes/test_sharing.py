@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from _meshes import collectives, make_mesh
 from flax import nnx
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from examples.pretrain.config import SIZES

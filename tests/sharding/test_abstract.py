@@ -6,8 +6,7 @@ import optax
 import pytest
 from _meshes import KINDS, make_mesh
 from _owned import cubic, given, normal, on_mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 

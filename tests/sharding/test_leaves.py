@@ -13,8 +13,7 @@ from _owned import (
     on_mesh,
     rollout,
 )
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix import MatrixDimensionNumbers as Numbers

@@ -9,8 +9,7 @@ import numpy as np
 import optax
 import pytest
 from _reference.quantization import rounded
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.transforms import QuantizedState

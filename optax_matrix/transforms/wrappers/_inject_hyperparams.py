@@ -3,14 +3,14 @@
 import collections.abc
 import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
+
+from optax_matrix.arguments import is_number, members
 
 
 def inject_hyperparams(
@@ -73,16 +73,7 @@ def _is_dynamic(annotation: Any) -> bool:
     """Whether an argument is a number: a float or an array, but not a tree of them."""
     if annotation is inspect.Parameter.empty:
         return True
-    kinds = _options(annotation)
     trees = (collections.abc.Iterable, collections.abc.Mapping)
-    if any(typing.get_origin(kind) in trees for kind in kinds):
+    if any(typing.get_origin(member) in trees for member in members(annotation)):
         return False
-    ruled = [k for k in kinds if typing.get_origin(k) is typing.Annotated]
-    declared = [annotation, *(typing.get_args(kind)[0] for kind in ruled)]
-    return float in kinds or any(jax.Array in _options(kind) for kind in declared)
-
-
-def _options(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the one type that it is."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    return typing.get_args(annotation) if is_union else (annotation,)
+    return is_number(annotation)
