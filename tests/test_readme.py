@@ -1,19 +1,19 @@
-"""The README's code runs as it stands."""
+"""The README is short, its code runs as it stands, and its links lead somewhere."""
 
 import re
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
-from flax import nnx
-from jax.sharding import NamedSharding
 
 import optax_matrix as om
+from examples import method_table
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+RESULTS = (ROOT / "examples" / "RESULTS.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -22,78 +22,70 @@ def _block(word):
     return block
 
 
+def _links(text):
+    targets = re.findall(r"\]\(([^)#]+)", text)
+    return [target for target in targets if "://" not in target]
+
+
+def test_it_is_read_in_five_minutes():
+    assert len(README.splitlines()) <= 220
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"),
+    [(".", README), ("examples", RESULTS)],
+    ids=["README", "RESULTS"],
+)
+def test_linked_files_exist(folder, text):
+    missing = [link for link in _links(text) if not (ROOT / folder / link).exists()]
+    assert _links(text)
+    assert not missing
+
+
+def test_modules_that_measure_exist():
+    modules = set(re.findall(r"python -m (examples[.\w]*)", README + RESULTS))
+    assert modules
+    assert not [m for m in modules if not _is_module(ROOT / m.replace(".", "/"))]
+
+
+def _is_module(path):
+    return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
 @pytest.mark.broad
 def test_quick_start_learns_and_describes_itself(capsys):
     scope = {}
     exec(_block("class MLP"), scope)
     assert scope["loss"] < 0.7
-    exec(_block("om.describe"), scope)
-    printed = capsys.readouterr().out
     shown = re.search(r"```\n(leaf .*?)\n\.\.\.\n```", README, re.DOTALL)[1]
     # `describe` is a table; the README shows its first lines.
-    assert shown in printed
+    assert shown in capsys.readouterr().out
 
 
-def test_own_method_in_five_lines():
+def test_own_method():
     scope = {"optax": optax, "om": om}
-    block = _block("my_method")
-    exec(block, scope)
+    exec(_block("balanced_muon"), scope)
     params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
-    updates, _ = scope["my_method"].update(params, scope["my_method"].init(params))
+    updates, _ = scope["tx"].update(params, scope["tx"].init(params))
     rms = jnp.sqrt(jnp.mean(updates["kernel"] ** 2))
     assert rms == pytest.approx(0.2 * 3e-3, rel=1e-3)
-    assert len(block.strip().splitlines()) == 5
-
-
-def test_rules_are_accepted():
-    params = {"embed": jnp.ones((8, 4)), "qkv": jnp.ones((8, 768))}
-    scope = {"optax": optax, "model": params}
-    exec(_block("layout.by_path"), scope)
-    rule = om.layout.by_path(include="embed", exclude="layers/11/")
-    assert len(om.layout.make_layout(params, rule).views) == 2
+    assert updates["bias"] == pytest.approx(-3e-3, rel=1e-3)  # Adam's first step.
 
 
 def test_sharded_models(cpus):
     assert len(cpus) == 8
-    scope = {"jax": jax, "jnp": jnp, "optax": optax, "om": om}
+    scope = {"jax": jax, "jnp": jnp, "om": om}
     exec(_block("make_mesh"), scope)
-    params, state = scope["params"], scope["opt_state"]
-    new, _ = scope["update"](params, state, params)
-    assert jax.typeof(new["up"]) == jax.typeof(params["up"])
+    params, state, updates = (scope[n] for n in ("params", "opt_state", "updates"))
+    assert jax.typeof(updates["up"]) == jax.typeof(params["up"])
     stacks = [x for x in jax.tree.leaves(state) if x.ndim == 3]
     assert [x.sharding.spec[0] for x in stacks] == [("fsdp", "tp")]
-    specs = jax.tree.map(lambda x: x.sharding.spec, params)
-    scope |= {"specs": specs}
-    exec(_block("from_params"), scope)
-    state = scope["opt_state"]
-    specs = jax.tree.leaves(om.state_specs(scope["tx"], params))
-    for x, spec in zip(jax.tree.leaves(state), specs, strict=True):
-        said = NamedSharding(scope["mesh"], spec)
-        assert x.sharding.is_equivalent_to(said, x.ndim)
 
 
-def test_checkpoint_lines():
-    tx = om.muoneq(1e-3)
-    old = {"attn": {"kernel": jnp.ones((3, 5))}}
-    new = {"mixer": {"kernel": jnp.ones((3, 5))}}
-    save, *load = _block("to_portable").strip().splitlines()
-    scope = {"om": om, "tx": tx, "opt_state": tx.init(old), "params": old}
-    exec(save, scope)
-    scope["params"] = new
-    exec("\n".join(load), scope)
-    om.check_restored(scope["opt_state"])
+def test_table_is_made_from_the_table_of_recipes():
+    assert method_table.with_table(README) == README
 
 
-@pytest.mark.broad
-def test_weights_made_of_rotations():
-    model, _ = _block("class MLP").split("optimizer =")
-    scope = {}
-    exec(model, scope)
-    before = scope["model"].up.kernel[...]
-    scope["x"] = jax.random.normal(jax.random.key(0), (64, 32))
-    exec(_block("om.reparameterize"), scope)
-    after = scope["model"].up.kernel[...]
-    assert scope["loss"](nnx.state(scope["model"])) < scope["loss"](scope["params"])
-    values = [np.linalg.svd(w, compute_uv=False) for w in (before, after)]
-    np.testing.assert_allclose(*values, atol=1e-5)
-    assert np.abs(after - before).max() > 1e-4
+def test_table_has_every_recipe():
+    methods = {n for n in om.__all__ if f"scale_by_{n}" in om.__all__} | {"poet", "oft"}
+    assert methods == set(re.findall(r"^\| `(\w+)` \| .* \| \[", README, re.MULTILINE))

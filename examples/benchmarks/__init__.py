@@ -1,1 +1,1 @@
-"""Measurements that the README quotes; each is a module to run."""
+"""The measurements of `examples/RESULTS.md`; each module is a command."""

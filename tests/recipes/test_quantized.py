@@ -1,8 +1,6 @@
 """Recipes whose matrices keep their moments in eight bits, wherever they live."""
 
 import functools
-import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -165,19 +163,6 @@ def test_recipes_take_it():
         bytes_ = [x.dtype.itemsize for x in jax.tree.leaves(state) if x.size >= 4096]
         assert bytes_.count(1) == quantized_ + 2  # And Adam's of the embedding.
         assert bytes_.count(4) == kept  # GaLore's basis.
-
-
-def test_the_lines_of_the_readme():
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    (block,) = (b for b in blocks if "adamw_8bit" in b)
-    scope = {"om": om, "optax": optax}
-    exec(block, scope)
-    counted = om.diagnostics.state_bytes(
-        scope["tx"], {"kernel": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
-    )
-    moments = [f for f in counted.fields if f.field in ("momentum/ema", "root")]
-    assert [f.dtype for f in moments] == ["uint8"] * 2
 
 
 def test_mistakes_are_told():
