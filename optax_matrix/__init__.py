@@ -14,6 +14,7 @@ from optax_matrix import (
     transforms,
     weights,
 )
+from optax_matrix.interop import muon_state_from_optax
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
     check_restored,
@@ -23,9 +24,9 @@ from optax_matrix.layout import (
     per_matrix,
     to_portable,
 )
+from optax_matrix.quantization import adamw_8bit, quantized
 from optax_matrix.recipes import (
     adamuon,
-    adamw_8bit,
     alice,
     alice_0,
     apollo,
@@ -45,12 +46,10 @@ from optax_matrix.recipes import (
     mousse,
     muon,
     muon_plus,
-    muon_state_from_optax,
     muoneq,
     normuon,
     oft,
     poet,
-    quantized,
     racs,
     scale_by_adamuon,
     scale_by_alice,

@@ -12,8 +12,10 @@ README = Path(__file__).parents[1] / "README.md"
 PACKAGES = (
     om,
     om.diagnostics,
+    om.interop,
     om.layout,
     om.linalg,
+    om.quantization,
     om.transforms,
     om.recipes,
     om.weights,

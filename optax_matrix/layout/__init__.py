@@ -9,6 +9,7 @@ from optax_matrix.layout._default_rule import HEADS, default_rule
 from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._infer import infer
+from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import EMPTY_LAYOUT, Layout, make_layout
 from optax_matrix.layout._map_matrices import map_matrices
@@ -18,9 +19,16 @@ from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
 from optax_matrix.layout._residual_sets import SHARINGS, residual_sets
-from optax_matrix.layout._rules import PathRule, by_path, resolve, with_embeddings
+from optax_matrix.layout._rules import (
+    PathRule,
+    Resolved,
+    by_path,
+    resolve,
+    with_embeddings,
+)
 from optax_matrix.layout._view import MatrixView, make_view
 from optax_matrix.layout.groups import FILLER, STACK_ELEMENTS, Group, Member
+from optax_matrix.layout.placement import Placement
 
 __all__ = [
     "EMPTY_LAYOUT",
@@ -30,12 +38,15 @@ __all__ = [
     "STACK_ELEMENTS",
     "Description",
     "Group",
+    "KeepSharding",
     "Layout",
     "MatrixDimensionNumbers",
     "MatrixView",
     "Member",
     "OnMatricesState",
     "PathRule",
+    "Placement",
+    "Resolved",
     "by_path",
     "check_restored",
     "default_rule",

@@ -10,7 +10,7 @@ import numpy as np
 from jax import dtypes
 from jaxtyping import Array
 
-from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._rules import Resolved, resolve
 from optax_matrix.layout._view import MatrixView
 from optax_matrix.layout.groups import (
     Group,
@@ -54,19 +54,8 @@ class Layout:
         """Stacks of zeros."""
         return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
 
-    def stack(
-        self, leaves: Mapping[str, Array], exact: bool = False
-    ) -> dict[str, Array]:
-        """Gathers matrix leaves, given by path, into stacks.
-
-        Args:
-            leaves: Arrays of the leaves' shapes.
-            exact: Whether they must not be rounded on the way to other devices.
-
-        Returns:
-            The stacks, by name.
-        """
-        del exact  # Nothing travels here.
+    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks."""
 
         def run(view: MatrixView, members: list[Member]) -> Array:
             # Leaves of one view are stacked as they are and turned together: one
@@ -129,7 +118,15 @@ def make_layout(
         The layout; equal for equal paths, shapes, dtypes and shardings.
     """
     resolved = resolve(dimension_numbers, params)
-    leaves = named_leaves(params)
+    return group_matrices(named_leaves(params), resolved, max_batch)
+
+
+def group_matrices(
+    leaves: Mapping[str, Any],
+    resolved: Mapping[str, Resolved],
+    max_batch: int | None = None,
+) -> Layout:
+    """Groups leaves by path, for each of which `resolve` gave a view or none."""
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
     for path in sorted(views, key=natural_order):

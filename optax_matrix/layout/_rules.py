@@ -125,7 +125,9 @@ class Resolved:
     reason: str
 
 
-def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
+def resolve(
+    dimension_numbers: Any, params: Any, leaves: Mapping[str, Any] | None = None
+) -> dict[str, Resolved]:
     """Applies dimension numbers in any accepted form to the leaves of a tree.
 
     Args:
@@ -133,6 +135,7 @@ def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
             of dimension numbers with None for other leaves, or a callable from the
             parameters to such a tree.
         params: The parameter tree; absent nodes are skipped.
+        leaves: Those of its leaves to decide on, by path; None for all.
 
     Returns:
         The decision for every leaf, by path.
@@ -140,12 +143,13 @@ def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
     Raises:
         ValueError: If a leaf is not covered or dimension numbers do not fit a leaf.
     """
-    leaves = named_leaves(params)
-    if len(leaves) != len(jax.tree.leaves(params)):
-        raise ValueError(
-            "`params` must not hold two leaves of the same path; rename one of the "
-            "keys that contain '/'."
-        )
+    if leaves is None:
+        leaves = named_leaves(params)
+        if len(leaves) != len(jax.tree.leaves(params)):
+            raise ValueError(
+                "`params` must not hold two leaves of the same path; rename one of the "
+                "keys that contain '/'."
+            )
     decide = _decider(dimension_numbers, params)
     return {path: _resolve_leaf(path, leaf, decide) for path, leaf in leaves.items()}
 

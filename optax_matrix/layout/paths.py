@@ -1,6 +1,7 @@
 """Parameter trees as ``{path: leaf}``, the same for dict, NNX, Linen and Equinox."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,6 +37,13 @@ def named_leaves(tree: Any, is_leaf=None) -> dict[str, Any]:
     """The leaves of a tree by path; absent nodes (None, `MaskedNode`) do not show."""
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
     return {path_name(keys): leaf for keys, leaf in leaves}
+
+
+def flatten_named(tree: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """The leaves of a tree by path, and the function that makes a tree of such."""
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = {path_name(keys): leaf for keys, leaf in pairs}
+    return leaves, lambda new: structure.unflatten(new[path] for path in leaves)
 
 
 def map_named(f, tree: Any, *rest: Any) -> Any:

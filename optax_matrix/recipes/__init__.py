@@ -20,7 +20,6 @@ from optax_matrix.recipes._eigen_sign import eigen_sign, scale_by_eigen_sign
 from optax_matrix.recipes._eigen_sinkhorn import eigen_sinkhorn, scale_by_eigen_sinkhorn
 from optax_matrix.recipes._fira import fira, scale_by_fira
 from optax_matrix.recipes._fira_plus import fira_plus, scale_by_fira_plus
-from optax_matrix.recipes._from_optax import muon_state_from_optax
 from optax_matrix.recipes._galore import galore, scale_by_galore
 from optax_matrix.recipes._ldadam import ldadam, scale_by_ldadam
 from optax_matrix.recipes._mars import mars_adamw, scale_by_mars_adamw
@@ -30,7 +29,6 @@ from optax_matrix.recipes._muon_plus import muon_plus, scale_by_muon_plus
 from optax_matrix.recipes._muoneq import muoneq, scale_by_muoneq
 from optax_matrix.recipes._normuon import normuon, scale_by_normuon
 from optax_matrix.recipes._poet import oft, poet
-from optax_matrix.recipes._quantized import adamw_8bit, quantized
 from optax_matrix.recipes._racs import racs, scale_by_racs
 from optax_matrix.recipes._shampoo import scale_by_shampoo, shampoo
 from optax_matrix.recipes._sinkgd import scale_by_sinkgd, sinkgd
@@ -41,7 +39,6 @@ from optax_matrix.recipes._swan import scale_by_swan, swan
 
 __all__ = [
     "adamuon",
-    "adamw_8bit",
     "alice",
     "alice_0",
     "apollo",
@@ -61,12 +58,10 @@ __all__ = [
     "mousse",
     "muon",
     "muon_plus",
-    "muon_state_from_optax",
     "muoneq",
     "normuon",
     "oft",
     "poet",
-    "quantized",
     "racs",
     "scale_by_adamuon",
     "scale_by_alice",

@@ -34,7 +34,6 @@ class Exchange:
         owners: Mesh axes of the owners, major first.
         sizes: Size of each mesh axis.
         count: Number of leaves.
-        wire_dtype: Dtype to travel in where it is narrower; None for the leaves' own.
     """
 
     view: MatrixView
@@ -42,7 +41,6 @@ class Exchange:
     owners: tuple[str, ...]
     sizes: Mapping[str, int]
     count: int
-    wire_dtype: Any = None
 
     @functools.cached_property
     def batch(self) -> tuple[str, ...]:
@@ -70,19 +68,19 @@ class Exchange:
         """Matrices that a device owns, filled up with zeros to be equally many."""
         return -(-self.held // (self._ways(self.cut) * self._ways(self.spare)))
 
-    def to_owners(self, leaves: Sequence[Array], exact: bool = False) -> Array:
-        """Parts ``leaf`` of a device to whole matrices ``(owned, rows, cols)``.
+    def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
+        """Sends this device's parts of leaves to the owners of the matrices.
 
         Args:
             leaves: This device's part of each leaf.
-            exact: Whether they travel in their own dtype, whatever `wire_dtype` says.
+            wire_dtype: Dtype to travel in where it is narrower; None for their own.
 
         Returns:
-            The matrices that this device owns.
+            The whole matrices that this device owns, ``(owned, rows, cols)``.
         """
         x = jnp.stack(list(leaves))
         x = jnp.transpose(x, self._batch_first).reshape(self.held, *self._part)
-        dtype, x = x.dtype, x if exact else self._for_wire(x)
+        dtype, x = x.dtype, self._for_wire(x, wire_dtype)
         x = jnp.pad(x, [(0, self._travelling - self.held)] + [(0, 0)] * len(self._part))
         if self.spare:
             share = self._travelling // self._ways(self.spare)
@@ -93,12 +91,12 @@ class Exchange:
         whole = (self.owned, self.view.rows, self.view.cols)
         return jnp.transpose(x, self._whole_order).reshape(whole)
 
-    def from_owners(self, matrices: Array) -> list[Array]:
-        """Whole matrices ``(owned, rows, cols)`` to the parts of the leaves."""
+    def from_owners(self, matrices: Array, wire_dtype: Any = None) -> list[Array]:
+        """Sends whole matrices back; returns this device's part of each leaf."""
         shape = [*self._cut_sizes, self.owned, *self._part]
         x = matrices.reshape([shape[i] for i in self._whole_order])
         x = jnp.transpose(x, _inverse(self._whole_order))
-        dtype, x = x.dtype, self._for_wire(x.reshape(-1, *self._part))
+        dtype, x = x.dtype, self._for_wire(x.reshape(-1, *self._part), wire_dtype)
         x = self._all_to_all(x)
         if self.spare:
             x = jax.lax.all_gather(x, self.spare, tiled=True)
@@ -186,10 +184,9 @@ class Exchange:
     def _ways(self, axes: Sequence[str]) -> int:
         return math.prod(self.sizes[x] for x in axes)
 
-    def _for_wire(self, x: Array) -> Array:
-        wire = self.wire_dtype
-        narrower = wire is not None and jnp.dtype(wire).itemsize < x.dtype.itemsize
-        return x.astype(wire) if narrower and (self.cut or self.spare) else x
+    def _for_wire(self, x: Array, dtype: Any) -> Array:
+        narrower = dtype is not None and jnp.dtype(dtype).itemsize < x.dtype.itemsize
+        return x.astype(dtype) if narrower and (self.cut or self.spare) else x
 
     def _all_to_all(self, x: Array) -> Array:
         if not self.cut:

@@ -47,27 +47,28 @@ class Bundle:
 class OwnerLayout(Layout):
     """A layout whose stacks are spread over the devices of the owner axes.
 
-    ``groups`` describe whole stacks; `on_device` gives the picture of one device, which
-    is what runs inside `shard_map`. `stack` and `unstack` work there only.
+    ``groups`` describe whole stacks. Inside `shard_map`, `on_device` gives the layout
+    of one device's matrices, the ``local`` of `Placement`; `stack` and `unstack` work
+    only there.
 
     Attributes:
         bundles: What travels together.
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that cut matrices and are no owners.
-        local: Whether this is the picture of one device.
+        is_local: Whether this is the layout of one device.
     """
 
     bundles: tuple[Bundle, ...]
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
-    local: bool = False
+    is_local: bool = False
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Per stack the mesh axes that it is spread over within a `shard_map`."""
-        return {n: g.spec[0] if self.local else () for n, g in self.groups.items()}
+        return {n: g.spec[0] if self.is_local else () for n, g in self.groups.items()}
 
     def full_spec(self, path: str) -> PartitionSpec:
         """The partition spec of a leaf, in full rank."""
@@ -80,26 +81,27 @@ class OwnerLayout(Layout):
         )
 
     def on_device(self, ids: Mapping[str, Array]) -> "OwnerLayout":
-        """The layout as one device sees it: its own matrices, of these identities."""
+        """The layout of one device's own matrices, which have these identities."""
         groups = {
             name: dataclasses.replace(group, count=len(ids[name]), ids=ids[name])
             for name, group in self.groups.items()
         }
-        return dataclasses.replace(self, groups=groups, local=True)
+        return dataclasses.replace(self, groups=groups, is_local=True)
 
     def part(self) -> "OwnerLayout":
         """The layout with as many matrices as one device has, for shapes."""
         ways = lambda group: math.prod(self.mesh.shape[x] for x in group.spec[0])
         ids = {n: g.ids[: g.count // ways(g)] for n, g in self.groups.items()}
-        return dataclasses.replace(self.on_device(ids), local=False)
+        return dataclasses.replace(self.on_device(ids), is_local=False)
 
     def stack(
-        self, leaves: Mapping[str, Array], exact: bool = False
+        self, leaves: Mapping[str, Array], wire_dtype: Any = None
     ) -> dict[str, Array]:
         """Brings the parts of leaves, given by path, to this device's whole stacks."""
         parts: dict[str, list[Array]] = {}
         for bundle in self.bundles:
-            whole = bundle.exchange.to_owners([leaves[p] for p in bundle.paths], exact)
+            own = [leaves[path] for path in bundle.paths]
+            whole = bundle.exchange.to_owners(own, wire_dtype)
             pieces = bundle.matrix.to_matrices(whole)
             for (name, _, _), piece in zip(bundle.places, pieces, strict=True):
                 parts.setdefault(name, []).append(piece)
@@ -108,13 +110,13 @@ class OwnerLayout(Layout):
             for name, xs in parts.items()
         }
 
-    def unstack(self, stacks: Any) -> dict[str, Array]:
+    def unstack(self, stacks: Any, wire_dtype: Any = None) -> dict[str, Array]:
         """Sends this device's stacks back to the parts of the leaves."""
         leaves: dict[str, Array] = {}
         for bundle in self.bundles:
             pieces = [stacks[name][lo:hi] for name, lo, hi in bundle.places]
             whole = bundle.matrix.from_matrices(pieces)
-            parts = bundle.exchange.from_owners(whole)
+            parts = bundle.exchange.from_owners(whole, wire_dtype)
             leaves |= dict(zip(bundle.paths, parts, strict=True))
         return leaves
 
@@ -137,7 +139,6 @@ def owner_layout(
     owners: tuple[str, ...],
     mesh: Any,
     *,
-    wire_dtype: Any = None,
     max_batch: int | None = None,
 ) -> OwnerLayout:
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
@@ -148,7 +149,6 @@ def owner_layout(
         specs: Mesh axes of each axis of each matrix leaf, by path.
         owners: Mesh axes whose devices own matrices.
         mesh: The mesh.
-        wire_dtype: As in `Exchange`.
         max_batch: Largest number of matrices in a stack of one device.
 
     Returns:
@@ -169,7 +169,7 @@ def owner_layout(
         devices = math.prod(sizes[x] for x in axes)
         limit = _matrices_per_device(view, max_batch) * devices
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
-            exchange = Exchange(view, moving, axes, sizes, len(chunk), wire_dtype)
+            exchange = Exchange(view, moving, axes, sizes, len(chunk))
             stays = [tuple(x for x in entry if x in inside) for entry in spec]
             bundle, made = _bundle(chunk, exchange, dtype, stays)
             bundles.append(bundle)

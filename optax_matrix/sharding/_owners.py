@@ -1,7 +1,7 @@
 """The placement in which every matrix lives whole on one device."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -9,8 +9,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix.layout import resolve
+from optax_matrix.layout import Placement, Resolved
 from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.placement import Leaves, MakeState, Step
 from optax_matrix.layout.specs import named_sharding, note, visible_mesh
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
@@ -124,70 +125,67 @@ class owners:
         return cls(mesh_axes, param_specs=shardings, wire_dtype=wire_dtype)
 
     def layout(
-        self, leaves: Any, dimension_numbers: Any, max_batch: int | None
+        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
     ) -> OwnerLayout:
-        """Groups the matrix leaves and gives them to their owners."""
-        resolved = resolve(dimension_numbers, leaves)
-        named = named_leaves(leaves)
-        matrices = {p: named[p] for p, r in resolved.items() if r.view is not None}
+        """See `Placement.layout`."""
+        matrices = {p: leaves[p] for p, r in resolved.items() if r.view is not None}
         given = given_specs(self.param_specs)
         mesh = visible_mesh(matrices) or given_mesh(given)
         axes = mesh_axes_of(mesh, self.mesh_axes) if matrices else ()
-        return owner_layout(
-            resolved,
-            named,
-            {p: spec_of_parameter(p, x, mesh, given) for p, x in matrices.items()},
-            axes,
-            mesh,
-            wire_dtype=self.wire_dtype,
-            max_batch=max_batch,
-        )
+        specs = {p: spec_of_parameter(p, x, mesh, given) for p, x in matrices.items()}
+        return owner_layout(resolved, leaves, specs, axes, mesh, max_batch=max_batch)
 
     def init(
         self,
         layout: OwnerLayout,
-        make_state: Callable[[Any, Any, Any], Any],
-        leaves: Mapping[str, Any],
+        make_state: MakeState,
+        params: Leaves,
         arrays: Any,
         needs_params: bool,
     ) -> Any:
-        """Calls ``make_state(layout, stacks, arrays)`` on every owner."""
+        """See `Placement.init`."""
         if not layout.groups:
             return make_state(layout, {}, arrays)
-        self._check_lie(layout, leaves)
-        make = lambda lay, arrays: make_state(lay, lay.zeros(), arrays)
-        shapes = jax.eval_shape(partial(make, layout), arrays)
-        local = jax.eval_shape(partial(make, layout.part()), arrays)
-        check_names(layout, shapes, local)
-        manual, full = specs_of_state(layout, shapes)
+        _check_param_specs(layout, params)
+        make = lambda local, arrays: make_state(local, local.zeros(), arrays)
+        whole = jax.eval_shape(partial(make, layout), arrays)
+        part = jax.eval_shape(partial(make, layout.part()), arrays)
+        check_names(layout, whole, part)
+        manual, full = specs_of_state(layout, whole)
 
-        def on_device(ids, leaves, arrays):
-            own = {n: own_part(ids[n], g, leaves) for n, g in layout.groups.items()}
+        def on_device(ids, params, arrays):
+            own = {n: own_part(ids[n], g, params) for n, g in layout.groups.items()}
             local = layout.on_device(own)
-            stacks = local.stack(leaves, exact=True) if needs_params else local.zeros()
+            stacks = local.stack(params) if needs_params else local.zeros()
             return make_state(local, stacks, arrays)
 
         if not needs_params:
-            leaves = anchor(leaves)
-        specs = {path: layout.moving_spec(path) for path in leaves}
+            params = anchor(params)
+        specs = {path: layout.moving_spec(path) for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return note(run(layout.ids, leaves, arrays), full)
+        return note(run(layout.ids, params, arrays), full)
 
     def update(
         self,
         layout: OwnerLayout,
-        step: Callable[[Any, Any, Any, Any], Any],
-        leaves: Mapping[str, Mapping[str, Any]],
+        step: Step,
+        leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
-    ) -> tuple[Mapping[str, Any], Any]:
-        """Calls ``step(layout, leaves, state, arrays)`` on every owner."""
+    ) -> tuple[Leaves, Any]:
+        """See `Placement.update`."""
         if not layout.groups:
-            return step(layout, leaves, state, arrays)
+            _, state = step(layout, {"updates": {}, "params": {}}, state, arrays)
+            return {}, state
 
         def on_device(leaves, state, arrays):
-            return step(layout.on_device(state.manifest), leaves, state, arrays)
+            local = layout.on_device(state.manifest)
+            stacks = {"updates": local.stack(leaves["updates"], self.wire_dtype)}
+            if "params" in leaves:  # They are never rounded.
+                stacks["params"] = local.stack(leaves["params"])
+            new, state = step(local, stacks, state, arrays)
+            return local.unstack(new, self.wire_dtype), state
 
         manual, full = specs_of_state(layout, state)
         moving = {path: layout.moving_spec(path) for path in layout.views}
@@ -201,15 +199,19 @@ class owners:
         )
         return run(leaves, state, arrays)
 
-    def _check_lie(self, layout: OwnerLayout, leaves: Mapping[str, Any]) -> None:
-        """Raises if a concrete parameter is sharded otherwise than it was said."""
-        for path, leaf in leaves.items():
-            if (sharding := named_sharding(leaf)) is None:
-                continue
-            said = NamedSharding(sharding.mesh, layout.full_spec(path))
-            if not sharding.is_equivalent_to(said, leaf.ndim):
-                raise ValueError(
-                    f"`param_specs` must say how parameters are sharded, but {path!r} "
-                    f"lies as {sharding.spec} and not as {said.spec}; pass the specs "
-                    "that it has (owners.from_params), or shard it so."
-                )
+
+_: type[Placement[OwnerLayout]] = owners  # Checked by pyright.
+
+
+def _check_param_specs(layout: OwnerLayout, params: Leaves) -> None:
+    """Raises if a concrete parameter's sharding differs from ``param_specs``."""
+    for path, leaf in params.items():
+        if (sharding := named_sharding(leaf)) is None:
+            continue
+        given = NamedSharding(sharding.mesh, layout.full_spec(path))
+        if not sharding.is_equivalent_to(given, leaf.ndim):
+            raise ValueError(
+                f"`param_specs` must say how parameters are sharded, but {path!r} is "
+                f"sharded as {sharding.spec}, not as {given.spec}; pass the specs that "
+                "it has (owners.from_params), or shard it so."
+            )

@@ -9,9 +9,9 @@ import optax
 from jax.typing import ArrayLike
 from optax.contrib import MuonState
 
+from optax_matrix.arguments import check_decay
 from optax_matrix.layout import Layout, OnMatricesState, make_layout
 from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.transforms._checks import check_decay
 from optax_matrix.transforms._numerics import widened
 
 
