@@ -1,8 +1,17 @@
 """The matrix view of a parameter tree.
 
-A rule decides which leaves are matrices, a `MatrixView` sees one leaf as matrices
-``(batch, out, in)``, `make_layout` groups equal ones into stacks, and `on_matrices`
-runs a transformation of stacks on the whole tree. No mathematics here.
+Papers write about one matrix of shape ``(out, in)``. A model is a tree of kernels
+``(in, out)``, attention kernels with heads, stacked layers, experts, convolutions and
+biases. This package translates between the two once, so that no block has to:
+
+1. A rule (`default_rule`, `by_path`, `infer`) decides for each leaf whether it is a
+   matrix, and which of its axes are outputs and inputs (`MatrixDimensionNumbers`).
+2. A `MatrixView` presents one leaf as matrices ``(batch, out, in)``.
+3. `make_layout` groups equal matrices of all leaves into stacks, a `Layout`.
+4. `on_matrices` runs a transformation of these stacks on the whole tree; a `Placement`
+   decides on which devices.
+
+There is no mathematics here.
 """
 
 from optax_matrix.layout._default_rule import HEADS, default_rule

@@ -26,13 +26,13 @@ from optax_matrix.layout.specs import explicit_spec
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The static picture of a parameter tree that blocks are built for.
+    """Static description of a parameter tree, for which blocks are built.
 
     Attributes:
         groups: The groups by name, in a fixed order.
         views: The view of every matrix leaf, by path.
-        others: Why each other leaf is no matrix, by path.
-        reasons: Why each matrix leaf is one, by path.
+        others: Why each other leaf is not a matrix, by path.
+        reasons: Why each matrix leaf is a matrix, by path.
     """
 
     groups: Mapping[str, Group]
@@ -42,12 +42,12 @@ class Layout:
 
     @property
     def ids(self) -> dict[str, Any]:
-        """Per group the identities of its matrices, `Group.ids`."""
+        """For each group the identities of its matrices, `Group.ids`."""
         return {name: group.ids for name, group in self.groups.items()}
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Per stack the mesh axes that it is spread over within a `shard_map`."""
+        """For each stack the mesh axes that it is spread over inside `shard_map`."""
         return dict.fromkeys(self.groups, ())
 
     def zeros(self) -> dict[str, Array]:
@@ -58,8 +58,8 @@ class Layout:
         """Gathers matrix leaves, given by path, into stacks."""
 
         def run(view: MatrixView, members: list[Member]) -> Array:
-            # Leaves of one view are stacked as they are and turned together: one
-            # transposition where there would be one per leaf.
+            # Leaves of one view are stacked first and transposed together: one
+            # transposition instead of one per leaf.
             stacked = _concatenate([leaves[m.path][None] for m in members])
             return view.to_matrices(stacked)[members[0].piece]
 
@@ -96,7 +96,7 @@ class Layout:
 
 
 EMPTY_LAYOUT = Layout(groups={}, views={}, others={}, reasons={})
-"""The layout of a tree without matrices, for which `on_matrices` tries a build."""
+"""A layout without groups, with which `on_matrices` calls a build for a trial."""
 
 
 def make_layout(
@@ -115,7 +115,7 @@ def make_layout(
         max_batch: Largest number of matrices in a stack.
 
     Returns:
-        The layout; equal for equal paths, shapes, dtypes and shardings.
+        The layout. It is the same for the same paths, shapes, dtypes and shardings.
     """
     resolved = resolve(dimension_numbers, params)
     return group_matrices(named_leaves(params), resolved, max_batch)
@@ -126,7 +126,7 @@ def group_matrices(
     resolved: Mapping[str, Resolved],
     max_batch: int | None = None,
 ) -> Layout:
-    """Groups leaves by path, for each of which `resolve` gave a view or none."""
+    """`make_layout` of leaves by path, for which `resolve` has decided already."""
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
     for path in sorted(views, key=natural_order):

@@ -1,4 +1,4 @@
-"""The wrapper that lets a block for stacks of matrices run on any parameter tree."""
+"""Runs a transformation of matrix stacks on any parameter tree."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ class OnMatricesState(NamedTuple):
     """State of `on_matrices`.
 
     Attributes:
-        manifest: Per group, uint32 ``(count, 2)``: which matrix stands at each place of
-            the stacks (crc32 of the path, position in the leaf).
-        inner_state: State of the transformation over the stacks. Leaves under a group's
+        manifest: For each group the identities of its matrices in stack order, uint32
+            ``(count, 2)``: crc32 of the path, position in the leaf.
+        inner_state: State of the transformation of the stacks. Leaves under a group's
             name are per matrix (batch axis in front) or scalars.
     """
 
@@ -44,44 +44,43 @@ def on_matrices(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
 
-    Every matrix leaf is seen as ``(batch, out, in)``, rows being output neurons; leaves
-    of equal view are stacked, and the transformation sees a plain dict
-    ``{group: stack}``. Updates come back in the leaf's shape and the parameter's dtype.
-    Leaves that are no matrices pass through unchanged, as in `optax.masked`.
+    Every matrix leaf is viewed as ``(batch, out, in)``, where rows are output neurons.
+    Leaves of equal view are stacked, and the transformation gets a plain dict
+    ``{group: stack}``. Updates are returned in the leaf's shape and the parameter's
+    dtype. Leaves that are not matrices pass through unchanged, as in `optax.masked`.
 
     Args:
-        build: ``build(layout, **hyperparams)``, which returns the transformation over
-            the stacks for a static `Layout`; or such a transformation itself. It must
-            treat each matrix by itself, zero matrices among them, and keep what it
-            remembers of a matrix under the name of its stack, as ``jax.tree.map`` over
-            the stacks does, with the matrices in front. `on_matrices` itself calls
-            `build` once with `layout.EMPTY_LAYOUT`, which has no groups, so that
-            arguments that a block refuses raise at once.
-        hyperparams: Numbers that may be traced, handed to `build` at every step.
+        build: A transformation of stacks; or ``build(layout, **hyperparams)``, which
+            returns one for a static `Layout`. It must treat each matrix independently,
+            also matrices of zeros. State that belongs to matrices must be under the
+            name of their stack with the batch axis in front, as ``jax.tree.map`` over
+            the stacks makes it. `on_matrices` calls `build` once with
+            `layout.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
+            blocks raise at once.
+        hyperparams: Numbers, traced or not, which `build` gets at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`layout.default_rule`), a rule (`layout.by_path`, `layout.infer`), a tree
             or prefix tree of `MatrixDimensionNumbers` or
             `optax.contrib.MuonDimensionNumbers` with None for other leaves, or a
             callable from the parameters to such a tree.
-        placement: Where whole matrices live on a mesh, an `owners`; None leaves arrays
-            as they are sharded, in Auto and Explicit mode.
+        placement: Where matrices live on a mesh, a `Placement` such as `owners`. None
+            keeps the sharding of the arrays, in Auto and Explicit mode.
         max_batch: Largest number of matrices in a stack (with `owners`, on each
-            device), which bounds the memory that stacking takes; None bounds stacks by
-            `layout.STACK_ELEMENTS`.
-        needs_params: Whether the transformation uses parameters, which costs stacking
-            them. Weight decay does not need it: chain it outside.
-        probe: Whether `init` tries out that matrices do not influence one another.
-            False if `build` chains blocks of this package and nothing else: they do
-            not.
+            device), which bounds the memory of stacking; None for a bound of
+            `layout.STACK_ELEMENTS` elements.
+        needs_params: Whether the transformation uses parameters; they are then stacked,
+            too. Weight decay does not need this: chain it outside.
+        probe: Whether `init` tests that matrices do not influence one another. Blocks
+            of this package do not need the test.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
         Equinox modules), with `OnMatricesState`.
 
     Raises:
-        ValueError: If an argument is out of range, also one of a block in `build`; at
-            `init`, if dimension numbers do not fit or the transformation couples
-            matrices; at `update`, if the state belongs to other matrices.
+        ValueError: If an argument is out of range, here or in `build`; at `init`, if
+            dimension numbers do not fit or the transformation couples matrices; at
+            `update`, if the state belongs to other matrices.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -142,7 +141,7 @@ class _OnMatrices:
                 "parameters; call tx.update(updates, state, params)."
             )
         leaves, rebuild = flatten_named(updates)
-        # Parameters decide on shapes and dtypes, those that have updates.
+        # Shapes and dtypes are those of the parameters that have updates.
         tree, like = updates, leaves
         if params is not None:
             tree, named = params, named_leaves(params)
@@ -209,7 +208,7 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
     if held != wanted:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
-            f"{sorted(held - wanted)} where they make {sorted(wanted - held)} "
+            f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
             "(name: shape, dtype, checksum of the parameter paths). If a layer was "
             "renamed, added or frozen, or the sharding or `max_batch` changed, carry "
             "the state over with optax_matrix.to_portable and from_portable; if the "

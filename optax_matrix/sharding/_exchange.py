@@ -1,8 +1,8 @@
-"""How the matrices of equal leaves travel from their shards to their owners and back.
+"""Moves the matrices of equal leaves from their shards to their owners and back.
 
-Each matrix is cut along the mesh axes that its spec names. The owners are the devices
-along the owner axes; one ``all_to_all`` over the axes that cut brings every matrix
-whole to one of them. Everything here runs on one device's part, inside `shard_map`.
+Each matrix is split along the mesh axes that its spec names. The owners are the devices
+along the owner axes. One ``all_to_all`` over the axes that split matrices brings every
+whole matrix to one owner. All of this runs inside `shard_map`, on one device's part.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from optax_matrix.layout import MatrixView
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """The journey of the matrices of `count` leaves of one view, dtype and spec.
+    """The exchange of the matrices of `count` leaves of one view, dtype and spec.
 
-    A leaf's mesh axes either count matrices, or cut them, or do not occur: then all
-    devices along them hold the same, each takes its share, and ``all_gather`` spreads
-    what they made of it.
+    A mesh axis shards a batch axis of the leaves, or it splits their matrices, or their
+    spec does not name it. In the last case all devices along it hold the same: each
+    takes its share of the matrices, and ``all_gather`` distributes the results.
 
     Attributes:
         view: The view of a leaf.
@@ -44,28 +44,28 @@ class Exchange:
 
     @functools.cached_property
     def batch(self) -> tuple[str, ...]:
-        """Mesh axes that count matrices."""
+        """Mesh axes that shard a batch axis of the leaves."""
         return tuple(x for a in self.view.batch_axes for x in self.spec[a])
 
     @functools.cached_property
     def cut(self) -> tuple[str, ...]:
-        """Owner axes along which matrices are cut."""
+        """Owner axes that split matrices."""
         used = {x for a in self._sides for x in self.spec[a]}
         return tuple(x for x in self.owners if x in used)
 
     @functools.cached_property
     def spare(self) -> tuple[str, ...]:
-        """Owner axes along which every device holds the same."""
+        """Owner axes along which all devices hold the same."""
         return tuple(x for x in self.owners if x not in self.batch + self.cut)
 
     @property
     def held(self) -> int:
-        """Matrices of which a device holds a part."""
+        """Number of matrices of which a device holds a part."""
         return self.count * math.prod(self._local[a] for a in self.view.batch_axes)
 
     @property
     def owned(self) -> int:
-        """Matrices that a device owns, filled up with zeros to be equally many."""
+        """Number of matrices that a device owns, padding included."""
         return -(-self.held // (self._ways(self.cut) * self._ways(self.spare)))
 
     def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
@@ -106,9 +106,9 @@ class Exchange:
         return list(jnp.transpose(x, _inverse(self._batch_first)))
 
     def owned_by(self) -> np.ndarray:
-        """Which matrix stands where: ``(devices along owners, owned)``.
+        """The numbers of the matrices of each owner: ``(devices, owned)``.
 
-        Matrix i of leaf k has the number ``k * view.batch + i``; -1 stands for zeros.
+        Matrix i of leaf k has the number ``k * view.batch + i``; -1 is padding.
         """
         ways = [self._ways(axes) for axes in (self.batch, self.spare, self.cut)]
         table = np.full((ways[0], math.prod(ways[1:]) * self.owned), -1, np.int64)
@@ -173,7 +173,7 @@ class Exchange:
 
     @functools.cached_property
     def _whole_order(self) -> tuple[int, ...]:
-        """From ``(*cut, owned, *part)`` to ``owned``, then each side put together."""
+        """Permutation of ``(*cut, owned, *part)`` that joins the parts of each side."""
         place = len(self.cut)
         order = [place]
         for a in self._sides:

@@ -1,4 +1,4 @@
-"""The placement in which every matrix lives whole on one device."""
+"""The placement that gives every whole matrix to one device."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,40 +31,41 @@ from optax_matrix.sharding._run import (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # Specs are no keys.
+@dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
 class owners:
-    r"""Gives every matrix, whole, to one device of the named mesh axes.
+    r"""Gives every whole matrix to one device of the named mesh axes.
 
     A step sends each gradient to its owner (one ``all_to_all`` per group of equal
-    leaves, over all axes that cut them), runs the whole chain there on local matrices,
-    and sends the update back (another); parameters travel, too, for transformations
-    that need them. Nothing is computed twice, and state stays with the owners. Of
-    ``P`` bytes of gradients each of ``N`` devices sends ``2 P / N``, against ``2 P`` or
-    more when the partitioner gathers matrices. A group of ``K`` matrices is filled up
-    to the next multiple of ``N`` with zero matrices, which the chain sees as any other
-    and nobody else sees.
+    leaves, over all axes that split them), runs the whole chain there on local
+    matrices, and sends the update back with another ``all_to_all``. Parameters are sent
+    as well if a transformation needs them. Nothing is computed twice, and state stays
+    with the owners. Of ``P`` bytes of gradients each of ``N`` devices sends
+    ``2 P / N``, compared with ``2 P`` or more if the partitioner gathers matrices. A
+    group of ``K`` matrices is padded to the next multiple of ``N`` with zero matrices.
+    The chain treats them like any others; nothing else contains them.
 
-    Mesh axes that shard a batch axis of a leaf (layers, experts) already hold whole
-    matrices and cost nothing. Along owner axes that a leaf's spec does not name, every
-    device works on its share, and an ``all_gather`` spreads the updates. Mesh axes that
-    cut matrices and are not named stay inside the matrices, where the partitioner does
-    what it does: fewer owners, if there are fewer matrices than devices.
+    Along mesh axes that shard a batch axis of a leaf (layers, experts), devices already
+    hold whole matrices, and nothing is sent. Along owner axes that a leaf's spec does
+    not name, every device works on its share, and an ``all_gather`` distributes the
+    updates. Mesh axes that split matrices and are not named in `mesh_axes` stay inside
+    the matrices, where the partitioner decides: that gives fewer owners, for models
+    with fewer matrices than devices.
 
-    Call `update` under `jax.jit`: without, every call compiles.
+    Call `update` under `jax.jit`; otherwise every call compiles.
 
     Args:
         mesh_axes: Name or names of the owner axes, major first.
         param_specs: Tree or prefix tree of `jax.sharding.PartitionSpec` or
             `jax.sharding.NamedSharding` for the parameters. Under Explicit axes the
-            types decide and None will do; under Auto axes types show nothing, and it
-            must cover every matrix.
-        wire_dtype: ``jnp.bfloat16`` for gradients and updates to travel in it where it
-            is narrower than their own dtype; None for their own. Parameters travel in
-            theirs.
+            types have the specs, and None is enough. Under Auto axes types do not show
+            them, and `param_specs` must cover every matrix.
+        wire_dtype: Dtype in which gradients and updates are sent where it is narrower
+            than their own, such as ``jnp.bfloat16``; None for their own. Parameters are
+            always sent in their own.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
-            no mesh with these axes or the spec of a matrix is missing or does not fit.
+            no mesh with these axes, or if the spec of a matrix is missing or wrong.
 
     Examples:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -81,7 +82,7 @@ class owners:
         ShapedArray(float32[4@fsdp,8])
 
     References:
-        The round-robin ownership of ARO, Section 4.5, for every method.
+        The round-robin ownership of ARO, Section 4.5, here for every method.
     """
 
     mesh_axes: str | tuple[str, ...]
@@ -102,7 +103,7 @@ class owners:
         *,
         wire_dtype: DTypeLike | None = None,
     ) -> "owners":
-        """The same, with the specs that `params` have at this moment.
+        """Makes the placement with the present shardings of `params`.
 
         Args:
             params: Sharded arrays, or `jax.ShapeDtypeStruct` that carry a sharding.
@@ -119,8 +120,8 @@ class owners:
         for path, sharding in shardings.items():
             if sharding is None:
                 raise ValueError(
-                    "`params` must lie on a mesh (jax.device_put with a NamedSharding),"
-                    f" {path!r} does not; shard it, or pass owners(..., param_specs=)."
+                    "`params` must be on a mesh (jax.device_put with a NamedSharding), "
+                    f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
                 )
         return cls(mesh_axes, param_specs=shardings, wire_dtype=wire_dtype)
 
