@@ -14,6 +14,7 @@ from optax_matrix import (
     transforms,
     weights,
 )
+from optax_matrix.interop import muon_state_from_optax
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
     check_restored,
@@ -23,9 +24,8 @@ from optax_matrix.layout import (
     per_matrix,
     to_portable,
 )
+from optax_matrix.quantization import adamw_8bit, quantized
 from optax_matrix.recipes import *  # noqa: F403
-from optax_matrix.recipes._from_optax import muon_state_from_optax
-from optax_matrix.recipes._quantized import adamw_8bit, quantized
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
     compensate,

@@ -9,8 +9,10 @@ import optax_matrix as om
 PACKAGES = (
     om,
     om.diagnostics,
+    om.interop,
     om.layout,
     om.linalg,
+    om.quantization,
     om.transforms,
     om.recipes,
     om.sharding,

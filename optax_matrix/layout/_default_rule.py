@@ -1,4 +1,4 @@
-"""The default rule: which leaves are matrices by path, shape and dtype."""
+"""The default rule, by path, shape and dtype, for which leaves are matrices."""
 
 import re
 from typing import Any
@@ -49,26 +49,26 @@ def is_bias_or_norm(path: str) -> bool:
 
 
 def default_rule(path: str, leaf: Any) -> Decision:
-    """Decides from a leaf's path, shape and dtype whether and how it is a matrix.
+    """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
 
     Embeddings, output heads, norms, biases, routers and depthwise convolutions are
-    recognised by name and left to the other optimizer. Kernels are ``(..., in, out)``,
-    as Flax has them, with leading batch axes: layers and experts in front. Convolutions
-    ``(h, w, in, out)`` sum over all axes but the last. Query/key/value and out kernels
-    of Flax attention merge heads and head dimension.
+    recognised by name and get the other optimizer. Kernels are ``(..., in, out)``, as
+    in Flax, with leading batch axes for layers and experts. Convolutions
+    ``(h, w, in, out)`` sum over all axes but the last. In query, key, value and out
+    kernels of Flax attention, heads and head dimension are merged.
 
-    Three axes under ``query`` may be ``(in, heads, dim)`` or scanned ``(layers, in,
-    out)``; they are the latter if the path has ``layers``, ``blocks`` or ``scan`` with
-    no index after it. What no name tells (layers in another axis than the first,
-    Equinox's ``(out, in)`` weights) has to be said by `by_path`, `infer` or numbers;
-    `describe` shows what was made of each leaf.
+    Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
+    ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
+    ``scan`` with no index after it. Layouts that names do not reveal (layers on another
+    axis than the first, Equinox's ``(out, in)`` weights) are given by `by_path`,
+    `infer` or dimension numbers. `describe` shows what was decided for each leaf.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
         leaf: Anything with ``shape`` and ``dtype``.
 
     Returns:
-        The dimension numbers, or None for the other optimizer, and the reason.
+        The dimension numbers (None for the other optimizer) and the reason.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -81,7 +81,7 @@ def default_rule(path: str, leaf: Any) -> Decision:
 
 
 def default_full_rule(path: str, leaf: Any) -> Decision:
-    """The same for all but embeddings and heads, which are matrices here."""
+    """`default_rule`, except that embeddings and heads are matrices."""
     return _decide(path, leaf, _OTHERS)
 
 
@@ -104,7 +104,7 @@ def _decide(path: str, leaf: Any, others: Any) -> Decision:
 
 
 def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
-    """The view of a kernel that is a matrix, and the reason for it."""
+    """The dimension numbers of a kernel that is a matrix, and the reason for them."""
     heads = len(shape) > (3 if SCANNED.search(path) else 2)
     if heads and _READ_HEADS.search(path):
         return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"

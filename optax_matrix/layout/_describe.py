@@ -1,4 +1,4 @@
-"""A table of which leaf goes where, and why."""
+"""A table of which optimizer each leaf gets, and why."""
 
 import dataclasses
 from typing import Any
@@ -42,13 +42,13 @@ def describe(
     other: str = "other",
     max_batch: int | None = None,
 ) -> Description:
-    """Tells for every leaf whether and how it is seen as matrices, and why.
+    """Lists for every leaf whether and how it is viewed as matrices, and why.
 
     Args:
         params: Parameters, or their shapes.
         dimension_numbers: As in `on_matrices`.
         matrix: Name to print for the optimizer of the matrices.
-        other: Name to print for the optimizer of the rest.
+        other: Name to print for the optimizer of the other leaves.
         max_batch: As in `on_matrices`.
 
     Returns:

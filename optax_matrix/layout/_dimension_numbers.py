@@ -11,10 +11,10 @@ Sections = int | Sequence[int]
 
 @dataclasses.dataclass(frozen=True)
 class MatrixDimensionNumbers:
-    """Names the axes of one parameter that form its matrix; the rest are batch.
+    """Names the axes of one parameter that form its matrix; all others are batch axes.
 
-    The first two fields mean what they mean in `optax.contrib.MuonDimensionNumbers`,
-    which is accepted wherever this class is.
+    The first two fields are those of `optax.contrib.MuonDimensionNumbers`, which is
+    accepted wherever this class is.
 
     Attributes:
         reduction_axis: Axis or axes that the layer sums over (fan-in).
@@ -23,10 +23,11 @@ class MatrixDimensionNumbers:
             equal ones (heads), or their sizes (a fused query-key-value kernel).
         reduction_sections: The same for the reduction side (the heads of an
             attention output kernel).
-        residual: The side that touches the residual stream, ``"out"`` for a kernel
-            that writes it, ``"in"`` for one that reads it, None if unknown.
-        layer_axis: Batch axis (or axes, in this order) that counts scanned layers,
-            ``()`` if none does, None if unknown; rotations shared in a chain ask.
+        residual: The side on the residual stream: ``"out"`` for a kernel that writes
+            it, ``"in"`` for one that reads it, None if unknown.
+        layer_axis: Batch axis (or axes, in this order) of scanned layers, ``()`` if
+            there is none, None if unknown. Only rotations that are shared in a chain
+            use it.
 
     Examples:
         >>> fused_qkv = MatrixDimensionNumbers(0, 1, output_sections=(64, 16, 16))
@@ -50,5 +51,5 @@ class MatrixDimensionNumbers:
 
 
 def is_dimension_numbers(x: Any) -> bool:
-    """Whether `x` names reduction and output axes, whatever library made it."""
+    """Whether `x` has reduction and output axes, be it of this library or another."""
     return hasattr(x, "reduction_axis") and hasattr(x, "output_axis")

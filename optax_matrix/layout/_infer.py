@@ -27,25 +27,25 @@ def infer(
     vocab: Sequence[str] = ("vocab", "vocabulary"),
     layers: Sequence[str] = ("layers", "layer", "stack"),
 ) -> PathRule:
-    """Reads logical axis names once and binds them as a rule.
+    """Makes a rule from the logical axis names of a model.
 
-    A kernel whose first axis (batch axes aside) is on the residual stream reads it:
-    that axis is reduced, all others are outputs. One whose last axis is on the stream
-    writes it. Axes named in `batch` count matrices; a leaf with a `vocab` axis is an
-    embedding or head and goes to the other optimizer, or in `aro`'s full-model mode is
-    a matrix as any other. Leaves without names, and those that are biases or norms by
-    their path, fall back to the default rule.
+    A kernel whose first axis (apart from batch axes) is on the residual stream reads
+    it: that axis is reduced, and all others are outputs. A kernel whose last axis is on
+    the stream writes it. Axes named in `batch` are batch axes. A leaf with a `vocab`
+    axis is an embedding or head: it gets the other optimizer, except in the full-model
+    mode of `aro`, where it is a matrix like any other. Leaves without names, and biases
+    and norms (by their path), follow the default rule.
 
-    The names are read here, once: Flax NNX shows them to `init` but not to `update`, so
-    a rule that read them from its argument would disagree with itself.
+    The names are read here, once. Flax NNX passes them to `init` but not to `update`,
+    so a rule that read them from its argument would decide differently in the two.
 
     Args:
         model: An NNX module or state, Linen variables with (logical) partitioning, or
             any tree whose leaves carry axis names.
         residual: Names of the axis of the residual stream.
-        batch: Names of axes that count matrices.
+        batch: Names of batch axes.
         vocab: Names of the vocabulary axis.
-        layers: Which of the names in `batch` count layers.
+        layers: Which of the names in `batch` are axes of layers.
 
     Returns:
         A rule for the ``dimension_numbers`` argument of every recipe.
@@ -86,12 +86,12 @@ def _decide_by_names(
 ) -> Decision | None:
     kinds = [roles.get(name) for name in names]
     if not any(kinds):
-        return None  # Mesh axes, or names that nobody told us.
+        return None  # Mesh axes, or names that no argument lists.
     if "vocab" in kinds:
         return None, f"embedding or head: axes {names}"
     matrix = [a for a, kind in enumerate(kinds) if kind != "batch"]
     if len(matrix) < 2:
-        return None, f"no matrix: axes {names}"
+        return None, f"not a matrix: axes {names}"
     reads, writes = (kinds[matrix[i]] == "residual" for i in (0, -1))
     reason = f"axes {names}"
     scanned = tuple(

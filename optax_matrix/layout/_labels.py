@@ -8,7 +8,7 @@ from optax_matrix.layout.paths import map_named
 
 
 def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:
-    """Labels every leaf ``"matrix"`` or ``"other"``, as `on_matrices` decides.
+    """Labels every leaf ``"matrix"`` or ``"other"``, as in `on_matrices`.
 
     Args:
         dimension_numbers: As in `on_matrices`.

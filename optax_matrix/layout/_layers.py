@@ -20,14 +20,14 @@ def layers_of(layout: Layout) -> tuple[dict[Member, np.ndarray], int]:
     """Numbers the layers in their order; see `residual_sets` for how they are found.
 
     Args:
-        layout: A layout whose dimension numbers tell the residual sides.
+        layout: A layout whose dimension numbers have the residual sides.
 
     Returns:
         For each member the layer of each of its matrices, -1 where there is none, and
         the number of layers.
 
     Raises:
-        ValueError: If the order of the layers cannot be told.
+        ValueError: If the order of the layers is not known.
     """
     numbers = _numbers(layout)
     numbered = any(found for _, found in numbers.values())
@@ -47,8 +47,8 @@ def layers_of(layout: Layout) -> tuple[dict[Member, np.ndarray], int]:
 def _numbers(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
     """For each path the part of it that names a layer, as a pattern, and its numbers.
 
-    What only reads the stream or only writes it (`Dense_0`) is no layer, nor is what
-    has one number in all layers (`Attention_0`).
+    A module that only reads or only writes the stream (`Dense_0`) is not a layer, nor
+    is one that has the same number in all layers (`Attention_0`).
     """
     sides, seen = defaultdict(set), defaultdict(set)
     parts = {path: _numbered_parts(path) for path in layout.views}
@@ -85,7 +85,7 @@ def _layer_axes(path: str, view: MatrixView, numbered: bool) -> tuple[int, ...]:
 
 
 def _check_same_kind(layout: Layout, numbers: dict, axes: dict) -> None:
-    """All layers must be numbered in one way: two lists have no order."""
+    """Raises unless all layers are numbered in one way: two lists have no order."""
     kinds: dict[tuple, str] = {}
     for path, view in layout.views.items():
         sizes = tuple(view.shape[a] for a in axes[path])
@@ -109,7 +109,7 @@ def _check_same_kind(layout: Layout, numbers: dict, axes: dict) -> None:
 def _keys(
     member: Member, view: MatrixView, numbers: tuple[int, ...], axes: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
-    """What orders the layers: the numbers of the path, then of the axes."""
+    """Sort keys of the layers: the numbers of the path, then those of the axes."""
     sizes = [view.shape[a] for a in view.batch_axes]
     each = np.repeat(np.arange(view.batch), member.count // view.batch)
     index = np.unravel_index(each, sizes) if sizes else ()

@@ -10,7 +10,7 @@ import numpy as np
 from jax import dtypes
 from jaxtyping import Array
 
-from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._rules import Resolved, resolve
 from optax_matrix.layout._view import MatrixView
 from optax_matrix.layout.groups import (
     Group,
@@ -26,13 +26,13 @@ from optax_matrix.layout.specs import explicit_spec
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The static picture of a parameter tree that blocks are built for.
+    """Static description of a parameter tree, for which blocks are built.
 
     Attributes:
         groups: The groups by name, in a fixed order.
         views: The view of every matrix leaf, by path.
-        others: Why each other leaf is no matrix, by path.
-        reasons: Why each matrix leaf is one, by path.
+        others: Why each other leaf is not a matrix, by path.
+        reasons: Why each matrix leaf is a matrix, by path.
     """
 
     groups: Mapping[str, Group]
@@ -42,35 +42,24 @@ class Layout:
 
     @property
     def ids(self) -> dict[str, Any]:
-        """Per group the identities of its matrices, `Group.ids`."""
+        """For each group the identities of its matrices, `Group.ids`."""
         return {name: group.ids for name, group in self.groups.items()}
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Per stack the mesh axes that it is spread over within a `shard_map`."""
+        """For each stack the mesh axes that it is spread over inside `shard_map`."""
         return dict.fromkeys(self.groups, ())
 
     def zeros(self) -> dict[str, Array]:
         """Stacks of zeros."""
         return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
 
-    def stack(
-        self, leaves: Mapping[str, Array], exact: bool = False
-    ) -> dict[str, Array]:
-        """Gathers matrix leaves, given by path, into stacks.
-
-        Args:
-            leaves: Arrays of the leaves' shapes.
-            exact: Whether they must not be rounded on the way to other devices.
-
-        Returns:
-            The stacks, by name.
-        """
-        del exact  # Nothing travels here.
+    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks."""
 
         def run(view: MatrixView, members: list[Member]) -> Array:
-            # Leaves of one view are stacked as they are and turned together: one
-            # transposition where there would be one per leaf.
+            # Leaves of one view are stacked first and transposed together: one
+            # transposition instead of one per leaf.
             stacked = _concatenate([leaves[m.path][None] for m in members])
             return view.to_matrices(stacked)[members[0].piece]
 
@@ -107,7 +96,7 @@ class Layout:
 
 
 EMPTY_LAYOUT = Layout(groups={}, views={}, others={}, reasons={})
-"""The layout of a tree without matrices, for which `on_matrices` tries a build."""
+"""A layout without groups, with which `on_matrices` calls a build for a trial."""
 
 
 def make_layout(
@@ -126,10 +115,18 @@ def make_layout(
         max_batch: Largest number of matrices in a stack.
 
     Returns:
-        The layout; equal for equal paths, shapes, dtypes and shardings.
+        The layout. It is the same for the same paths, shapes, dtypes and shardings.
     """
     resolved = resolve(dimension_numbers, params)
-    leaves = named_leaves(params)
+    return group_matrices(named_leaves(params), resolved, max_batch)
+
+
+def group_matrices(
+    leaves: Mapping[str, Any],
+    resolved: Mapping[str, Resolved],
+    max_batch: int | None = None,
+) -> Layout:
+    """`make_layout` of leaves by path, for which `resolve` has decided already."""
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
     for path in sorted(views, key=natural_order):

@@ -1,4 +1,4 @@
-"""A function of matrices on every matrix leaf, the leaves left as they lie."""
+"""Applies a function to every matrix of a tree, and keeps the leaves' sharding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,16 +19,16 @@ def map_matrices(
 ) -> Any:
     """Applies a function to the matrices of every matrix leaf, leaf by leaf.
 
-    This is for weights; for gradients there is `on_matrices`, which stacks equal
-    leaves. Dtypes and shardings stay, and all other leaves are returned as they are.
+    This is for weights; for gradients use `on_matrices`, which stacks equal leaves.
+    Dtypes and shardings do not change, and other leaves are returned as they are.
 
     Args:
         f: ``f(matrices, ids, *args)``: from ``(count, out, in)`` to the same shape;
             ``ids`` are the matrices' identities, uint32 ``(count, 2)``, as in
             `Group.ids`.
         params: Parameters.
-        *args: Arrays for `f`. Closed over instead, they raise under Explicit axes
-            where they are traced.
+        *args: Arrays for `f`. Do not close over traced arrays instead: that raises
+            under Explicit axes.
         dimension_numbers: As in `on_matrices`.
 
     Returns:
@@ -58,7 +58,7 @@ def map_matrices(
 
 
 def _shardings_of(tree: Any) -> Any:
-    """Where the arrays of a tree lie on a mesh; None for all others."""
+    """The shardings of a tree's arrays on a mesh, None for arrays on none."""
     return jax.tree.map(named_sharding, tree)
 
 
@@ -69,7 +69,7 @@ def _on_pieces(f: Callable, view: MatrixView, path: str, leaf: Any, *args: Any):
     for x, old in zip(new, pieces, strict=True):
         if x.shape != old.shape:
             raise ValueError(
-                f"`f` must return matrices of the shape {old.shape} that it got for "
-                f"{path!r}, got {x.shape}."
+                f"`f` must return matrices of the shape {old.shape} of its argument "
+                f"for {path!r}, got {x.shape}."
             )
     return view.from_matrices(new)[0].astype(leaf.dtype)

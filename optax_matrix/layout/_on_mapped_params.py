@@ -1,4 +1,4 @@
-"""A transformation of a whole tree that gets modified parameters."""
+"""Runs a transformation of a whole tree with modified parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,11 @@ def on_mapped_params(
     *args: Any,
     dimension_numbers: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Runs a transformation with `map_matrices` of the parameters as parameters.
+    """Passes `map_matrices` of the parameters to a transformation, as its parameters.
 
-    A weight decay whose strength depends on the matrix, by its shape or its norm, is
-    `optax.add_decayed_weights` that gets the matrices times their factors. `init` gets
-    the parameters themselves.
+    An example is weight decay whose strength depends on the shape or norm of a matrix:
+    `optax.add_decayed_weights` of matrices that are multiplied by their factors. `init`
+    gets the parameters themselves.
 
     Args:
         tx: A transformation of a whole tree that uses parameters in `update`.

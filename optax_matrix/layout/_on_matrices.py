@@ -1,4 +1,4 @@
-"""The wrapper that lets a block for stacks of matrices run on any parameter tree."""
+"""Runs a transformation of matrix stacks on any parameter tree."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -9,20 +9,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from optax_matrix.layout._as_sharded import AsSharded
+from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
 from optax_matrix.layout._probe import refuse_coupling
+from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._trial import Build, tried
-from optax_matrix.layout.paths import map_named, named_leaves
+from optax_matrix.layout.paths import flatten_named, named_leaves
+from optax_matrix.layout.placement import Placement
 
 
 class OnMatricesState(NamedTuple):
     """State of `on_matrices`.
 
     Attributes:
-        manifest: Per group, uint32 ``(count, 2)``: which matrix stands at each place of
-            the stacks (crc32 of the path, position in the leaf).
-        inner_state: State of the transformation over the stacks. Leaves under a group's
+        manifest: For each group the identities of its matrices in stack order, uint32
+            ``(count, 2)``: crc32 of the path, position in the leaf.
+        inner_state: State of the transformation of the stacks. Leaves under a group's
             name are per matrix (batch axis in front) or scalars.
     """
 
@@ -35,51 +37,50 @@ def on_matrices(
     *,
     hyperparams: Mapping[str, Any] | None = None,
     dimension_numbers: Any = None,
-    placement: Any = None,
+    placement: Placement[Any] | None = None,
     max_batch: int | None = None,
     needs_params: bool = False,
     probe: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
 
-    Every matrix leaf is seen as ``(batch, out, in)``, rows being output neurons; leaves
-    of equal view are stacked, and the transformation sees a plain dict
-    ``{group: stack}``. Updates come back in the leaf's shape and the parameter's dtype.
-    Leaves that are no matrices pass through unchanged, as in `optax.masked`.
+    Every matrix leaf is viewed as ``(batch, out, in)``, where rows are output neurons.
+    Leaves of equal view are stacked, and the transformation gets a plain dict
+    ``{group: stack}``. Updates are returned in the leaf's shape and the parameter's
+    dtype. Leaves that are not matrices pass through unchanged, as in `optax.masked`.
 
     Args:
-        build: ``build(layout, **hyperparams)``, which returns the transformation over
-            the stacks for a static `Layout`; or such a transformation itself. It must
-            treat each matrix by itself, zero matrices among them, and keep what it
-            remembers of a matrix under the name of its stack, as ``jax.tree.map`` over
-            the stacks does, with the matrices in front. `on_matrices` itself calls
-            `build` once with `layout.EMPTY_LAYOUT`, which has no groups, so that
-            arguments that a block refuses raise at once.
-        hyperparams: Numbers that may be traced, handed to `build` at every step.
+        build: A transformation of stacks; or ``build(layout, **hyperparams)``, which
+            returns one for a static `Layout`. It must treat each matrix independently,
+            also matrices of zeros. State that belongs to matrices must be under the
+            name of their stack with the batch axis in front, as ``jax.tree.map`` over
+            the stacks makes it. `on_matrices` calls `build` once with
+            `layout.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
+            blocks raise at once.
+        hyperparams: Numbers, traced or not, which `build` gets at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`layout.default_rule`), a rule (`layout.by_path`, `layout.infer`), a tree
             or prefix tree of `MatrixDimensionNumbers` or
             `optax.contrib.MuonDimensionNumbers` with None for other leaves, or a
             callable from the parameters to such a tree.
-        placement: Where whole matrices live on a mesh, an `owners`; None leaves arrays
-            as they are sharded, in Auto and Explicit mode.
+        placement: Where matrices live on a mesh, a `Placement` such as `owners`. None
+            keeps the sharding of the arrays, in Auto and Explicit mode.
         max_batch: Largest number of matrices in a stack (with `owners`, on each
-            device), which bounds the memory that stacking takes; None bounds stacks by
-            `layout.STACK_ELEMENTS`.
-        needs_params: Whether the transformation uses parameters, which costs stacking
-            them. Weight decay does not need it: chain it outside.
-        probe: Whether `init` tries out that matrices do not influence one another.
-            False if `build` chains blocks of this package and nothing else: they do
-            not.
+            device), which bounds the memory of stacking; None for a bound of
+            `layout.STACK_ELEMENTS` elements.
+        needs_params: Whether the transformation uses parameters; they are then stacked,
+            too. Weight decay does not need this: chain it outside.
+        probe: Whether `init` tests that matrices do not influence one another. Blocks
+            of this package do not need the test.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
         Equinox modules), with `OnMatricesState`.
 
     Raises:
-        ValueError: If an argument is out of range, also one of a block in `build`; at
-            `init`, if dimension numbers do not fit or the transformation couples
-            matrices; at `update`, if the state belongs to other matrices.
+        ValueError: If an argument is out of range, here or in `build`; at `init`, if
+            dimension numbers do not fit or the transformation couples matrices; at
+            `update`, if the state belongs to other matrices.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -91,11 +92,11 @@ def on_matrices(
     """
     _check(placement, max_batch)
     wrapper = _OnMatrices(
-        build=_as_build(build, hyperparams or {}),
+        build=tried(_as_build(build), hyperparams or {}),
         hyperparams=dict(hyperparams or {}),
         dimension_numbers=dimension_numbers,
         max_batch=max_batch,
-        placement=AsSharded() if placement is None else placement,
+        placement=KeepSharding() if placement is None else placement,
         needs_params=needs_params,
         probe=probe,
     )
@@ -108,33 +109,30 @@ class _OnMatrices:
     hyperparams: dict[str, Any]
     dimension_numbers: Any
     max_batch: int | None
-    placement: Any
+    placement: Placement[Any]
     needs_params: bool
     probe: bool
-    # Which stacks `init` has tried `build` on: a second trial would say the same.
+    # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
 
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
-            return _OPAQUE  # `optax.tree.map_params` asks which state mirrors params.
-        layout = self._layout(params)
-        if self.probe and frozenset(layout.groups) not in self.probed:
-            refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
-            self.probed.add(frozenset(layout.groups))
+            return _OPAQUE  # `optax.tree.map_params` finds the state like parameters.
+        leaves = named_leaves(params)
+        resolved = resolve(self.dimension_numbers, params)
+        layout = self.placement.layout(leaves, resolved, self.max_batch)
+        self._refuse_coupling(layout)
+        matrices = {path: leaves[path] for path in layout.views}
         arrays, join = _split(self.hyperparams)
 
-        def make_state(layout, stacks, arrays):
-            inner_state = self.build(layout, **join(arrays)).init(stacks)
-            manifest = {name: jnp.asarray(ids) for name, ids in layout.ids.items()}
+        def make_state(local, stacks, arrays):
+            inner_state = self.build(local, **join(arrays)).init(stacks)
+            manifest = {name: jnp.asarray(ids) for name, ids in local.ids.items()}
             return OnMatricesState(manifest, inner_state)
 
-        leaves = _matrix_leaves(layout, params)
         return self.placement.init(
-            layout, make_state, leaves, arrays, self.needs_params
+            layout, make_state, matrices, arrays, self.needs_params
         )
-
-    def _layout(self, tree: Any) -> Layout:
-        return self.placement.layout(tree, self.dimension_numbers, self.max_batch)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         if self.needs_params and params is None:
@@ -142,37 +140,46 @@ class _OnMatrices:
                 "`params` must be passed to `update`: this transformation uses the "
                 "parameters; call tx.update(updates, state, params)."
             )
-        like = _like(updates, params)
-        layout = self._layout(like)
+        leaves, rebuild = flatten_named(updates)
+        # Shapes and dtypes are those of the parameters that have updates.
+        tree, like = updates, leaves
+        if params is not None:
+            tree, named = params, named_leaves(params)
+            like = {path: leaf for path, leaf in named.items() if path in leaves}
+        resolved = resolve(self.dimension_numbers, tree, like)
+        layout = self.placement.layout(like, resolved, self.max_batch)
         _check_manifest(layout, state)
-        arrays, join = _split((self.hyperparams, extra_args))
-        leaves = {"updates": _matrix_leaves(layout, updates)}
-        if self.needs_params:
-            leaves["params"] = _matrix_leaves(layout, params)
 
-        def step(layout, leaves, state, arrays):
+        matrices = {"updates": {path: leaves[path] for path in layout.views}}
+        if self.needs_params:
+            matrices["params"] = {path: like[path] for path in layout.views}
+        arrays, join = _split((self.hyperparams, extra_args))
+
+        def step(local, stacks, state, arrays):
             hyperparams, extra_args = join(arrays)
-            stacks = {
-                name: layout.stack(tree, exact=name == "params")
-                for name, tree in leaves.items()
-            }
-            tx = optax.with_extra_args_support(self.build(layout, **hyperparams))
+            tx = optax.with_extra_args_support(self.build(local, **hyperparams))
             new: Any
             new, inner_state = tx.update(
                 stacks["updates"], state.inner_state, stacks.get("params"), **extra_args
             )
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
-            new = {n: _keep_dtype(x, layout.groups[n]) for n, x in new.items()}
-            return layout.unstack(new), state._replace(inner_state=inner_state)
+            new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
+            return new, state._replace(inner_state=inner_state)
 
-        new, state = self.placement.update(layout, step, leaves, state, arrays)
-        return map_named(lambda path, leaf: new.get(path, leaf), updates), state
+        new, state = self.placement.update(layout, step, matrices, state, arrays)
+        return rebuild({**leaves, **new}), state
+
+    def _refuse_coupling(self, layout: Layout) -> None:
+        stacks = frozenset(layout.groups)
+        if self.probe and stacks not in self.probed:
+            refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
+            self.probed.add(stacks)
 
 
 _OPAQUE: Any = object()
 
 
-def _as_build(build: Any, hyperparams: Mapping[str, Any]) -> Build:
+def _as_build(build: Any) -> Any:
     if isinstance(build, optax.GradientTransformation):
         return lambda _: build
     if not callable(build):
@@ -180,15 +187,12 @@ def _as_build(build: Any, hyperparams: Mapping[str, Any]) -> Build:
             "`build` must be a gradient transformation or a callable "
             f"build(layout, **hyperparams) that returns one, got {build!r}."
         )
-    return tried(build, hyperparams)
+    return build
 
 
 def _check(placement: Any, max_batch: Any) -> None:
-    methods = ("layout", "init", "update")
-    wanted = not isinstance(placement, type) and all(
-        callable(getattr(placement, name, None)) for name in methods
-    )
-    if placement is not None and not wanted:
+    is_placement = isinstance(placement, Placement) and not isinstance(placement, type)
+    if placement is not None and not is_placement:
         raise ValueError(
             "`placement` must be None or optax_matrix.owners(mesh_axes, ...), got "
             f"{placement!r}."
@@ -199,24 +203,12 @@ def _check(placement: Any, max_batch: Any) -> None:
         )
 
 
-def _matrix_leaves(layout: Layout, tree: Any) -> dict[str, Any]:
-    leaves = named_leaves(tree)
-    return {path: leaves[path] for path in layout.views}
-
-
-def _like(updates: Any, params: Any) -> dict[str, Any]:
-    """The leaves that decide on shapes and dtypes: parameters that have updates."""
-    updates = named_leaves(updates)
-    leaves = updates if params is None else named_leaves(params)
-    return {path: leaf for path, leaf in leaves.items() if path in updates}
-
-
 def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
     held, wanted = set(state.manifest), set(layout.groups)
     if held != wanted:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
-            f"{sorted(held - wanted)} where they make {sorted(wanted - held)} "
+            f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
             "(name: shape, dtype, checksum of the parameter paths). If a layer was "
             "renamed, added or frozen, or the sharding or `max_batch` changed, carry "
             "the state over with optax_matrix.to_portable and from_portable; if the "
@@ -230,10 +222,10 @@ def _keep_dtype(new: Any, old: Any) -> Any:
 
 
 def _split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The arrays of a tree, and what puts it together again from them.
+    """The arrays of a tree, and the function that puts arrays back into it.
 
     Arrays may be traced: they must go through a `shard_map` as arguments. Numbers stay
-    Python's, so that they do not raise the dtype of what they meet.
+    Python numbers, so that they do not promote the dtype of an array.
     """
     leaves, structure = jax.tree.flatten(tree)
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]

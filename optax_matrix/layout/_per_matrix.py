@@ -1,4 +1,4 @@
-"""Transformations that are defined per leaf, applied per matrix."""
+"""Applies a transformation that is defined for one leaf to each matrix."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ def per_matrix(
 ) -> optax.GradientTransformationExtraArgs:
     """Maps a transformation over the matrices of every stack.
 
-    Inside `on_matrices` a leaf is a stack, so what optax defines per leaf or per tree
-    (`clip_by_block_rms`, `clip_by_global_norm`, `scale_by_trust_ratio`,
-    `scale_by_factored_rms`) would couple the matrices that happen to be stacked. Here
-    each matrix is a tree of its own: the state of a stack is the inner state with a
-    batch axis in front of every leaf.
+    Inside `on_matrices` a leaf is a stack, so a transformation that optax defines per
+    leaf or per tree (`clip_by_block_rms`, `clip_by_global_norm`,
+    `scale_by_trust_ratio`, `scale_by_factored_rms`) would couple the matrices of a
+    stack. Here each matrix is a tree by itself, and the state of a stack is the inner
+    state with a batch axis in front of every leaf.
 
     Args:
         inner: Transformation of one matrix ``(m, n)``.

@@ -1,4 +1,4 @@
-"""Optimizer state by parameter path, free of stacks, for checkpoints that must last."""
+"""Optimizer state by parameter path instead of by stack, for lasting checkpoints."""
 
 import dataclasses
 import zlib
@@ -19,23 +19,23 @@ from optax_matrix.layout.paths import key_name, named_leaves, path_name
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
-    """Takes an optimizer state apart into arrays by parameter path.
+    """Converts an optimizer state to arrays by parameter path.
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
-    ``<place in the state>/<path>``; everything else keeps its place in the state as its
-    name. The result does not depend on grouping, `max_batch`, sharding or the mesh, and
-    can be saved by anything that saves a dict of arrays. Arrays that lie on several
-    devices come to the host, whole, on every process; all processes must call it.
+    ``<path in the state>/<path>``. All other state is named by its path in the state.
+    The result does not depend on grouping, `max_batch`, sharding or the mesh, and can
+    be saved by anything that saves a dict of arrays. Arrays on several devices are
+    gathered on the host of every process, so all processes must call this function.
 
     Args:
         state: State of any optimizer that contains `on_matrices`.
-        params: The parameters that it belongs to; only their paths matter.
+        params: The parameters that the state belongs to; only their paths matter.
 
     Returns:
         A flat dict.
 
     Raises:
-        ValueError: If the state holds a matrix that `params` does not have.
+        ValueError: If the state holds a matrix that is not in `params`.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -66,16 +66,16 @@ def from_portable(
     """Fills a fresh optimizer state from its portable form.
 
     Args:
-        portable: What `to_portable` returned, for these or other parameters.
-        state: The state to fill, as ``tx.init(params)`` makes it: decides structure,
-            dtypes and sharding.
+        portable: Result of `to_portable`, for these or other parameters.
+        state: The state to fill, as ``tx.init(params)`` makes it. It determines
+            structure, dtypes and sharding.
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path.
-        missing: What happens to state that `portable` does not have (added layers), or
-            not in this shape if it belongs to no parameter (rotations of a chain): an
-            error, or ``"init"`` to leave it as it was initialised.
-        unused: What happens to entries that `state` does not want (removed or frozen
-            layers): an error, or ``"drop"``.
+        missing: What to do about state that is missing from `portable` (added layers),
+            or that has another shape there and belongs to no parameter (rotations of a
+            chain): ``"error"``, or ``"init"`` to keep its initial value.
+        unused: What to do about entries that `state` has no place for (removed or
+            frozen layers): ``"error"``, or ``"drop"``.
 
     Returns:
         The filled state.
@@ -94,8 +94,8 @@ def from_portable(
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(state)):
         raise ValueError(
-            "`state` must hold arrays, as tx.init(params) makes them, got shapes; what "
-            "is not in `portable` comes from it."
+            "`state` must hold arrays, as tx.init(params) makes them, got shapes; its "
+            "values stay where `portable` has none."
         )
     leaves, used, absent = [], set(), []
     for leaf, entries in _places(state, paths):
@@ -118,17 +118,17 @@ def from_portable(
 
 
 def check_restored(state: optax.OptState) -> None:
-    """Checks that a restored state's stacks hold the matrices that their names say.
+    """Checks that the stacks of a restored state hold the matrices of their names.
 
-    A restore that goes by position instead of names can put one layer's momentum under
-    another's; names and contents then disagree. Call it after restoring a checkpoint by
-    anything but `from_portable`.
+    A restore by position instead of by name can give one layer the momentum of another;
+    then names and contents disagree. Call this after restoring a checkpoint by any
+    other means than `from_portable`.
 
     Args:
         state: A restored optimizer state with concrete arrays.
 
     Raises:
-        ValueError: If a stack holds other matrices than its name says.
+        ValueError: If a stack holds other matrices than those of its name.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -141,23 +141,23 @@ def check_restored(state: optax.OptState) -> None:
             ids = _on_host(jax.tree.leaves(leaf)[0])
             if not name.endswith(f"@{zlib.crc32(ids.tobytes()):08x}"):
                 raise ValueError(
-                    f"`state` must hold in stack {name!r} the matrices that it was "
-                    "named for, it holds others: it was restored by position from the "
-                    "state of other parameters; save optax_matrix.to_portable(state, "
-                    "params) and restore by from_portable(..., rename=...)."
+                    f"`state` must hold in stack {name!r} the matrices that it is "
+                    "named after, but holds others: it was restored by position from "
+                    "the state of other parameters; save optax_matrix.to_portable("
+                    "state, params) and restore by from_portable(..., rename=...)."
                 )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """Part of a state leaf: its place in the state, parameter path, rows of a stack."""
+    """Part of a state leaf: its path in the state, parameter path, rows of a stack."""
 
     place: str
     path: str
     rows: np.ndarray | None = None
 
     def key(self, rename: Mapping[str, str] | None = None) -> str:
-        """The portable key; with `rename` (old to new), the key of old."""
+        """The portable key; with `rename` (old to new), the old one."""
         path = self.path
         for old, new in (rename or {}).items():
             if path == new or path.startswith((f"{new}/", f"{new}#")):
@@ -169,7 +169,7 @@ class _Entry:
 def _places(state: Any, paths: Mapping[int, str]) -> Iterator[tuple[Any, list[_Entry]]]:
     """Every leaf of the state with the portable entries that it consists of.
 
-    Manifests have no entries: they follow from the parameters.
+    Manifests have no entries, as they follow from the parameters.
     """
     manifests, known = _manifests(state), set(paths.values())
     for keys, leaf in jax.tree.leaves_with_path(state):
@@ -195,7 +195,7 @@ def _places(state: Any, paths: Mapping[int, str]) -> Iterator[tuple[Any, list[_E
 
 
 def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
-    """Place and path of a leaf of state that mirrors the parameters, as Adam's does."""
+    """Path in the state and parameter path of a leaf like a parameter, as Adam has."""
     for start in range(len(keys)):
         if (path := path_name(keys[start:])) in known:
             return "/".join(map(key_name, keys[:start])), path
@@ -223,8 +223,9 @@ def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.nda
             continue
         if crc not in paths:
             raise ValueError(
-                "`params` must be the parameters that the state belongs to; it holds a "
-                f"matrix of a leaf (crc32 of its path {crc:#010x}) that they lack."
+                "`params` must be the parameters that the state belongs to, but the "
+                f"state holds a matrix of a leaf (crc32 of its path {crc:#010x}) that "
+                "they do not have."
             )
         piece = f"#{index >> 20}" if index >> 20 else ""
         rows.setdefault(paths[crc] + piece, []).append(position)
@@ -234,7 +235,7 @@ def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.nda
 
 
 def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
-    """The leaf with its parts replaced, on the host: it may be sharded otherwise."""
+    """The leaf with its parts replaced, on the host, as shardings may differ."""
     new = np.array(_on_host(_raw(leaf)))
     for rows, value, key in parts:
         shape = new.shape if rows is None else (len(rows), *new.shape[1:])
@@ -248,7 +249,7 @@ def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
         new = jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
     if not isinstance(leaf, jax.Array):
         return new
-    # What was free to move, as Adam's count is, must stay so.
+    # An uncommitted array, such as Adam's count, must stay uncommitted.
     return jax.device_put(new, leaf.sharding) if leaf.committed else jnp.asarray(new)
 
 
@@ -257,12 +258,12 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _raw(leaf: Any) -> Any:
-    """Random keys as the numbers that they are."""
+    """The leaf, with the raw data of random keys."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _gathered(x: Any) -> Any:
-    """The array, on the host if it lies on several devices."""
+    """The array, moved to the host if it is on several devices."""
     several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
     return _on_host(x) if several else x
 

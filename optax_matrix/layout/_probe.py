@@ -1,4 +1,4 @@
-"""Trying out that a transformation treats each matrix of a stack by itself."""
+"""Tests that a transformation treats each matrix of a stack independently."""
 
 import dataclasses
 import functools
@@ -26,20 +26,21 @@ def refuse_coupling(
     layout: Layout,
     needs_params: bool = False,
 ) -> None:
-    """Raises if an update or a state leaf of one matrix depends on its neighbours.
+    """Raises if an update or a state leaf of one matrix depends on other matrices.
 
-    The transformation is built for small stacks, and again with one more matrix in
-    front of each, and run for a few steps: outputs and state of the others must agree.
-    A traced hyperparameter has no value yet: the trial takes `_STAND_IN`.
+    The transformation is built for small stacks, and once more with an additional
+    matrix in front of each, and both run for a few steps. Updates and state of the
+    other matrices must agree. A traced hyperparameter has no value, so the test uses
+    `_STAND_IN`.
 
     Args:
         build: As in `on_matrices`.
         hyperparams: As in `on_matrices`.
-        layout: The layout whose first groups, cut to small sides, are tried.
+        layout: The layout whose first groups, cut to small sides, are tested.
         needs_params: Whether the transformation gets parameters.
 
     Raises:
-        ValueError: If matrices are coupled; names the transformations that do it.
+        ValueError: If matrices are coupled; it names the transformations to blame.
     """
     if not layout.groups:
         return
@@ -118,7 +119,7 @@ def _coupled(makers, layouts, hyperparams: Any, needs_params: bool) -> bool:
 def _run(make: Callable, layout: Layout, hyperparams: Any, needs_params: bool) -> Any:
     steps = [_stacks(layout, seed) for seed in range(_STEPS + 1)]
     params = steps[-1] if needs_params else None
-    # As arguments, so that no stand-in is checked for being in range.
+    # Arrays go in as arguments, so that the range of a stand-in is not checked.
     at = [n for n, x in hyperparams.items() if isinstance(x, (np.ndarray, jax.Array))]
     arrays = {name: hyperparams[name] for name in at}
     tx = lambda arrays: optax.with_extra_args_support(make(**{**hyperparams, **arrays}))
@@ -137,9 +138,9 @@ def _stacks(layout: Layout, seed: int) -> dict[str, np.ndarray]:
     for i, (name, group) in enumerate(layout.groups.items()):
         rng = np.random.default_rng((seed, i))
         x = rng.standard_normal((1 + _COUNT, group.rows, group.cols), np.float32)
-        x[0] *= 1e3  # A newcomer that cannot be overlooked,
+        x[0] *= 1e3  # A newcomer with a large effect, if it has any;
         if seed == _STEPS - 1:
-            x[0, 0, 0] = np.nan  # and in the last step spoils what it touches.
+            x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
         stacks[name] = x[-group.count :]
     return stacks
 
@@ -155,13 +156,13 @@ def _agree(few: np.ndarray, many: np.ndarray) -> bool:
             return False
         many = many[1:]
     if few.dtype == np.uint32:
-        return True  # Keys and fingerprints, of which rounding changes every bit.
+        return True  # Keys and fingerprints: rounding changes every bit of them.
     scale = np.abs(few).max(initial=0.0)
     return np.allclose(few, many, rtol=1e-3, atol=1e-5 * scale, equal_nan=True)
 
 
 def _parts(tx: optax.GradientTransformation) -> list[optax.GradientTransformation]:
-    """The members of an `optax.chain`, in order; the transformation itself if none."""
+    """The members of an `optax.chain`, in order; of others, the transformation."""
     inits, updates = (_closure(f) for f in (tx.init, tx.update))
     inits, updates = inits.get("init_fns"), updates.get("update_fns")
     if not inits or not updates:

@@ -1,4 +1,4 @@
-"""Which matrices stand on the same place of the residual stream."""
+"""Sets of matrices that are at the same position of the residual stream."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,21 +15,22 @@ SHARINGS = ("global", "chain")
 def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], int]:
     """Assigns every matrix to a set that shares one rotation of the residual stream.
 
-    ``"global"`` is one set. ``"chain"`` has one for each place of the stream between
-    layers: what reads it in layer l (of L, from 0) is in set l, what writes it in set
-    l + 1; a reader without a layer, the head, is in set L, a writer without, the
-    embedding, in set 0.
+    ``"global"`` is one set. ``"chain"`` has one set for each position of the stream
+    between layers: matrices that read the stream in layer l (of L, from 0) are in set
+    l, those that write it in set l + 1. A reader without a layer, the head, is in set
+    L, a writer without a layer, the embedding, in set 0.
 
-    Layers go by the numbers in a parameter's path, as in ``layers/0/up/kernel`` or
-    ``layers_0/up/kernel``; several count together, in order (``stages/0/layers/1``). A
-    number counts if what it names both reads and writes the stream and is no expert.
-    After them counts the index along the axes that dimension numbers give as
-    ``layer_axis`` (`infer` finds them by name). Where they do not know, that is the
-    first batch axis, experts apart, of parameters without numbers, or whose path says
-    that they are scanned.
+    Layers are found by the numbers in a parameter's path, as in ``layers/0/up/kernel``
+    or ``layers_0/up/kernel``; several numbers count in their order
+    (``stages/0/layers/1``). A number counts if the module that it names both reads and
+    writes the stream and is not an expert. After the numbers comes the index along the
+    axes that dimension numbers give as ``layer_axis`` (`infer` finds them by name). If
+    ``layer_axis`` is unknown, the axis of layers is the first batch axis that is not of
+    experts, for parameters without numbers and for those whose path says that they are
+    scanned.
 
     Args:
-        layout: A layout whose dimension numbers tell the residual sides.
+        layout: A layout whose dimension numbers have the residual sides.
         sharing: ``"global"`` or ``"chain"``.
 
     Returns:
@@ -48,8 +49,8 @@ def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], i
     if not depth:
         raise ValueError(
             "`sharing` must be 'global' for parameters without layers, got 'chain': no "
-            "path has a layer's number in it (layers/0, layers_0) and no leaf an axis "
-            "of layers."
+            "path contains the number of a layer (layers/0, layers_0), and no leaf has "
+            "an axis of layers."
         )
     rows = {g.name: np.concatenate([layers[m] for m in g.members]) for g in groups}
     table = {g.name: _places(g, rows[g.name], depth) for g in groups}
@@ -68,7 +69,7 @@ def _check_sides(layout: Layout) -> None:
         seen = ", ".join(f"{path} ({layout.reasons[path]})" for path in unknown[:3])
         raise ValueError(
             "`sharing` needs to know which side of each matrix is on the residual "
-            f"stream, but does not for {seen}; layout.infer(model) knows it where "
+            f"stream, but it is unknown for {seen}; layout.infer(model) finds it where "
             "either the first or the last axis of the matrix has one of the logical "
             f"names {', '.join(RESIDUAL)} (or those of its `residual`), otherwise pass "
             "MatrixDimensionNumbers(..., residual='in')."

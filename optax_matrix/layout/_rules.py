@@ -1,4 +1,4 @@
-"""Rules for which leaves are matrices, in every form that they may be given."""
+"""Which leaves are matrices: rules, and every other form of ``dimension_numbers``."""
 
 import dataclasses
 import re
@@ -24,20 +24,20 @@ from optax_matrix.layout.paths import map_named, named_leaves, path_name
 class PathRule:
     """A rule ``decide(path, leaf) -> (dimension numbers or None, reason)``.
 
-    Calling it with a parameter tree gives the tree of dimension numbers, which is what
-    `optax.contrib.muon` takes for ``muon_weight_dimension_numbers``.
+    Called with a parameter tree, it returns the tree of dimension numbers, in the form
+    of ``muon_weight_dimension_numbers`` of `optax.contrib.muon`.
 
     Attributes:
         decide: The rule.
-        full: The rule by which embeddings and heads are matrices, too; None if that is
-            ``decide``.
+        full: The same rule with embeddings and heads as matrices; None if ``decide``
+            is that rule already.
     """
 
     decide: Callable[[str, Any], Decision]
     full: Callable[[str, Any], Decision] | None = None
 
     def __call__(self, params: Any) -> Any:
-        """The tree of dimension numbers, None for leaves that are no matrices."""
+        """The tree of dimension numbers, None for leaves that are not matrices."""
         return map_named(lambda path, leaf: self.decide(path, leaf)[0], params)
 
 
@@ -51,10 +51,11 @@ def by_path(
 
     Args:
         include: Leaves that match this regular expression (`re.search`) are matrices
-            whatever their name: the default view of their shape applies.
-        exclude: Leaves that match are left to the other optimizer; wins over the rest.
-        numbers: Dimension numbers (or None) by regular expression; the first that
-            matches decides, before `include`.
+            whatever their name, in the default view of their shape.
+        exclude: Leaves that match get the other optimizer; takes precedence over all
+            other arguments.
+        numbers: Dimension numbers (or None) by regular expression. The first match
+            counts, and takes precedence over `include`.
         otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns;
             None for the default rule.
 
@@ -65,7 +66,7 @@ def by_path(
         ValueError: If an expression does not compile.
 
     Examples:
-        Embedding and head by the matrix optimizer as well, the last layer not:
+        The matrix optimizer for embedding and head, too, but not for the last layer:
 
         >>> rule = by_path(include="embed|lm_head", exclude="layers/11/")
     """
@@ -91,15 +92,15 @@ def by_path(
 
 
 def with_embeddings(dimension_numbers: Any) -> Any:
-    """Dimension numbers by which embeddings and heads are matrices, too.
+    """Dimension numbers for which embeddings and heads are matrices, too.
 
     Args:
         dimension_numbers: As in `on_matrices`.
 
     Returns:
-        For None a rule by which every leaf with two axes is a matrix, for a rule the
-        same with embeddings and heads; a tree or a function speaks of every leaf
-        already, and is returned.
+        For None, a rule for which every leaf with two axes is a matrix; for a rule, the
+        same rule with embeddings and heads as matrices; a tree or a function, which
+        covers every leaf already, as it is.
     """
     if dimension_numbers is None:
         return by_path(include=".")
@@ -119,13 +120,15 @@ def _compile(name: str, pattern: str | None) -> re.Pattern | None:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """What became of one leaf: its view, or None, and the reason."""
+    """The decision for one leaf: its view (None if it is not a matrix), the reason."""
 
     view: MatrixView | None
     reason: str
 
 
-def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
+def resolve(
+    dimension_numbers: Any, params: Any, leaves: Mapping[str, Any] | None = None
+) -> dict[str, Resolved]:
     """Applies dimension numbers in any accepted form to the leaves of a tree.
 
     Args:
@@ -133,6 +136,7 @@ def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
             of dimension numbers with None for other leaves, or a callable from the
             parameters to such a tree.
         params: The parameter tree; absent nodes are skipped.
+        leaves: Those of its leaves to decide on, by path; None for all.
 
     Returns:
         The decision for every leaf, by path.
@@ -140,12 +144,13 @@ def resolve(dimension_numbers: Any, params: Any) -> dict[str, Resolved]:
     Raises:
         ValueError: If a leaf is not covered or dimension numbers do not fit a leaf.
     """
-    leaves = named_leaves(params)
-    if len(leaves) != len(jax.tree.leaves(params)):
-        raise ValueError(
-            "`params` must not hold two leaves of the same path; rename one of the "
-            "keys that contain '/'."
-        )
+    if leaves is None:
+        leaves = named_leaves(params)
+        if len(leaves) != len(jax.tree.leaves(params)):
+            raise ValueError(
+                "`params` must not hold two leaves of the same path; rename one of the "
+                "keys that contain '/'."
+            )
     decide = _decider(dimension_numbers, params)
     return {path: _resolve_leaf(path, leaf, decide) for path, leaf in leaves.items()}
 
@@ -195,7 +200,7 @@ def _decider(dimension_numbers: Any, params: Any) -> Callable[[str, Any], Decisi
                 return value, "given" if value is not None else "given as None"
         raise ValueError(
             "`dimension_numbers` must cover every parameter (a prefix tree will do), "
-            f"nothing stands for {path!r}; add MatrixDimensionNumbers, or None."
+            f"but have no entry for {path!r}; add MatrixDimensionNumbers, or None."
         )
 
     return decide

@@ -26,17 +26,17 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class MatrixView:
-    """How one leaf is seen as matrices ``(batch, out, in)``; static and hashable.
+    """How one leaf is viewed as matrices ``(batch, out, in)``; static and hashable.
 
     Attributes:
         shape: The leaf's shape.
-        batch_axes: Leaf axes that count matrices.
+        batch_axes: Leaf axes that are not part of a matrix.
         output_axes: Leaf axes merged into the rows.
         reduction_axes: Leaf axes merged into the columns.
         output_sections: Row sizes of the pieces, or a number of equal ones.
         reduction_sections: Column sizes of the pieces, or a number of equal ones.
         residual: Side of the residual stream, if known.
-        layer_axes: Batch axes that count layers, if known.
+        layer_axes: Batch axes of layers, if known.
     """
 
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ class MatrixView:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The permutation of the leaf's axes that leads to the view."""
+        """The permutation of the leaf's axes that gives the view."""
         return self.batch_axes + self.output_axes + self.reduction_axes
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class MatrixView:
         ]
 
     def from_matrices(self, pieces: Sequence[Array]) -> Array:
-        """The stacked leaves whose pieces these are; inverts `to_matrices`."""
+        """The stacked leaves that these pieces come from; inverts `to_matrices`."""
         rest = iter(pieces)
         bands = [
             _join(
@@ -105,11 +105,11 @@ class MatrixView:
         return jnp.transpose(x, (0, *(1 + i for i in inverse)))
 
     def spec_of_piece(self, spec: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Mesh axes of ``(batch, out, in)`` for a leaf laid out by `spec`.
+        """Mesh axes of ``(batch, out, in)`` for a leaf that is sharded by `spec`.
 
-        Merged axes keep the mesh axes of the first of them; mesh axes of the others
-        cannot be expressed on the merged axis and are dropped, as are those of a side
-        that is split.
+        Merged axes keep the mesh axes of the first of them. Mesh axes of the others
+        cannot be expressed on the merged axis and are dropped, and so are those of a
+        side that is split into sections.
         """
         spec = tuple(spec) + (None,) * (len(self.shape) - len(spec))
         whole = self.output_sections == 1, self.reduction_sections == 1
@@ -165,7 +165,7 @@ def _axes(name: str, axes: Axes, ndim: int, where: str) -> tuple[int, ...]:
     if not axes or any(not -ndim <= a < ndim for a in axes):
         raise ValueError(
             f"`{name}`{where} must name axes between {-ndim} and {ndim - 1}, got "
-            f"{axes}; correct it, or give None for leaves that are no matrices."
+            f"{axes}; correct it, or give None for leaves that are not matrices."
         )
     axes = tuple(a % ndim for a in axes)
     if len(set(axes)) < len(axes):
@@ -182,8 +182,8 @@ def _layer_axes(
     axes = _axes("layer_axis", given, ndim, where)
     if both := set(axes) & set(matrix):
         raise ValueError(
-            f"`layer_axis`{where} must name batch axes, but {sorted(both)} is of the "
-            "matrix; name the axis that counts layers, or None."
+            f"`layer_axis`{where} must name batch axes, but {sorted(both)} is part of "
+            "the matrix; name the axis of layers, or None."
         )
     return axes
 
@@ -213,7 +213,7 @@ def _check_sections(name: str, sections, size: int, where: str) -> None:
 
 
 def _blocks(sections, size: int) -> list[tuple[int, int]]:
-    """Per block of a side: how many equal sections it has, and their size."""
+    """For each block of a side the number of its equal sections, and their size."""
     if isinstance(sections, int):
         return [(sections, size // sections)]
     return [(1, s) for s in sections]

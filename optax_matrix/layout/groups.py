@@ -1,4 +1,4 @@
-"""Groups of equal matrices: what stands in a stack, and in which order."""
+"""Groups of equal matrices: which matrices a stack holds, and in which order."""
 
 import dataclasses
 import zlib
@@ -15,15 +15,15 @@ STACK_ELEMENTS = 2**26
 """Default bound of a stack on a device, in elements: 256 MiB in float32."""
 
 FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
-"""Identity of the zero matrices that make a stack divisible among its owners."""
+"""Identity of the zero matrices that pad a stack so that its owners divide it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
     """Piece ``piece`` of the leaf at ``path``: ``count`` matrices.
 
-    They stand in the stack from ``start`` on, unless owners spread them over devices;
-    then the group's ``ids`` tell.
+    They are in the stack from position ``start`` on, unless the stack is spread over
+    owners; then only the group's ``ids`` give their positions.
     """
 
     path: str
@@ -44,11 +44,11 @@ class Group:
         residual: Side of the residual stream (``"out"``, ``"in"``), if known.
         spec: Mesh axes of ``(batch, out, in)`` of the stack, as far as they are known.
         members: The pieces of leaves that the stack consists of.
-        count: Number of matrices, those that only fill up the owners included.
+        count: Number of matrices, padding included.
         ids: Identity of each matrix, uint32 ``(count, 2)``: crc32 of its path, position
-            in its leaf; `FILLER` for a matrix that only fills up. Fold these into a
-            random key, and results depend on neither grouping nor placement. Inside
-            the step of sharded owners, a traced array.
+            in its leaf; `FILLER` for padding. Random keys into which these are folded
+            depend on neither grouping nor placement. Under `owners` this is a traced
+            array inside a step.
     """
 
     name: str
@@ -86,7 +86,7 @@ def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
 
 
 def make_group(rows, cols, dtype, residual, spec, members, ids) -> Group:
-    """A group whose name says what it holds, and in which order."""
+    """A group, named by its shape and by the checksum of its matrices in order."""
     checksum = zlib.crc32(ids.tobytes())
     parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
     name = "-".join(p for p in parts if p) + f"@{checksum:08x}"

@@ -1,13 +1,14 @@
 """Parameter trees as ``{path: leaf}``, the same for dict, NNX, Linen and Equinox."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 
 def key_name(key: Any) -> str:
-    """The name of one pytree key, without the decoration of its container."""
+    """The name of one pytree key, without the syntax of its container."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -17,9 +18,8 @@ def key_name(key: Any) -> str:
 def path_name(keys: tuple[Any, ...]) -> str:
     """The keys as ``a/b/c``.
 
-    NNX variables and Linen boxes hold their array in ``.value``, but only sometimes
-    (NNX hands variables to `init` and bare arrays to `update`), so a last attribute of
-    that name is not part of the path.
+    A last attribute ``.value`` is not part of the path: NNX variables and Linen boxes
+    have it, but NNX passes variables to `init` and bare arrays to `update`.
     """
     if keys and isinstance(keys[-1], jax.tree_util.GetAttrKey):
         keys = keys[:-1] if keys[-1].name == "value" else keys
@@ -27,15 +27,22 @@ def path_name(keys: tuple[Any, ...]) -> str:
 
 
 def group_of(keys: tuple[Any, ...], groups: Any) -> Any:
-    """The group under whose name a leaf of state lies; None if under none."""
+    """The group under whose name a leaf of state is; None if there is none."""
     names = map(key_name, keys)
     return next((groups[name] for name in names if name in groups), None)
 
 
 def named_leaves(tree: Any, is_leaf=None) -> dict[str, Any]:
-    """The leaves of a tree by path; absent nodes (None, `MaskedNode`) do not show."""
+    """The leaves of a tree by path; absent nodes (None, `MaskedNode`) are left out."""
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
     return {path_name(keys): leaf for keys, leaf in leaves}
+
+
+def flatten_named(tree: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """The leaves of a tree by path, and the function that makes a tree from such."""
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = {path_name(keys): leaf for keys, leaf in pairs}
+    return leaves, lambda new: structure.unflatten(new[path] for path in leaves)
 
 
 def map_named(f, tree: Any, *rest: Any) -> Any:

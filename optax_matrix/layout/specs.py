@@ -1,4 +1,4 @@
-"""What can be seen of how arrays are sharded: in types, arrays, or as it was said."""
+"""How arrays are sharded, as far as types, arrays or given specs show it."""
 
 import contextlib
 import contextvars
@@ -29,7 +29,7 @@ def named_sharding(leaf: Any) -> NamedSharding | None:
 
 
 def visible_spec(path: str, leaf: Any) -> tuple:
-    """The leaf's spec as said to `recording`, as it lies, or as its type says."""
+    """The leaf's spec: the one given to `recording`, its sharding's, or its type's."""
     recorder = _RECORDER.get()
     if recorder is not None:
         return recorder.specs.get(path, ())
@@ -38,7 +38,7 @@ def visible_spec(path: str, leaf: Any) -> tuple:
 
 
 def visible_mesh(leaves: Mapping[str, Any]) -> Any:
-    """The mesh that leaves lie on, concrete where possible; None if there is none."""
+    """The mesh of the leaves, concrete where possible; None if there is none."""
     for leaf in leaves.values():
         if sharding := named_sharding(leaf):
             return sharding.mesh
@@ -52,13 +52,13 @@ def own_mesh(leaf: Any) -> Any:
 
 
 def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
-    """`jax.sharding.auto_axes`, whose stub hides that it takes `f` first."""
+    """`jax.sharding.auto_axes`, with `f` first, which its type stub does not allow."""
     run: Any = jax.sharding.auto_axes
     return run(f, out_sharding=out_sharding)
 
 
 def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
-    """``f(leaf, *args)``, of the leaf's shape, in the sharding that its type shows."""
+    """``f(leaf, *args)``, of the leaf's shape, with the sharding of the leaf's type."""
     mesh = own_mesh(leaf)
     if mesh is None or AxisType.Explicit not in mesh.axis_types:
         return f(leaf, *args)
@@ -79,9 +79,9 @@ _RECORDER: contextvars.ContextVar[_Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording(specs: Mapping[str, tuple]) -> Iterator[list[tuple[Any, PartitionSpec]]]:
-    """Collects the specs of the state that `on_matrices` makes inside.
+    """Collects the specs of the state that `on_matrices` makes in this context.
 
-    Types do not show the specs of Auto axes, so this is how they get out of a trace.
+    Types do not show the specs of Auto axes, so a trace alone would not reveal them.
 
     Args:
         specs: Partition spec of each parameter, by path.
@@ -98,12 +98,12 @@ def recording(specs: Mapping[str, tuple]) -> Iterator[list[tuple[Any, PartitionS
 
 
 def is_recording() -> bool:
-    """Whether somebody asks for the specs of the state."""
+    """Whether the specs of state are being collected."""
     return _RECORDER.get() is not None
 
 
 def note(state: Any, specs: Any) -> Any:
-    """Tells the specs of a state to `recording`; returns the state."""
+    """Passes the specs of a state to `recording`; returns the state."""
     recorder = _RECORDER.get()
     if recorder is not None:
         pairs = zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True)

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 
 
 def check_axes(mesh_axes: Any) -> None:
-    """Raises unless it is the name of a mesh axis or a tuple of different names.
+    """Raises unless an argument is the name of a mesh axis or a tuple of such names.
 
     Args:
         mesh_axes: The argument.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it is anything else.
     """
     names = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes
     wanted = isinstance(names, (tuple, list)) and len(names) > 0
@@ -26,13 +26,13 @@ def check_axes(mesh_axes: Any) -> None:
 
 
 def check_wire_dtype(wire_dtype: Any) -> None:
-    """Raises unless it is None or a floating dtype with the range of float32.
+    """Raises unless an argument is None or a floating dtype with the range of float32.
 
     Args:
         wire_dtype: The argument.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it is anything else.
     """
     try:
         wide = wire_dtype is None or jnp.finfo(wire_dtype).maxexp >= 128
@@ -40,7 +40,7 @@ def check_wire_dtype(wire_dtype: Any) -> None:
         wide = False
     if not wide:
         raise ValueError(
-            "`wire_dtype` must be None, jnp.bfloat16 or a floating dtype with as many "
-            "exponents as float32, so that no gradient overflows or vanishes, got "
+            "`wire_dtype` must be None, jnp.bfloat16 or a floating dtype with the "
+            "range of float32, so that no gradient overflows or vanishes, got "
             f"{wire_dtype!r}."
         )

@@ -1,8 +1,8 @@
-"""How the matrices of equal leaves travel from their shards to their owners and back.
+"""Moves the matrices of equal leaves from their shards to their owners and back.
 
-Each matrix is cut along the mesh axes that its spec names. The owners are the devices
-along the owner axes; one ``all_to_all`` over the axes that cut brings every matrix
-whole to one of them. Everything here runs on one device's part, inside `shard_map`.
+Each matrix is split along the mesh axes that its spec names. The owners are the devices
+along the owner axes. One ``all_to_all`` over the axes that split matrices brings every
+whole matrix to one owner. All of this runs inside `shard_map`, on one device's part.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from optax_matrix.layout import MatrixView
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """The journey of the matrices of `count` leaves of one view, dtype and spec.
+    """The exchange of the matrices of `count` leaves of one view, dtype and spec.
 
-    A leaf's mesh axes either count matrices, or cut them, or do not occur: then all
-    devices along them hold the same, each takes its share, and ``all_gather`` spreads
-    what they made of it.
+    A mesh axis shards a batch axis of the leaves, or it splits their matrices, or their
+    spec does not name it. In the last case all devices along it hold the same: each
+    takes its share of the matrices, and ``all_gather`` distributes the results.
 
     Attributes:
         view: The view of a leaf.
@@ -34,7 +34,6 @@ class Exchange:
         owners: Mesh axes of the owners, major first.
         sizes: Size of each mesh axis.
         count: Number of leaves.
-        wire_dtype: Dtype to travel in where it is narrower; None for the leaves' own.
     """
 
     view: MatrixView
@@ -42,47 +41,46 @@ class Exchange:
     owners: tuple[str, ...]
     sizes: Mapping[str, int]
     count: int
-    wire_dtype: Any = None
 
     @functools.cached_property
     def batch(self) -> tuple[str, ...]:
-        """Mesh axes that count matrices."""
+        """Mesh axes that shard a batch axis of the leaves."""
         return tuple(x for a in self.view.batch_axes for x in self.spec[a])
 
     @functools.cached_property
     def cut(self) -> tuple[str, ...]:
-        """Owner axes along which matrices are cut."""
+        """Owner axes that split matrices."""
         used = {x for a in self._sides for x in self.spec[a]}
         return tuple(x for x in self.owners if x in used)
 
     @functools.cached_property
     def spare(self) -> tuple[str, ...]:
-        """Owner axes along which every device holds the same."""
+        """Owner axes along which all devices hold the same."""
         return tuple(x for x in self.owners if x not in self.batch + self.cut)
 
     @property
     def held(self) -> int:
-        """Matrices of which a device holds a part."""
+        """Number of matrices of which a device holds a part."""
         return self.count * math.prod(self._local[a] for a in self.view.batch_axes)
 
     @property
     def owned(self) -> int:
-        """Matrices that a device owns, filled up with zeros to be equally many."""
+        """Number of matrices that a device owns, padding included."""
         return -(-self.held // (self._ways(self.cut) * self._ways(self.spare)))
 
-    def to_owners(self, leaves: Sequence[Array], exact: bool = False) -> Array:
-        """Parts ``leaf`` of a device to whole matrices ``(owned, rows, cols)``.
+    def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
+        """Sends this device's parts of leaves to the owners of the matrices.
 
         Args:
             leaves: This device's part of each leaf.
-            exact: Whether they travel in their own dtype, whatever `wire_dtype` says.
+            wire_dtype: Dtype to travel in where it is narrower; None for their own.
 
         Returns:
-            The matrices that this device owns.
+            The whole matrices that this device owns, ``(owned, rows, cols)``.
         """
         x = jnp.stack(list(leaves))
         x = jnp.transpose(x, self._batch_first).reshape(self.held, *self._part)
-        dtype, x = x.dtype, x if exact else self._for_wire(x)
+        dtype, x = x.dtype, self._for_wire(x, wire_dtype)
         x = jnp.pad(x, [(0, self._travelling - self.held)] + [(0, 0)] * len(self._part))
         if self.spare:
             share = self._travelling // self._ways(self.spare)
@@ -93,12 +91,12 @@ class Exchange:
         whole = (self.owned, self.view.rows, self.view.cols)
         return jnp.transpose(x, self._whole_order).reshape(whole)
 
-    def from_owners(self, matrices: Array) -> list[Array]:
-        """Whole matrices ``(owned, rows, cols)`` to the parts of the leaves."""
+    def from_owners(self, matrices: Array, wire_dtype: Any = None) -> list[Array]:
+        """Sends whole matrices back; returns this device's part of each leaf."""
         shape = [*self._cut_sizes, self.owned, *self._part]
         x = matrices.reshape([shape[i] for i in self._whole_order])
         x = jnp.transpose(x, _inverse(self._whole_order))
-        dtype, x = x.dtype, self._for_wire(x.reshape(-1, *self._part))
+        dtype, x = x.dtype, self._for_wire(x.reshape(-1, *self._part), wire_dtype)
         x = self._all_to_all(x)
         if self.spare:
             x = jax.lax.all_gather(x, self.spare, tiled=True)
@@ -108,9 +106,9 @@ class Exchange:
         return list(jnp.transpose(x, _inverse(self._batch_first)))
 
     def owned_by(self) -> np.ndarray:
-        """Which matrix stands where: ``(devices along owners, owned)``.
+        """The numbers of the matrices of each owner: ``(devices, owned)``.
 
-        Matrix i of leaf k has the number ``k * view.batch + i``; -1 stands for zeros.
+        Matrix i of leaf k has the number ``k * view.batch + i``; -1 is padding.
         """
         ways = [self._ways(axes) for axes in (self.batch, self.spare, self.cut)]
         table = np.full((ways[0], math.prod(ways[1:]) * self.owned), -1, np.int64)
@@ -175,7 +173,7 @@ class Exchange:
 
     @functools.cached_property
     def _whole_order(self) -> tuple[int, ...]:
-        """From ``(*cut, owned, *part)`` to ``owned``, then each side put together."""
+        """Permutation of ``(*cut, owned, *part)`` that joins the parts of each side."""
         place = len(self.cut)
         order = [place]
         for a in self._sides:
@@ -186,10 +184,9 @@ class Exchange:
     def _ways(self, axes: Sequence[str]) -> int:
         return math.prod(self.sizes[x] for x in axes)
 
-    def _for_wire(self, x: Array) -> Array:
-        wire = self.wire_dtype
-        narrower = wire is not None and jnp.dtype(wire).itemsize < x.dtype.itemsize
-        return x.astype(wire) if narrower and (self.cut or self.spare) else x
+    def _for_wire(self, x: Array, dtype: Any) -> Array:
+        narrower = dtype is not None and jnp.dtype(dtype).itemsize < x.dtype.itemsize
+        return x.astype(dtype) if narrower and (self.cut or self.spare) else x
 
     def _all_to_all(self, x: Array) -> Array:
         if not self.cut:

@@ -1,4 +1,4 @@
-"""The layout of matrices that live whole with their owners."""
+"""The layout of whole matrices that are spread over owners."""
 
 import dataclasses
 import math
@@ -25,12 +25,13 @@ from optax_matrix.sharding._param_specs import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """Leaves that travel together, and where their pieces stand in the local stacks.
+    """Leaves that are exchanged together, and the positions of their pieces in stacks.
 
     Attributes:
         paths: The leaves.
-        exchange: How their matrices travel.
-        places: For each piece of a matrix: name of its stack, first place, last + 1.
+        exchange: How their matrices are exchanged.
+        places: For each piece of a matrix the name of its stack, its first position in
+            the local stack, and its last position + 1.
     """
 
     paths: tuple[str, ...]
@@ -39,7 +40,7 @@ class Bundle:
 
     @property
     def matrix(self) -> MatrixView:
-        """The view of one whole matrix, which may be cut into sections."""
+        """The view of one whole matrix, which may be split into sections."""
         return whole_matrix(self.exchange.view)
 
 
@@ -47,59 +48,61 @@ class Bundle:
 class OwnerLayout(Layout):
     """A layout whose stacks are spread over the devices of the owner axes.
 
-    ``groups`` describe whole stacks; `on_device` gives the picture of one device, which
-    is what runs inside `shard_map`. `stack` and `unstack` work there only.
+    ``groups`` describe whole stacks. Inside `shard_map`, `on_device` gives the layout
+    of one device's matrices, the ``local`` of `Placement`; `stack` and `unstack` work
+    only there.
 
     Attributes:
-        bundles: What travels together.
+        bundles: The leaves, by what is exchanged together.
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
-        inside: Mesh axes that cut matrices and are no owners.
-        local: Whether this is the picture of one device.
+        inside: Mesh axes that split matrices and are not owner axes.
+        is_local: Whether this is the layout of one device.
     """
 
     bundles: tuple[Bundle, ...]
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
-    local: bool = False
+    is_local: bool = False
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Per stack the mesh axes that it is spread over within a `shard_map`."""
-        return {n: g.spec[0] if self.local else () for n, g in self.groups.items()}
+        """For each stack the mesh axes that it is spread over inside `shard_map`."""
+        return {n: g.spec[0] if self.is_local else () for n, g in self.groups.items()}
 
     def full_spec(self, path: str) -> PartitionSpec:
         """The partition spec of a leaf, in full rank."""
         return PartitionSpec(*(axes or None for axes in self.specs[path]))
 
     def moving_spec(self, path: str) -> PartitionSpec:
-        """The partition spec of a leaf without the axes that stay inside matrices."""
+        """The partition spec of a leaf without the axes in `inside`."""
         return PartitionSpec(
             *(x or None for x in _without(self.specs[path], self.inside))
         )
 
     def on_device(self, ids: Mapping[str, Array]) -> "OwnerLayout":
-        """The layout as one device sees it: its own matrices, of these identities."""
+        """The layout of one device's own matrices, which have these identities."""
         groups = {
             name: dataclasses.replace(group, count=len(ids[name]), ids=ids[name])
             for name, group in self.groups.items()
         }
-        return dataclasses.replace(self, groups=groups, local=True)
+        return dataclasses.replace(self, groups=groups, is_local=True)
 
     def part(self) -> "OwnerLayout":
-        """The layout with as many matrices as one device has, for shapes."""
+        """The layout of as many matrices as one device has, to evaluate shapes with."""
         ways = lambda group: math.prod(self.mesh.shape[x] for x in group.spec[0])
         ids = {n: g.ids[: g.count // ways(g)] for n, g in self.groups.items()}
-        return dataclasses.replace(self.on_device(ids), local=False)
+        return dataclasses.replace(self.on_device(ids), is_local=False)
 
     def stack(
-        self, leaves: Mapping[str, Array], exact: bool = False
+        self, leaves: Mapping[str, Array], wire_dtype: Any = None
     ) -> dict[str, Array]:
         """Brings the parts of leaves, given by path, to this device's whole stacks."""
         parts: dict[str, list[Array]] = {}
         for bundle in self.bundles:
-            whole = bundle.exchange.to_owners([leaves[p] for p in bundle.paths], exact)
+            own = [leaves[path] for path in bundle.paths]
+            whole = bundle.exchange.to_owners(own, wire_dtype)
             pieces = bundle.matrix.to_matrices(whole)
             for (name, _, _), piece in zip(bundle.places, pieces, strict=True):
                 parts.setdefault(name, []).append(piece)
@@ -108,13 +111,13 @@ class OwnerLayout(Layout):
             for name, xs in parts.items()
         }
 
-    def unstack(self, stacks: Any) -> dict[str, Array]:
+    def unstack(self, stacks: Any, wire_dtype: Any = None) -> dict[str, Array]:
         """Sends this device's stacks back to the parts of the leaves."""
         leaves: dict[str, Array] = {}
         for bundle in self.bundles:
             pieces = [stacks[name][lo:hi] for name, lo, hi in bundle.places]
             whole = bundle.matrix.from_matrices(pieces)
-            parts = bundle.exchange.from_owners(whole)
+            parts = bundle.exchange.from_owners(whole, wire_dtype)
             leaves |= dict(zip(bundle.paths, parts, strict=True))
         return leaves
 
@@ -137,22 +140,20 @@ def owner_layout(
     owners: tuple[str, ...],
     mesh: Any,
     *,
-    wire_dtype: Any = None,
     max_batch: int | None = None,
 ) -> OwnerLayout:
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
 
     Args:
-        resolved: What became of each leaf, by path.
+        resolved: The decision for each leaf, by path.
         leaves: The leaves (or their shapes), by path.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         owners: Mesh axes whose devices own matrices.
         mesh: The mesh.
-        wire_dtype: As in `Exchange`.
         max_batch: Largest number of matrices in a stack of one device.
 
     Returns:
-        The layout; equal for equal arguments.
+        The layout. It is the same for the same arguments.
     """
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     inside = _inside(views, specs, owners)
@@ -169,7 +170,7 @@ def owner_layout(
         devices = math.prod(sizes[x] for x in axes)
         limit = _matrices_per_device(view, max_batch) * devices
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
-            exchange = Exchange(view, moving, axes, sizes, len(chunk), wire_dtype)
+            exchange = Exchange(view, moving, axes, sizes, len(chunk))
             stays = [tuple(x for x in entry if x in inside) for entry in spec]
             bundle, made = _bundle(chunk, exchange, dtype, stays)
             bundles.append(bundle)
@@ -189,7 +190,7 @@ def owner_layout(
 def _inside(
     views: Mapping[str, MatrixView], specs: Mapping[str, Spec], owners: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Mesh axes that cut a matrix and are no owners."""
+    """Mesh axes that split a matrix and are not owner axes."""
     cut = [
         x
         for path, view in views.items()
@@ -204,7 +205,7 @@ def _without(spec: Spec, axes: Sequence[str]) -> Spec:
 
 
 def _pieces_by_shape(view: MatrixView) -> dict[tuple[int, int], list[int]]:
-    """Which pieces of a matrix share a stack."""
+    """The pieces of a matrix that share a stack, by shape."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for i, piece in enumerate(whole_matrix(view).pieces):
         shapes.setdefault((piece.rows, piece.cols), []).append(i)
@@ -212,7 +213,7 @@ def _pieces_by_shape(view: MatrixView) -> dict[tuple[int, int], list[int]]:
 
 
 def _matrices_per_device(view: MatrixView, max_batch: int | None) -> int:
-    """Unsplit matrices that keep every stack of a device within its bound."""
+    """Number of unsplit matrices for which no stack of a device exceeds its bound."""
     pieces = whole_matrix(view).pieces
     limits = [
         (max_batch or default_batch(*shape)) // sum(pieces[i].count for i in members)
@@ -259,7 +260,7 @@ def _identities(
     known = np.stack([identities(path, piece, index) for path in paths])
     known = known.reshape(len(paths) * view.batch, sections, 2)
     filler = np.broadcast_to(np.array(FILLER, np.uint32), (1, sections, 2))
-    rows = np.concatenate([known, filler])[table]  # -1, the last, is the filler.
+    rows = np.concatenate([known, filler])[table]  # Index -1 is the filler.
     return rows.reshape(len(table), -1, 2)
 
 

@@ -1,7 +1,7 @@
-"""The placement in which every matrix lives whole on one device."""
+"""The placement that gives every whole matrix to one device."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -9,8 +9,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix.layout import resolve
+from optax_matrix.layout import Placement, Resolved
 from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.placement import Leaves, MakeState, Step
 from optax_matrix.layout.specs import named_sharding, note, visible_mesh
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
@@ -30,40 +31,41 @@ from optax_matrix.sharding._run import (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # Specs are no keys.
+@dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
 class owners:
-    r"""Gives every matrix, whole, to one device of the named mesh axes.
+    r"""Gives every whole matrix to one device of the named mesh axes.
 
     A step sends each gradient to its owner (one ``all_to_all`` per group of equal
-    leaves, over all axes that cut them), runs the whole chain there on local matrices,
-    and sends the update back (another); parameters travel, too, for transformations
-    that need them. Nothing is computed twice, and state stays with the owners. Of
-    ``P`` bytes of gradients each of ``N`` devices sends ``2 P / N``, against ``2 P`` or
-    more when the partitioner gathers matrices. A group of ``K`` matrices is filled up
-    to the next multiple of ``N`` with zero matrices, which the chain sees as any other
-    and nobody else sees.
+    leaves, over all axes that split them), runs the whole chain there on local
+    matrices, and sends the update back with another ``all_to_all``. Parameters are sent
+    as well if a transformation needs them. Nothing is computed twice, and state stays
+    with the owners. Of ``P`` bytes of gradients each of ``N`` devices sends
+    ``2 P / N``, compared with ``2 P`` or more if the partitioner gathers matrices. A
+    group of ``K`` matrices is padded to the next multiple of ``N`` with zero matrices.
+    The chain treats them like any others; nothing else contains them.
 
-    Mesh axes that shard a batch axis of a leaf (layers, experts) already hold whole
-    matrices and cost nothing. Along owner axes that a leaf's spec does not name, every
-    device works on its share, and an ``all_gather`` spreads the updates. Mesh axes that
-    cut matrices and are not named stay inside the matrices, where the partitioner does
-    what it does: fewer owners, if there are fewer matrices than devices.
+    Along mesh axes that shard a batch axis of a leaf (layers, experts), devices already
+    hold whole matrices, and nothing is sent. Along owner axes that a leaf's spec does
+    not name, every device works on its share, and an ``all_gather`` distributes the
+    updates. Mesh axes that split matrices and are not named in `mesh_axes` stay inside
+    the matrices, where the partitioner decides: that gives fewer owners, for models
+    with fewer matrices than devices.
 
-    Call `update` under `jax.jit`: without, every call compiles.
+    Call `update` under `jax.jit`; otherwise every call compiles.
 
     Args:
         mesh_axes: Name or names of the owner axes, major first.
         param_specs: Tree or prefix tree of `jax.sharding.PartitionSpec` or
             `jax.sharding.NamedSharding` for the parameters. Under Explicit axes the
-            types decide and None will do; under Auto axes types show nothing, and it
-            must cover every matrix.
-        wire_dtype: ``jnp.bfloat16`` for gradients and updates to travel in it where it
-            is narrower than their own dtype; None for their own. Parameters travel in
-            theirs.
+            types have the specs, and None is enough. Under Auto axes types do not show
+            them, and `param_specs` must cover every matrix.
+        wire_dtype: Dtype in which gradients and updates are sent where it is narrower
+            than their own, such as ``jnp.bfloat16``; None for their own. Parameters are
+            always sent in their own.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
-            no mesh with these axes or the spec of a matrix is missing or does not fit.
+            no mesh with these axes, or if the spec of a matrix is missing or wrong.
 
     Examples:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -80,7 +82,7 @@ class owners:
         ShapedArray(float32[4@fsdp,8])
 
     References:
-        The round-robin ownership of ARO, Section 4.5, for every method.
+        The round-robin ownership of ARO, Section 4.5, here for every method.
     """
 
     mesh_axes: str | tuple[str, ...]
@@ -101,7 +103,7 @@ class owners:
         *,
         wire_dtype: DTypeLike | None = None,
     ) -> "owners":
-        """The same, with the specs that `params` have at this moment.
+        """Makes the placement with the present shardings of `params`.
 
         Args:
             params: Sharded arrays, or `jax.ShapeDtypeStruct` that carry a sharding.
@@ -118,76 +120,73 @@ class owners:
         for path, sharding in shardings.items():
             if sharding is None:
                 raise ValueError(
-                    "`params` must lie on a mesh (jax.device_put with a NamedSharding),"
-                    f" {path!r} does not; shard it, or pass owners(..., param_specs=)."
+                    "`params` must be on a mesh (jax.device_put with a NamedSharding), "
+                    f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
                 )
         return cls(mesh_axes, param_specs=shardings, wire_dtype=wire_dtype)
 
     def layout(
-        self, leaves: Any, dimension_numbers: Any, max_batch: int | None
+        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
     ) -> OwnerLayout:
-        """Groups the matrix leaves and gives them to their owners."""
-        resolved = resolve(dimension_numbers, leaves)
-        named = named_leaves(leaves)
-        matrices = {p: named[p] for p, r in resolved.items() if r.view is not None}
+        """See `Placement.layout`."""
+        matrices = {p: leaves[p] for p, r in resolved.items() if r.view is not None}
         given = given_specs(self.param_specs)
         mesh = visible_mesh(matrices) or given_mesh(given)
         axes = mesh_axes_of(mesh, self.mesh_axes) if matrices else ()
-        return owner_layout(
-            resolved,
-            named,
-            {p: spec_of_parameter(p, x, mesh, given) for p, x in matrices.items()},
-            axes,
-            mesh,
-            wire_dtype=self.wire_dtype,
-            max_batch=max_batch,
-        )
+        specs = {p: spec_of_parameter(p, x, mesh, given) for p, x in matrices.items()}
+        return owner_layout(resolved, leaves, specs, axes, mesh, max_batch=max_batch)
 
     def init(
         self,
         layout: OwnerLayout,
-        make_state: Callable[[Any, Any, Any], Any],
-        leaves: Mapping[str, Any],
+        make_state: MakeState,
+        params: Leaves,
         arrays: Any,
         needs_params: bool,
     ) -> Any:
-        """Calls ``make_state(layout, stacks, arrays)`` on every owner."""
+        """See `Placement.init`."""
         if not layout.groups:
             return make_state(layout, {}, arrays)
-        self._check_lie(layout, leaves)
-        make = lambda lay, arrays: make_state(lay, lay.zeros(), arrays)
-        shapes = jax.eval_shape(partial(make, layout), arrays)
-        local = jax.eval_shape(partial(make, layout.part()), arrays)
-        check_names(layout, shapes, local)
-        manual, full = specs_of_state(layout, shapes)
+        _check_param_specs(layout, params)
+        make = lambda local, arrays: make_state(local, local.zeros(), arrays)
+        whole = jax.eval_shape(partial(make, layout), arrays)
+        part = jax.eval_shape(partial(make, layout.part()), arrays)
+        check_names(layout, whole, part)
+        manual, full = specs_of_state(layout, whole)
 
-        def on_device(ids, leaves, arrays):
-            own = {n: own_part(ids[n], g, leaves) for n, g in layout.groups.items()}
+        def on_device(ids, params, arrays):
+            own = {n: own_part(ids[n], g, params) for n, g in layout.groups.items()}
             local = layout.on_device(own)
-            stacks = local.stack(leaves, exact=True) if needs_params else local.zeros()
+            stacks = local.stack(params) if needs_params else local.zeros()
             return make_state(local, stacks, arrays)
 
         if not needs_params:
-            leaves = anchor(leaves)
-        specs = {path: layout.moving_spec(path) for path in leaves}
+            params = anchor(params)
+        specs = {path: layout.moving_spec(path) for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return note(run(layout.ids, leaves, arrays), full)
+        return note(run(layout.ids, params, arrays), full)
 
     def update(
         self,
         layout: OwnerLayout,
-        step: Callable[[Any, Any, Any, Any], Any],
-        leaves: Mapping[str, Mapping[str, Any]],
+        step: Step,
+        leaves: Mapping[str, Leaves],
         state: Any,
         arrays: Any,
-    ) -> tuple[Mapping[str, Any], Any]:
-        """Calls ``step(layout, leaves, state, arrays)`` on every owner."""
+    ) -> tuple[Leaves, Any]:
+        """See `Placement.update`."""
         if not layout.groups:
-            return step(layout, leaves, state, arrays)
+            _, state = step(layout, {"updates": {}, "params": {}}, state, arrays)
+            return {}, state
 
         def on_device(leaves, state, arrays):
-            return step(layout.on_device(state.manifest), leaves, state, arrays)
+            local = layout.on_device(state.manifest)
+            stacks = {"updates": local.stack(leaves["updates"], self.wire_dtype)}
+            if "params" in leaves:  # They are never rounded.
+                stacks["params"] = local.stack(leaves["params"])
+            new, state = step(local, stacks, state, arrays)
+            return local.unstack(new, self.wire_dtype), state
 
         manual, full = specs_of_state(layout, state)
         moving = {path: layout.moving_spec(path) for path in layout.views}
@@ -201,15 +200,19 @@ class owners:
         )
         return run(leaves, state, arrays)
 
-    def _check_lie(self, layout: OwnerLayout, leaves: Mapping[str, Any]) -> None:
-        """Raises if a concrete parameter is sharded otherwise than it was said."""
-        for path, leaf in leaves.items():
-            if (sharding := named_sharding(leaf)) is None:
-                continue
-            said = NamedSharding(sharding.mesh, layout.full_spec(path))
-            if not sharding.is_equivalent_to(said, leaf.ndim):
-                raise ValueError(
-                    f"`param_specs` must say how parameters are sharded, but {path!r} "
-                    f"lies as {sharding.spec} and not as {said.spec}; pass the specs "
-                    "that it has (owners.from_params), or shard it so."
-                )
+
+_: type[Placement[OwnerLayout]] = owners  # Checked by pyright.
+
+
+def _check_param_specs(layout: OwnerLayout, params: Leaves) -> None:
+    """Raises if a concrete parameter's sharding differs from ``param_specs``."""
+    for path, leaf in params.items():
+        if (sharding := named_sharding(leaf)) is None:
+            continue
+        given = NamedSharding(sharding.mesh, layout.full_spec(path))
+        if not sharding.is_equivalent_to(given, leaf.ndim):
+            raise ValueError(
+                f"`param_specs` must say how parameters are sharded, but {path!r} is "
+                f"sharded as {sharding.spec}, not as {given.spec}; pass the specs that "
+                "it has (owners.from_params), or shard it so."
+            )

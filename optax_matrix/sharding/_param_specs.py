@@ -1,4 +1,4 @@
-"""The mesh and the parameters' partition specs, from types or as they were given."""
+"""The mesh and the parameters' partition specs, from types or from ``param_specs``."""
 
 import math
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ def given_specs(param_specs: Any) -> Given:
     """A tree of partition specs or named shardings by path.
 
     Args:
-        param_specs: The tree, or a prefix tree; None for nothing.
+        param_specs: The tree, or a prefix tree; None for no specs.
 
     Returns:
-        The specs; the empty path stands for a single spec for everything.
+        The specs; a single spec for everything has the empty path.
 
     Raises:
-        ValueError: If a leaf is something else.
+        ValueError: If a leaf is anything else.
     """
     is_spec = lambda x: isinstance(x, (PartitionSpec, NamedSharding))
     given = named_leaves(param_specs, is_leaf=is_spec)
@@ -32,13 +32,13 @@ def given_specs(param_specs: Any) -> Given:
         if not is_spec(spec):
             raise ValueError(
                 "`param_specs` must hold jax.sharding.PartitionSpec or NamedSharding, "
-                f"got {spec!r} at {path!r}; use PartitionSpec() for what is replicated."
+                f"got {spec!r} at {path!r}; use PartitionSpec() for a replicated array."
             )
     return given
 
 
 def given_mesh(given: Given) -> Any:
-    """The mesh of the named shardings among the specs, else that of `jax.set_mesh`."""
+    """The mesh of the first named sharding, else that of `jax.set_mesh`."""
     for sharding in given.values():
         if isinstance(sharding, NamedSharding):
             return sharding.mesh
@@ -51,18 +51,18 @@ def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
     Args:
         mesh: The mesh, or None.
-        axes: The name of one axis or of several.
+        axes: The name or names of axes.
 
     Returns:
         The names.
 
     Raises:
-        ValueError: If there is no mesh, or it has no such axis.
+        ValueError: If there is no mesh, or an axis is missing from it.
     """
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     if mesh is None:
         raise ValueError(
-            f"`mesh_axes` {axes} must be axes of a mesh, but the parameters lie on "
+            f"`mesh_axes` {axes} must be axes of a mesh, but the parameters are on "
             "none; shard them, run under jax.set_mesh(mesh), or give NamedSharding in "
             "owners(..., param_specs=...)."
         )
@@ -80,8 +80,8 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     Args:
         path: Its path.
         leaf: The parameter, or its shape.
-        mesh: The mesh; where all of its axes are Explicit, the leaf's type decides.
-        given: What was given for `param_specs`.
+        mesh: The mesh. If all of its axes are Explicit, the leaf's type decides.
+        given: Result of `given_specs`.
 
     Returns:
         A tuple of mesh axes for each axis of the leaf.
@@ -92,32 +92,33 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     own = own_mesh(leaf)
     if own is not None and dict(own.shape) != dict(mesh.shape):
         raise ValueError(
-            f"Parameters must lie on one mesh, but {path!r} lies on {dict(own.shape)} "
-            f"and others on {dict(mesh.shape)}; give each mesh an optimizer of its own "
+            f"Parameters must be on one mesh, but {path!r} is on {dict(own.shape)} and "
+            f"others are on {dict(mesh.shape)}; give each mesh an optimizer of its own "
             "(optax.partition)."
         )
-    said = look_up(path, given)
-    said = None if said is None else checked_spec(path, leaf.shape, said, mesh)
+    given_spec: Any = look_up(path, given)
+    if given_spec is not None:
+        given_spec = checked_spec(path, leaf.shape, given_spec, mesh)
     if own is None or any(kind != AxisType.Explicit for kind in mesh.axis_types):
-        if said is None:
+        if given_spec is None:
             raise ValueError(_missing(path, mesh, given))
-        return said
+        return given_spec
     typed = checked_spec(path, leaf.shape, explicit_spec(leaf), mesh)
-    if said is not None and said != typed:
+    if given_spec is not None and given_spec != typed:
         raise ValueError(
-            f"`param_specs` of {path!r} must agree with its type, which says "
-            f"{_shown(typed)}, got {_shown(said)}; leave them away, types are enough "
+            f"`param_specs` of {path!r} must agree with its type, which has "
+            f"{_shown(typed)}, got {_shown(given_spec)}; omit them, types are enough "
             "under Explicit axes."
         )
     return typed
 
 
 def look_up(path: str, given: Given) -> tuple | None:
-    """The spec given for a path or for what leads to it; None if there is none.
+    """The spec given for a path or for a prefix of it; None if there is none.
 
     Args:
         path: Path of a parameter.
-        given: What `given_specs` returned.
+        given: Result of `given_specs`.
 
     Returns:
         The entries of the spec.
@@ -134,10 +135,10 @@ def checked_spec(path: str, shape: Any, spec: tuple, mesh: Any) -> Spec:
     """A spec in full rank, each entry a tuple of mesh axes.
 
     Args:
-        path: Path of the parameter, for messages.
+        path: Path of the parameter, for error messages.
         shape: Its shape.
         spec: The entries of its partition spec.
-        mesh: The mesh; None if it is not known.
+        mesh: The mesh; None if it is unknown.
 
     Returns:
         A tuple of mesh axes for each axis.
@@ -178,9 +179,9 @@ def _shown(axes: Spec) -> PartitionSpec:
 def _missing(path: str, mesh: Any, given: Given) -> str:
     if given:
         return (
-            f"`param_specs` must cover every matrix, it has none for {path!r} but for "
-            f"{', '.join(map(repr, list(given)[:3]))}; give them in a tree like the "
-            "parameters that `init` gets."
+            f"`param_specs` must cover every matrix, but have no entry for {path!r}, "
+            f"only for {', '.join(map(repr, list(given)[:3]))}; give them in a tree "
+            "like the parameters that `init` gets."
         )
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     kinds = ", ".join(f"{name}: {kind}" for name, kind in pairs)
@@ -202,5 +203,5 @@ def _check_fit(path: str, size: int, names: tuple[str, ...], mesh: Any) -> None:
     if size % ways:
         raise ValueError(
             f"`param_specs` of {path!r} must divide its axes, but {size} is not "
-            f"divisible by the {ways} devices along {names}; leave that axis whole."
+            f"divisible by the {ways} devices along {names}; do not shard that axis."
         )

@@ -1,4 +1,4 @@
-"""Running a step on every owner in one `shard_map`."""
+"""Runs a function on every owner, in one `shard_map`."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,13 +17,13 @@ from optax_matrix.sharding._owner_layout import OwnerLayout
 def on_every_device(
     layout: OwnerLayout, f: Callable, in_specs: Any, out_specs: Any, full_specs: Any
 ) -> Callable:
-    """`f` in one `shard_map`, manual over all axes that do not stay inside matrices.
+    """`f` in one `shard_map`, manual over all axes except those inside matrices.
 
     Args:
         layout: The layout, with its mesh.
-        f: What one device does.
-        in_specs: Specs of its arguments, without the axes inside matrices.
-        out_specs: The same for its results.
+        f: The function of one device's arrays.
+        in_specs: Specs of its arguments without the axes inside matrices.
+        out_specs: Specs of its results without the axes inside matrices.
         full_specs: Specs of its results with the axes inside matrices.
 
     Returns:
@@ -33,7 +33,7 @@ def on_every_device(
     made_auto = layout.inside and AxisType.Explicit in mesh.axis_types
     run = jax.shard_map(
         f,
-        mesh=None if made_auto else mesh,  # Then it is the mesh of the context.
+        mesh=None if made_auto else mesh,  # None is the mesh of the context.
         in_specs=in_specs,
         out_specs=out_specs,
         axis_names=set(mesh.axis_names) - set(layout.inside),
@@ -41,7 +41,7 @@ def on_every_device(
     )
     if not layout.inside:
         return jax.jit(run)
-    # What is left to the partitioner comes back sharded as it should be.
+    # The partitioner decides inside the matrices; results need their shardings.
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), full_specs)
     if made_auto:
         run = with_auto_axes(run, shardings)
@@ -52,10 +52,10 @@ def on_every_device(
 
 
 def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
-    """Arrays whose types show another sharding, or none, brought to their specs.
+    """Reshards the arrays whose types show another sharding than their specs, or none.
 
-    Gradients may come as they like, and a restored state may be replicated; Auto axes
-    do not show, there `shard_map` itself sees to it.
+    Gradients may have any sharding, and a restored state may be replicated. Types do
+    not show Auto axes; there `shard_map` reshards.
 
     Args:
         tree: The arrays.
@@ -85,7 +85,7 @@ def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
 def anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """One traced leaf on a mesh, if there is any.
 
-    `jax.jit` of `init` drops arguments that nothing uses, and with them the devices.
+    `jax.jit` of `init` drops unused arguments, and the devices with them.
 
     Args:
         leaves: The parameters, by path.
@@ -104,7 +104,7 @@ def own_part(ids: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
     Args:
         ids: The identities of all matrices.
         group: The group.
-        leaves: Arrays to depend on, of which no number is used: see `anchor`.
+        leaves: Arrays to depend on without using their values; see `anchor`.
 
     Returns:
         The identities of this device's matrices.
@@ -118,17 +118,17 @@ def own_part(ids: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
-    """Specs of a state: per matrix under a group's name, else the same everywhere.
+    """Specs of a state: per matrix under a group's name, otherwise replicated.
 
     Args:
         layout: The layout of whole stacks.
         state: The state, or its shapes.
 
     Returns:
-        The specs without and with the axes that stay inside the matrices.
+        The specs without and with the axes inside matrices.
 
     Raises:
-        ValueError: If a leaf under a group's name is neither.
+        ValueError: If a leaf under a group's name is neither per matrix nor a scalar.
     """
 
     def of_leaf(inside, keys, x):
@@ -139,7 +139,7 @@ def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
             raise ValueError(
                 f"State {path_name(keys)!r} must be a scalar or have the "
                 f"{group.count} matrices of its stack in front, got shape {x.shape}; "
-                "placement by owners needs to know what belongs to which matrix."
+                "`owners` needs to know which state belongs to which matrix."
             )
         rest = group.spec[1:] if inside and x.shape == group.shape else None
         return PartitionSpec(group.spec[0], *(rest or [None] * (len(x.shape) - 1)))
@@ -157,13 +157,13 @@ def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
         local: Shapes of the state for those of one device.
 
     Raises:
-        ValueError: If there is such state: it would pass for the same on all devices.
+        ValueError: If there is such state; it would be taken for replicated.
     """
     leaves = jax.tree.leaves_with_path(whole)
     for (keys, x), y in zip(leaves, jax.tree.leaves(local), strict=True):
         if x.shape != y.shape and group_of(keys, layout.groups) is None:
             raise ValueError(
-                f"State {path_name(keys)!r} of shape {x.shape} must lie under the name "
-                "of its stack: what belongs to single matrices is known by that. Make "
-                "state by jax.tree.map over the stacks."
+                f"State {path_name(keys)!r} of shape {x.shape} must be under the name "
+                "of its stack, by which state of single matrices is recognised; make "
+                "state with jax.tree.map over the stacks."
             )

@@ -19,26 +19,27 @@ from optax_matrix.sharding._param_specs import (
 def state_specs(
     tx: optax.GradientTransformation, params: Any, param_specs: Any = None
 ) -> Any:
-    """The partition specs of ``tx.init(params)``, without making it.
+    """The partition specs of ``tx.init(params)``, without computing it.
 
-    Stacks of matrices lie with their owners (with ``placement=None``, as their first
-    leaf); state that mirrors a parameter, as Adam's moments do, lies as that parameter;
-    all else is replicated. Give them to `jax.jit` as ``out_shardings`` of `tx.init` and
-    of the training step, and to Orbax to restore into.
+    Stacks of matrices are sharded over their owners (with ``placement=None``, like
+    their first leaf). State that mirrors a parameter, such as Adam's moments, has the
+    sharding of that parameter. All other state is replicated. Pass the specs to
+    `jax.jit` as ``out_shardings`` of `tx.init` and of the training step, and to Orbax
+    to restore into.
 
     Args:
-        tx: Any optimizer, with `on_matrices` inside or not.
+        tx: Any optimizer, with or without `on_matrices` inside.
         params: Parameters, or their shapes as `jax.ShapeDtypeStruct`.
         param_specs: Tree or prefix tree of `jax.sharding.PartitionSpec` or
             `jax.sharding.NamedSharding` that covers every parameter; None for the
-            sharding that `params` carry.
+            shardings of `params`.
 
     Returns:
         A tree of the structure of ``tx.init(params)`` with a
         `jax.sharding.PartitionSpec` for each array.
 
     Raises:
-        ValueError: If `param_specs` holds anything else, leaves a parameter out or has
+        ValueError: If `param_specs` holds anything else, leaves out a parameter or has
             a spec that does not fit; if `tx.init` is wrapped in another trace.
 
     Examples:
@@ -69,7 +70,7 @@ def state_specs(
         if len(noted) > len([spec for spec in found if spec is not None]):
             raise ValueError(
                 "`tx` must be the transformation itself, but its `init` is wrapped (in "
-                "jax.jit, say), which hides where its state lies; pass it unwrapped."
+                "jax.jit, say), which hides the specs of its state; pass it unwrapped."
             )
         made.extend(found)
         return state
@@ -90,10 +91,10 @@ def _specs_by_path(params: Any, param_specs: Any) -> dict[str, tuple]:
     specs = {path: look_up(path, given) for path in leaves}
     if absent := [path for path, spec in specs.items() if spec is None]:
         raise ValueError(
-            "`param_specs` must cover every parameter, nothing stands for "
-            f"{', '.join(map(repr, absent[:3]))} but for "
-            f"{', '.join(map(repr, list(given)[:3]))}; give PartitionSpec() to what is "
-            "replicated."
+            "`param_specs` must cover every parameter, but have no entry for "
+            f"{', '.join(map(repr, absent[:3]))}, only for "
+            f"{', '.join(map(repr, list(given)[:3]))}; give PartitionSpec() to "
+            "replicated parameters."
         )
     check = lambda path, spec: checked_spec(path, leaves[path].shape, spec, mesh)
     full = {path: check(path, spec or ()) for path, spec in specs.items()}
@@ -101,7 +102,7 @@ def _specs_by_path(params: Any, param_specs: Any) -> dict[str, tuple]:
 
 
 def _mirrored(keys: tuple, leaf: Any, specs: Any, shapes: Any) -> PartitionSpec:
-    """The spec of the parameter that this state has the path and shape of."""
+    """The spec of the parameter whose path and shape this state has."""
     for start in range(len(keys)):
         path = path_name(keys[start:])
         if shapes.get(path) == tuple(leaf.shape):
@@ -110,7 +111,7 @@ def _mirrored(keys: tuple, leaf: Any, specs: Any, shapes: Any) -> PartitionSpec:
 
 
 def _trimmed(spec: PartitionSpec) -> PartitionSpec:
-    """As compiled functions give it back, so that no second call compiles again."""
+    """The spec in the form that compiled functions return, so that calls are cached."""
     entries = list(spec)
     while entries and entries[-1] is None:
         entries.pop()

@@ -128,7 +128,7 @@ def test_restore_by_position_is_caught():
     old, new, tx = _params("a", "b"), _params("c", "b"), _tx()
     leaves = jax.tree.leaves(_trained(tx, old))
     swapped = jax.tree.unflatten(jax.tree.structure(tx.init(new)), leaves)
-    with pytest.raises(ValueError, match="it holds others"):
+    with pytest.raises(ValueError, match="but holds others"):
         check_restored(swapped)
     check_restored(_trained(tx, old))
 

@@ -154,7 +154,7 @@ def test_callable_from_parameters_to_a_tree():
 
 
 def test_uncovered_parameter_is_named():
-    with pytest.raises(ValueError, match=r"nothing stands for 'b'"):
+    with pytest.raises(ValueError, match=r"have no entry for 'b'"):
         make_layout({"a": _shape(4, 6), "b": _shape(4, 6)}, {"a": None})
 
 
@@ -226,7 +226,7 @@ def test_infer_reads_nnx_axis_names():
     assert layout.views["inner"].residual is None
     assert "embedding or head" in layout.others["tok"]
     assert "norm by its name" in layout.others["norm"]
-    assert "no matrix" in layout.others["gates"]
+    assert "not a matrix" in layout.others["gates"]
     assert "plain" in layout.views
 
 

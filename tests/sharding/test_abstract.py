@@ -108,7 +108,7 @@ def test_a_wrapped_init_is_refused(mesh):
 @pytest.mark.parametrize(
     ("specs", "words"),
     [
-        ({"other": P()}, r"must cover every parameter, .* but for 'other'"),
+        ({"other": P()}, r"must cover every parameter, .* only for 'other'"),
         (P("fsdp", None, None, "tp"), r"at most . entries"),
         (P("fsdp", "fsdp"), r"must not name a mesh axis twice"),
         (P("nope"), r"must name axes of the mesh .*'nope'"),

@@ -1,0 +1,66 @@
+"""AdamW with quantized moments."""
+
+from typing import Any
+
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.arguments import check_decay, check_not_negative, check_rate
+from optax_matrix.transforms import quantize_state
+
+
+def adamw_8bit(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    weight_decay: optax.ScalarOrSchedule = 1e-4,
+    weight_decay_mask: Any = None,
+    block_size: int = 256,
+    min_size: int = 4096,
+    seed: int | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """AdamW with both moments in eight bits: 2.03 bytes of state for a number.
+
+    `optax.adamw` in `quantize_state`.
+
+    Args:
+        learning_rate: Learning rate, a number or a schedule.
+        b1: Decay rate of the first moment.
+        b2: Decay rate of the second moment.
+        eps: Term added to the root of the second moment.
+        weight_decay: Decoupled weight decay, a number or a schedule.
+        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        block_size: Numbers that share a scale.
+        min_size: Leaves of fewer numbers keep their moments as they are.
+        seed: Seed of stochastic rounding; None rounds to the nearest.
+
+    Returns:
+        An optimizer of any tree.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx, params = om.adamw_8bit(1e-3), {"w": jnp.ones((64, 64))}
+        >>> updates, _ = tx.update(params, tx.init(params), params)
+        >>> round(float(updates["w"][0, 0]), 4)
+        -0.001
+    """
+    check_rate("learning_rate", learning_rate)
+    check_decay("b1", b1)
+    check_decay("b2", b2)
+    check_not_negative("eps", eps)
+    check_rate("weight_decay", weight_decay)
+    adamw = optax.adamw(
+        learning_rate,
+        b1=b1,
+        b2=b2,
+        eps=eps,
+        weight_decay=weight_decay,
+        mask=weight_decay_mask,
+    )
+    return quantize_state(adamw, block_size=block_size, min_size=min_size, seed=seed)

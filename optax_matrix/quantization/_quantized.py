@@ -1,0 +1,115 @@
+"""A placement that stores the moments of matrices in eight bits."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from optax_matrix.layout import KeepSharding, Layout, Placement, Resolved
+from optax_matrix.layout.placement import Leaves, MakeState, Step
+from optax_matrix.transforms.wrappers import SIGNED, UNSIGNED, Quantizer
+
+
+def quantized(
+    placement: Placement[Any] | None = None,
+    *,
+    signed: Collection[str] = SIGNED,
+    unsigned: Collection[str] = UNSIGNED,
+    block_size: int = 256,
+    min_size: int = 4096,
+    seed: int | None = None,
+) -> Placement[Any]:
+    """A placement under which the moments of matrices are stored in eight bits.
+
+    Every recipe takes it: ``om.galore(1e-3, rank=128, placement=om.quantized())`` is
+    8-bit GaLore. Moments are quantised (`quantize_state`) where the matrices live, in
+    blocks that stay inside a matrix; bases, rotations and statistics stay as they are.
+
+    Args:
+        placement: Where whole matrices live on a mesh, an `owners`; None leaves arrays
+            as they are sharded.
+        signed: Fields of either sign, as in `quantize_state`.
+        unsigned: Fields without negative numbers, as in `quantize_state`.
+        block_size: Numbers that share a scale.
+        min_size: Moments of fewer numbers per matrix stay as they are.
+        seed: Seed of stochastic rounding; None rounds to the nearest.
+
+    Returns:
+        A placement for `on_matrices` and the recipes.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.muon(1e-3, placement=om.quantized(), other=om.adamw_8bit(1e-3))
+        >>> state = tx.init({"kernel": jnp.ones((64, 128)), "bias": jnp.ones(128)})
+        >>> stacks = state.inner_states["matrix"].inner_state[0].inner_state
+        >>> [x.dtype.name for x in stacks.inner_state[0].trace.values()]
+        ['uint8']
+    """
+    options = {
+        "signed": signed,
+        "unsigned": unsigned,
+        "block_size": block_size,
+        "min_size": min_size,
+        "batch_axes": 1,
+        "seed": seed,
+        "ids": None,
+    }
+    if placement is None:
+        placement = KeepSharding()
+    elif isinstance(placement, type) or not isinstance(placement, Placement):
+        raise ValueError(
+            "`placement` must be None or optax_matrix.owners(mesh_axes, ...), got "
+            f"{placement!r}; options go by keyword."
+        )
+    return _Quantized(placement, Quantizer.of(**options))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Quantized:
+    """Runs `base`, with the inner state packed before it is returned."""
+
+    base: Placement[Any]
+    quantizer: Quantizer
+
+    @property
+    def wire_dtype(self) -> Any:
+        return self.base.wire_dtype
+
+    def layout(
+        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
+    ) -> Layout:
+        return self.base.layout(leaves, resolved, max_batch)
+
+    def init(
+        self,
+        layout: Layout,
+        make_state: MakeState,
+        params: Leaves,
+        arrays: Any,
+        needs_params: bool,
+    ) -> Any:
+        def make_packed(local, stacks, arrays):
+            state = make_state(local, stacks, arrays)
+            return state._replace(inner_state=self.quantizer.pack(state.inner_state))
+
+        return self.base.init(layout, make_packed, params, arrays, needs_params)
+
+    def update(
+        self,
+        layout: Layout,
+        step: Step,
+        leaves: Mapping[str, Leaves],
+        state: Any,
+        arrays: Any,
+    ) -> tuple[Leaves, Any]:
+        def run(local, stacks, packed, arrays):
+            quantizer = dataclasses.replace(self.quantizer, ids=local.ids)
+            old = quantizer.unpack(packed.inner_state)
+            new, state = step(local, stacks, packed._replace(inner_state=old), arrays)
+            inner_state = quantizer.repack(state.inner_state, packed.inner_state)
+            return new, state._replace(inner_state=inner_state)
+
+        return self.base.update(layout, run, leaves, state, arrays)
