@@ -7,24 +7,26 @@ that matrices are transposed where it is the columns.
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 
 from optax_matrix.arguments import check_choice
 
-MATRIX_SIDES = ("out", "in", "short", "both")
-PROJECTED_SIDES = ("out", "in", "short", "long")
+MatrixSide = Literal["out", "in", "short", "both"]
+ProjectedSide = Literal["out", "in", "short", "long"]
 
 
 def check_side(name: str, value: Any) -> None:
-    """Raises unless a value is one of `MATRIX_SIDES`, or a dict of them or "none"."""
-    _check_names(name, value, MATRIX_SIDES, (*MATRIX_SIDES, "none"))
+    """Raises unless a value is a `MatrixSide`, or a dict of them or ``"none"``."""
+    names = get_args(MatrixSide)
+    _check_names(name, value, names, (*names, "none"))
 
 
 def check_projected_side(name: str, value: Any) -> None:
-    """Raises unless a value is one of `PROJECTED_SIDES`, or a dict of them."""
-    _check_names(name, value, PROJECTED_SIDES, PROJECTED_SIDES)
+    """Raises unless a value is a `ProjectedSide`, or a dict of them."""
+    names = get_args(ProjectedSide)
+    _check_names(name, value, names, names)
 
 
 def _check_names(
@@ -42,12 +44,8 @@ def _check_names(
         )
 
 
-MatrixSides = Annotated[
-    Literal["out", "in", "short", "both"] | Mapping[str, str], check_side
-]
-ProjectedSides = Annotated[
-    Literal["out", "in", "short", "long"] | Mapping[str, str], check_projected_side
-]
+MatrixSides = Annotated[MatrixSide | Mapping[str, str], check_side]
+ProjectedSides = Annotated[ProjectedSide | Mapping[str, str], check_projected_side]
 
 
 class Pair(NamedTuple):

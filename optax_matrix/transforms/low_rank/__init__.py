@@ -11,7 +11,6 @@ Two blocks move their subspace at every update: `scale_by_tracked_adam` (LDAdam)
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace
 from optax_matrix.transforms.low_rank._combine import as_combining, back_project
 from optax_matrix.transforms.low_rank._compensate import (
-    COMPENSATIONS,
     CompensateState,
     Compensation,
     compensate,
@@ -40,7 +39,6 @@ from optax_matrix.transforms.low_rank._tracked_adam import (
 )
 
 __all__ = [
-    "COMPENSATIONS",
     "Basis",
     "BasisState",
     "CompensateState",

@@ -1,7 +1,7 @@
 """What a projection leaves out, as an update (Alice, Fira)."""
 
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_div
 from optax_matrix.transforms.update_size import limit_norm_growth
 
 Compensation = Literal["optimal", "fira", "fira_plus"]
-COMPENSATIONS: tuple[str, ...] = get_args(Compensation)
 
 
 class CompensateState(NamedTuple):

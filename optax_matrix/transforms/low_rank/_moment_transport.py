@@ -6,12 +6,38 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from optax_matrix.arguments import check_choice
 from optax_matrix.linalg.products import full_dot
 
 TRANSPORTS = ("carry", "keep", "reset")
 LINEAR = ("mu", "trace", "ema")
 INVARIANT = ("count", "mini_step", "gradient_step", "norm", "weight", "col_scale")
 QUADRATIC = ("nu", "root")  # Stay as they are: there is no exact rule for them.
+
+
+def check_transport(transport: Any, stored: bool, stagger: bool) -> None:
+    """Raises unless a transport is known and goes with the basis.
+
+    Args:
+        transport: As in `project_low_rank`.
+        stored: Whether the basis is stored.
+        stagger: As in `project_low_rank`.
+
+    Raises:
+        ValueError: If it is unknown or does not.
+    """
+    if not callable(transport):
+        check_choice("transport", transport, TRANSPORTS)
+    if transport != "keep" and not stored:
+        raise ValueError(
+            f"`transport` must be 'keep' for a basis that is not stored, got "
+            f"{transport!r}; store it, as in gaussian_basis(stored=True)."
+        )
+    if transport == "reset" and stagger:
+        raise ValueError(
+            "`transport` must not be 'reset' with stagger=True: the inner state is one "
+            "for all stacks; pass 'carry' or 'keep'."
+        )
 
 
 def carry_moments(state: Any, overlaps: Any) -> Any:

@@ -11,19 +11,18 @@ from optax_matrix.arguments import (
     PositiveInt,
     Rank,
     Seed,
-    check_choice,
     checked,
 )
 from optax_matrix.transforms._arguments import NotNegativeInt, Transformation
-from optax_matrix.transforms.low_rank._basis import Basis, Subspace
+from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,
     back_project,
     coordinates,
 )
 from optax_matrix.transforms.low_rank._moment_transport import (
-    TRANSPORTS,
     carry_moments,
+    check_transport,
     identity_overlap,
 )
 from optax_matrix.transforms.low_rank._rank import rank_of
@@ -135,7 +134,7 @@ def project_low_rank(
         Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1.
     """
     found = find_basis(basis)
-    _check_transport(transport, found, stagger)
+    check_transport(transport, found.stored, stagger)
     block = _ProjectLowRank(
         inner=optax.with_extra_args_support(inner),
         combine=as_combining(combine),
@@ -244,18 +243,3 @@ class _ProjectLowRank:
         basis = self.renewal.basis
         vectors = jnp.zeros((*seen.shape[:-1], sigma.shape[-2]), seen.dtype)
         return BasisState(vectors if basis.stored else None, basis.init(sigma))
-
-
-def _check_transport(transport: Any, basis: Basis, stagger: bool) -> None:
-    if not callable(transport):
-        check_choice("transport", transport, TRANSPORTS)
-    if transport != "keep" and not basis.stored:
-        raise ValueError(
-            f"`transport` must be 'keep' for a basis that is not stored, got "
-            f"{transport!r}; store it, as in gaussian_basis(stored=True)."
-        )
-    if transport == "reset" and stagger:
-        raise ValueError(
-            "`transport` must not be 'reset' with stagger=True: the inner state is one "
-            "for all stacks; pass 'carry' or 'keep'."
-        )
