@@ -184,7 +184,7 @@ def _qdwh(x: Array) -> Array:
 
 @functools.lru_cache
 def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...]:
-    """Return the weights of the steps that map the interval ``[l, 1]`` to one +- eps."""
+    """Return the weights of the steps that map ``[l, 1]`` to one within eps."""
     weights = []
     while 1 - l > eps:
         l2 = l * l

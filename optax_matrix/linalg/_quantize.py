@@ -21,7 +21,7 @@ def quantize(
     batch_axes: int = 0,
     noise: Float[Array, "..."] | None = None,
 ) -> tuple[UInt8[Array, "..."], Float[Array, "..."]]:
-    r"""Round numbers to one byte each, relative to the largest magnitude of their block.
+    r"""Round numbers to one byte each, relative to the largest of their block.
 
     .. math::
         \hat{x} = s \, q_c, \qquad s = \max_{\text{block}} |x|, \qquad

@@ -1,4 +1,4 @@
-"""Arrays in the dtype and sharding of others, as the branches of a `cond` need them."""
+"""Casts to the dtype and sharding of other arrays, as branches of a `cond` require."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from optax_matrix.layout.specs import explicit_spec, own_mesh
 
 
 def in_type_of(old: Any, new: Any) -> Array:
-    """The array `new` in the dtype of `old`, and sharded as its type says."""
+    """The array `new` with the dtype of `old` and the sharding in its type."""
     return _reshard(new.astype(old.dtype), old, explicit_spec(old))
 
 
 def whole_beside(leaf: Any, new: Any) -> Array:
-    """The array `new`, under Explicit axes replicated on the mesh of a leaf."""
+    """The array `new`; if a leaf has Explicit axes, replicated over its mesh."""
     return _reshard(new, leaf, ())
 
 
