@@ -1,7 +1,6 @@
 """The size of an optimizer's state, computed from shapes alone."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -179,8 +178,7 @@ def _line(field: StateField) -> tuple[str, ...]:
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    first = lambda pair: pair[0]
     sums: dict[str, int] = {}
-    for name, group in itertools.groupby(pairs, key=first):
-        sums[name] = sums.get(name, 0) + sum(n for _, n in group)
+    for name, number in pairs:
+        sums[name] = sums.get(name, 0) + number
     return sums

@@ -48,7 +48,7 @@ def cholesky_passes(
     """
     adaptive = passes is None
     tries = _MAX_TRIES if passes is None else passes + _MAX_TRIES // 2
-    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[_as_batch(y)]
+    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
     eps = jnp.asarray(jnp.finfo(y.dtype).eps, y.dtype)
 
     def unfinished(state: _State) -> Array:
@@ -110,10 +110,6 @@ def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
     bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
     drawn = (bits.astype(q.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
     return jnp.where(where[..., None, :], drawn, q)
-
-
-def _as_batch(y: Array) -> tuple[None, ...]:
-    return (None,) * (y.ndim - 2)
 
 
 def _unit_columns(y: Array) -> Array:

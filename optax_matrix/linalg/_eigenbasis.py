@@ -39,11 +39,16 @@ def eigenbasis(
     y, peak = unit_peak(x / 2 + x.mT / 2)
     w, q = eigh(y)
     w, q = jnp.flip(w, axis=-1), jnp.flip(q, axis=-1)
-    largest = jnp.argmax(jnp.abs(q), axis=-2, keepdims=True)
-    q = jnp.where(jnp.take_along_axis(q, largest, axis=-2) < 0, -q, q)
+    q = with_positive_peaks(q)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return w * peak[..., 0], jnp.where(zero, eye, q)
+
+
+def with_positive_peaks(q: Array) -> Array:
+    """Flip the signs of columns so that the largest entry of each is positive."""
+    largest = jnp.argmax(jnp.abs(q), axis=-2, keepdims=True)
+    return jnp.where(jnp.take_along_axis(q, largest, axis=-2) < 0, -q, q)
 
 
 def check_square(x: Array) -> None:

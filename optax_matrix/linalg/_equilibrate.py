@@ -4,14 +4,14 @@ The squared norms of the rows of :math:`\mathrm{diag}(u)^{1/2} X \mathrm{diag}(v
 are :math:`u \odot P v`, so that an iteration need not form the scaled matrix.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,
@@ -22,7 +22,6 @@ from optax_matrix.linalg.scale import (
 )
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
-_SCHEMES = get_args(SinkhornScheme)
 
 
 def scale_rows(
@@ -135,9 +134,10 @@ def standardize_rows(
     return (y * safe_rsqrt(variance + floor)).astype(x.dtype)
 
 
+@checked
 def sinkhorn(
     x: Float[Array, "*batch m n"],
-    rounds: int = 5,
+    rounds: PositiveInt = 5,
     scheme: SinkhornScheme = "simultaneous",
 ) -> Float[Array, "*batch m n"]:
     r"""Scale rows and columns in turn until all have root mean square one.
@@ -175,9 +175,6 @@ def sinkhorn(
         ARO, base ``sinkhorn``. Deviation: one normalisation at the end, to which the
         paper's scaling in every round is equivalent.
     """
-    check_positive_int("rounds", rounds)
-    if scheme not in _SCHEMES:
-        raise ValueError(f"`scheme` must be one of {_SCHEMES}, got {scheme!r}.")
     y, _ = unit_peak(as_work(x))
     p = y * y
 
@@ -199,8 +196,9 @@ def sinkhorn(
     return (rows[..., None] * y * jnp.sqrt(v)[..., None, :]).astype(x.dtype)
 
 
+@checked
 def rank_one_scales(
-    x: Float[Array, "*batch m n"], rounds: int = 5
+    x: Float[Array, "*batch m n"], rounds: PositiveInt = 5
 ) -> tuple[Float[Array, "*batch m"], Float[Array, "*batch n"]]:
     r"""Fit :math:`X^2 \approx q s^\top` and return the square roots of both factors.
 
@@ -235,7 +233,6 @@ def rank_one_scales(
         RACS, Proposition 3, Algorithm 1. Deviation: square roots of the paper's
         vectors.
     """
-    check_positive_int("rounds", rounds)
     y, peak = unit_peak(as_work(x))
     p = y * y
     q, s = jnp.ones_like(p[..., 0]), jnp.zeros_like(p[..., 0, :])

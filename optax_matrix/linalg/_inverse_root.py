@@ -1,28 +1,28 @@
 """Inverse p-th roots of symmetric positive semidefinite matrices."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 InverseRootMethod = Literal["eigh", "newton"]
-_METHODS = get_args(InverseRootMethod)
 # The smallest eigenvalue grows from eps to one, by a factor of (1 + 1/p)**p >= 2 per
 # step: 20 steps for eps = 1e-6, and six more to converge.
 _MAX_STEPS = 60
 _SQUARINGS = 6
 
 
+@checked
 def inverse_root(
     a: Float[Array, "*batch n n"],
-    p: int,
+    p: PositiveInt,
     *,
     eps: ArrayLike = 1e-6,
     method: InverseRootMethod = "eigh",
@@ -71,12 +71,6 @@ def inverse_root(
         <https://doi.org/10.1137/050643374>`_, 2006, equation (3.2), as in Anil et al.,
         `Scalable second order optimization <https://arxiv.org/abs/2002.09018>`_, 2020.
     """
-    if not isinstance(p, int | np.integer) or isinstance(p, bool) or p < 1:
-        raise ValueError(
-            f"`p` must be a positive int, got {p!r}; 4 is the root of Shampoo."
-        )
-    if method not in _METHODS:
-        raise ValueError(f"`method` must be one of {_METHODS}, got {method!r}.")
     x = as_work(a)
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)

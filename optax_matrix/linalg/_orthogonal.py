@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work
@@ -20,7 +20,8 @@ Blocks = Float[Array, "*batch b b"]
 Orthogonal = Callable[[Array], Array]  # (..., b, b) skew -> (..., b, b) orthogonal
 
 
-def cayley_neumann(q: Blocks, terms: int = 4) -> Blocks:
+@checked
+def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     r"""Cayley transform with a truncated Neumann series for its inverse (POET's CNP).
 
     .. math::
@@ -62,11 +63,11 @@ def cayley_neumann(q: Blocks, terms: int = 4) -> Blocks:
         Deviation: the default is k = 4. The paper's tables print k = 5, most likely
         counting the identity as a term; an even k gives a smaller error than k + 1.
     """
-    check_positive_int("terms", terms)
     return _polynomial(q, [1.0, *[2.0] * terms, 1.0])
 
 
-def cayley_taylor(q: Blocks, terms: int = 4) -> Blocks:
+@checked
+def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     r"""Taylor polynomial of the Cayley transform.
 
     .. math::
@@ -94,7 +95,6 @@ def cayley_taylor(q: Blocks, terms: int = 4) -> Blocks:
         The first published code of POET computes this, with ``num_neumann_terms=5`` for
         k = 4. The ranking of the values of k in its Table 5 agrees with it.
     """
-    check_positive_int("terms", terms)
     return _polynomial(q, [1.0, *[2.0] * terms])
 
 
@@ -119,7 +119,8 @@ def cayley(q: Blocks) -> Blocks:
     return solve(eye - x, eye + x).astype(q.dtype)
 
 
-def exponential(q: Blocks, squarings: int = 4) -> Blocks:
+@checked
+def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
     r"""Matrix exponential, by scaling and squaring.
 
     .. math::
@@ -143,7 +144,6 @@ def exponential(q: Blocks, squarings: int = 4) -> Blocks:
         >>> exponential(jnp.array([[0.0, 0.1], [-0.1, 0.0]])).round(4).tolist()
         [[0.99..., 0.099...], [-0.099..., 0.99...]]
     """
-    check_positive_int("squarings", squarings)
     coefficients = [1 / math.factorial(i) for i in range(9)]
     g = _polynomial(as_work(q) / 2**squarings, coefficients)
     for _ in range(squarings):
@@ -151,7 +151,8 @@ def exponential(q: Blocks, squarings: int = 4) -> Blocks:
     return g.astype(q.dtype)
 
 
-def inverse_of_orthogonal(g: Blocks, steps: int = 5) -> Blocks:
+@checked
+def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     r"""Inverse of nearly orthogonal matrices, by Newton's method from the transpose.
 
     .. math::
@@ -179,7 +180,6 @@ def inverse_of_orthogonal(g: Blocks, steps: int = 5) -> Blocks:
         >>> inverse_of_orthogonal(g).round(4).tolist()
         [[0.0, -0.909...], [0.909..., 0.0]]
     """
-    check_positive_int("steps", steps)
     x = as_work(g)
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     error = full_dot(x, x.mT) - eye

@@ -4,21 +4,20 @@
 signature of :class:`Orthonormalize`, so that a block can use either.
 """
 
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg.lapack import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 QRFallback = Literal["previous", "householder"]
-_FALLBACKS = get_args(QRFallback)
 
 
 @runtime_checkable
@@ -64,12 +63,13 @@ def qr_householder(
     return q.astype(x.dtype)
 
 
+@checked
 def cholesky_qr(
     x: Float[Array, "*batch m n"],
     *,
     previous: Float[Array, "*batch m n"] | None = None,
     shift: ArrayLike = 1e-7,
-    passes: int | None = None,
+    passes: PositiveInt | None = None,
     fallback: QRFallback = "previous",
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by Cholesky.
@@ -127,10 +127,6 @@ def cholesky_qr(
         fails for a matrix, only that matrix falls back, and not its batch. The paper
         prints :math:`X L^{-1}`.
     """
-    if fallback not in _FALLBACKS:
-        raise ValueError(f"`fallback` must be one of {_FALLBACKS}, got {fallback!r}.")
-    if passes is not None:
-        check_positive_int("passes", passes)
 
     def kernel(x: Array, previous: Array | None) -> tuple[Array]:
         return (_cholesky_qr(x, previous, shift, passes, fallback),)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg.lapack import cholesky, eigh, qr, solve_lower, svd
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
 
 _MAX_CHOLESKY_WEIGHT = 100.0
 
@@ -63,7 +63,7 @@ def polar_eigh(
         >>> polar_eigh(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    y, transposed = _wide(x)
+    y, transposed = wide_unit_peak(x)
     cut = _rtol(None, y.dtype) if rtol is None else rtol**2
     w, v = eigh(full_dot(y, y.mT))
     kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
@@ -92,7 +92,7 @@ def polar_qr(
         >>> polar_qr(jnp.array([[0.0, 4.0, 0.0], [3.0, 0.0, 0.0]])).round(3).tolist()
         [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
-    y, transposed = _wide(x)
+    y, transposed = wide_unit_peak(x)
     q, r = qr(y.mT)
     q = full_dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
     return (q.mT if transposed else q).astype(x.dtype)
@@ -132,7 +132,7 @@ def polar_qdwh(
         Nakatsukasa, Bai and Gygi, `Optimizing Halley's iteration
         <https://doi.org/10.1137/090774999>`_, 2010.
     """
-    y, transposed = _wide(x)
+    y, transposed = wide_unit_peak(x)
     q, r = qr(y.mT)
     r = r.mT
     u = _qdwh(r)
@@ -196,13 +196,6 @@ def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...
         weights.append((float(a), float(b), float(c)))
         l = min(l * (a + b * l2) / (1 + c * l2), 1.0)
     return tuple(weights)
-
-
-def _wide(x: Array) -> tuple[Array, bool]:
-    x = as_work(x)
-    transposed = x.shape[-2] > x.shape[-1]
-    y, _ = unit_peak(x.mT if transposed else x)
-    return y, transposed
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:

@@ -6,16 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg.scale import work_dtype
 
 _DECADES = 7  # Code magnitudes reach from 1 down to 10^-7.
 _ZERO = 127  # The code of zero, signed; unsigned it is 0.
 
 
+@checked
 def quantize(
     x: Float[Array, "..."],
-    block_size: int = 256,
+    block_size: PositiveInt = 256,
     *,
     signed: bool = True,
     batch_axes: int = 0,
@@ -64,7 +65,6 @@ def quantize(
         <https://arxiv.org/abs/2110.02861>`_, 2022, Section 2 and the map that its
         library builds. Deviation: positive numbers round up from zero.
     """
-    check_positive_int("block_size", block_size)
     wide = x.astype(work_dtype(x.dtype))
     tiny = float(jnp.finfo(wide.dtype).tiny)
     wide = jnp.clip(wide, -1 / tiny, 1 / tiny)  # The reciprocals must be normal.
@@ -155,10 +155,9 @@ def _nearest(size: Array, signed: bool, threshold: float | Array) -> Array:
     A number between two values is rounded up if it is more than ``threshold`` of the
     way from the lower to the upper one.
     """
-    edges = [10.0 ** (k + 1 - _DECADES) for k in range(_DECADES - 1)]
     decade = jnp.zeros(size.shape, jnp.int32)
-    for edge in edges:
-        decade = decade + (size > edge).astype(jnp.int32)
+    for k in range(1, _DECADES):
+        decade = decade + (size > 10.0 ** (k - _DECADES)).astype(jnp.int32)
     level = decade + (0 if signed else 1)
     steps = jax.lax.shift_left(jnp.ones_like(level), level)
     along = (size / _power_of_ten(decade, size.dtype) - 0.1) / 0.9

@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from optax_matrix.linalg import lapack
-from optax_matrix.linalg._eigenbasis import eigenbasis
+from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
@@ -99,7 +99,7 @@ def randomized_left_vectors(
     q = _range(y, size, key, iterations, qr)
     b = full_dot(q.mT, y)
     _, w = eigenbasis(full_dot(b, b.mT))
-    return _with_positive_peaks(full_dot(q, w[..., :rank])).astype(x.dtype)
+    return with_positive_peaks(full_dot(q, w[..., :rank])).astype(x.dtype)
 
 
 def left_vectors(
@@ -127,7 +127,7 @@ def left_vectors(
     else:
         _, r = lapack.qr(y.mT)
         u = lapack.svd(r.mT)[0]
-    return _with_positive_peaks(u[..., :rank]).astype(x.dtype)
+    return with_positive_peaks(u[..., :rank]).astype(x.dtype)
 
 
 def subspace_iteration(
@@ -220,8 +220,3 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
     q = normal(key, y.shape[:-2], m, size, y.dtype)
     step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
     return jax.lax.fori_loop(0, iterations, step, q)
-
-
-def _with_positive_peaks(u: Array) -> Array:
-    largest = jnp.argmax(jnp.abs(u), axis=-2, keepdims=True)
-    return jnp.where(jnp.take_along_axis(u, largest, axis=-2) < 0, -u, u)

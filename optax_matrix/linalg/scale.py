@@ -54,6 +54,21 @@ def unit_peak(
     return x / peak, peak
 
 
+def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:
+    """Transpose tall matrices and divide by the largest entry, for polar kernels.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+
+    Returns:
+        Matrices in the working precision, and whether they are transposed.
+    """
+    x = as_work(x)
+    transposed = x.shape[-2] > x.shape[-1]
+    y, _ = unit_peak(x.mT if transposed else x)
+    return y, transposed
+
+
 def inverse(v: Array) -> Array:
     """Take the reciprocal of every entry; zeros stay zero."""
     return jnp.where(v == 0, v, 1 / jnp.where(v == 0, jnp.ones_like(v), v))

@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.linalg import lapack
@@ -34,8 +34,13 @@ class Adapter(NamedTuple):
     b: Array
 
 
+@checked
 def extract_adapter(
-    before: Any, after: Any, rank: int | None = None, *, dimension_numbers: Any = None
+    before: Any,
+    after: Any,
+    rank: PositiveInt | None = None,
+    *,
+    dimension_numbers: Any = None,
 ) -> dict[str, Adapter]:
     r"""Finds the adapters of rank r that are closest to the change by fine-tuning.
 
@@ -77,8 +82,6 @@ def extract_adapter(
     References:
         SUMO, Appendix B. Deviation: it proposes gradient descent on the factors.
     """
-    if rank is not None:
-        check_positive_int("rank", rank)
     old, new = named_leaves(before), named_leaves(after)
     shapes = [{p: np.shape(x) for p, x in tree.items()} for tree in (old, new)]
     if shapes[0] != shapes[1]:

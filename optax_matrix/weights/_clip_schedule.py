@@ -3,15 +3,16 @@
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_positive, check_positive_int
+from optax_matrix.arguments import Positive, PositiveInt, checked
 
 
+@checked
 def clip_after_merge(
-    max_norm: float,
-    merge_interval: int = 400,
+    max_norm: Positive,
+    merge_interval: PositiveInt = 400,
     *,
-    ramp: int = 10,
-    start: float = 0.1,
+    ramp: PositiveInt = 10,
+    start: Positive = 0.1,
     until: int | None = 2000,
 ) -> optax.Schedule:
     r"""Makes a schedule that lowers the clip threshold for a while after each merge.
@@ -48,10 +49,6 @@ def clip_after_merge(
         POET, Sec. 5 ("increase the gradient clipping" for 10 steps), as in the authors'
         code: a smaller threshold, during the first 2000 steps.
     """
-    check_positive("max_norm", max_norm)
-    check_positive("start", start)
-    check_positive_int("merge_interval", merge_interval)
-    check_positive_int("ramp", ramp)
 
     def schedule(count):
         position = count % merge_interval

@@ -8,18 +8,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.layout.specs import keep_sharding, named_sharding
+from optax_matrix.layout.specs import keep_sharding
 from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms.stochastic_primitives import Primitives, bound_for
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
-from optax_matrix.weights._types import in_type_of, whole_beside
+from optax_matrix.weights._sharding import (
+    in_type_of,
+    replicated_beside,
+    shardings_beside,
+)
 
 _ABSENT = optax.MaskedNode()
 
@@ -84,7 +87,7 @@ class Reparameterization:
         leaves = named_leaves(weights)
         run = partial(self._start, views)
         matrices = {path: leaves[path] for path in views}
-        shardings = _beside(matrices, jax.eval_shape(run, matrices))
+        shardings = shardings_beside(matrices, jax.eval_shape(run, matrices))
         parts = jax.jit(run, out_shardings=shardings)(matrices)
         framed, perms, rotations, merges, count = parts
         weights = map_named(lambda p, x: framed.get(p, x), weights)
@@ -230,32 +233,15 @@ class Reparameterization:
         """Permuted matrices, permutations and rotations by path, and both counts."""
         frames, rotations, perms = {}, {}, draw(self.primitives, views, 0)
         for path, leaf in matrices.items():
-            whole, view = partial(whole_beside, leaf), views[path]
-            perms[path] = jax.tree.map(whole, perms[path])
+            view, replicated = views[path], partial(replicated_beside, leaf)
+            perms[path] = jax.tree.map(replicated, perms[path])
             start = zeros(self.primitives, view, leaf.dtype)
-            rotations[path] = jax.tree.map(whole, start)
+            rotations[path] = jax.tree.map(replicated, start)
             frames[path] = keep_sharding(partial(ordered, view), leaf, perms[path])
         zero = jnp.zeros((), jnp.int32)
         for leaf in list(matrices.values())[:1]:
-            zero = whole_beside(leaf, zero)
+            zero = replicated_beside(leaf, zero)
         return frames, perms, rotations, zero, zero
-
-
-def _beside(matrices: dict[str, Any], shapes: tuple) -> tuple:
-    """Shardings of what `_start` returns; None where types contain them."""
-    found = {path: _sharding(leaf) for path, leaf in matrices.items()}
-    whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}
-    _, perms, rotations, *_ = shapes
-    on_mesh = lambda path, tree: jax.tree.map(lambda _: whole[path], tree)
-    parts = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in (perms, rotations))
-    scalar = next(iter(whole.values()), None)
-    return found, *parts, scalar, scalar
-
-
-def _sharding(leaf: Any) -> NamedSharding | None:
-    sharding = named_sharding(leaf)
-    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
-    return None if explicit else sharding
 
 
 def _fresh(tx: optax.GradientTransformation | None, trainable: Trainable) -> Any:

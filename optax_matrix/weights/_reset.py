@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.layout.paths import key_name
-from optax_matrix.weights._types import in_type_of
+from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
 
