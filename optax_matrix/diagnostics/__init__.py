@@ -1,4 +1,4 @@
-"""Measuring optimizers: `state_bytes` counts a state without making it."""
+"""Measurements of optimizers: `state_bytes` gives the size of a state."""
 
 from optax_matrix.diagnostics._state_bytes import StateBytes, StateField, state_bytes
 

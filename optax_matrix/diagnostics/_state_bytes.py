@@ -1,7 +1,6 @@
-"""How large an optimizer's state is, from its shapes alone."""
+"""The size of an optimizer's state, computed from shapes alone."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -22,13 +21,13 @@ class StateField:
     """One array of a state.
 
     Attributes:
-        group: The stack of matrices or the parameter that it belongs to; `SHARED`
-            for counters and hyperparameters.
+        group: The stack of matrices or the parameter that the array belongs to;
+            `SHARED` for counters and hyperparameters.
         field: Its name within the state, such as ``"mu"`` or ``"rotation/rows"``.
-        shape: Its shape; of a stack, the matrices in front.
+        shape: Its shape; for a stack, the first axis counts the matrices.
         dtype: Its dtype.
-        scalar: Whether it holds a fixed number of scalars (per matrix), whatever the
-            size of the matrices: what the papers' formulas call O(1).
+        scalar: Whether the number of its elements (per matrix) is independent of the
+            size of the matrices, O(1) in the papers' formulas.
     """
 
     group: str
@@ -62,26 +61,26 @@ class StateBytes:
 
     @property
     def elements(self) -> int:
-        """Number of elements, but for scalars: what the papers' formulas count."""
+        """Number of elements without scalars, as the papers' formulas count them."""
         return sum(f.elements for f in self.fields if not f.scalar)
 
     @property
     def scalars(self) -> int:
-        """Number of the elements left out there."""
+        """Number of elements of scalar fields."""
         return sum(f.elements for f in self.fields if f.scalar)
 
     @property
     def bytes(self) -> int:
-        """Number of bytes, all told."""
+        """Number of bytes of all fields."""
         return sum(f.bytes for f in self.fields)
 
     def of_group(self, group: str) -> "StateBytes":
-        """The part that belongs to one stack or parameter."""
+        """The fields of one stack or parameter."""
         fields = tuple(f for f in self.fields if f.group == group)
         return dataclasses.replace(self, fields=fields)
 
     def by_group(self) -> dict[str, int]:
-        """Bytes of each stack, of each other parameter, and of what they share."""
+        """Bytes of each stack, of each other parameter, and of shared fields."""
         return _sums((f.group, f.bytes) for f in self.fields)
 
     def by_field(self) -> dict[str, int]:
@@ -102,16 +101,15 @@ class StateBytes:
 
 
 def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
-    """Counts the state of an optimizer without making it.
+    """Computes the size of an optimizer's state without allocating it.
 
     Args:
-        tx: Any optimizer, with `on_matrices` inside or not.
-        params: Parameters, or their shapes as `jax.ShapeDtypeStruct`; nothing of
-            their size is allocated.
+        tx: Any optimizer, with or without `on_matrices` inside.
+        params: Parameters, or their shapes as `jax.ShapeDtypeStruct`.
 
     Returns:
-        The arrays of ``tx.init(params)``, with sums: in all (``bytes``, ``elements``),
-        `StateBytes.by_group`, `StateBytes.by_field`.
+        The arrays of ``tx.init(params)`` and their sums: over all (``bytes``,
+        ``elements``), `StateBytes.by_group` and `StateBytes.by_field`.
 
     Examples:
         >>> import jax
@@ -156,10 +154,10 @@ def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
 
 
 def _of_leaf(keys: tuple, leaf: Any, params: Mapping[str, Any]) -> StateField:
-    """State beside stacks: that of a parameter ends with the parameter's path."""
+    """A leaf outside of stacks; that of a parameter ends with the parameter's path."""
     for start in range(len(keys)):
         path = path_name(keys[start:])
-        # A count may be called as a parameter is.
+        # A count may have the name of a parameter.
         if path in params and (leaf.shape or not params[path].shape):
             return _field(path, keys[:start], leaf, scalar=False)
     return _field(SHARED, keys, leaf, scalar=not leaf.shape)
@@ -167,7 +165,7 @@ def _of_leaf(keys: tuple, leaf: Any, params: Mapping[str, Any]) -> StateField:
 
 def _field(group: str, keys: tuple, leaf: Any, scalar: bool) -> StateField:
     names = list(map(key_name, keys))
-    # Wrappers, places in chains, and the labels of partitions say nothing of a field.
+    # Names of wrappers, indices in chains and labels of partitions are left out.
     labels = {i + 1 for i, name in enumerate(names) if name == "inner_states"}
     shown = [n for i, n in enumerate(names) if i not in labels and n not in _WRAPPERS]
     name = "/".join(n for n in shown if not n.isdigit())
@@ -180,8 +178,7 @@ def _line(field: StateField) -> tuple[str, ...]:
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    first = lambda pair: pair[0]
     sums: dict[str, int] = {}
-    for name, group in itertools.groupby(pairs, key=first):
-        sums[name] = sums.get(name, 0) + sum(n for _, n in group)
+    for name, number in pairs:
+        sums[name] = sums.get(name, 0) + number
     return sums

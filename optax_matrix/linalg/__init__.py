@@ -1,13 +1,19 @@
 """Kernels: pure functions on matrices ``(..., m, n)``.
 
-They know arrays and nothing else: no trees, no optimizer state. Every kernel returns
-the dtype of its input, works in float32 (float64 for float64 input), does not depend
-on the scale of its input, and gives zero for a zero matrix; except that what is held in
-a state is at least float32 and may have a scale (`rank_one_scales`, `eigenbasis`,
-`rayleigh_quotients`, `inverse_root`), and that a new basis from a zero matrix is the
-previous one. A polar kernel is any function from matrices to matrices, so that
-`orthogonalize(polar=...)` takes each; an `Orthonormalize` is any from columns to
-orthonormal columns.
+They act on arrays alone: no parameter trees, no optimizer state. Every kernel
+
+- returns the dtype of its input and computes in float32 (float64 for float64 input),
+- gives a result that does not depend on the scale of its input,
+- maps a zero matrix to zero.
+
+There are two exceptions. Results that are kept in an optimizer state are at least
+float32 and may depend on the scale (`rank_one_scales`, `eigenbasis`,
+`rayleigh_quotients`, `inverse_root`). A new basis computed from a zero matrix is the
+previous basis.
+
+A polar kernel is any function from matrices to matrices, and `orthogonalize(polar=...)`
+accepts all of them. An `Orthonormalize` is any function from columns to orthonormal
+columns.
 """
 
 from optax_matrix.linalg._coefficients import (

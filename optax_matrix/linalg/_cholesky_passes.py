@@ -1,4 +1,4 @@
-"""The loop of Cholesky QR: each pass makes columns more nearly orthonormal."""
+"""The passes of Cholesky QR; each makes the columns more nearly orthonormal."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,12 @@ from optax_matrix.linalg.lapack import cholesky
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
 
-# One or two passes are the rule. The worst of the matrices tried (exactly singular
-# ones, with sides of 8 to 256) took ten factorizations, three of which were repeats.
+# One or two passes usually suffice. The hardest matrices tried (exactly singular, with
+# sides of 8 to 256) took ten factorizations, three of which were repeats.
 _MAX_TRIES = 16
 _SHIFT_GROWTH = 100.0
-# Squared pivots of the third pass and later: what still depends on other columns.
+# In the third pass and later, a column whose squared pivot is below this still depends
+# linearly on the others.
 _DEPENDENT = 1e-4
 
 
@@ -33,21 +34,21 @@ class _State(NamedTuple):
 def cholesky_passes(
     y: Array, spare: Array, skip: Array, shift: ArrayLike, passes: int | None
 ) -> tuple[Array, Array]:
-    """Repeat the pass until the columns are orthonormal.
+    """Repeat the pass of Cholesky QR until the columns are orthonormal.
 
     Args:
-        y: Matrices of shape ``(..., m, n)``, of a scale that can be squared.
-        spare: Columns that stand in for zero ones, of the shape of ``y``.
-        skip: Which matrices not to work on, of the shape of the batch.
+        y: Matrices of shape ``(..., m, n)``, scaled so that squares are in range.
+        spare: Columns that replace zero columns, of the shape of ``y``.
+        skip: Which matrices to leave as they are, of the shape of the batch.
         shift: First shift.
-        passes: None, or the number of passes.
+        passes: Number of passes. None: until the columns are orthonormal.
 
     Returns:
-        The columns, and which matrices are finished.
+        The columns, and which matrices have finished.
     """
     adaptive = passes is None
     tries = _MAX_TRIES if passes is None else passes + _MAX_TRIES // 2
-    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[_as_batch(y)]
+    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
     eps = jnp.asarray(jnp.finfo(y.dtype).eps, y.dtype)
 
     def unfinished(state: _State) -> Array:
@@ -89,29 +90,26 @@ def cholesky_passes(
     if not adaptive:
         return end.y, end.done
     # With columns of norm one, I plus the part of the Gram matrix above the diagonal is
-    # its Cholesky factor to first order.
+    # the Cholesky factor of that matrix to first order.
     above = jnp.triu(end.gram, 1)
     return _unit_columns(end.y - full_dot(end.y, above)), end.done
 
 
 def _is_near(error: Array) -> Array:
-    """Whether the square of what a Gram matrix is off is rounding."""
+    """Whether the squared error of a Gram matrix is at the level of rounding."""
     eps = float(jnp.finfo(error.dtype).eps)
     return jnp.linalg.norm(error, axis=(-2, -1)) < 2 * eps**0.5
 
 
 def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
-    """Draw some columns anew, of nearly unit norm."""
+    """Replace some columns by random ones of nearly unit norm."""
     m, n = q.shape[-2:]
     place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
-    # From the pass, so that no compiler folds a large constant.
+    # The seed depends on the pass; from a constant, compilers would compute all of this
+    # at compile time and store it as one large constant.
     bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
     drawn = (bits.astype(q.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
     return jnp.where(where[..., None, :], drawn, q)
-
-
-def _as_batch(y: Array) -> tuple[None, ...]:
-    return (None,) * (y.ndim - 2)
 
 
 def _unit_columns(y: Array) -> Array:

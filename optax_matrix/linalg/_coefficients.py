@@ -1,9 +1,9 @@
 r"""Coefficient tables of odd polynomials that push singular values to one.
 
-A row ``(a, b, c)`` stands for :math:`p(x) = a x + b x^3 + c x^5`; a table is
-applied row by row, and its last row repeats when more steps are asked for.
-Tables are data here (with their origin) or computed from the interval that
-holds the singular values.
+A row ``(a, b, c)`` stands for :math:`p(x) = a x + b x^3 + c x^5`. A table has one row
+per step; if there are more steps than rows, the last row is repeated. The tables here
+are either constants from the literature or computed from an interval that contains the
+singular values.
 """
 
 import functools
@@ -19,11 +19,12 @@ Row = tuple[float, float, float]
 Table = tuple[Row, ...]
 _Fit = Callable[[float, float], Row]
 
-# Jordan et al., Muon (2024): the largest slope at zero that keeps [0, 1] bounded;
-# five steps bring [0.01, 1] to [0.68, 1.13] and do not converge to one.
+# Jordan et al., Muon (2024): the largest slope at zero for which [0, 1] stays bounded.
+# Five steps map [0.01, 1] to [0.68, 1.13]; they do not converge to one.
 JORDAN: Table = ((3.4445, -4.7750, 2.0315),)
 
-# Newton-Schulz proper: converges to one for every singular value in (0, sqrt(3)).
+# The classical Newton-Schulz iteration: converges to one for every singular value in
+# (0, sqrt(3)).
 CUBIC: Table = ((1.5, -0.5, 0.0),)
 
 # Taylor polynomial of degree five at one: cubic convergence on (0, 1.5].
@@ -39,8 +40,8 @@ YOU: Table = (
     (2.8366, -3.0525, 1.2012),
 )
 
-# Polar Express (arXiv 2505.16932), the set of the Dion repository: five steps with a
-# safety factor of 1.02, so that rounding in bfloat16 cannot leave the interval.
+# Polar Express (arXiv 2505.16932), as in the Dion repository: five steps with a safety
+# factor of 1.02, so that rounding in bfloat16 cannot leave the interval.
 POLAR_EXPRESS: Table = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
@@ -60,7 +61,7 @@ AOL: Table = (
 
 
 def rows_for(table: Sequence[Sequence[float]] | np.ndarray, steps: int) -> list[Row]:
-    """Return one row per step, the last row repeated when the table is short.
+    """Return one row per step, repeating the last row if the table is too short.
 
     Examples:
         >>> rows_for(JORDAN, 2)
@@ -92,19 +93,19 @@ def polar_express(
     cushion: float = 0.02407327424182761,
     safety: float = 1.01,
 ) -> Table:
-    r"""Compute the Polar Express table: greedy optimal odd quintics.
+    r"""Compute the Polar Express table: greedily chosen minimax odd quintics.
 
-    Step ``t`` takes the quintic with the least worst error
-    :math:`\max_{[l_t, u_t]} |1 - p_t(x)|`; its image is the next interval. The
-    greedy choice is the optimal composition.
+    Step ``t`` takes the quintic that minimizes the largest error
+    :math:`\max_{[l_t, u_t]} |1 - p_t(x)|`; the image of the interval under it is the
+    next interval. This greedy choice gives the optimal composition.
 
     Args:
         steps: Number of rows.
-        lower: Least singular value to bring to one, relative to a scale of one.
-        cushion: A step is fitted on ``[max(l, cushion * u), u]``, which keeps the
-            slope at zero, and with it the growth of rounding errors, moderate.
-        safety: Rows but the last are contracted to ``p(x / safety)``, so that
-            rounding does not leave the interval; 1 for exact arithmetic.
+        lower: Smallest singular value to map to one, if the largest is one.
+        cushion: A step is fitted on ``[max(l, cushion * u), u]``. This limits the slope
+            at zero and with it the growth of rounding errors.
+        safety: All rows but the last are replaced by ``p(x / safety)``, so that
+            rounding cannot leave the interval; 1 for exact arithmetic.
 
     Returns:
         A table of ``steps`` rows.
@@ -125,7 +126,7 @@ def polar_express(
 
     def fit(l: float, u: float) -> Row:
         row = _optimal_quintic(max(l, cushion * u), u)
-        # The cushion moves the error off centre on [l, u]: centre it again.
+        # With the cushion the error on [l, u] is not centred; centre it again.
         return _scale_output(row, 2 / (_evaluate(row, l) + _evaluate(row, u)))
 
     table = _compose(fit, steps, lower, 1.0)
@@ -136,19 +137,19 @@ def polar_express(
 def cans(steps: int, lower: float, upper: float = 1.0, *, degree: int = 5) -> Table:
     r"""Compute Chebyshev-accelerated Newton-Schulz rows for ``[lower, upper]``.
 
-    Every row has the least worst error on the interval that the previous one left,
-    :math:`[1 - \varepsilon, 1 + \varepsilon]`. Cubics are in closed form,
+    Every row minimizes the largest error on the interval that the previous row leaves,
+    :math:`[1 - \varepsilon, 1 + \varepsilon]`. Cubics have a closed form,
 
     .. math::
         p(x) = \alpha e^2 x - \tfrac{\alpha}{3} x^3,\quad
         e^2 = \tfrac{l^2 + l u + u^2}{3},\quad
         \alpha = \frac{6}{2 e^3 + l u (l + u)},
 
-    quintics by Remez exchange.
+    quintics are found by Remez exchange.
 
     Args:
         steps: Number of rows.
-        lower: Least singular value of the input, positive.
+        lower: Smallest singular value of the input, positive.
         upper: Largest singular value of the input.
         degree: 3 or 5.
 
@@ -184,7 +185,7 @@ def _compose(fit: _Fit, steps: int, l: float, u: float) -> Table:
     table = []
     for _ in range(steps):
         table.append(fit(l, u))
-        # The least value is taken at l and the largest is its mirror image.
+        # The minimum is at l; the maximum lies as far above one as it lies below.
         l = min(_evaluate(table[-1], l), 1.0)
         u = 2 - l
     return tuple(table)

@@ -1,4 +1,4 @@
-"""Eigenvectors of symmetric matrices, in an order and with signs that are fixed."""
+"""Eigenvectors of symmetric matrices, with a fixed order and fixed signs."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,18 +12,18 @@ def eigenbasis(
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
     r"""Decompose symmetric matrices as :math:`A = Q\, \mathrm{diag}(w)\, Q^\top`.
 
-    The eigenvalues descend, and the largest entry of every eigenvector (the first of
-    them, if there are several) is positive, so that all backends agree where the
-    eigenvalues are distinct. In float32 the eigenvalues are accurate to some 1e-6 of
-    the largest, whatever their own size, and the basis is orthonormal to 1e-6.
+    The eigenvalues are in descending order, and the largest entry of every eigenvector
+    (the first of them, if there are several) is positive, so that all backends agree
+    where the eigenvalues are distinct. In float32 every eigenvalue has an error of
+    about 1e-6 times the largest one, and the basis is orthonormal to 1e-6.
 
     Args:
         a: Symmetric matrices ``(..., n, n)`` of any scale; only the symmetric part
-            counts.
+            is used.
 
     Returns:
-        ``(w, q)`` of shapes ``(..., n)`` and ``(..., n, n)``: statistics for a state,
-        float32 (or float64) for every input. A zero matrix gives zeros and the
+        ``(w, q)`` of shapes ``(..., n)`` and ``(..., n, n)``, float32 (or float64) for
+        every input, as they are kept in a state. A zero matrix gives zeros and the
         identity.
 
     Raises:
@@ -39,21 +39,26 @@ def eigenbasis(
     y, peak = unit_peak(x / 2 + x.mT / 2)
     w, q = eigh(y)
     w, q = jnp.flip(w, axis=-1), jnp.flip(q, axis=-1)
-    largest = jnp.argmax(jnp.abs(q), axis=-2, keepdims=True)
-    q = jnp.where(jnp.take_along_axis(q, largest, axis=-2) < 0, -q, q)
+    q = with_positive_peaks(q)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return w * peak[..., 0], jnp.where(zero, eye, q)
 
 
+def with_positive_peaks(q: Array) -> Array:
+    """Flip the signs of columns so that the largest entry of each is positive."""
+    largest = jnp.argmax(jnp.abs(q), axis=-2, keepdims=True)
+    return jnp.where(jnp.take_along_axis(q, largest, axis=-2) < 0, -q, q)
+
+
 def check_square(x: Array) -> None:
-    """Raises unless the last two axes are equally long.
+    """Raises unless matrices are square.
 
     Args:
         x: An array of at least two axes.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If the last two axes differ in length.
     """
     if x.shape[-2] != x.shape[-1]:
         raise ValueError(

@@ -1,17 +1,17 @@
-r"""Rescale rows and columns; everything is a product with :math:`P = X^2`.
+r"""Scale the rows and columns of matrices, by products with :math:`P = X^2` alone.
 
 The squared norms of the rows of :math:`\mathrm{diag}(u)^{1/2} X \mathrm{diag}(v)^{1/2}`
-are :math:`u \odot P v`, so repeated scalings never form the scaled matrix.
+are :math:`u \odot P v`, so that an iteration need not form the scaled matrix.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,
@@ -22,7 +22,6 @@ from optax_matrix.linalg.scale import (
 )
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
-_SCHEMES = get_args(SinkhornScheme)
 
 
 def scale_rows(
@@ -35,7 +34,7 @@ def scale_rows(
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        eps: Floor of a squared row norm, relative to their mean.
+        eps: Added to the squared row norms, relative to their mean.
 
     Returns:
         Matrices of the shape and dtype of ``x``; zero rows stay zero.
@@ -60,7 +59,7 @@ def scale_columns(
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        eps: Floor of a squared column norm, relative to their mean.
+        eps: Added to the squared column norms, relative to their mean.
 
     Returns:
         Matrices of the shape and dtype of ``x``; zero columns stay zero.
@@ -84,7 +83,7 @@ def scale_rows_and_columns(
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        eps: Floor of a squared norm, relative to the mean along its side.
+        eps: Added to the squared norms, relative to the mean over that side.
 
     Returns:
         Matrices of the shape and dtype of ``x``; zero rows and columns stay zero.
@@ -95,8 +94,8 @@ def scale_rows_and_columns(
          [0.    1.25 ]]
 
     References:
-        MuonEq, RC. Deviation: the factor :math:`\\|X\\|_F` makes it independent of
-        the scale of ``x``; the polar factor does not see it.
+        MuonEq, RC. Deviation: the factor :math:`\|X\|_F`, which makes the result
+        independent of the scale of ``x``; it does not change the polar factor.
     """
     y, _ = unit_peak(as_work(x))
     norm = jnp.sqrt(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
@@ -107,7 +106,7 @@ def scale_rows_and_columns(
 def standardize_rows(
     x: Float[Array, "*batch m n"], eps: ArrayLike = 1e-8
 ) -> Float[Array, "*batch m n"]:
-    r"""Give every row mean zero and standard deviation one.
+    r"""Scale and shift every row to mean zero and standard deviation one.
 
     .. math::
         x_i \leftarrow (x_i - \bar x_i) / \sqrt{\mathrm{var}(x_i) + \epsilon\, q},
@@ -115,7 +114,7 @@ def standardize_rows(
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        eps: Floor of a variance, relative to the mean square of the matrix.
+        eps: Added to the variances, relative to the mean square of the matrix.
 
     Returns:
         Matrices of the shape and dtype of ``x``; constant rows become zero.
@@ -135,9 +134,10 @@ def standardize_rows(
     return (y * safe_rsqrt(variance + floor)).astype(x.dtype)
 
 
+@checked
 def sinkhorn(
     x: Float[Array, "*batch m n"],
-    rounds: int = 5,
+    rounds: PositiveInt = 5,
     scheme: SinkhornScheme = "simultaneous",
 ) -> Float[Array, "*batch m n"]:
     r"""Scale rows and columns in turn until all have root mean square one.
@@ -151,20 +151,20 @@ def sinkhorn(
     ruiz          :math:`u' = \sqrt{u/(P v)},\; v' = \sqrt{v/(P^\top u)}`
     ============  ==========================================================
 
-    On dense matrices the three agree; on diagonal ones the simultaneous scheme
-    oscillates with period two and Ruiz's converges.
+    On dense matrices the three schemes agree; on diagonal ones the simultaneous scheme
+    oscillates with period two, and Ruiz's converges.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rounds: Number of rounds.
-        scheme: The order of updates, above.
+        scheme: Which of the updates above.
 
     Returns:
         Matrices of the shape and dtype of ``x`` with mean square one; zero rows and
         columns stay zero.
 
     Raises:
-        ValueError: If ``rounds`` is no positive int or ``scheme`` unknown.
+        ValueError: If ``rounds`` is not a positive int or ``scheme`` is unknown.
 
     Examples:
         >>> print(sinkhorn(jnp.array([[1.0, 2.0], [3.0, 4.0]])).round(2))
@@ -172,12 +172,9 @@ def sinkhorn(
          [1.1  0.89]]
 
     References:
-        ARO, base ``sinkhorn``. Deviation: one normalisation at the end, which the
-        paper's per-round scaling is equal to.
+        ARO, base ``sinkhorn``. Deviation: one normalisation at the end, to which the
+        paper's scaling in every round is equivalent.
     """
-    check_positive_int("rounds", rounds)
-    if scheme not in _SCHEMES:
-        raise ValueError(f"`scheme` must be one of {_SCHEMES}, got {scheme!r}.")
     y, _ = unit_peak(as_work(x))
     p = y * y
 
@@ -191,7 +188,7 @@ def sinkhorn(
 
     start = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
     u, v = jax.lax.fori_loop(0, rounds, one_round, start)
-    # The mean square of the result, without a pass over it.
+    # The mean square of the result, from u, v and P.
     mean = jnp.sum(u * times(p, v), axis=-1, keepdims=True) / (
         p.shape[-2] * p.shape[-1]
     )
@@ -199,28 +196,32 @@ def sinkhorn(
     return (rows[..., None] * y * jnp.sqrt(v)[..., None, :]).astype(x.dtype)
 
 
+@checked
 def rank_one_scales(
-    x: Float[Array, "*batch m n"], rounds: int = 5
+    x: Float[Array, "*batch m n"], rounds: PositiveInt = 5
 ) -> tuple[Float[Array, "*batch m"], Float[Array, "*batch n"]]:
-    r"""Fit :math:`X^2 \approx q s^\top` and return the roots of both factors.
+    r"""Fit :math:`X^2 \approx q s^\top` and return the square roots of both factors.
 
     .. math::
         s = P^\top q / \|q\|^2, \qquad q = P s / \|s\|^2, \qquad P = X^2,
 
-    from :math:`q = 1`: power iterations for the leading singular vectors of ``P``.
+    started from :math:`q = 1`: power iterations for the leading singular vectors of P.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rounds: Number of iterations.
 
     Returns:
-        ``(row, col)`` with ``row**2 = q`` of shape ``(..., m)``, free of scale, and
-        ``col**2 = s`` of shape ``(..., n)``, so that ``col`` is linear in ``x`` and
-        does not overflow where ``x`` does not. Statistics for a state: float32 (or
-        float64) for every input. A zero matrix gives zeros.
+        ``(row, col)`` with ``row**2 = q`` of shape ``(..., m)`` and ``col**2 = s`` of
+        shape ``(..., n)``, float32 (or float64) for every input, as they are kept in a
+        state. A zero matrix gives zeros.
+
+    Note:
+        ``row`` does not depend on the scale of ``x``. ``col`` is proportional to it and
+        does not overflow unless ``x`` does.
 
     Raises:
-        ValueError: If ``rounds`` is no positive int.
+        ValueError: If ``rounds`` is not a positive int.
 
     Examples:
         >>> x = jnp.array([[1.0, 2.0], [3.0, -6.0]])
@@ -229,9 +230,9 @@ def rank_one_scales(
         True
 
     References:
-        RACS, Proposition 3, Algorithm 1. Deviation: roots of the paper's vectors.
+        RACS, Proposition 3, Algorithm 1. Deviation: square roots of the paper's
+        vectors.
     """
-    check_positive_int("rounds", rounds)
     y, peak = unit_peak(as_work(x))
     p = y * y
     q, s = jnp.ones_like(p[..., 0]), jnp.zeros_like(p[..., 0, :])

@@ -1,28 +1,28 @@
-r"""Inverse p-th roots of symmetric positive semidefinite matrices."""
+"""Inverse p-th roots of symmetric positive semidefinite matrices."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 InverseRootMethod = Literal["eigh", "newton"]
-_METHODS = get_args(InverseRootMethod)
-# The smallest eigenvalue grows by (1 + 1/p)**p >= 2 a step, from eps to one: 20 steps
-# for 1e-6, and six more to converge.
+# The smallest eigenvalue grows from eps to one, by a factor of (1 + 1/p)**p >= 2 per
+# step: 20 steps for eps = 1e-6, and six more to converge.
 _MAX_STEPS = 60
 _SQUARINGS = 6
 
 
+@checked
 def inverse_root(
     a: Float[Array, "*batch n n"],
-    p: int,
+    p: PositiveInt,
     *,
     eps: ArrayLike = 1e-6,
     method: InverseRootMethod = "eigh",
@@ -35,28 +35,29 @@ def inverse_root(
         M \leftarrow T^p M, \qquad X \leftarrow X T, \qquad
         T = \tfrac{1}{p} ((p + 1) I - M),
 
-    from :math:`M = zA`, :math:`X = z^{1/p} I`, whose M tends to the identity: products
-    only, at most some 25 steps. A matrix stops where M no longer comes closer.
+    started from :math:`M = zA` and :math:`X = z^{1/p} I`; M converges to the identity.
+    It consists of products only and takes about 25 steps at most. A matrix stops when M
+    no longer comes closer to the identity.
 
-    Measured in float32, relative to the float64 root in the Frobenius norm, p from 1
-    to 8: 1e-6 up to a condition number of 10, 2e-5 at 1e3. For singular matrices, by
-    ``"eigh"`` and ``"newton"``: 1e-3 and 5e-4 with ``eps=1e-4``, 0.1 and 0.06 with
-    1e-6, which is near the rounding of the largest eigenvalue.
+    Errors measured in float32, relative to the float64 root in the Frobenius norm, for
+    p from 1 to 8: 1e-6 up to a condition number of 10, and 2e-5 at 1e3. For singular
+    matrices ``"eigh"`` has 1e-3 and ``"newton"`` 5e-4 with ``eps=1e-4``; they have 0.1
+    and 0.06 with ``eps=1e-6``, which is near the rounding of the largest eigenvalue.
 
     Args:
         a: Symmetric positive semidefinite matrices ``(..., n, n)`` of any scale;
-            negative eigenvalues count as rounding, that is, as zero (``"newton"``
-            needs them to be small against the damping).
+            negative eigenvalues are taken for rounding errors of zero (``"newton"``
+            needs them to be small compared with the damping).
         p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
         eps: Damping relative to the largest eigenvalue.
         method: ``"eigh"`` or ``"newton"``.
 
     Returns:
-        Symmetric matrices of the shape of ``a``, factors for a state: float32 (or
-        float64) for every input. A zero matrix gives zero, as its pseudo-inverse.
+        Symmetric matrices of the shape of ``a``, float32 (or float64) for every input,
+        as they are kept in a state. A zero matrix gives zero, as a pseudo-inverse does.
 
     Raises:
-        ValueError: If ``p``, ``method`` or the shape is no good.
+        ValueError: If ``p``, ``method`` or the shape is invalid.
 
     Examples:
         >>> a = jnp.diag(jnp.array([16.0, 81.0]))
@@ -70,12 +71,6 @@ def inverse_root(
         <https://doi.org/10.1137/050643374>`_, 2006, equation (3.2), as in Anil et al.,
         `Scalable second order optimization <https://arxiv.org/abs/2002.09018>`_, 2020.
     """
-    if not isinstance(p, int | np.integer) or isinstance(p, bool) or p < 1:
-        raise ValueError(
-            f"`p` must be a positive int, got {p!r}; 4 is the root of Shampoo."
-        )
-    if method not in _METHODS:
-        raise ValueError(f"`method` must be one of {_METHODS}, got {method!r}.")
     x = as_work(a)
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
@@ -104,8 +99,8 @@ class _State(NamedTuple):
 def _by_newton(y: Array, p: int, eps: Array) -> Array:
     top = _largest_eigenvalue(y)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
-    # Eigenvalues of at most one approach it from below, so that `error` only falls;
-    # `top`, an estimate from below, exceeds it by a few percent at worst.
+    # Eigenvalues of at most one approach one from below, so that `error` decreases
+    # monotonically. `top` is estimated from below: M may exceed one by a few percent.
     z = 1 / jnp.where(top > 0, top * (1 + eps), 1.0)
     m = z * (y + eps * top * eye)
     tolerance = jnp.asarray(jnp.finfo(y.dtype).eps, y.dtype)
@@ -118,7 +113,7 @@ def _by_newton(y: Array, p: int, eps: Array) -> Array:
         m, x = full_dot(_power(t, p), state.m), full_dot(state.x, t)
         m, x = (m + m.mT) / 2, (x + x.mT) / 2
         error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
-        # While an eigenvalue is below the rounding of one, the error cannot show it.
+        # The error does not change while an eigenvalue is below the rounding of one.
         far = (error > 0.5) & (error < 2.0)
         better = state.active & (far | (error < state.error))
         return _State(
@@ -135,7 +130,7 @@ def _by_newton(y: Array, p: int, eps: Array) -> Array:
 
 
 def _largest_eigenvalue(y: Array) -> Array:
-    """Estimate it from below: the Rayleigh quotient of a column of ``y**64``."""
+    """Estimate from below, by the Rayleigh quotient of a column of ``y**64``."""
     power = y
     for _ in range(_SQUARINGS):
         power, _ = unit_peak(full_dot(power, power))

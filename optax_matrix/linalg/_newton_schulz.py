@@ -1,4 +1,4 @@
-r"""Polar factor by composed odd polynomials: Newton-Schulz and its Gram form."""
+"""Polar factors by composed odd polynomials: Newton-Schulz and its Gram form."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
-from optax_matrix.linalg.scale import as_work, unit_peak, work_dtype
+from optax_matrix.linalg.scale import wide_unit_peak, work_dtype
 
 
 def newton_schulz(
@@ -30,22 +30,24 @@ def newton_schulz(
     .. math::
         X \leftarrow a X + (b A + c A^2) X, \qquad A = X X^\top,
 
-    started from :math:`X / \|X\|_F`, on the short side of the matrix. On CPU, in
-    float32 or wider, matrices twice as long as wide and at least 64 on the short side
-    take the same polynomials in their Gram form, which is the same to rounding and
-    quicker there.
+    started from :math:`X / \|X\|_F`, with A formed on the short side of the matrix. On
+    a CPU, in float32 or wider, large matrices (of side at least 64) with a long side of
+    at least twice the short one use the Gram form of the same polynomials, which is
+    equal up to rounding and faster there.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        coefficients: Rows ``(a, b, c)``, one per step; the last one repeats.
+        coefficients: Rows ``(a, b, c)``, one per step; the last one is repeated.
         steps: Number of steps.
         eps: Added to the Frobenius norm, relative to the largest entry, so that
             the result does not depend on the scale of ``x``.
-        compute_dtype: Precision of the products, which accumulate in float32.
-            None: the precision of ``x``, but at least float32, by the platform's
-            float32 products: accelerators pass TF32 or bfloat16 through them unless
-            ``jax_default_matmul_precision`` says otherwise. ``jnp.bfloat16`` is safe
-            and fast there: ``partial(newton_schulz, compute_dtype=jnp.bfloat16)``.
+        compute_dtype: Dtype of the factors of the products, which accumulate in
+            float32. None: the dtype of ``x``, but at least float32.
+
+    Note:
+        Accelerators compute float32 products in TF32 or bfloat16 unless
+        ``jax_default_matmul_precision`` is set. ``jnp.bfloat16`` is safe and fast
+        there: ``partial(newton_schulz, compute_dtype=jnp.bfloat16)``.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -62,8 +64,8 @@ def newton_schulz(
 
     References:
         Jordan et al., `Muon <https://kellerjordan.github.io/posts/muon/>`_, 2024.
-        Deviations: ``eps`` acts relative to the scale of the matrix; the authors
-        iterate in bfloat16, see ``compute_dtype``.
+        Deviations: ``eps`` is relative to the scale of the matrix; the authors iterate
+        in bfloat16, see ``compute_dtype``.
     """
     check_matrices(x)
     rows = rows_for(coefficients, steps)
@@ -92,7 +94,7 @@ def gram_newton_schulz(
     eps: ArrayLike = 1e-7,
     compute_dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch m n"]:
-    r"""Approximate the polar factor, iterating on the small Gram matrix.
+    r"""Approximate the polar factor by iterating on the small Gram matrix.
 
     The polynomials of :func:`newton_schulz` are accumulated in a square factor,
 
@@ -101,19 +103,21 @@ def gram_newton_schulz(
         R \leftarrow (a I + Z) R (a I + Z), \qquad R_0 = X X^\top,
 
     so that the long side enters only at the start, at restarts and at the end
-    (:math:`X \leftarrow Q X`). With plain products it saves from ``n >= 1.5 m`` on.
-    Squaring the condition number makes it unsafe in bfloat16, even with the
-    restart: with products rounded to bfloat16 singular values of 3 to 10 were seen.
+    (:math:`X \leftarrow Q X`). With plain products this saves work if ``n >= 1.5 m``.
+
+    It is unsafe in bfloat16, even with the restart, since the Gram matrix squares the
+    condition number: with products rounded to bfloat16, singular values of 3 to 10 were
+    observed.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        coefficients: Rows ``(a, b, c)``, one per step; the last one repeats.
+        coefficients: Rows ``(a, b, c)``, one per step; the last one is repeated.
         steps: Number of steps.
-        restarts: Step indices before which ``X`` and its Gram matrix are formed
-            anew, which stops the growth of rounding errors in ``R``.
+        restarts: Indices of the steps before which ``X`` and its Gram matrix are
+            recomputed, which stops the growth of rounding errors in ``R``.
         eps: As in :func:`newton_schulz`.
-        compute_dtype: As in :func:`newton_schulz`, but stay at float32 or float16; the
-            products that form the factor take TF32 or three bfloat16 passes.
+        compute_dtype: As in :func:`newton_schulz`, but use float32 or float16 only; the
+            products that form the factor are computed in TF32 or three bfloat16 passes.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -155,19 +159,19 @@ def _gram_kernel(
 
 
 def _split(rows: list[Row], restarts: Sequence[int]) -> list[list[Row]]:
-    """Cut the table at the restarts."""
+    """Split the table at the restarts."""
     cuts = sorted({0, len(rows), *(i for i in restarts if 0 < i < len(rows))})
     return [rows[i:j] for i, j in itertools.pairwise(cuts)]
 
 
 def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
-    """Return the factor Q that takes ``y`` through all of ``rows``."""
+    """Return the factor Q for which ``Q y`` is ``y`` after all steps of ``rows``."""
     dtype = y.dtype
     r = symmetric_dot(y, y.mT).astype(dtype)
     q = None
     for i, (a, b, c) in enumerate(rows):
         z = (b * r + c * symmetric_dot(r, r)).astype(dtype)
-        # `a I` is applied, not added to Z: that would round the entries of Z away.
+        # `a I` is not added to Z, since that would round the entries of Z away.
         if q is None:
             q = z + a * jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=dtype), z.shape)
         else:
@@ -180,9 +184,7 @@ def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
 
 
 def _start(x: Array, eps: ArrayLike, dtype: DTypeLike) -> tuple[Array, bool]:
-    """Return ``x`` wide, of Frobenius norm one, in the dtype of the products."""
-    x = as_work(x)
-    transposed = x.shape[-2] > x.shape[-1]
-    x, _ = unit_peak(x.mT if transposed else x)
+    """Transpose to wide, divide by the Frobenius norm, cast to the products' dtype."""
+    x, transposed = wide_unit_peak(x)
     norm = jnp.sqrt(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
     return (x / (norm + jnp.asarray(eps, x.dtype))).astype(dtype), transposed

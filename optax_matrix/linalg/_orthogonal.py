@@ -1,7 +1,7 @@
-r"""Maps from skew-symmetric blocks to orthogonal ones, and back to the inverse.
+r"""Maps from skew-symmetric to orthogonal blocks, and the inverse of such blocks.
 
-All maps have one signature, ``(..., b, b) -> (..., b, b)``; all are functions of one
-matrix, so that their values commute with Q, and all are :math:`I + 2Q + O(Q^2)` but the
+All maps have the signature ``(..., b, b) -> (..., b, b)``. All are matrix functions of
+Q, so that their values commute with Q. All are :math:`I + 2Q + O(Q^2)` except for the
 exponential, which is :math:`I + Q + O(Q^2)`.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work
@@ -20,16 +20,17 @@ Blocks = Float[Array, "*batch b b"]
 Orthogonal = Callable[[Array], Array]  # (..., b, b) skew -> (..., b, b) orthogonal
 
 
-def cayley_neumann(q: Blocks, terms: int = 4) -> Blocks:
-    r"""Cayley transform with its inverse cut to a Neumann sum (POET's CNP).
+@checked
+def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
+    r"""Cayley transform with a truncated Neumann series for its inverse (POET's CNP).
 
     .. math::
         G = (I + Q)(I + Q + \dots + Q^k) = C(Q)\,(I - Q^{k+1})
 
-    with C the exact Cayley transform and k the ``terms``. All singular values are
-    :math:`\sqrt{1 + s^{2k+2}}` for even k and :math:`|1 - (-1)^{(k+1)/2} s^{k+1}|` for
-    odd k, at singular values s of Q, so :math:`\|GG^\top - I\|` is about
-    :math:`s^{2k+2}` or :math:`2 s^{k+1}`:
+    where C is the exact Cayley transform and k is ``terms``. For every singular value s
+    of Q the corresponding one of G is :math:`\sqrt{1 + s^{2k+2}}` for even k and
+    :math:`|1 - (-1)^{(k+1)/2} s^{k+1}|` for odd k. The error
+    :math:`\|GG^\top - I\|` is therefore about :math:`s^{2k+2}` or :math:`2 s^{k+1}`:
 
     ===== ============ ======== ============
     k     error        products at s = 0.3
@@ -49,7 +50,7 @@ def cayley_neumann(q: Blocks, terms: int = 4) -> Blocks:
         Nearly orthogonal matrices of determinant near one.
 
     Raises:
-        ValueError: If ``terms`` is no positive int.
+        ValueError: If ``terms`` is not a positive int.
 
     Examples:
         >>> g = cayley_neumann(jnp.array([[0.0, 0.1], [-0.1, 0.0]]))
@@ -59,21 +60,21 @@ def cayley_neumann(q: Blocks, terms: int = 4) -> Blocks:
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Eq. 6.
-        Deviation: its tables print k = 5, most likely counting the identity as a term;
-        even k is more orthogonal than the next odd one.
+        Deviation: the default is k = 4. The paper's tables print k = 5, most likely
+        counting the identity as a term; an even k gives a smaller error than k + 1.
     """
-    check_positive_int("terms", terms)
     return _polynomial(q, [1.0, *[2.0] * terms, 1.0])
 
 
-def cayley_taylor(q: Blocks, terms: int = 4) -> Blocks:
+@checked
+def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     r"""Taylor polynomial of the Cayley transform.
 
     .. math::
         G = I + 2 (Q + Q^2 + \dots + Q^k)
 
-    :math:`\|GG^\top - I\|` is about :math:`4 s^4` for k = 2 and 3 and :math:`4 s^6` for
-    k = 4 and 5, with k the ``terms`` and s the norm of Q.
+    where k is ``terms``. With s the norm of Q, :math:`\|GG^\top - I\|` is about
+    :math:`4 s^4` for k = 2 and 3, and :math:`4 s^6` for k = 4 and 5.
 
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
@@ -83,7 +84,7 @@ def cayley_taylor(q: Blocks, terms: int = 4) -> Blocks:
         Nearly orthogonal matrices.
 
     Raises:
-        ValueError: If ``terms`` is no positive int.
+        ValueError: If ``terms`` is not a positive int.
 
     Examples:
         >>> g = cayley_taylor(jnp.array([[0.0, 0.1], [-0.1, 0.0]]))
@@ -91,18 +92,17 @@ def cayley_taylor(q: Blocks, terms: int = 4) -> Blocks:
         [[0.98..., 0.19...], [-0.19..., 0.98...]]
 
     References:
-        What POET's first published code computes, as ``num_neumann_terms=5`` for k = 4,
-        and what the order of k in its Table 5 fits.
+        The first published code of POET computes this, with ``num_neumann_terms=5`` for
+        k = 4. The ranking of the values of k in its Table 5 agrees with it.
     """
-    check_positive_int("terms", terms)
     return _polynomial(q, [1.0, *[2.0] * terms])
 
 
 def cayley(q: Blocks) -> Blocks:
-    r"""Exact Cayley transform :math:`(I + Q)(I - Q)^{-1}`, by a solve.
+    r"""Exact Cayley transform :math:`(I + Q)(I - Q)^{-1}`, by a linear solve.
 
-    Orthogonal to rounding for every Q; every rotation without the angle :math:`\pi` is
-    one.
+    The result is orthogonal up to rounding for every Q. Every rotation without a
+    rotation angle of :math:`\pi` is the transform of some Q.
 
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
@@ -119,15 +119,16 @@ def cayley(q: Blocks) -> Blocks:
     return solve(eye - x, eye + x).astype(q.dtype)
 
 
-def exponential(q: Blocks, squarings: int = 4) -> Blocks:
+@checked
+def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
     r"""Matrix exponential, by scaling and squaring.
 
     .. math::
         G = T_8(Q / 2^j)^{2^j}
 
-    with :math:`T_8` the Taylor polynomial of degree 8 and j the ``squarings``. The
-    relative error is about :math:`2^j (s / 2^j)^9 / 9!`: with j = 4 below the rounding
-    of float64 for s = 1, of float32 for s = 8.
+    where :math:`T_8` is the Taylor polynomial of degree 8 and j is ``squarings``. The
+    relative error is about :math:`2^j (s / 2^j)^9 / 9!`. With j = 4 it is below the
+    rounding of float64 for s = 1 and of float32 for s = 8.
 
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
@@ -137,13 +138,12 @@ def exponential(q: Blocks, squarings: int = 4) -> Blocks:
         Orthogonal matrices.
 
     Raises:
-        ValueError: If ``squarings`` is no positive int.
+        ValueError: If ``squarings`` is not a positive int.
 
     Examples:
         >>> exponential(jnp.array([[0.0, 0.1], [-0.1, 0.0]])).round(4).tolist()
         [[0.99..., 0.099...], [-0.099..., 0.99...]]
     """
-    check_positive_int("squarings", squarings)
     coefficients = [1 / math.factorial(i) for i in range(9)]
     g = _polynomial(as_work(q) / 2**squarings, coefficients)
     for _ in range(squarings):
@@ -151,18 +151,19 @@ def exponential(q: Blocks, squarings: int = 4) -> Blocks:
     return g.astype(q.dtype)
 
 
-def inverse_of_orthogonal(g: Blocks, steps: int = 5) -> Blocks:
+@checked
+def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     r"""Inverse of nearly orthogonal matrices, by Newton's method from the transpose.
 
     .. math::
         X_0 = \frac{G^\top}{1 + e / 2}, \quad X \leftarrow X (2I - G X), \qquad
         e = \|GG^\top - I\|_F
 
-    Each step squares the residual, so that with five steps the inverse is exact to the
-    rounding of float32 up to :math:`e` about 1 where singular values are above one, as
-    `cayley_neumann` of even ``terms`` has them, and 0.5 where they are below; products
-    only, and never NaN for finite input: further off it is some matrix between zero and
-    the inverse.
+    Each step squares the residual. Five steps give the inverse to the rounding of
+    float32 for :math:`e` up to about 1 if the singular values are above one, as those
+    of `cayley_neumann` with even ``terms`` are, and for e up to 0.5 if they are below
+    one. For larger e the result is some matrix between zero and the inverse. The method
+    consists of products only, and a finite input never gives NaN.
 
     Args:
         g: Nearly orthogonal matrices ``(..., b, b)``.
@@ -172,14 +173,13 @@ def inverse_of_orthogonal(g: Blocks, steps: int = 5) -> Blocks:
         Their inverses.
 
     Raises:
-        ValueError: If ``steps`` is no positive int.
+        ValueError: If ``steps`` is not a positive int.
 
     Examples:
         >>> g = jnp.array([[0.0, 1.1], [-1.1, 0.0]])
         >>> inverse_of_orthogonal(g).round(4).tolist()
         [[0.0, -0.909...], [0.909..., 0.0]]
     """
-    check_positive_int("steps", steps)
     x = as_work(g)
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     error = full_dot(x, x.mT) - eye
@@ -191,7 +191,7 @@ def inverse_of_orthogonal(g: Blocks, steps: int = 5) -> Blocks:
 
 
 def orthogonality_error(g: Float[Array, "*batch m n"]) -> Float[Array, "*batch"]:
-    r"""How far rows are from orthonormal: :math:`\|GG^\top - I\|_F / \|I\|_F`.
+    r"""Distance of the rows from orthonormality: :math:`\|GG^\top - I\|_F / \|I\|_F`.
 
     Args:
         g: Matrices ``(..., m, n)``.
@@ -213,10 +213,10 @@ def orthogonality_error(g: Float[Array, "*batch m n"]) -> Float[Array, "*batch"]
 
 
 def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
-    """Polynomial of a matrix in the fewest products (Paterson and Stockmeyer).
+    """Polynomial of a matrix with the fewest products (Paterson and Stockmeyer).
 
-    In chunks of h coefficients, Horner's rule in Q^h: ``h - 1`` products for the powers
-    and one for each chunk but the first; a last chunk of one coefficient costs none.
+    Horner's rule in Q^h on chunks of h coefficients: ``h - 1`` products for the powers
+    and one for each chunk but the first. A last chunk of one coefficient costs none.
     """
     x = as_work(q)
     degree = len(coefficients) - 1

@@ -1,32 +1,32 @@
-r"""Orthonormal columns: the Q of a QR whose R has a positive diagonal.
+"""Orthonormal columns: the Q of a QR decomposition whose R has a positive diagonal.
 
-:func:`qr_householder` and :func:`cholesky_qr` give the same matrix and share the
-contract of :class:`Orthonormalize`, so that a block can take either.
+:func:`qr_householder` and :func:`cholesky_qr` compute the same matrix and have the
+signature of :class:`Orthonormalize`, so that a block can use either.
 """
 
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg.lapack import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 QRFallback = Literal["previous", "householder"]
-_FALLBACKS = get_args(QRFallback)
 
 
 @runtime_checkable
 class Orthonormalize(Protocol):
-    """A kernel that makes columns orthonormal.
+    """A kernel that makes columns orthonormal, as Gram-Schmidt does.
 
-    It keeps the span of the leading columns, for every number of them, and points
-    each column to the side of the given one. A zero matrix gives ``previous``.
+    The first k columns of the result span the same space as those of the input, for
+    every k, and each column has a positive component along the part of its input column
+    that is orthogonal to the columns before. A zero matrix gives ``previous``.
     """
 
     def __call__(self, x: Array, /, *, previous: Array | None = None) -> Array: ...
@@ -37,15 +37,15 @@ def qr_householder(
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by reflections.
 
-    Orthonormal to rounding for every input; where columns depend on the others the
-    new ones are arbitrary. For TPU a decomposition of side 2048 takes 72 seconds to
-    compile; :func:`cholesky_qr` is made of products.
+    The result is orthonormal up to rounding for every input. Columns that depend
+    linearly on the others are replaced by arbitrary ones. For TPU, compilers take 72
+    seconds for a decomposition of side 2048; :func:`cholesky_qr` consists of products.
 
     Args:
         x: Matrices of shape ``(..., m, n)`` with ``m >= n``.
-        previous: Orthonormal columns, of the shape of ``x``, that are the answer
-            where a matrix is zero or not finite. None: the identity where it is
-            zero, and NaN where it is not finite.
+        previous: Orthonormal columns, of the shape of ``x``, that are returned for a
+            matrix that is zero or not finite. None: the identity for a zero matrix, NaN
+            for one that is not finite.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -63,47 +63,51 @@ def qr_householder(
     return q.astype(x.dtype)
 
 
+@checked
 def cholesky_qr(
     x: Float[Array, "*batch m n"],
     *,
     previous: Float[Array, "*batch m n"] | None = None,
     shift: ArrayLike = 1e-7,
-    passes: int | None = None,
+    passes: PositiveInt | None = None,
     fallback: QRFallback = "previous",
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by Cholesky.
 
-    One pass, on columns scaled to unit norm (which leaves Q as it is),
+    One pass, on columns scaled to unit norm (which does not change Q),
 
     .. math::
         L L^\top = X^\top X + s I, \qquad X \leftarrow X L^{-\top},
 
-    is repeated until the columns are nearly orthonormal: once up to a condition number
-    of 1e2, twice up to 1e5, three times and more beyond. What is then left above the
-    diagonal of the Gram matrix, :math:`U`, is taken out by
-    :math:`X \leftarrow X (I - U)`, up to its square, which is rounding. Each matrix has
-    its own ``s`` and stops by itself: where a factor is not finite, the pass is
-    repeated with 100 times the shift. A zero column becomes that of ``previous``, and
-    one that still depends on the others in the third pass is drawn anew, so that the
-    result is orthonormal for rank-deficient matrices too.
+    is repeated until the columns are nearly orthonormal: once for condition numbers up
+    to 1e2, twice up to 1e5, three times or more beyond. The remaining part :math:`U` of
+    the Gram matrix above the diagonal is removed by :math:`X \leftarrow X (I - U)`, up
+    to its square, which is rounding.
 
-    Measured in float32, for sides up to 256: entries of :math:`Q^\top Q - I` of at most
-    4e-7 for every kind of input, singular ones too (Householder: 6e-7), and no more
-    distance from the float64 answer than Householder's, 1e-9 to 9e-9 times the
-    condition number. A single pass leaves 6e-5, 5e-3 and 0.3 at condition numbers of
-    1e2, 1e3 and 1e4.
+    Each matrix has its own shift s and number of passes. If its Cholesky factor is not
+    finite, the pass is repeated with 100 times the shift. A zero column is replaced by
+    that of ``previous``. A column that still depends linearly on the others in the
+    third pass is replaced by a random one. The result is thus orthonormal for
+    rank-deficient matrices, too.
+
+    Measured in float32, for sides up to 256: the entries of :math:`Q^\top Q - I` are at
+    most 4e-7 for every kind of input, singular matrices included (Householder: 6e-7),
+    and the error relative to the float64 result is at most that of Householder, 1e-9 to
+    9e-9 times the condition number. A single pass leaves 6e-5, 5e-3 and 0.3 at
+    condition numbers of 1e2, 1e3 and 1e4.
 
     Args:
         x: Matrices of shape ``(..., m, n)`` with ``m >= n``.
-        previous: Orthonormal columns, of the shape of ``x``, that are the answer
-            where a matrix is zero, not finite or defeats the method. None: the
-            identity where it is zero, NaN otherwise.
+        previous: Orthonormal columns, of the shape of ``x``, that are returned for a
+            matrix that is zero or not finite, or for which the method fails. None: the
+            identity for a zero matrix, NaN otherwise.
         shift: First shift, relative to the mean diagonal of the Gram matrix; later
             passes start from the machine epsilon.
-        passes: None: until the columns are orthonormal. Otherwise this number,
-            whatever comes out; 1 is what the ARO paper does.
-        fallback: Where the method is defeated: ``"previous"``, or the result of
-            :func:`qr_householder`, which is computed only if needed.
+        passes: Number of passes, whether the columns are then orthonormal or not; the
+            ARO paper uses 1. None: until they are orthonormal.
+        fallback: What to return if the method fails: ``"previous"``, or with
+            ``"householder"`` the result of :func:`qr_householder`, which is computed
+            only if needed.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -119,13 +123,10 @@ def cholesky_qr(
     References:
         ARO, Section 4.1, after Fukaya et al., `Shifted Cholesky QR
         <https://doi.org/10.1137/18M1218212>`_, 2020. Deviations: the shift is
-        relative; the passes; the factor is inverted by blocks; a failed matrix falls
-        back alone and not with its batch. The paper prints :math:`X L^{-1}`.
+        relative; the number of passes; the factor is inverted by blocks; if the method
+        fails for a matrix, only that matrix falls back, and not its batch. The paper
+        prints :math:`X L^{-1}`.
     """
-    if fallback not in _FALLBACKS:
-        raise ValueError(f"`fallback` must be one of {_FALLBACKS}, got {fallback!r}.")
-    if passes is not None:
-        check_positive_int("passes", passes)
 
     def kernel(x: Array, previous: Array | None) -> tuple[Array]:
         return (_cholesky_qr(x, previous, shift, passes, fallback),)
@@ -161,7 +162,7 @@ def _householder(y: Array) -> Array:
 
 
 def _prepare(x: Array, previous: Array | None) -> tuple[Array, Array, Array]:
-    """Return the scaled matrices, the answer in their place, and whether they serve."""
+    """Return the scaled matrices, their replacements, and which ones are usable."""
     y, _ = unit_peak(as_work(x))
     m, n = y.shape[-2:]
     if m < n:

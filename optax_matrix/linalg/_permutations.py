@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from optax_matrix.linalg.random import folded, for_each, seeded
+from optax_matrix.linalg.random import folded, seeded
 
 
 def draw_permutations(
@@ -31,12 +31,15 @@ def draw_permutations(
         >>> draw_permutations(jnp.array([[7, 0]]), 4, 1).shape
         (1, 4)
     """
-    key = seeded(0)
-    for number in numbers:
-        key = jax.random.fold_in(key, number)
-    keys = folded(key, ids)
-    draw = lambda key: jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))
-    return for_each(draw, keys.ndim)(keys)
+
+    def one(identity: Array) -> Array:
+        key = seeded(0)
+        for number in numbers:
+            key = jax.random.fold_in(key, number)
+        key = folded(key, identity)
+        return jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))
+
+    return jnp.vectorize(one, signature="(k)->(n)")(jnp.asarray(ids, jnp.uint32))
 
 
 def permute(

@@ -3,14 +3,14 @@ r"""Stochastic primitives: orthogonal matrices made of a permutation and small b
 .. math::
     R = \Psi^\top \mathrm{diag}(G_1, \dots, G_k, I) \Psi
 
-with a permutation :math:`\Psi` of the n dimensions and k orthogonal blocks of side b.
-With k = 1 it is POET's fully stochastic primitive (the first b places of the
-permutation are its index set), with :math:`k = \lceil n / b \rceil` its block
-stochastic one. They act on matrices by gathers and products of blocks: no ``n x n``
-matrix is ever formed.
+where :math:`\Psi` is a permutation of the n dimensions and the G are k orthogonal
+blocks of side b. With k = 1 this is POET's fully stochastic primitive, whose index set
+is the first b entries of the permutation. With :math:`k = \lceil n / b \rceil` it is
+the block stochastic primitive. Both are applied to matrices by gathers and products of
+blocks; no ``n x n`` matrix is formed.
 
-A matrix ``(..., m, n)`` has the sides ``"out"`` (rows) and ``"in"`` (columns); what
-belongs to a side is given as a dict, and a side that is absent stays as it is.
+A matrix ``(..., m, n)`` has the sides ``"out"`` (rows) and ``"in"`` (columns). Blocks
+and permutations are given as dicts by side; a side that is absent is left as it is.
 """
 
 from collections.abc import Mapping
@@ -27,17 +27,18 @@ from optax_matrix.linalg.scale import as_work
 
 
 def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
-    """Number and side of the blocks for a dimension.
+    """The number and the side of the blocks for a dimension.
 
     Args:
         n: The dimension.
-        block: Side of a block: an int, or a float for that fraction of n, rounded down
-            (but not below 2).
-        variant: ``"full"`` for one block, ``"block"`` for as many as cover n.
+        block: Side of a block: an int, or a float for a fraction of n, rounded down but
+            at least 2.
+        variant: ``"full"`` for one block, ``"block"`` for as many as it takes to cover
+        n.
 
     Returns:
-        ``(k, b)``, with b at most n. For ``"block"`` the last block may stick out over
-        n; the part that does is the identity (`rotate_columns`).
+        ``(k, b)``, with b at most n. For ``"block"`` the last block may extend beyond
+        n; that part of it is the identity (`rotate_columns`).
 
     Examples:
         >>> block_grid(100, 32, "block"), block_grid(100, 0.5, "full")
@@ -49,7 +50,7 @@ def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
 
 
 def free_entries(n: int, k: int, b: int) -> np.ndarray:
-    """Which entries of the triangles of a grid of blocks act within a dimension.
+    """Which entries of the triangles of a grid of blocks lie within a dimension.
 
     Args:
         n: The dimension.
@@ -57,8 +58,8 @@ def free_entries(n: int, k: int, b: int) -> np.ndarray:
         b: Side of the blocks.
 
     Returns:
-        Booleans ``(k, b (b - 1) / 2)``: False for what sticks out over n, which must be
-        zero. Their number is that of trainable parameters.
+        Booleans ``(k, b (b - 1) / 2)``: True for the trainable parameters, False for
+        entries beyond n, which must be zero.
 
     Examples:
         >>> free_entries(5, 2, 3).tolist()
@@ -71,12 +72,12 @@ def free_entries(n: int, k: int, b: int) -> np.ndarray:
 def rotate_columns(
     x: Float[Array, "*batch m n"], g: Float[Array, "*batch k b b"]
 ) -> Float[Array, "*batch m n"]:
-    r"""Applies blocks to the rows as vectors: :math:`X \, \mathrm{diag}(G_i, I)^\top`.
+    r"""Apply blocks to every row as a vector: :math:`X \, \mathrm{diag}(G_i, I)^\top`.
 
     Args:
         x: Matrices ``(..., m, n)``.
-        g: Blocks ``(..., k, b, b)``. What lies beyond them stays as it is; where they
-            stick out over n, only their leading part acts.
+        g: Blocks ``(..., k, b, b)``. Columns beyond them stay as they are; of a block
+            that extends beyond n only the leading part acts.
 
     Returns:
         Matrices ``(..., m, n)``.
@@ -98,7 +99,7 @@ def rotate_columns(
 def rotate_rows(
     x: Float[Array, "*batch m n"], g: Float[Array, "*batch k b b"]
 ) -> Float[Array, "*batch m n"]:
-    r"""Applies blocks to the columns as vectors: :math:`\mathrm{diag}(G_i, I) X`.
+    r"""Apply blocks to every column as a vector: :math:`\mathrm{diag}(G_i, I) X`.
 
     Args:
         x: Matrices ``(..., m, n)``.
@@ -118,7 +119,7 @@ def rotate_rows(
 def rotate_sides(
     x: Float[Array, "*batch m n"], blocks: Mapping[str, Array]
 ) -> Float[Array, "*batch m n"]:
-    """Applies blocks to both sides, or to those that have any.
+    """Apply blocks to both sides, or to those for which there are blocks.
 
     Args:
         x: Matrices ``(..., m, n)``.
@@ -137,14 +138,14 @@ def materialize(
     blocks: Mapping[str, Array],
     perms: Mapping[str, Array],
 ) -> Float[Array, "*batch m n"]:
-    r"""Applies primitives to both sides of matrices that are held permuted.
+    r"""Apply primitives to both sides of matrices that are stored permuted.
 
     .. math::
         W = \Psi_{out}^\top \mathrm{diag}(G_{out}) \, F \,
             \mathrm{diag}(G_{in})^\top \Psi_{in}
 
     In POET's notation, where matrices are in x out and :math:`W = R W_0 P`, the blocks
-    ``"in"`` are those of R, the blocks ``"out"`` those of :math:`P^\top`.
+    ``"in"`` are those of R and the blocks ``"out"`` are those of :math:`P^\top`.
 
     Args:
         frame: :math:`F = \Psi_{out} W_0 \Psi_{in}^\top`, which is
@@ -164,10 +165,10 @@ def recover_frame(
     blocks: Mapping[str, Array],
     perms: Mapping[str, Array],
 ) -> Float[Array, "*batch m n"]:
-    """Inverts `materialize` in its first argument.
+    """Invert `materialize` in its first argument.
 
-    The inverse of every block is `inverse_of_orthogonal`: that of the blocks as they
-    are, and not their transpose, from which they differ by their orthogonality error.
+    Blocks are inverted by `inverse_of_orthogonal`. Their transposes would differ from
+    the inverses by the orthogonality error of the blocks.
 
     Args:
         w: Matrices ``(..., m, n)``.

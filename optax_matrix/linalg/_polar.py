@@ -1,8 +1,8 @@
 r"""Exact polar factors by decompositions: SVD, eigh, QR and QDWH.
 
 All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
-:math:`\sum u_i v_i^\top` over singular values above ``rtol`` times the largest, so
-that a rank-deficient matrix has a finite and unique answer.
+:math:`\sum u_i v_i^\top` over the singular values above ``rtol`` times the largest,
+which is finite and unique for rank-deficient matrices, too.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg.lapack import cholesky, eigh, qr, solve_lower, svd
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
 
 _MAX_CHOLESKY_WEIGHT = 100.0
 
@@ -44,12 +44,12 @@ def polar_svd(
 def polar_eigh(
     x: Float[Array, "*batch m n"], *, rtol: float | None = None
 ) -> Float[Array, "*batch m n"]:
-    r"""Compute the polar factor as :math:`(X X^\top)^{-1/2} X` from an eigh.
+    r"""Compute the polar factor :math:`(X X^\top)^{-1/2} X` by an eigendecomposition.
 
-    One eigendecomposition of the small Gram matrix: the fastest exact kernel for
-    wide and tall matrices, but forming the Gram matrix squares the condition
-    number, so that in float32 only singular values above about 1e-3 of the largest
-    are resolved; smaller ones count as zero.
+    This takes one eigendecomposition of the small Gram matrix and is the fastest exact
+    kernel for wide and tall matrices. Forming the Gram matrix squares the condition
+    number, though: in float32 only singular values above about 1e-3 of the largest are
+    resolved, and smaller ones count as zero.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -63,7 +63,7 @@ def polar_eigh(
         >>> polar_eigh(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    y, transposed = _wide(x)
+    y, transposed = wide_unit_peak(x)
     cut = _rtol(None, y.dtype) if rtol is None else rtol**2
     w, v = eigh(full_dot(y, y.mT))
     kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
@@ -77,8 +77,9 @@ def polar_qr(
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor from a QR of the long side and a small SVD.
 
-    With :math:`X^\top = Q R` the factor is :math:`\mathrm{polar}(R^\top) Q^\top`; it
-    keeps the accuracy of :func:`polar_svd` and decomposes only the short side.
+    With :math:`X^\top = Q R` the factor is :math:`\mathrm{polar}(R^\top) Q^\top`. It is
+    as accurate as :func:`polar_svd`, and the SVD is that of a square matrix of the
+    short side.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -91,7 +92,7 @@ def polar_qr(
         >>> polar_qr(jnp.array([[0.0, 4.0, 0.0], [3.0, 0.0, 0.0]])).round(3).tolist()
         [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
-    y, transposed = _wide(x)
+    y, transposed = wide_unit_peak(x)
     q, r = qr(y.mT)
     q = full_dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
     return (q.mT if transposed else q).astype(x.dtype)
@@ -105,19 +106,20 @@ def polar_qdwh(
     .. math::
         X \leftarrow X (a I + b X^\top X)(I + c X^\top X)^{-1}
 
-    with weights from the interval that holds the singular values, inverse-free by
-    QR of :math:`[\sqrt{c} X; I]` while ``c`` is large, and by Cholesky afterwards.
-    The interval starts at ``rtol``, so the weights are constants and the number of
-    iterations (four in float32) is fixed. The long side is taken off by a QR first.
-    Singular values below ``rtol`` are then removed by the spectral step
+    with weights that follow from an interval that contains the singular values. While
+    ``c`` is large the step is computed without an inverse, by a QR of
+    :math:`[\sqrt{c} X; I]`, and afterwards by Cholesky. The initial interval is fixed,
+    so that the weights are constants and so is the number of iterations (four in
+    float32). A QR first reduces the long side to the short one. At the end, singular
+    values below ``rtol`` are removed by the spectral projector
     :math:`\tfrac12 (I + \mathrm{sign}(H - \mathrm{rtol}\, I))`, :math:`H = U^\top X`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        rtol: As in :func:`polar_svd`, against a bound of the largest singular value
-            that is at most ``m**(1 / 128)`` too high. Zero leaves the removal out,
-            which halves the work: directions of rounding noise then come out anywhere
-            in [0, 1].
+        rtol: As in :func:`polar_svd`, but relative to an upper bound on the largest
+            singular value, which is too high by a factor of ``m**(1 / 128)`` at most.
+            Zero omits the removal, which halves the work; singular values at the level
+            of rounding are then mapped to any value in [0, 1].
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -130,7 +132,7 @@ def polar_qdwh(
         Nakatsukasa, Bai and Gygi, `Optimizing Halley's iteration
         <https://doi.org/10.1137/090774999>`_, 2010.
     """
-    y, transposed = _wide(x)
+    y, transposed = wide_unit_peak(x)
     q, r = qr(y.mT)
     r = r.mT
     u = _qdwh(r)
@@ -146,10 +148,11 @@ def polar_qdwh(
 
 
 def _largest(h: Array) -> Array:
-    """Bound the largest eigenvalue of a semidefinite matrix, by repeated squaring.
+    """Bound the largest eigenvalue of a semidefinite matrix by repeated squaring.
 
-    The Frobenius norm of ``H**64`` exceeds it by at most ``sqrt(m)``, so its 64th root
-    by at most ``m**(1 / 128)``: 5% for m = 1000, and nothing if one eigenvalue leads.
+    The Frobenius norm of ``H**64`` exceeds the largest eigenvalue of ``H**64`` by a
+    factor of at most ``sqrt(m)``, so its 64th root exceeds that of H by a factor of at
+    most ``m**(1 / 128)``: 5% for m = 1000, and nothing if one eigenvalue dominates.
     """
     top = jnp.ones_like(h[..., :1, :1])
     for i in range(7):
@@ -181,7 +184,7 @@ def _qdwh(x: Array) -> Array:
 
 @functools.lru_cache
 def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...]:
-    """Return the weights that bring the interval ``[l, 1]`` to one within eps."""
+    """Return the weights of the steps that map ``[l, 1]`` to one within eps."""
     weights = []
     while 1 - l > eps:
         l2 = l * l
@@ -193,13 +196,6 @@ def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...
         weights.append((float(a), float(b), float(c)))
         l = min(l * (a + b * l2) / (1 + c * l2), 1.0)
     return tuple(weights)
-
-
-def _wide(x: Array) -> tuple[Array, bool]:
-    x = as_work(x)
-    transposed = x.shape[-2] > x.shape[-1]
-    y, _ = unit_peak(x.mT if transposed else x)
-    return y, transposed
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:

@@ -1,4 +1,4 @@
-"""Eight-bit codes of dynamic precision, one scale for each block of numbers."""
+"""Block-wise quantization to eight bits, with the dynamic map of 8-bit optimizers."""
 
 import math
 
@@ -6,16 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg.scale import work_dtype
 
 _DECADES = 7  # Code magnitudes reach from 1 down to 10^-7.
 _ZERO = 127  # The code of zero, signed; unsigned it is 0.
 
 
+@checked
 def quantize(
     x: Float[Array, "..."],
-    block_size: int = 256,
+    block_size: PositiveInt = 256,
     *,
     signed: bool = True,
     batch_axes: int = 0,
@@ -29,23 +30,26 @@ def quantize(
 
     The 256 values q are those of the dynamic map: :math:`2^i` equal steps from
     :math:`10^{i-7}` to :math:`10^{i-6}` for i = 0, ..., 6 and each sign (twice as many
-    without signs), their midpoints, zero and one.
+    without signs), of which the midpoints are taken, and zero and one.
 
     Args:
         x: Floating array of any shape.
-        block_size: Numbers that share a scale: consecutive ones of a row if that
-            divides into blocks, else of all axes behind ``batch_axes``, the last block
-            being shorter.
-        signed: Whether there are negative numbers.
-        batch_axes: Number of leading axes that no block reaches across.
+        block_size: How many consecutive numbers share a scale. Blocks divide the rows
+            if the length of a row is a multiple of ``block_size``; otherwise they
+            divide all axes after ``batch_axes``, flattened, and the last is shorter.
+        signed: Whether numbers may be negative.
+        batch_axes: Number of leading axes that blocks do not extend across.
         noise: Uniform numbers in [0, 1) of the shape of x, for stochastic rounding;
             None rounds to the nearest value.
 
     Returns:
-        ``(codes, scales)``: uint8 in the shape of x; scales, at least float32, with a
-        last axis for the blocks. Zeros stay exact. Without signs no positive number
-        becomes zero, which it would be divided by. Infinity counts as
-        :math:`2^{126}` does; a NaN makes NaN of its block.
+        ``(codes, scales)``: uint8 codes of the shape of x; scales, at least float32,
+        whose last axis counts the blocks.
+
+    Note:
+        Zeros stay exact. With ``signed=False`` no positive number becomes zero, since
+        optimizers divide by such numbers. Infinity is treated as :math:`2^{126}`. A NaN
+        turns its block into NaN.
 
     Raises:
         ValueError: If ``block_size`` is not a positive int.
@@ -61,10 +65,9 @@ def quantize(
         <https://arxiv.org/abs/2110.02861>`_, 2022, Section 2 and the map that its
         library builds. Deviation: positive numbers round up from zero.
     """
-    check_positive_int("block_size", block_size)
     wide = x.astype(work_dtype(x.dtype))
     tiny = float(jnp.finfo(wide.dtype).tiny)
-    wide = jnp.clip(wide, -1 / tiny, 1 / tiny)  # What has a normal reciprocal.
+    wide = jnp.clip(wide, -1 / tiny, 1 / tiny)  # The reciprocals must be normal.
     blocks = _blocks(wide, block_size, batch_axes)
     scales = jnp.max(jnp.abs(blocks), axis=-1, keepdims=True, initial=0.0)
     # `~(<)` and not `>=`, so that a NaN stays visible.
@@ -73,7 +76,7 @@ def quantize(
     threshold = 0.5 if noise is None else _blocks(noise, block_size, batch_axes)
     index = _nearest(jnp.abs(unit), signed, threshold)
     if signed:
-        negative = jnp.minimum(index, _ZERO)  # There is no -1.
+        negative = jnp.minimum(index, _ZERO)  # -1 has no code.
         index = _ZERO + jnp.where(unit < 0, -negative, index)
     else:
         index = jnp.where(unit > 0, jnp.maximum(index, 1), index)
@@ -89,7 +92,7 @@ def dequantize(
     signed: bool = True,
     batch_axes: int = 0,
 ) -> Float[Array, "..."]:
-    """Undo `quantize`, up to its rounding.
+    """Invert `quantize` up to its rounding.
 
     Args:
         codes: The codes.
@@ -106,7 +109,7 @@ def dequantize(
         >>> dequantize(*quantize(jnp.array([0.25, 4.0]))).round(3).tolist()
         [0.248..., 4.0]
     """
-    # A short last block is filled up with any code: what comes of it is cut off.
+    # A short last block is padded with arbitrary codes, whose values are cut off.
     index = _blocks(codes, block_size, batch_axes).astype(jnp.int32)
     if signed:
         index = index - _ZERO
@@ -116,9 +119,9 @@ def dequantize(
 
 
 def _blocks(x: Array, size: int, batch_axes: int) -> Array:
-    """The array as ``(..., blocks, size)``; zeros fill up the last block."""
+    """Reshape to ``(..., blocks, size)``; the last block is padded with zeros."""
     if x.ndim and x.shape[-1] % size == 0:
-        # Rows stay apart, so that what is sharded over them need not move.
+        # Blocks within rows: an array that is sharded over rows need not move.
         return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
     batch, count = x.shape[:batch_axes], math.prod(x.shape[batch_axes:])
     flat = x.reshape(*batch, count)
@@ -135,7 +138,7 @@ def _unblocked(blocks: Array, shape: tuple[int, ...], batch_axes: int) -> Array:
 
 
 def _value(index: Array, signed: bool, dtype: jnp.dtype) -> Array:
-    """The values of the map, in order: 0, then midpoints of the steps, then 1."""
+    """The values of the map in ascending order: 0, the midpoints of the steps, 1."""
     place = index + (0 if signed else 1)
     level = 31 - jax.lax.clz(jnp.maximum(place, 1))
     decade = level - (0 if signed else 1)
@@ -147,15 +150,14 @@ def _value(index: Array, signed: bool, dtype: jnp.dtype) -> Array:
 
 
 def _nearest(size: Array, signed: bool, threshold: float | Array) -> Array:
-    """The index of a value next to each number in [0, 1].
+    """The index of a value adjacent to each number in [0, 1].
 
-    Where a number lies between two values: the upper one, if it has gone more than
-    ``threshold`` of the way to it.
+    A number between two values is rounded up if it is more than ``threshold`` of the
+    way from the lower to the upper one.
     """
-    edges = [10.0 ** (k + 1 - _DECADES) for k in range(_DECADES - 1)]
     decade = jnp.zeros(size.shape, jnp.int32)
-    for edge in edges:
-        decade = decade + (size > edge).astype(jnp.int32)
+    for k in range(1, _DECADES):
+        decade = decade + (size > 10.0 ** (k - _DECADES)).astype(jnp.int32)
     level = decade + (0 if signed else 1)
     steps = jax.lax.shift_left(jnp.ones_like(level), level)
     along = (size / _power_of_ten(decade, size.dtype) - 0.1) / 0.9
@@ -169,7 +171,7 @@ def _nearest(size: Array, signed: bool, threshold: float | Array) -> Array:
 
 
 def _power_of_ten(decade: Array, dtype: jnp.dtype) -> Array:
-    """``10 ** (decade - 6)``, elementwise without a table to gather from."""
+    """``10 ** (decade - 6)``, elementwise, without a gather from a table."""
     power = jnp.full(decade.shape, 10.0 ** (1 - _DECADES), dtype)
     for k in range(1, _DECADES):
         power = jnp.where(decade >= k, 10.0 ** (k + 1 - _DECADES), power)

@@ -1,6 +1,6 @@
-r"""New rotations from old ones: one power step, and one step on the rotation group.
+r"""New rotations from old ones: by a power step, or by a step on the rotation group.
 
-With a momentum M, a rotation R and a base f, the policies of ARO are
+With a momentum M, a rotation R and a base optimizer f, the policies of ARO are
 
 =========  =====================================================================
 aro        ``qr(cross_gram(m, f(r.mT @ m)), previous=r)``
@@ -10,7 +10,7 @@ polar      a polar factor of ``cross_gram(m, f(r.mT @ m))``
 rgd        ``qr_retraction(r, t * project_tangent(r, cross_gram(m, f(r.mT @ m))))``
 =========  =====================================================================
 
-and methods with an accumulated statistic take :func:`power_step`.
+Methods that accumulate a statistic use :func:`power_step`.
 """
 
 import jax.numpy as jnp
@@ -26,10 +26,10 @@ def cross_gram(
 ) -> Float[Array, "*batch m k"]:
     r"""Compute :math:`X Y^\top` up to a positive factor for each matrix.
 
-    Both are divided by their largest entry first, so that the product of matrices of
-    1e20 or 1e-20 stays in range; for what becomes of it, the basis of a QR or a polar
-    factor, the scale does not matter. (A sum over several pairs needs them in
-    proportion: stack these along the last axis.)
+    Both are first divided by their largest entry, so that entries of 1e20 or 1e-20 stay
+    in range. The scale does not affect the Q of a QR or a polar factor of the result.
+    For a sum over several pairs, whose proportions matter, stack the pairs along the
+    last axis.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -60,13 +60,14 @@ def power_step(
     .. math::
         Q \leftarrow \mathrm{qr}(A Q)
 
-    Repeated, the columns become the eigenvectors in descending order of eigenvalues.
+    With repeated steps the columns converge to the eigenvectors, in descending order of
+    the eigenvalues.
 
     Args:
         a: Symmetric positive semidefinite matrices ``(..., m, m)`` of any scale.
         basis: Orthonormal columns ``(..., m, k)``; they stay as they are where ``a``
             is zero.
-        qr: What makes the columns orthonormal.
+        qr: Kernel that makes the columns orthonormal.
 
     Returns:
         Matrices of the shape and dtype of ``basis``.
@@ -78,8 +79,8 @@ def power_step(
          [ 0.8  0.6]]
 
     References:
-        SOAP, Section 4. There the columns are put in the order of
-        :func:`rayleigh_quotients` first, and what is held per column with them.
+        SOAP, Section 4. There the columns, and everything stored per column, are first
+        sorted by :func:`rayleigh_quotients`.
     """
     q = as_work(basis)
     return qr(full_dot(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
@@ -88,7 +89,7 @@ def power_step(
 def rayleigh_quotients(
     a: Float[Array, "*batch m m"], basis: Float[Array, "*batch m k"]
 ) -> Float[Array, "*batch k"]:
-    r"""Estimate eigenvalues: the diagonal of :math:`Q^\top A Q`.
+    r"""Estimate eigenvalues by the diagonal of :math:`Q^\top A Q`.
 
     Args:
         a: Symmetric matrices ``(..., m, m)``.
@@ -118,7 +119,8 @@ def project_tangent(
         x: A direction, such as the gradient of an objective in R.
 
     Returns:
-        Matrices of the shape and dtype of ``x``; :math:`R^\top` times them is skew.
+        Matrices of the shape and dtype of ``x``; their products with :math:`R^\top` are
+        skew-symmetric.
 
     Examples:
         >>> project_tangent(jnp.eye(2), jnp.array([[1.0, 4.0], [2.0, 3.0]])).tolist()
@@ -136,19 +138,20 @@ def qr_retraction(
     *,
     qr: Orthonormalize = qr_householder,
 ) -> Float[Array, "*batch m k"]:
-    r"""Go from a point along a tangent and return to orthonormal columns.
+    r"""Take a step along a tangent and make the columns orthonormal again.
 
     .. math::
         R \leftarrow \mathrm{qr}(R + \xi)
 
-    equals :math:`R + \xi` to first order. For a tangent no column of
-    :math:`R + \xi` is shorter than one, so that Cholesky QR is at its best here.
+    equals :math:`R + \xi` to first order. For a tangent :math:`\xi` no column of
+    :math:`R + \xi` is shorter than one, so that Cholesky QR is at its most accurate
+    here.
 
     Args:
         rotation: Orthonormal columns R, of shape ``(..., m, k)``; they stay as they
             are where the tangent is zero or not finite.
         tangent: The step, from :func:`project_tangent`.
-        qr: What makes the columns orthonormal.
+        qr: Kernel that makes the columns orthonormal.
 
     Returns:
         Matrices of the shape and dtype of ``rotation``.
@@ -160,7 +163,7 @@ def qr_retraction(
          [ 0.6  0.8]]
 
     References:
-        ARO, Section 5.4 (ARO-RGD), ten such steps on
+        ARO, Section 5.4 (ARO-RGD): ten such steps on
         :math:`J(R) = \langle M, R f(R^\top M) \rangle`, whose gradient is
         :math:`M f(R^\top M)^\top` where f is the gradient of a norm.
     """

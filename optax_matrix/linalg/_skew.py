@@ -1,4 +1,4 @@
-"""Skew-symmetric matrices by their strict upper triangles."""
+"""Skew-symmetric matrices, represented by their strict upper triangles."""
 
 import math
 
@@ -27,7 +27,7 @@ def triangle_size(b: int) -> int:
 
 
 def triangle_side(size: int) -> int:
-    """Side of the skew-symmetric matrix with so many free entries.
+    """Side of the skew-symmetric matrix with this number of free entries.
 
     Args:
         size: ``b (b - 1) / 2``.
@@ -59,7 +59,7 @@ def to_skew(v: Float[Array, "*batch t"], b: int) -> Float[Array, "*batch {b} {b}
         >>> to_skew(jnp.array([1.0, 2.0, 3.0]), 3).tolist()
         [[0.0, 1.0, 2.0], [-1.0, 0.0, 3.0], [-2.0, -3.0, 0.0]]
     """
-    place = np.zeros((b, b), np.int32)  # Where each entry of Q stands in (0, v, -v).
+    place = np.zeros((b, b), np.int32)  # Index of each entry of Q in (0, v, -v).
     rows, cols = np.triu_indices(b, 1)
     place[rows, cols] = 1 + np.arange(len(rows))
     place[cols, rows] = 1 + len(rows) + np.arange(len(rows))
@@ -69,7 +69,7 @@ def to_skew(v: Float[Array, "*batch t"], b: int) -> Float[Array, "*batch {b} {b}
 
 
 def from_skew(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch t"]:
-    """The strict upper triangles of matrices, row by row; inverts `to_skew`.
+    """The strict upper triangles of matrices, row by row; the inverse of `to_skew`.
 
     Args:
         q: Matrices ``(..., b, b)``.
@@ -91,8 +91,9 @@ def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
     .. math::
         \left(\|Q^4\|_F^2 / 2\right)^{1/8}
 
-    Singular values come in pairs, so that this is the norm where all but one pair are
-    zero, and at most :math:`(b/2)^{1/8}` times it: 1.5 at b = 64, 1.8 at b = 256.
+    Singular values come in pairs. If only one pair is not zero, the bound is the norm
+    itself. In general it is at most :math:`(b/2)^{1/8}` times the norm: 1.5 times at
+    b = 64, 1.8 times at b = 256.
 
     Args:
         q: Matrices ``(..., b, b)``.

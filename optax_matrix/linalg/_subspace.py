@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from optax_matrix.linalg import lapack
-from optax_matrix.linalg._eigenbasis import eigenbasis
+from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
@@ -21,22 +21,22 @@ def range_finder(
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
 ) -> Float[Array, "*batch m size"]:
-    r"""Find an orthonormal basis of nearly the leading part of the range.
+    r"""Approximate the span of the leading left singular vectors.
 
     .. math::
         Q \leftarrow \mathrm{qr}(X X^\top Q)
 
-    repeated from normal columns. Parts of the range whose singular values are below
-    the root of the machine epsilon (of the largest one) are lost in rounding, and
-    other orthonormal columns stand in their place.
+    is repeated, started from normal columns. Directions whose singular values are below
+    the square root of the machine epsilon, relative to the largest one, are lost in
+    rounding; other orthonormal columns take their place.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         size: Number of columns, at most the shorter side.
-        key: A key for each matrix, or one (`jax.random.key`) from which all matrices
-            start alike.
+        key: A key for each matrix, or one (`jax.random.key`) for all, with which all
+            matrices have the same initial columns.
         iterations: Number of repetitions.
-        qr: What makes columns orthonormal.
+        qr: Kernel that makes columns orthonormal.
 
     Returns:
         Orthonormal columns ``(..., m, size)`` in the dtype of ``x``.
@@ -52,7 +52,7 @@ def range_finder(
     References:
         Halko, Martinsson and Tropp, `Finding structure with randomness
         <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4, started on the other
-        side: one QR per repetition, and a single one to compile.
+        side: there is one QR per repetition and only one to compile.
     """
     y, _ = unit_peak(as_work(x))
     return _range(y, size, key, iterations, qr).astype(x.dtype)
@@ -67,7 +67,7 @@ def randomized_left_vectors(
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
 ) -> Float[Array, "*batch m rank"]:
-    """Compute the leading left singular vectors, nearly, by `range_finder`.
+    """Approximate the leading left singular vectors by `range_finder`.
 
     The largest decomposition is an `eigh` of side ``rank + oversampling``.
 
@@ -75,14 +75,15 @@ def randomized_left_vectors(
         x: Matrices of shape ``(..., m, n)``.
         rank: Number of vectors, at most the shorter side.
         key: As in `range_finder`.
-        oversampling: Columns of the range beyond ``rank``.
+        oversampling: Number of columns of the range beyond ``rank``.
         iterations: As in `range_finder`.
-        qr: What makes columns orthonormal.
+        qr: Kernel that makes columns orthonormal.
 
     Returns:
-        Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, singular values
-        descending, the largest entry of each column positive, so that columns keep
-        their side from one gradient to the next; some such for a zero matrix.
+        Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, in descending
+        order of their singular values. The largest entry of each column is positive, so
+        that columns keep their sign from one gradient to the next. A zero matrix gives
+        some orthonormal columns.
 
     Raises:
         ValueError: If ``rank`` exceeds the shorter side.
@@ -98,21 +99,21 @@ def randomized_left_vectors(
     q = _range(y, size, key, iterations, qr)
     b = full_dot(q.mT, y)
     _, w = eigenbasis(full_dot(b, b.mT))
-    return _with_positive_peaks(full_dot(q, w[..., :rank])).astype(x.dtype)
+    return with_positive_peaks(full_dot(q, w[..., :rank])).astype(x.dtype)
 
 
 def left_vectors(
     x: Float[Array, "*batch m n"], rank: int
 ) -> Float[Array, "*batch m rank"]:
-    """Compute the leading left singular vectors, by QR of the long side and an SVD.
+    """Compute the leading left singular vectors by a QR of the long side and an SVD.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rank: Number of vectors, at most the shorter side.
 
     Returns:
-        Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, singular values
-        descending, the largest entry of each column positive.
+        Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, in descending
+        order of their singular values; the largest entry of each column is positive.
 
     Examples:
         >>> left_vectors(jnp.diag(jnp.array([1.0, 5.0, 0.1])), 1).tolist()
@@ -126,7 +127,7 @@ def left_vectors(
     else:
         _, r = lapack.qr(y.mT)
         u = lapack.svd(r.mT)[0]
-    return _with_positive_peaks(u[..., :rank]).astype(x.dtype)
+    return with_positive_peaks(u[..., :rank]).astype(x.dtype)
 
 
 def subspace_iteration(
@@ -143,20 +144,21 @@ def subspace_iteration(
         Q = U A U^\top + X X^\top, \qquad V = \mathrm{qr}(Q U), \qquad
         V^\top Q V = W \Lambda W^\top, \qquad U \leftarrow V W
 
-    and, with more ``iterations``, :math:`V \leftarrow \mathrm{qr}(Q V)` in between.
-    Q itself, ``m x m``, is never formed.
+    With more ``iterations``, :math:`V \leftarrow \mathrm{qr}(Q V)` is repeated before
+    the last two formulas. The ``m x m`` matrix Q is not formed.
 
     Args:
         basis: Columns U, ``(..., m, r)``; orthonormal or not.
         core: Symmetric A, ``(..., r, r)``; None for zero.
-        x: Matrices X, ``(..., m, n)``, of moderate size, as ``core``.
-        iterations: Number of times that V is made, at least one; may differ from
-            matrix to matrix, and may be traced.
-        qr: What makes columns orthonormal.
+        x: Matrices X, ``(..., m, n)``; their entries, like those of ``core``, must be
+            of moderate size.
+        iterations: Number of times that V is computed, at least one; may differ from
+            matrix to matrix and may be traced.
+        qr: Kernel that makes columns orthonormal.
 
     Returns:
-        The Ritz values :math:`\Lambda`, descending, and the Ritz vectors in the dtype
-        of ``basis``. Where ``Q U`` is zero, the vectors stay in the span of U.
+        The Ritz values :math:`\Lambda` in descending order, and the Ritz vectors in the
+        dtype of ``basis``. If ``Q U`` is zero, the vectors stay in the span of U.
 
     Examples:
         >>> x = jnp.diag(jnp.array([1.0, 3.0, 2.0]))
@@ -165,8 +167,8 @@ def subspace_iteration(
         [9.0, 4.0]
 
     References:
-        Structured Fisher (Alice), Algorithm 10; the result there, ``EVD(V)``, is the
-        eigenvectors of the r x r matrix alone: U times them is meant.
+        Structured Fisher (Alice), Algorithm 10. As printed there, the result ``EVD(V)``
+        is the eigenvectors of the r x r matrix; U times these is meant.
     """
     u = as_work(basis)
     y = x.astype(u.dtype)
@@ -191,7 +193,7 @@ def subspace_iteration(
 def overlap(
     new: Float[Array, "*batch m r"], old: Float[Array, "*batch m r"]
 ) -> Float[Array, "*batch r r"]:
-    r"""Compute :math:`C = U_{new}^\top U_{old}`, which carries coordinates over.
+    r"""Compute :math:`C = U_{new}^\top U_{old}`, which changes coordinates.
 
     Args:
         new: Orthonormal columns.
@@ -199,7 +201,7 @@ def overlap(
 
     Returns:
         Matrices ``(..., r, r)``: ``C @ m`` are the coordinates, in the new basis, of
-        the part of ``old @ m`` that it spans.
+        the projection of ``old @ m`` onto its span.
 
     Examples:
         >>> overlap(jnp.eye(3)[:, :2], jnp.eye(3)[:, 1:]).tolist()
@@ -218,8 +220,3 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
     q = normal(key, y.shape[:-2], m, size, y.dtype)
     step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
     return jax.lax.fori_loop(0, iterations, step, q)
-
-
-def _with_positive_peaks(u: Array) -> Array:
-    largest = jnp.argmax(jnp.abs(u), axis=-2, keepdims=True)
-    return jnp.where(jnp.take_along_axis(u, largest, axis=-2) < 0, -u, u)

@@ -1,4 +1,4 @@
-"""Inverses of triangular matrices by products of their blocks."""
+"""Inverses of triangular matrices by products of blocks."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,16 +16,17 @@ def inverse_lower(l: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
         \begin{pmatrix} A & \\ C & B \end{pmatrix}^{-1} =
         \begin{pmatrix} A^{-1} & \\ -B^{-1} C A^{-1} & B^{-1} \end{pmatrix}
 
-    Both diagonal blocks go into one stack, so that a single triangular solve of side
-    at most 128 remains, whatever the size; everything else is a product. Compilers
-    for TPU spend 19 seconds on a triangular solve of side 2048, and 2 on this.
+    Both diagonal blocks are inverted as one stack, recursively, so that a single
+    triangular solve of side at most 128 remains for every size; the rest is products.
+    For a side of 2048, compilers for TPU take 2 seconds for this and 19 seconds for a
+    triangular solve.
 
     Args:
-        l: Lower triangular matrices ``(..., n, n)`` in the working precision; what
-            lies above the diagonal must be zero.
+        l: Lower triangular matrices ``(..., n, n)`` in the working precision; entries
+            above the diagonal must be zero.
 
     Returns:
-        Their inverses, lower triangular; a zero on the diagonal gives no finite ones.
+        Their inverses, lower triangular; not finite if a diagonal entry is zero.
 
     Examples:
         >>> inverse_lower(jnp.array([[2.0, 0.0], [1.0, 4.0]])).tolist()

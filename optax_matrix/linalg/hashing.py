@@ -5,13 +5,13 @@ from jaxtyping import Array, Shaped
 
 
 def hash_uint32(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-    """Mix the bits of integers, one to one.
+    """Hash integers; different integers have different hashes.
 
     Args:
         x: uint32 of any shape.
 
     Returns:
-        uint32 of that shape: every bit depends on all bits of its number.
+        uint32 of the same shape. Every bit depends on all bits of the integer.
 
     References:
         The finalizer of MurmurHash3.

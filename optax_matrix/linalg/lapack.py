@@ -1,8 +1,9 @@
-"""Decompositions that do not lock up JAX's CPU backend.
+"""Decompositions that cannot deadlock JAX's CPU backend.
 
-JAX 0.10 spreads a batch of decompositions over the threads that run the program, and
-waits for them on such a thread: as many batches at a time as there are threads wait for
-ever. On a CPU these take the matrices of a batch one after another, at no loss of time.
+JAX 0.10 distributes a batch of decompositions over the threads that run the program and
+waits for the results on one of these threads. If as many batches run at a time as there
+are threads, all of them wait forever. On a CPU the functions below therefore decompose
+the matrices of a batch one after another, which takes no longer.
 """
 
 import functools
@@ -33,28 +34,28 @@ def _one_by_one_on_cpu(decompose: Callable[..., Any]) -> Callable[..., Any]:
 
 @_one_by_one_on_cpu
 def qr(x: Array) -> tuple[Array, Array]:
-    """Reduced QR decomposition: orthonormal columns, upper triangular factor."""
+    """Reduced QR decomposition: orthonormal columns and an upper triangular factor."""
     q, r = jnp.linalg.qr(x)
     return q, r
 
 
 @_one_by_one_on_cpu
 def svd(x: Array) -> tuple[Array, Array, Array]:
-    """Reduced singular value decomposition: U, the values descending, V transposed."""
+    """Reduced singular value decomposition: U, descending values, V transposed."""
     u, s, vt = jnp.linalg.svd(x, full_matrices=False)
     return u, s, vt
 
 
 @_one_by_one_on_cpu
 def eigh(x: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and eigenvectors; the lower triangle counts."""
+    """Ascending eigenvalues, and eigenvectors; only the lower triangle is read."""
     w, v = jnp.linalg.eigh(x, symmetrize_input=False)
     return w, v
 
 
 @_one_by_one_on_cpu
 def cholesky(x: Array) -> Array:
-    """Lower Cholesky factor, NaN where there is none; the lower triangle counts."""
+    """Lower Cholesky factor, NaN if there is none; only the lower triangle is read."""
     return jnp.linalg.cholesky(x, symmetrize_input=False)
 
 

@@ -1,4 +1,4 @@
-"""The working precision, a largest entry of one, and quotients that keep zeros."""
+"""Working precision, scaling to a largest entry of one, and safe reciprocals."""
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ def work_dtype(dtype: DTypeLike) -> jnp.dtype:
 
 
 def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
-    """Check that an array holds floating matrices and widen it.
+    """Check that an array holds floating matrices and cast it to the working precision.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
 
     Returns:
-        The same in the working precision.
+        The same matrices in the working precision.
 
     Raises:
         ValueError: If it has fewer than two axes or no floating dtype.
@@ -39,8 +39,8 @@ def unit_peak(
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch 1 1"]]:
     """Divide each matrix by its largest absolute entry.
 
-    Afterwards squares and sums of squares neither overflow nor underflow, at 1e20
-    and 1e-20 alike. A zero (or subnormal) matrix is left at zero scale one.
+    Afterwards squares and sums of squares neither overflow nor underflow, even for
+    entries of 1e20 or 1e-20. A zero (or subnormal) matrix is divided by one.
 
     Args:
         x: Matrices of shape ``(..., m, n)``, in the working precision.
@@ -54,16 +54,31 @@ def unit_peak(
     return x / peak, peak
 
 
+def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:
+    """Transpose tall matrices and divide by the largest entry, for polar kernels.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+
+    Returns:
+        Matrices in the working precision, and whether they are transposed.
+    """
+    x = as_work(x)
+    transposed = x.shape[-2] > x.shape[-1]
+    y, _ = unit_peak(x.mT if transposed else x)
+    return y, transposed
+
+
 def inverse(v: Array) -> Array:
-    """Invert every entry; zeros stay zero."""
+    """Take the reciprocal of every entry; zeros stay zero."""
     return jnp.where(v == 0, v, 1 / jnp.where(v == 0, jnp.ones_like(v), v))
 
 
 def unit_max(v: Array) -> Array:
-    """Divide vectors, not negative, by their largest entry; zeros stay zero."""
+    """Divide nonnegative vectors by their largest entry; zero vectors stay zero."""
     return v * inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))
 
 
 def safe_rsqrt(v: Array) -> Array:
-    """Take the inverse root of every entry; zeros stay zero."""
+    """Take the inverse square root of every entry; zeros stay zero."""
     return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))

@@ -1,7 +1,7 @@
-"""What is done with weights themselves and not with gradients.
+"""Tools for weights, as opposed to gradients.
 
-Initialisations of the matrices of any parameter tree, and weights that are made of
-trainable rotations.
+Initializers for the matrices of any parameter tree, low-rank adapters of the change of
+weights, and weights that are parametrized by trainable rotations.
 """
 
 from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter

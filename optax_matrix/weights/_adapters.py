@@ -1,4 +1,4 @@
-"""Low-rank adapters of what fine-tuning has changed, and back."""
+"""Low-rank adapters (LoRA) of the change of weights by fine-tuning, and back."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.linalg import lapack
@@ -22,42 +22,51 @@ from optax_matrix.linalg.scale import unit_peak, work_dtype
 
 
 class Adapter(NamedTuple):
-    """The factors of a change of a kernel, in Flax's orientation: ``kernel + a @ b``.
+    """The factors of the change of a kernel, in Flax's orientation: ``kernel + a @ b``.
 
     Attributes:
-        a: ``(..., in, r)``, which is ``lora_a`` of `flax.nnx.LoRA`; columns orthogonal.
-        b: ``(..., r, out)``, ``lora_b``; rows orthogonal, each as long as its column
-            of ``a``, the longest first.
+        a: ``(..., in, r)``, ``lora_a`` of `flax.nnx.LoRA`. Its columns are orthogonal.
+        b: ``(..., r, out)``, ``lora_b``. Its rows are orthogonal; each has the norm of
+            the corresponding column of ``a``, in descending order.
     """
 
     a: Array
     b: Array
 
 
+@checked
 def extract_adapter(
-    before: Any, after: Any, rank: int | None = None, *, dimension_numbers: Any = None
+    before: Any,
+    after: Any,
+    rank: PositiveInt | None = None,
+    *,
+    dimension_numbers: Any = None,
 ) -> dict[str, Adapter]:
-    r"""Finds the adapters of rank r that come closest to what fine-tuning has changed.
+    r"""Finds the adapters of rank r that are closest to the change by fine-tuning.
 
     .. math::
         \min_{A, B} \| W_{after} - W_{before} - A B \|_F^2
 
-    by a singular value decomposition. They are the difference itself, up to rounding,
-    where that has no larger rank: as with GaLore and SUMO between two refreshes.
+    by a singular value decomposition. If the rank of the difference is at most r, as
+    with GaLore and SUMO between two refreshes, the adapters equal it up to rounding.
 
     Args:
         before: Parameters: a dict, an NNX state, Linen variables, ...
-        after: The same after fine-tuning.
-        rank: Number r of columns, clipped to the shorter side; None for the rank of
-            each leaf's difference (of its matrices, the largest) above its rounding,
-            which needs concrete arrays.
+        after: The parameters after fine-tuning.
+        rank: The rank r, at most the shorter side. None: for each leaf the numerical
+            rank of its difference, given the rounding of the weights (of a leaf of
+            several matrices, the largest); this requires concrete arrays.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`. Axes that are
-            merged there (heads) are merged in the factors; fused kernels have one pair.
+            merged there (heads) are merged in the factors. A fused kernel has one pair
+            of factors.
 
     Returns:
         By path, an `Adapter` for each matrix leaf, at least float32, with the leaf's
-        batch axes (layers, experts) in front. What became of other leaves (norms,
-        biases) is not in it. Leaves on several devices are gathered, one at a time.
+        batch axes (layers, experts) in front.
+
+    Note:
+        Changes of other leaves (norms, biases) are not included. Leaves on several
+        devices are gathered, one at a time.
 
     Raises:
         ValueError: If the trees differ in paths or shapes, or ``rank`` is out of range.
@@ -71,10 +80,8 @@ def extract_adapter(
         [[0.0, 4.0], [0.0, 0.0], [0.0, 0.0]]
 
     References:
-        SUMO, Appendix B, which proposes gradient descent on the factors.
+        SUMO, Appendix B. Deviation: it proposes gradient descent on the factors.
     """
-    if rank is not None:
-        check_positive_int("rank", rank)
     old, new = named_leaves(before), named_leaves(after)
     shapes = [{p: np.shape(x) for p, x in tree.items()} for tree in (old, new)]
     if shapes[0] != shapes[1]:
@@ -99,19 +106,19 @@ def apply_adapter(
     scale: ArrayLike = 1.0,
     dimension_numbers: Any = None,
 ) -> Any:
-    """Adds adapters to the parameters that they were extracted for, or to others.
+    """Adds adapters to the parameters that they were extracted from, or to others.
 
     Args:
         params: Parameters.
         adapters: Adapters by path, as from `extract_adapter`.
-        scale: Factor of the change; -1 takes it back.
+        scale: Factor of the change; -1 reverts it.
         dimension_numbers: As in `extract_adapter`.
 
     Returns:
-        The tree with changed kernels, in their dtypes and shardings.
+        The tree with the changed kernels; dtypes and shardings stay the same.
 
     Raises:
-        ValueError: If there is no such matrix or its shape is another.
+        ValueError: If there is no such matrix or its shape does not match.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -124,8 +131,8 @@ def apply_adapter(
     views = {path: r.view for path, r in resolved.items() if r.view is not None}
     if unknown := sorted(set(adapters) - set(views)):
         raise ValueError(
-            f"`adapters` must be for matrices of `params`, got {unknown[:3]}; if the "
-            "leaf is there, give the `dimension_numbers` that it was extracted with."
+            f"`adapters` must be for matrices of `params`, got {unknown[:3]}; if "
+            "`params` has the leaf, pass the `dimension_numbers` of its extraction."
         )
 
     def add(path: str, leaf: Any) -> Any:
@@ -154,17 +161,18 @@ def _factors(view: MatrixView, old: Array, new: Array, rank: int | None) -> Adap
 def _decomposed(view: MatrixView, old: Array, new: Array) -> tuple[Array, Array, Array]:
     wide = work_dtype(new.dtype)
     change = (new.astype(wide) - old.astype(wide))[None]
-    # (batch, out, in) of the papers; kernels and adapters are (in, out).
+    # Views are (batch, out, in), as in the papers; kernels and adapters are (in, out).
     scaled, peak = unit_peak(_unsplit(view).to_matrices(change)[0].mT)
     u, s, vt = lapack.svd(scaled)
     return u, peak[..., 0] * s, vt
 
 
 def _numerical_rank(s: Array, weights: Array, sides: tuple[int, int]) -> int:
-    """The largest number of singular values that rounding the weights cannot make.
+    """The largest number of singular values above the rounding of the weights.
 
-    Rounding is noise of at most half an ulp of each weight; as a random matrix its norm
-    is the size of an entry times the sum of the roots of its sides.
+    Rounding adds noise of at most half an ulp to each weight. The spectral norm of such
+    a random matrix is the size of an entry times the sum of the square roots of its
+    sides.
     """
     ulp = float(jnp.finfo(weights.dtype).eps) * float(jnp.abs(weights).max())
     noise = ulp * sum(math.sqrt(side) for side in sides)
@@ -177,7 +185,7 @@ def _change(path: str, view: MatrixView, adapter: Adapter) -> Array:
     r = a.shape[-1]
     if a.shape != (*batch, view.cols, r) or b.shape != (*batch, r, view.rows):
         raise ValueError(
-            f"`adapters` must hold for {path!r} factors of shapes "
+            f"`adapters` for {path!r} must be factors of shapes "
             f"{(*batch, view.cols, 'r')} and {(*batch, 'r', view.rows)}, got "
             f"{a.shape} and {b.shape}."
         )
@@ -186,7 +194,7 @@ def _change(path: str, view: MatrixView, adapter: Adapter) -> Array:
 
 
 def _unsplit(view: MatrixView) -> MatrixView:
-    """The view without sections: the factors of a fused kernel are one pair."""
+    """The view without sections, since a fused kernel has one pair of factors."""
     return dataclasses.replace(view, output_sections=1, reduction_sections=1)
 
 

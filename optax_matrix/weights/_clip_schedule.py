@@ -1,37 +1,39 @@
-"""The clip threshold after a merge: a matter of the training loop."""
+"""A schedule of the clip threshold after merges, for use in the training loop."""
 
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_positive, check_positive_int
+from optax_matrix.arguments import Positive, PositiveInt, checked
 
 
+@checked
 def clip_after_merge(
-    max_norm: float,
-    merge_interval: int = 400,
+    max_norm: Positive,
+    merge_interval: PositiveInt = 400,
     *,
-    ramp: int = 10,
-    start: float = 0.1,
+    ramp: PositiveInt = 10,
+    start: Positive = 0.1,
     until: int | None = 2000,
 ) -> optax.Schedule:
-    r"""Clip threshold that is tightened after each merge and ramps back.
+    r"""Makes a schedule that lowers the clip threshold for a while after each merge.
 
     .. math::
         c(t) = c_0 \, (s + (1 - s)\, p / r), \qquad p = t \bmod T_m < r
 
-    from the first merge on, with ``max_norm`` c_0, ``merge_interval`` T_m, ``ramp`` r
-    and ``start`` s. After a merge the moments are empty, and the first updates are as
-    large as the first of all.
+    from the first merge on, where c_0 is ``max_norm``, T_m is ``merge_interval``, r is
+    ``ramp`` and s is ``start``. After a merge the moments are zero, and the next
+    updates are as large as the very first ones.
 
     Args:
-        max_norm: Threshold between ramps.
-        merge_interval: Updates between two merges.
-        ramp: Updates until the threshold is back.
-        start: Its fraction right after a merge.
-        until: Update from which on the threshold is left alone; None for never.
+        max_norm: The threshold outside of ramps.
+        merge_interval: Number of updates between two merges.
+        ramp: Number of updates until the threshold is ``max_norm`` again.
+        start: The fraction of ``max_norm`` right after a merge.
+        until: Number of updates after which the threshold stays at ``max_norm``; None
+            for no limit.
 
     Returns:
-        A schedule of the number of finished updates.
+        A schedule: a function of the number of finished updates.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -44,13 +46,9 @@ def clip_after_merge(
         >>> tx = optax.inject_hyperparams(optax.clip_by_global_norm)(max_norm=clip)
 
     References:
-        POET, Sec. 5 ("increase the gradient clipping" for 10 steps), as the authors'
-        code has it: a smaller threshold, in the first 2000 steps.
+        POET, Sec. 5 ("increase the gradient clipping" for 10 steps), as in the authors'
+        code: a smaller threshold, during the first 2000 steps.
     """
-    check_positive("max_norm", max_norm)
-    check_positive("start", start)
-    check_positive_int("merge_interval", merge_interval)
-    check_positive_int("ramp", ramp)
 
     def schedule(count):
         position = count % merge_interval

@@ -1,4 +1,4 @@
-"""New values for the matrices of any parameter tree."""
+"""Initialization of the matrices of any parameter tree."""
 
 from typing import Any
 
@@ -29,29 +29,29 @@ def initialize_matrices(
     *,
     dimension_numbers: Any = None,
 ) -> Any:
-    """Draws the matrices of a parameter tree anew; other leaves stay as they are.
+    """Draws new matrices for a parameter tree; other leaves stay as they are.
 
-    Every matrix is drawn as ``(out, in)``, rows being output neurons, wherever the leaf
-    keeps its layers, heads, inputs and outputs. A matrix has its own key, `key` folded
-    with the leaf's path and its place in the leaf, so that it does not depend on the
-    other leaves. Dtypes and shardings stay.
+    Every matrix is drawn as ``(out, in)``, with a row for each output neuron, whatever
+    the order of layers, heads, inputs and outputs in the leaf. A matrix has its own
+    key: the leaf's path and the index of the matrix in the leaf are folded into `key`,
+    so that a draw does not depend on other leaves. Dtypes and shardings stay the same.
 
-    To normalise weights that are trained already, see the example of
-    `layout.map_matrices`.
+    To normalize trained weights, see the example of `layout.map_matrices`.
 
     Args:
         params: Parameters: a dict, an NNX state, Linen variables, ...
         key: Random key.
         initializer: ``"normalized"`` (rows of norm one), ``"standard"`` (0.02),
             ``"xavier"``, ``"uniform_spectrum"`` (all singular values one), or any
-            ``initializer(key, (out, in), dtype)``, such as `jax.nn.initializers` has.
+            function ``initializer(key, (out, in), dtype)``, such as those of
+            `jax.nn.initializers`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
 
     Returns:
         The tree with new matrices.
 
     Raises:
-        ValueError: If there is no such initializer.
+        ValueError: If the initializer is unknown.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -71,8 +71,8 @@ def initialize_matrices(
             own = jax.random.fold_in(jax.random.fold_in(key, numbers[0]), numbers[1])
             return draw(own, (matrices.shape[1], matrices.shape[2]), matrices.dtype)
 
-        # The sum of nothing: without a use `jax.jit` drops the old weights, and with
-        # them the devices that they lie on.
+        # Adds the empty sum, zero. `jax.jit` drops arguments that are not used, and
+        # with the old weights it would lose their devices.
         return jax.vmap(one)(ids) + matrices[:0].sum()
 
     return map_matrices(new, params, key, dimension_numbers=dimension_numbers)

@@ -1,8 +1,9 @@
-r"""Random matrices ``(out, in)``, rows being output neurons, as `jax.nn.initializers`.
+r"""Random matrices ``(out, in)``, with the signature of `jax.nn.initializers`.
 
-POET keeps the singular values of what it starts from, so the initialisation decides
-them for good (Sec. 4 and Appendix C): with :math:`\lambda` = out / in those of
-normalised rows lie between :math:`|1 - \sqrt\lambda|` and :math:`1 + \sqrt\lambda`.
+Each row belongs to an output neuron. POET preserves the singular values of the initial
+weights, so the initializer determines them for the whole training (Sec. 4 and
+Appendix C): with :math:`\lambda` = out / in, those of normalized rows lie between
+:math:`|1 - \sqrt\lambda|` and :math:`1 + \sqrt\lambda`.
 """
 
 import math
@@ -54,7 +55,7 @@ def xavier_gaussian(
 def uniform_spectrum(
     key: Any, shape: tuple[int, int], dtype: DTypeLike = jnp.float32
 ) -> Array:
-    """Draws a matrix whose singular values are all one, each such matrix alike.
+    """Draws a matrix from the uniform distribution over those of singular values one.
 
     Args:
         key: Random key.
@@ -65,8 +66,8 @@ def uniform_spectrum(
         A matrix with orthonormal rows or columns, whichever are fewer.
 
     References:
-        POET, Sec. 4. Deviation: orthonormal columns of a Gaussian matrix by QR; those
-        of its singular value decomposition have the same distribution.
+        POET, Sec. 4. Deviation: a Gaussian matrix is orthonormalized by QR; the
+        singular value decomposition gives the same distribution.
     """
     x = _normal(key, shape)
     wide = shape[0] < shape[1]
@@ -77,7 +78,7 @@ def uniform_spectrum(
 def normalized_gaussian(
     key: Any, shape: tuple[int, int], dtype: DTypeLike = jnp.float32
 ) -> Array:
-    """Draws rows of norm one, each direction alike: POET's default.
+    """Draws rows uniformly from the unit sphere, which is POET's default.
 
     Args:
         key: Random key.

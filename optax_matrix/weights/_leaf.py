@@ -1,4 +1,4 @@
-"""The primitives of a parameter tree, leaf by leaf and piece by piece."""
+"""POET's primitives on the leaves of a parameter tree, and on the pieces of a leaf."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ Views = Mapping[str, MatrixView]
 
 
 def zeros(primitives: Primitives, view: MatrixView, dtype: Any) -> list[Sides]:
-    """Triangles of the identity, for each piece of a leaf."""
+    """The triangles of identity rotations, for each piece of a leaf."""
 
     def of_piece(piece: Any) -> Sides:
         like = jax.ShapeDtypeStruct((piece.count, piece.rows, piece.cols), dtype)
@@ -29,9 +29,9 @@ def zeros(primitives: Primitives, view: MatrixView, dtype: Any) -> list[Sides]:
 
 
 def draw(primitives: Primitives, views: Views, merges: Any) -> dict[str, list[Sides]]:
-    """Permutations of all leaves by path, piece and side after so many merges.
+    """The permutations of all leaves after `merges` merges, by path, piece and side.
 
-    Matrices of one shape are drawn together: one sort where there would be many.
+    Those of all matrices of one shape are drawn together, by a single sort.
     """
     perms: dict[str, Any] = {p: [None] * len(v.pieces) for p, v in views.items()}
     pools: dict[tuple[int, int], list[tuple[str, int, np.ndarray]]] = {}
@@ -59,17 +59,18 @@ def turn(
     perms: list[Sides],
     new: list[Sides] | None = None,
 ) -> Array:
-    """The weights that a leaf of permuted matrices stands for.
+    """Computes the weights from a leaf of permuted matrices and its rotations.
 
     Args:
-        primitives: What is fixed about the rotations.
+        primitives: The static description of the rotations.
         view: View of the leaf.
-        in_turn: Whether matrices are made one after another, in less memory.
+        in_turn: Whether to compute matrices one after another, which takes less memory.
         leaf: W_0, in the order of `perms`.
-        triangles: The rotations of each piece. A slice of scanned layers may lack the
-            axis of the matrices, here and in `perms`.
+        triangles: The rotations of each piece. In a slice of scanned layers the axis
+        that
+            counts the matrices may be missing, here and in `perms`.
         perms: The permutations of each piece.
-        new: Permutations into whose order the weights are brought, if any.
+        new: Permutations to apply to the weights, if any.
 
     Returns:
         An array of the leaf's shape and dtype.
@@ -80,7 +81,7 @@ def turn(
         w = materialize(frame, primitives.blocks(q, frame), perms)
         return w if new is None else permute(w, new)
 
-    # What a matrix needs on the way is computed again for its gradient, and not kept.
+    # Intermediate values are recomputed in the backward pass instead of being stored.
     one_by_one = lambda parts: jax.lax.map(jax.checkpoint(make), parts)
     out = []
     for i, frame in enumerate(view.to_matrices(leaf[None])):
@@ -92,7 +93,7 @@ def turn(
 
 
 def ordered(view: MatrixView, leaf: Array, perms: list[Sides]) -> Array:
-    """A leaf with rows and columns in another order."""
+    """Permutes the rows and columns of the matrices of a leaf."""
     pieces = view.to_matrices(leaf[None])
     new = [permute(x, p) for x, p in zip(pieces, perms, strict=True)]
     return view.from_matrices(new)[0]

@@ -1,4 +1,4 @@
-"""POET's second form: fixed matrices between trainable rotations."""
+"""POET as a reparameterization: fixed matrices between trainable rotations."""
 
 import dataclasses
 from collections.abc import Hashable
@@ -8,31 +8,35 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.layout.specs import keep_sharding, named_sharding
+from optax_matrix.layout.specs import keep_sharding
 from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms.stochastic_primitives import Primitives, bound_for
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
-from optax_matrix.weights._types import in_type_of, whole_beside
+from optax_matrix.weights._sharding import (
+    in_type_of,
+    replicated_beside,
+    shardings_beside,
+)
 
 _ABSENT = optax.MaskedNode()
 
 
 class Frozen(NamedTuple):
-    """What no gradient reaches: plain arrays, to be saved with the trainable part.
+    """The part without gradients: plain arrays, to be saved with the trainable part.
 
     Attributes:
-        weights: The parameters' tree. Its matrices are W_0, rows and columns in the
-            order of `perms`; trained leaves are absent.
-        perms: By path, piece and side, int32 ``(matrices, size of the side)``.
+        weights: The tree of the parameters. Its matrices are W_0, with rows and columns
+            in the order of `perms`; trained leaves are absent.
+        perms: Permutations by path, piece and side, int32
+            ``(matrices, size of the side)``.
         merges: Number of merges so far.
-        count: Updates since the last one.
+        count: Number of updates since the last merge.
     """
 
     weights: Any
@@ -42,13 +46,13 @@ class Frozen(NamedTuple):
 
 
 class Trainable(NamedTuple):
-    """What is trained.
+    """The part that is trained.
 
     Attributes:
         rotations: By path, piece and side, the strict upper triangles of
             skew-symmetric blocks, float32 ``(matrices, blocks, b (b - 1) / 2)``; zero
             is the identity.
-        others: The parameters' tree without its matrices.
+        others: The tree of the parameters without its matrices.
     """
 
     rotations: dict[str, list[dict[str, Array]]]
@@ -57,7 +61,7 @@ class Trainable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reparameterization:
-    """How weights are made of rotations; made by `reparameterize`, holds no arrays."""
+    """How weights depend on rotations; made by `reparameterize`, holds no arrays."""
 
     primitives: Primitives
     merge_interval: int | None
@@ -73,8 +77,8 @@ class Reparameterization:
             params: Parameters, sharded or not; their shapes under `jax.eval_shape`.
 
         Returns:
-            The frozen and the trainable part. Frozen matrices lie as the parameters
-            did; permutations and rotations are replicated on their mesh.
+            The frozen and the trainable part. Frozen matrices are sharded like the
+            parameters; permutations and rotations are replicated over their mesh.
         """
         views = self._views(params)
         is_frozen = lambda path: path in views or not self.train_others
@@ -83,21 +87,21 @@ class Reparameterization:
         leaves = named_leaves(weights)
         run = partial(self._start, views)
         matrices = {path: leaves[path] for path in views}
-        shardings = _beside(matrices, jax.eval_shape(run, matrices))
+        shardings = shardings_beside(matrices, jax.eval_shape(run, matrices))
         parts = jax.jit(run, out_shardings=shardings)(matrices)
         framed, perms, rotations, merges, count = parts
         weights = map_named(lambda p, x: framed.get(p, x), weights)
         return Frozen(weights, perms, merges, count), Trainable(rotations, others)
 
     def materialize(self, frozen: Frozen, trainable: Trainable) -> Any:
-        """The parameters for the forward pass, and of the final model.
+        """Computes the parameters, for the forward pass and for the final model.
 
         Args:
-            frozen: As `split` made it; within a scan over layers, a slice of it.
-            trainable: The same.
+            frozen: The frozen part; within a scan over layers, a slice of it.
+            trainable: The trainable part, or the same slice of it.
 
         Returns:
-            The parameters' tree, differentiable in `trainable`.
+            The tree of the parameters, differentiable with respect to `trainable`.
         """
         views = self._views(frozen.weights)
 
@@ -118,19 +122,20 @@ class Reparameterization:
         opt_state: Any = None,
         tx: optax.GradientTransformation | None = None,
     ) -> tuple[Frozen, Trainable, Any]:
-        """Multiplies the rotations into the weights and starts new ones.
+        """Multiplies the rotations into the weights and starts new rotations.
 
         Args:
             frozen: The frozen part.
             trainable: The trainable part.
             opt_state: State of the optimizer, if it is to be reset.
-            tx: The optimizer, which tells what a fresh state is.
+            tx: The optimizer, whose ``init`` gives the fresh state.
 
         Returns:
-            The new parts and the state. What `materialize` gives stays the same.
+            The new parts and the new state. `materialize` of the new parts gives the
+            same parameters as before.
 
         Raises:
-            ValueError: If there is a state to reset but no optimizer.
+            ValueError: If the state is to be reset and there is no optimizer.
         """
         views = self._views(frozen.weights)
         merges = frozen.merges + 1
@@ -161,18 +166,18 @@ class Reparameterization:
         *,
         updated: ArrayLike = True,
     ) -> tuple[Frozen, Trainable, Any]:
-        """Counts an update, and merges after every ``merge_interval`` of them, if any.
+        """Counts an update, and merges every ``merge_interval`` updates.
 
-        To be called once after each update, inside `jax.jit` as well.
+        Call it once after each update; it can be called inside `jax.jit`.
 
         Args:
             frozen: As in `merge`.
             trainable: As in `merge`.
             opt_state: As in `merge`.
             tx: As in `merge`.
-            updated: Whether there was one: ``tx.has_updated(opt_state)`` for
-                `optax.MultiSteps`, whose micro-steps do not count and whose sums a
-                merge would wipe out.
+            updated: Whether there was an update. For `optax.MultiSteps` pass
+                ``tx.has_updated(opt_state)``: its micro-steps do not count, and a merge
+                in between would reset its sums.
 
         Returns:
             As `merge`.
@@ -196,12 +201,13 @@ class Reparameterization:
         *,
         max_norm: ArrayLike | str | None = "auto",
     ) -> optax.GradientTransformationExtraArgs:
-        """One optimizer for the rotations and one for the other leaves.
+        """Combines an optimizer for the rotations and one for the other leaves.
 
         Args:
-            rotations: For the rotations; weight decay would pull them to the identity.
-            others: For the rest.
-            max_norm: Largest norm of a block's Q, as in `poet`; None for no bound.
+            rotations: The optimizer of the rotations. Weight decay in it would pull the
+                rotations towards the identity.
+            others: The optimizer of the other leaves.
+            max_norm: Largest norm of the Q of a block, as in `poet`; None for no bound.
 
         Returns:
             An optimizer of a `Trainable`.
@@ -224,35 +230,18 @@ class Reparameterization:
         return {path: r.view for path, r in resolved.items() if r.view is not None}
 
     def _start(self, views: dict[str, MatrixView], matrices: dict[str, Any]) -> tuple:
-        """Frames, permutations and rotations by path, and two counts."""
+        """Permuted matrices, permutations and rotations by path, and both counts."""
         frames, rotations, perms = {}, {}, draw(self.primitives, views, 0)
         for path, leaf in matrices.items():
-            whole, view = partial(whole_beside, leaf), views[path]
-            perms[path] = jax.tree.map(whole, perms[path])
+            view, replicated = views[path], partial(replicated_beside, leaf)
+            perms[path] = jax.tree.map(replicated, perms[path])
             start = zeros(self.primitives, view, leaf.dtype)
-            rotations[path] = jax.tree.map(whole, start)
+            rotations[path] = jax.tree.map(replicated, start)
             frames[path] = keep_sharding(partial(ordered, view), leaf, perms[path])
         zero = jnp.zeros((), jnp.int32)
         for leaf in list(matrices.values())[:1]:
-            zero = whole_beside(leaf, zero)
+            zero = replicated_beside(leaf, zero)
         return frames, perms, rotations, zero, zero
-
-
-def _beside(matrices: dict[str, Any], shapes: tuple) -> tuple:
-    """Shardings of what `_start` returns; None where types say them."""
-    found = {path: _sharding(leaf) for path, leaf in matrices.items()}
-    whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}
-    _, perms, rotations, *_ = shapes
-    on_mesh = lambda path, tree: jax.tree.map(lambda _: whole[path], tree)
-    parts = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in (perms, rotations))
-    scalar = next(iter(whole.values()), None)
-    return found, *parts, scalar, scalar
-
-
-def _sharding(leaf: Any) -> NamedSharding | None:
-    sharding = named_sharding(leaf)
-    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
-    return None if explicit else sharding
 
 
 def _fresh(tx: optax.GradientTransformation | None, trainable: Trainable) -> Any:

@@ -1,4 +1,4 @@
-"""The factory of POET's second form."""
+"""The factory of `Reparameterization`: POET as a reparameterization of weights."""
 
 from typing import Any
 
@@ -29,48 +29,50 @@ def reparameterize(
     train_others: bool = True,
     in_turn: bool = True,
 ) -> Reparameterization:
-    r"""Holds matrices as fixed ones between trainable rotations (POET, OFT).
+    r"""Represents matrices by fixed ones between trainable rotations (POET, OFT).
 
     .. math::
         W = R W_0 P, \qquad W_0 \leftarrow R W_0 P \text{ every } T_m \text{ updates}
 
-    The same method as `poet`, in its memory-saving form: gradients and moments exist
-    for the rotations alone. Parameters are split into a frozen and a trainable part,
-    `materialize` makes weights of them for the forward pass, and `merge_if_due` starts
-    new rotations every ``merge_interval`` updates. All parts are plain arrays that can
-    be saved at any moment, and what `materialize` returns in the end is a model like
-    any other.
+    This is the same method as `poet` in a form that saves memory: gradients and moments
+    exist for the rotations only. ``split`` divides parameters into a frozen and a
+    trainable part, ``materialize`` computes the weights for the forward pass, and
+    ``merge_if_due`` starts new rotations every ``merge_interval`` updates. All parts
+    are plain arrays that can be saved at any time. At the end, ``materialize`` returns
+    the parameters of an ordinary model.
 
-    Take the object's ``optimizer``, which bounds the norm of Q as `poet` does, or end
-    your own with `transforms.limit_skew_norm`: beyond, the default map is no rotation.
+    Use the object's ``optimizer``, which bounds the norm of Q as `poet` does, or end
+    your own chain with `transforms.limit_skew_norm`. For larger Q the default map is
+    not a rotation.
 
-    Frozen matrices have the parameters' dtype, to which every merge rounds them: the
+    Frozen matrices have the dtype of the parameters, and every merge rounds to it: the
     singular values of bfloat16 weights (64 x 64) were off by 1e-2 after one merge and
-    by 0.15 after 200. Split float32 parameters and cast what `materialize` makes of
-    them.
+    by 0.15 after 200. Split float32 parameters, and cast the result of ``materialize``.
 
     Args:
-        variant: ``"block"``: blocks over all dimensions, in a random order.
-            ``"full"``: one block over a random choice of them.
+        variant: ``"block"``: blocks that cover all dimensions, in a random order.
+            ``"full"``: one block on a random subset of the dimensions.
         block: Side b of the blocks; with ``"full"`` a float is a fraction of the
-            dimension. A mapping gives it for the sides ``"out"`` (P) and ``"in"`` (R).
+            dimension. A mapping has one entry each for the sides ``"out"`` (P) and
+            ``"in"`` (R).
         orthogonal: Kernel from skew-symmetric to orthogonal blocks, such as
             `linalg.cayley_neumann`.
-        merge_interval: T_m, the updates between two merges; None for no merge.
+        merge_interval: T_m, the number of updates between two merges; None for no
+            merges.
         sides: ``"both"``; ``"in"`` (R alone, which is OFT) or ``"out"``.
-        reset: ``"moments"``: a merge starts the optimizer's moments of the rotations
-            anew. ``"none"``: it leaves them.
-        seed: Of the permutations. They depend on it, the leaf's path, the matrix's
-            place in the leaf and the number of merges, on nothing else.
+        reset: ``"moments"``: a merge resets the optimizer's moments of the rotations.
+            ``"none"``: it keeps them.
+        seed: Seed of the permutations. They depend only on the seed, the path of the
+            leaf, the index of the matrix in the leaf and the number of merges.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         train_others: Whether the other leaves are trained; otherwise they are frozen.
-        in_turn: Whether the matrices of one leaf (scanned layers, experts) are made one
-            after another, for which memory for one is enough. Say False where a mesh
-            axis counts them.
+        in_turn: Whether to compute the matrices of one leaf (scanned layers, experts)
+            one after another, with temporaries for one at a time. Pass False if the
+            axis that counts them is sharded.
 
     Returns:
-        An object with ``split``, ``materialize``, ``merge``, ``merge_if_due`` and
-        ``optimizer``, that holds no arrays.
+        An object without arrays, whose methods are ``split``, ``materialize``,
+        ``merge``, ``merge_if_due`` and ``optimizer``.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -93,8 +95,8 @@ def reparameterize(
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
-        Eq. 6 with k = 4; moments are reset by default, as in the authors' code; a last
-        block that sticks out over the dimension is the identity there.
+        Eq. 6 with k = 4; moments are reset by default, as in the authors' code; the
+        part of the last block that extends beyond the dimension is the identity.
     """
     blocks = rotated_blocks(block, sides, variant)
     return Reparameterization(

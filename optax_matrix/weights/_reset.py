@@ -1,4 +1,4 @@
-"""Optimizer state of weights that have just been merged, as if they were new."""
+"""Reset of the optimizer state of rotations after a merge."""
 
 from typing import Any
 
@@ -6,30 +6,30 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.layout.paths import key_name
-from optax_matrix.weights._types import in_type_of
+from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
 
 
 def reset_rotations(state: Any, fresh: Any) -> Any:
-    """Takes what an optimizer remembers of the rotations from a fresh state.
+    """Replaces the part of a state that belongs to the rotations by a fresh one.
 
-    That is every array under ``rotations``, and the scalars that stand beside such
-    arrays alone: Adam's count, if Adam has the rotations to itself. The count of a
-    schedule has no arrays beside it and goes on.
+    That part is every array under ``rotations``, and the scalars of an inner state
+    whose arrays are all of rotations, such as the count of an Adam for rotations only.
+    The count of a schedule, whose state has no arrays, is kept.
 
     Args:
         state: State of any optimizer of a `Trainable`.
-        fresh: The same as its ``init`` makes it.
+        fresh: The state that ``init`` of the optimizer returns.
 
     Returns:
-        The state with parts of `fresh`, in the types of `state`.
+        The state with parts of `fresh`, in the dtypes and shardings of `state`.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(state)
     places = [tuple(map(key_name, keys)) for keys, _ in pairs]
     scalar = [jnp.ndim(leaf) == 0 for _, leaf in pairs]
     arrays = [place for place, s in zip(places, scalar, strict=True) if not s]
-    # A moment stands at (..., field, "rotations", path, piece, side) of its owner.
+    # The path of a moment is (*owner, field, "rotations", path, piece, side).
     moments = [p for p in arrays if p[-4:-3] == (ROTATIONS,) and _of_rotations(p)]
     owners = {place[:-5] for place in moments}
     alone = {
@@ -51,5 +51,5 @@ def reset_rotations(state: Any, fresh: Any) -> Any:
 
 
 def _of_rotations(place: tuple[str, ...]) -> bool:
-    """Whether it is below ``rotations``, and not below a module of that name."""
+    """Whether a path is below the field ``rotations``, not a module of that name."""
     return next((x for x in place if x in (ROTATIONS, OTHERS)), None) == ROTATIONS

@@ -1,5 +1,4 @@
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -294,7 +293,7 @@ def test_wide_matrices_are_refused(name):
 )
 def test_unknown_options_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        inspect.unwrap(linalg.cholesky_qr)(jnp.eye(2), **options)
+        linalg.cholesky_qr(jnp.eye(2), **options)
 
 
 def test_the_shift_may_be_traced():

@@ -178,7 +178,7 @@ def test_mistakes_are_told():
     with pytest.raises(ValueError, match=r"`after` must have .* up/kernel"):
         extract_adapter(BEFORE, BEFORE | {"up": {"kernel": jnp.ones((3, 3))}}, 1)
     factors = Adapter(jnp.ones((12, 1)), jnp.ones((1, 19)))
-    with pytest.raises(ValueError, match="`adapters` must hold for 'up/kernel'"):
+    with pytest.raises(ValueError, match="`adapters` for 'up/kernel' must be"):
         apply_adapter(BEFORE, {"up/kernel": factors})
     with pytest.raises(ValueError, match="`adapters` must be for matrices"):
         apply_adapter(BEFORE, {"embed/embedding": factors})

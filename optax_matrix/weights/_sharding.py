@@ -1,0 +1,57 @@
+"""Dtypes and shardings of new arrays, taken from existing arrays."""
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from optax_matrix.layout.specs import explicit_spec, named_sharding, own_mesh
+
+
+def in_type_of(old: Any, new: Any) -> Array:
+    """The array `new` with the dtype of `old` and the sharding in its type.
+
+    The branches of a `cond` must agree in both.
+    """
+    return _reshard(new.astype(old.dtype), old, explicit_spec(old))
+
+
+def replicated_beside(leaf: Any, new: Any) -> Array:
+    """The array `new`; if a leaf has Explicit axes, replicated over its mesh."""
+    return _reshard(new, leaf, ())
+
+
+def shardings_beside(matrices: dict[str, Any], parts: tuple) -> tuple:
+    """Shardings of the parts of a split; None where types contain them.
+
+    Args:
+        matrices: Leaves by path.
+        parts: Frames, permutations and rotations by path, and two counts.
+
+    Returns:
+        Shardings of the parts: frames are sharded like the leaves, the rest is
+        replicated over their meshes.
+    """
+    found = {path: _sharding(leaf) for path, leaf in matrices.items()}
+    whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}
+    _, perms, rotations, *_ = parts
+    on_mesh = lambda path, tree: jax.tree.map(lambda _: whole[path], tree)
+    trees = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in (perms, rotations))
+    scalar = next(iter(whole.values()), None)
+    return found, *trees, scalar, scalar
+
+
+def _sharding(leaf: Any) -> NamedSharding | None:
+    sharding = named_sharding(leaf)
+    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
+    return None if explicit else sharding
+
+
+def _reshard(x: Any, beside: Any, spec: tuple) -> Array:
+    mesh = own_mesh(beside)
+    if mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return x
+    if own_mesh(x) is not None and explicit_spec(x) == spec:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
