@@ -5,13 +5,14 @@ import re
 import shutil
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
 import jax
 import optax
+from docutils import nodes
 from sphinx.util import logging
 
 HERE = Path(__file__).parent
@@ -37,6 +38,7 @@ html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 
+default_role = "name"
 add_module_names = False
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 72
@@ -51,7 +53,8 @@ _RESOLVE = names.Resolver()
 def setup(app: Any) -> None:
     """Connects the pages, the references and the signatures."""
     app.connect("builder-inited", write_pages)
-    app.connect("autodoc-process-docstring", link_references, priority=900)
+    app.connect("autodoc-process-docstring", find_references, priority=900)
+    app.add_role("name", name_role)
     app.connect("autodoc-process-signature", format_signature)
     app.connect("autodoc-skip-member", skip_member)
 
@@ -83,14 +86,29 @@ def write_pages(app: Any) -> None:
 
 
 def _package_page(package: str, items: list[names.Public]) -> str:
-    groups = {title: [i for i in items if _group(i) == title] for title in GROUPS}
     lines = [_title(package), f".. automodule:: optax_matrix.{package}", ""]
-    for title, chosen in groups.items():
-        if chosen:
-            lines += [_title(title, "-"), *map(_row, chosen), ""]
+    ordered = []
+    for title, chosen in _sections(package, items):
+        lines += [_title(title, "-")]
+        if title in names.families(package):
+            lines += [f".. automodule:: optax_matrix.{package}.{title}", ""]
+        lines += [*map(_row, chosen), ""]
+        ordered += chosen
     lines += [".. toctree::", "   :hidden:", ""]
-    lines += [f"   {item.path}" for chosen in groups.values() for item in chosen]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"   {item.path}" for item in ordered)]) + "\n"
+
+
+def _sections(
+    package: str, items: list[names.Public]
+) -> Iterator[tuple[str, list[names.Public]]]:
+    """Families, then what belongs to none, by kind."""
+    left = list(items)
+    for family, module in names.families(package).items():
+        yield family, [item for item in left if item.name in module.__all__]
+        left = [item for item in left if item.name not in module.__all__]
+    for title in GROUPS:
+        if chosen := [item for item in left if _group(item) == title]:
+            yield title, chosen
 
 
 def _group(item: names.Public) -> str:
@@ -136,28 +154,50 @@ def skip_member(
     return skip or not is_code or not inspect.getdoc(member)
 
 
-# References.
+# References: names in single backticks, which `name_role` links. Their text stays as it
+# is, so that columns of tables stay aligned.
 
+_LINKS: dict[tuple[str, str], str] = {}  # By page and name.
 _REPORTED: set[tuple[str, str]] = set()
 
 
-def link_references(
+def find_references(
     app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
-    """Turns single backticks into links or code."""
-    del app, what, options
-    lines[:] = _linked("\n".join(lines), value, name).split("\n")
+    """Finds what the references of a docstring refer to."""
+    del what, options
+    for reference in names.references("\n".join(lines)):
+        path = _resolve(reference, value, name)
+        _LINKS[app.env.current_document.docname, reference] = path
+
+
+def name_role(
+    role: str, raw: str, text: str, line: int, inliner: Any, *options: Any
+) -> tuple[list[Any], list[Any]]:
+    """A link to a public name; code, if it is another name."""
+    del role
+    name, env = " ".join(text.split()), inliner.document.settings.env
+    path = _LINKS.get((env.current_document.docname, name))
+    if not path:
+        return [nodes.literal(raw, name)], []
+    link = env.get_domain("py").role("obj")
+    return link("py:obj", raw, f"{name} <{path}>", line, inliner, *options)
 
 
 def _linked(text: str, owner: Any, where: str) -> str:
     def link(name: str) -> str:
-        path = _RESOLVE(name, owner)
-        if path is None and (name, where) not in _REPORTED:
-            _REPORTED.add((name, where))
-            _LOG.warning("`%s` in %s refers to nothing public", name, where)
+        path = _resolve(name, owner, where)
         return f":py:obj:`{name} <{path}>`" if path else f"``{name}``"
 
     return names.replace_references(text, link)
+
+
+def _resolve(name: str, owner: Any, where: str) -> str:
+    path = _RESOLVE(name, owner)
+    if path is None and (name, where) not in _REPORTED:
+        _REPORTED.add((name, where))
+        _LOG.warning("`%s` in %s refers to nothing public", name, where)
+    return path or ""
 
 
 # Signatures: types by the names that the source uses, kernels by their names.

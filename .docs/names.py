@@ -52,10 +52,20 @@ class Public(NamedTuple):
 
 
 def packages() -> dict[str, types.ModuleType]:
-    """The public modules of the package that have an ``__all__``, by name."""
+    """The public packages that have an ``__all__``, by name."""
     found = [m.name for m in pkgutil.iter_modules(optax_matrix.__path__)]
     public = [name for name in found if not name.startswith("_")]
     modules = {n: importlib.import_module(f"optax_matrix.{n}") for n in public}
+    packages = {n: m for n, m in modules.items() if hasattr(m, "__path__")}
+    return {n: module for n, module in packages.items() if hasattr(module, "__all__")}
+
+
+def families(package: str) -> dict[str, types.ModuleType]:
+    """The public packages inside a package that have an ``__all__``, by name."""
+    parent = packages()[package]
+    found = [m.name for m in pkgutil.iter_modules(parent.__path__) if m.ispkg]
+    public = [name for name in found if not name.startswith("_")]
+    modules = {n: importlib.import_module(f"{parent.__name__}.{n}") for n in public}
     return {n: module for n, module in modules.items() if hasattr(module, "__all__")}
 
 
@@ -145,6 +155,8 @@ class Resolver:
         self._paths: dict[str, set[str]] = {}
         for name in packages():
             self._add(f"optax_matrix.{name}", name)
+            for family in families(name):
+                self._add(f"optax_matrix.{name}.{family}", family, f"{name}.{family}")
         for item in public_names():
             short, value = item.name, item.value
             self._add(item.path, short, f"{item.package}.{short}")
