@@ -8,7 +8,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 DEMO := muon,muoneq,muon_plus,adamuon,normuon,swan,sinkgd,racs,mars_adamw
 
-.PHONY: help demo test test-fast test-slow test-floor lint format bench bench-aot clean
+.PHONY: help demo test test-fast test-slow test-floor lint format docs dist bench \
+	bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under ten optimizers and print the comparison"
@@ -17,6 +18,8 @@ help:
 	@echo "make test-slow  everything that the other two leave out"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
+	@echo "make docs       the API reference as HTML: .docs/_build/index.html"
+	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
@@ -67,8 +70,24 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: pyproject.toml
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install -q -e '.[docs]'
+	rm -rf .docs/_build
+	.venv-docs/bin/python -m sphinx -q -W --keep-going .docs .docs/_build
+
+# The wheel is built from the sdist.
+dist: pyproject.toml
+	test -x .venv-build/bin/python || $(PYTHON) -m venv .venv-build
+	.venv-build/bin/python -m pip install -q build
+	rm -rf dist .venv-dist
+	.venv-build/bin/python -m build --outdir dist
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install -q dist/*.whl
+	.venv-dist/bin/python -I .ci/installed.py dist
+
 bench: $(STAMP)
 	$(BIN)/python -m examples.benchmarks.step
 
 clean:
-	rm -rf $(VENV) .venv-aot .venv-floor runs .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-* .docs/_build .docs/api dist runs .pytest_cache .ruff_cache

@@ -32,15 +32,15 @@ def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     :math:`|1 - (-1)^{(k+1)/2} s^{k+1}|` for odd k. The error
     :math:`\|GG^\top - I\|` is therefore about :math:`s^{2k+2}` or :math:`2 s^{k+1}`:
 
-    ===== ============ ======== ============
-    k     error        products at s = 0.3
-    ===== ============ ======== ============
-    1     :math:`2s^2`    1     2e-1
-    2     :math:`s^6`     2     7e-4
-    3     :math:`2s^4`    2     2e-2
-    4     :math:`s^{10}`  3     6e-6
-    5     :math:`2s^6`    3     1e-3
-    ===== ============ ======== ============
+    =====  ================  ========  =============
+    k      error             products  at s = 0.3
+    =====  ================  ========  =============
+    1      :math:`2s^2`      1         2e-1
+    2      :math:`s^6`       2         7e-4
+    3      :math:`2s^4`      2         2e-2
+    4      :math:`s^{10}`    3         6e-6
+    5      :math:`2s^6`      3         1e-3
+    =====  ================  ========  =============
 
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.

@@ -21,9 +21,10 @@ def inject_hyperparams(
 
     Numbers and schedules become state, so that they can be read, changed between steps
     and scheduled. Arguments that `factory` does not annotate as numbers
-    (`ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints, strings,
-    kernels, rules and masks stay what they are. Hyperparameters are float32 whatever
-    the dtype of the parameters: optax rounds them to it, and 0.999 is 1.0 in bfloat16.
+    (`jax.typing.ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints,
+    strings, kernels, rules and masks stay what they are. Hyperparameters are float32
+    whatever the dtype of the parameters: optax rounds them to it, and 0.999 is 1.0 in
+    bfloat16.
 
     Args:
         factory: A recipe or block of this package or of optax.
@@ -53,7 +54,7 @@ def inject_hyperparams(
     static = {name for name, p in parameters.items() if not _is_dynamic(p.annotation)}
     static |= set(static_args)
     injected = optax.inject_hyperparams(
-        factory, static_args=static, hyperparam_dtype=jnp.float32
+        factory, static_args=static, hyperparam_dtype=jnp.dtype("float32")
     )
 
     @functools.wraps(factory)

@@ -1,0 +1,65 @@
+"""Public docstrings exist, and what they refer to exists.
+
+`make docs` needs both for pages without warnings; this finds the same in a second.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / ".docs" / "names.py"
+
+
+def _load():
+    spec = importlib.util.spec_from_file_location("docs_names", PATH)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+names = _load()
+PACKAGES = names.packages()
+
+
+def _texts(package):
+    module = PACKAGES[package]
+    yield f"optax_matrix.{package}", module, module.__doc__
+    for item in names.public_names():
+        if item.package == package:
+            yield from names.parts(item)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_has_a_docstring(package):
+    missing = [
+        item.path
+        for item in names.public_names()
+        if item.package == package and not names.docstring(item)
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_references_resolve(package):
+    resolve = names.Resolver()
+    unknown = [
+        f"`{reference}` in {path}"
+        for path, owner, text in _texts(package)
+        for reference in names.references(text)
+        if resolve(reference, owner) is None
+    ]
+    assert not unknown, "\n".join(unknown)
+
+
+def test_what_a_reference_is():
+    text = "`muon`, ``muon``, :math:`x`, `Muon <https://a.b>`_\n\n>>> '`x`'\n\n`a\nb`"
+    assert names.references(text) == ["muon", "a b"]
+    resolve, owner = names.Resolver(), PACKAGES["recipes"].muon
+    assert resolve("muon", owner) == "optax_matrix.recipes.muon"
+    assert resolve("linalg.newton_schulz", owner) == "optax_matrix.linalg.newton_schulz"
+    assert resolve("learning_rate", owner) == ""
+    assert resolve("optax.contrib.muon", owner) == ""
+    assert resolve("optax.contrib.no_such_name", owner) is None
+    assert resolve("no_such_name", owner) is None
