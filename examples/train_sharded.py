@@ -117,7 +117,7 @@ def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps:
     abstract = jax.eval_shape(initial_weights, config, 0)
     place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
     shardings = nnx.map_state(place, abstract)
-    sides = hasattr(OPTIMIZERS[optimizer], "on")  # Which one rotates may matter.
+    sides = "orientation" in OPTIMIZERS[optimizer].options  # Which side rotates.
     options = {"dimension_numbers": om.layout.infer(abstract)} if sides else {}
     recipe = getattr(om, optimizer)(
         learning_rate(peak, steps),

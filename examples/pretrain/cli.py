@@ -52,7 +52,12 @@ def _parser():
     train = commands.add_parser("train", help="one run", description=_train.__doc__)
     train.set_defaults(command=_train)
     add = _adder(train)
-    add("--optimizer", "NAME", "adamw", "muoneq, normuon, ...")
+    add(
+        "--optimizer",
+        "NAME",
+        "adamw",
+        "with options as in muoneq:mode=col; `help` lists all",
+    )
     add("--learning-rate", "LR", 5e-3, "peak of the schedule", type=float)
     add("--seed", "N", 0, "of the weights and the data order", type=int)
     add("--checkpoint-every", "STEPS", 100, type=int)
@@ -64,7 +69,7 @@ def _parser():
     )
     compare.set_defaults(command=_compare)
     add = _adder(compare)
-    add("--optimizers", "A,B,C", None, "default: all of them")
+    add("--optimizers", "A,B,C", None, "as in --optimizer; default: all of them")
     add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "AdamW's")
     compare.add_argument(
         "--sweep",
@@ -167,8 +172,12 @@ def _positive_rate(text):
 def _train(options):
     """Trains one model, with metrics and checkpoints in the output directory."""
     from examples.pretrain import train as training
-    from examples.pretrain.optimizers import find
+    from examples.pretrain.optimizers import OPTIMIZERS, find
+    from examples.pretrain.options import listing
 
+    if options.optimizer == "help":
+        print(listing(OPTIMIZERS))
+        return 0
     find(options.optimizer)
     rate = _positive_rate(options.learning_rate)
     data = _open(options, options.seed)
@@ -191,7 +200,11 @@ def _compare(options):
     """Trains under several optimizers; prints a table, writes a PNG and a JSON."""
     from examples.pretrain import compare, plot, protocol, report
     from examples.pretrain.optimizers import OPTIMIZERS, find
+    from examples.pretrain.options import listing
 
+    if options.optimizers == "help":
+        print(listing(OPTIMIZERS))
+        return 0
     names = options.optimizers.split(",") if options.optimizers else list(OPTIMIZERS)
     for name in names:
         find(name)

@@ -12,7 +12,6 @@ from flax import nnx
 import optax_matrix as om
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.model import Llama
-from examples.pretrain.optimizers import Build
 
 CLIP = 1.0
 WARM_UP = 0.1
@@ -77,15 +76,16 @@ class Trainer:
 
     Args:
         config: The model.
-        build: Learning rate (here a schedule) to optimizer; told the residual sides of
-            the model if it has `on`.
+        build: Learning rate (here a schedule) to optimizer; a `Method`, or any
+            function. A method with an option `orientation` gets the dimension numbers
+            of the model, which say which side of a matrix is on the residual stream.
         steps: Length of the schedule.
         accumulate: Micro-batches in an update.
     """
 
-    def __init__(self, config: ModelConfig, build: Build, steps: int, accumulate: int):
-        if on := getattr(build, "on", None):
-            build = on(residual_sides(config))
+    def __init__(self, config: ModelConfig, build: Any, steps: int, accumulate: int):
+        if "orientation" in getattr(build, "options", ()):
+            build = build.replace(dimension_numbers=residual_sides(config))
         self._config, self._build, self._steps = config, build, steps
         self._accumulate = accumulate
 
