@@ -1,11 +1,11 @@
-"""Fine-tunes a tiny LLaMA on a second book and compares what it costs and brings.
+"""Fine-tunes a tiny LLaMA on a second book and compares the memory and the loss.
 
     python -m examples.finetune --steps 200
 
-The model of `examples.pretrain` reads the King James Bible, then Moby Dick, of which
-only the matrices of its layers learn: all of them by AdamW, by GaLore and SUMO within a
-subspace, as LoRA's factors beside frozen weights, or turned by POET and OFT. Every
-method has the same batches, and its best learning rate of a few.
+The model of `examples.pretrain` is trained on the King James Bible, then fine-tuned on
+Moby Dick, where only the matrices of its layers are trained: by AdamW, by GaLore and
+SUMO within a subspace, as LoRA's factors beside frozen weights, or rotated by POET and
+OFT. Every method gets the same batches; the best of a few learning rates is shown.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PRETRAIN_RATE = 3e-3
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What decides the outcome."""
+    """Everything that decides the outcome."""
 
     model: ModelConfig
     pretrain_steps: int
@@ -53,17 +53,18 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One line of the table: a method at the best of its learning rates.
+    """One line of the table: a method at its best learning rate.
 
     Attributes:
         method: Its name.
         rank: Its rank; None for AdamW.
         rate: That learning rate.
         state: Bytes of the optimizer's state.
-        added: Bytes of weights that were not there before.
+        added: Bytes of the weights that the method adds to the model.
         loss: Validation loss on the second book.
-        first: On the first.
-        captured: Share of the change's squared norm that adapters of the rank hold.
+        first: Validation loss on the first book.
+        captured: Share of the squared norm of the weights' change that the best
+            adapters of this rank capture.
     """
 
     method: str
@@ -83,7 +84,7 @@ def book(name: str, settings: Settings):
 
 
 def pretrain(settings: Settings, data) -> nnx.State:
-    """Weights after some hundred steps on a book."""
+    """Weights after `pretrain_steps` steps on a book."""
     trainer = Trainer(settings.model, find("muon"), settings.pretrain_steps, 1)
     state, batches = trainer.init(settings.seed), iter(data.train)
     for _ in range(settings.pretrain_steps):
@@ -125,13 +126,13 @@ def tune(settings: Settings, method: Method, rank: int, params, data):
 
 
 def of_weights(config: ModelConfig, trained, _, windows):
-    """The gradient of the loss where the weights themselves are trained."""
+    """The gradient of the loss with respect to the weights."""
     return loss_and_gradient(config, trained, windows)[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def of_factors(config: ModelConfig, trained, params, windows):
-    """The gradient where factors beside the weights are."""
+    """The gradient of the loss with respect to factors beside the weights."""
     graph = model_graph(config)
     model = lambda factors: nnx.merge(graph, apply_adapter(params, factors))
     return jax.grad(lambda factors: cross_entropy(model(factors), windows))(trained)
@@ -161,14 +162,14 @@ def measure(settings: Settings, name: str, rank: int | None, params, books) -> R
 
 
 def captured(before, after, rank: int) -> float:
-    """How much of the change, in its squared norm, the best adapters of a rank hold."""
+    """Share of the change's squared norm that the best adapters of a rank capture."""
     adapters = extract_adapter(before, after, rank).values()
     held = sum(float(jnp.sum(jnp.square(x.a @ x.b))) for x in adapters)
     return held / float(optax.tree.norm(optax.tree.sub(after, before), squared=True))
 
 
 def compare(settings: Settings) -> list[Result]:
-    """A result for each method and rank, printed as it comes."""
+    """A result for each method and rank, each printed when it is known."""
     books = [book(name, settings) for name in ("king_james", "moby_dick")]
     params = pretrain(settings, books[0])
     losses = [evaluate(settings.model, params, data.validation) for data in books]

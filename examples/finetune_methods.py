@@ -1,4 +1,4 @@
-"""Ways to fine-tune the matrices of a model's layers, at a rank."""
+"""Methods that fine-tune the matrices of a model's layers, each at a given rank."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,8 +17,8 @@ class Method:
 
     Attributes:
         optimizer: ``optimizer(rank, learning_rate)``.
-        rates: Peaks of the learning rate to try.
-        factors: Whether it trains factors beside the weights.
+        rates: Peaks of the learning rate that are tried.
+        factors: Whether the method trains factors beside the weights.
     """
 
     optimizer: Callable[[int, Any], optax.GradientTransformation]
@@ -32,9 +32,9 @@ def _adamw(_, lr):
 
 
 def _orthogonal(recipe, rank, lr):
-    """Blocks with as many entries for each row and column as factors of the rank.
+    """A rotation with as many parameters per row and column as factors of the rank.
 
-    OFT has those of the columns only.
+    OFT has only the parameters of the columns.
     """
     block = 2 * rank + 1
     return recipe(lr, block=block, merge_interval=100, hold="recovered", other=FROZEN)

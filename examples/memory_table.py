@@ -1,9 +1,9 @@
-"""What optimizers keep for LLaMA models of 60M to 7B parameters, in GiB.
+"""Memory of weights and optimizer state for LLaMA models of 60M to 7B parameters.
 
     python -m examples.memory_table 130M 1.3B
 
-Counted from the shapes of the real states, as the papers do: weights and state, two
-bytes an element, the last layer by the method and by Adam.
+In GiB, counted from the shapes of the real states as in the papers: weights and state,
+two bytes per element, with the last layer trained by the method or by Adam.
 """
 
 import functools
@@ -19,9 +19,9 @@ from optax_matrix.diagnostics import StateBytes, state_bytes
 
 
 class Size(NamedTuple):
-    """A LLaMA: width, hidden width of the MLP, layers, and the rank that goes with it.
+    """A LLaMA: width, hidden width of the MLP, layers, and the rank used for it.
 
-    Those of GaLore, which the papers on low-rank methods have in common.
+    The sizes are those of GaLore, which other papers on low-rank methods use as well.
     """
 
     width: int
@@ -43,7 +43,7 @@ WITH_HEAD = om.layout.by_path(include="lm_head")
 
 
 def _adamw(rank, **options):
-    """Adam knows no matrices: the head is one of its leaves in either case."""
+    """AdamW treats all leaves alike, so the head is trained by Adam in either case."""
     del rank, options
     return optax.adamw(1e-3)
 
@@ -92,7 +92,7 @@ def shapes(size: Size):
 
 
 def count(method: str, size: Size, with_head: bool = False) -> StateBytes:
-    """The state of a method, the head among the matrices or by Adam."""
+    """The state of a method, with the head among the matrices or trained by Adam."""
     options = {"dimension_numbers": WITH_HEAD} if with_head else {}
     return state_bytes(METHODS[method](size.rank, **options), shapes(size))
 

@@ -1,4 +1,4 @@
-"""MuonEq in a Flax NNX loop: only the line about the optimizer is new.
+"""MuonEq in a Flax NNX loop: only the optimizer's line is new.
 
 Run it from the root of the repository: `python -m examples.quickstart`.
 """
@@ -11,7 +11,7 @@ import optax_matrix as om
 
 
 class MLP(nnx.Module):
-    """A bottleneck the other way round."""
+    """Two layers, wider in the middle."""
 
     def __init__(self, rngs):
         self.up = nnx.Linear(32, 64, rngs=rngs)

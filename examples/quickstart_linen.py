@@ -1,4 +1,4 @@
-"""MuonEq in a Flax Linen loop: only the line about the optimizer is new.
+"""MuonEq in a Flax Linen loop: only the optimizer's line is new.
 
 Run it from the root of the repository: `python -m examples.quickstart_linen`.
 """
@@ -12,7 +12,7 @@ import optax_matrix as om
 
 
 class MLP(nn.Module):
-    """A bottleneck the other way round."""
+    """Two layers, wider in the middle."""
 
     @nn.compact
     def __call__(self, x):

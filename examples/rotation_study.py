@@ -1,9 +1,9 @@
 """Which rotation? The study of ARO's Figures 2, 20 and 21 on MNIST.
 
 Trains an MLP under four rotation policies, on all images at once and on mini-batches.
-Reports the loss, and the alignment score: the cosine between an update and the gradient
-on all images. Then compares the objective that ARO's rotations increase with what the
-eigenvectors reach, on random momenta, on those of this MLP and of a tiny LLaMA.
+Reports the loss and the alignment score, the cosine between an update and the gradient
+on all images. Then compares ARO's objective under its rotations with that under the
+eigenvectors, on random momenta, on those of this MLP and on those of a tiny LLaMA.
 
 Run it from the root of the repository: `python -m examples.rotation_study`. 4000 images
 ship with the examples; the paper's run is
@@ -24,7 +24,7 @@ FIGURE_2 = ("sinkhorn", "sign")
 
 
 def train_all(args: argparse.Namespace, digits: mnist.Digits) -> report.Runs:
-    """The curve of every policy, for either gradient."""
+    """The curve of every policy, with full-batch and with mini-batch gradients."""
     modes = {"full batch": None, f"batch {args.batch}": args.batch}
     runs: report.Runs = {}
     for gradient, batch in modes.items():
@@ -38,7 +38,7 @@ def train_all(args: argparse.Namespace, digits: mnist.Digits) -> report.Runs:
 
 
 def compare_objectives(args: argparse.Namespace, digits: mnist.Digits):
-    """What `objective.compare` finds, by momenta and base."""
+    """Results of `objective.compare`, by momenta and base."""
     momenta = {
         "gaussian": objective.gaussian(seed=args.seed),
         "mlp": objective.of_mlp(digits, args.momenta, args.batch, args.seed),
@@ -98,14 +98,26 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--base", choices=BASES, default="sinkhorn", help="of the trained policies")
+    add(
+        "--base", choices=BASES, default="sinkhorn", help="base of the trained policies"
+    )
     add("--steps", type=_positive, default=400, help="updates of each run")
-    add("--images", type=_positive, default=2000, help="of the file, from its start")
-    add("--batch", type=_positive, default=512, help="images of a mini-batch")
+    add(
+        "--images",
+        type=_positive,
+        default=2000,
+        help="number of images, from the start of the file",
+    )
+    add("--batch", type=_positive, default=512, help="images per mini-batch")
     add(
         "--momenta", type=_positive, default=30, help="steps whose momenta are compared"
     )
-    add("--seed", type=int, default=0, help="of weights, batches and random momenta")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of weights, batches and random momenta",
+    )
     add("--data", type=pathlib.Path, default=mnist.SHIPPED, help="MNIST images (idx)")
     add("--out", type=pathlib.Path, default=pathlib.Path("runs/rotation"))
     try:

@@ -4,11 +4,11 @@
 
 from the root of the repository; `--cpu-devices 8` tries it on a laptop. Every process
 runs this same program and reads only its own rows of the batch; weights and optimizer
-state are born sharded. Mesh and processes change the losses by rounding alone.
+state are created sharded. Mesh and processes change the losses by rounding only.
 
 TPU pods: run the same command on all hosts, as in `gcloud compute tpus tpu-vm ssh NAME
 --zone ZONE --worker all --command "cd optax_matrix && python -m examples.train_sharded
---distributed --mesh fsdp=16"`; JAX finds the others by itself.
+--distributed --mesh fsdp=16"`; JAX finds the other hosts by itself.
 
 GPU clusters: under SLURM, `srun --nodes 4 --ntasks-per-node 8 --gpus-per-node 8 python
 -m examples.train_sharded --distributed --mesh fsdp=8,tp=4` starts one process for each
@@ -66,7 +66,7 @@ def mesh_axes(text: str) -> dict[str, int]:
 
 
 def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
-    """A mesh of all devices, of all processes; without axes, all of them are `fsdp`."""
+    """A mesh of all devices of all processes; without axes, all of them are `fsdp`."""
     axes = axes or {"fsdp": jax.device_count()}
     if math.prod(axes.values()) != jax.device_count():
         raise SystemExit(f"error: --mesh must use all {jax.device_count()} devices.")
@@ -75,7 +75,7 @@ def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
 
 
 def sharding(weight: nnx.Variable, shape: tuple, mesh: Mesh, whole=()) -> NamedSharding:
-    """Cuts a weight by the rules where they divide it, but not over axes in `whole`."""
+    """Shards a weight by `RULES` where sizes divide, but not over axes in `whole`."""
 
     def cut(name, size):
         axis = RULES.get(name)
@@ -89,9 +89,9 @@ def sharding(weight: nnx.Variable, shape: tuple, mesh: Mesh, whole=()) -> NamedS
 def gathered_where_used(weights: nnx.State, mesh: Mesh) -> nnx.State:
     """FSDP: the model sees whole weights, each gathered when a layer reads it.
 
-    Its gradient is scattered at once, and a rematerialised layer gathers again. Left
-    to itself, the partitioner may gather the activations instead; it would also do so
-    to scatter the gradient of a table, which therefore comes whole.
+    The gradient is scattered at once, and a rematerialised layer gathers again. Left to
+    itself, the partitioner may gather the activations instead; it would also do so to
+    scatter the gradient of an embedding or head, which is therefore left whole.
     """
     constrain = jax.lax.with_sharding_constraint
 
@@ -113,11 +113,11 @@ def gathered_where_used(weights: nnx.State, mesh: Mesh) -> nnx.State:
 
 
 def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps: int):
-    """The state, born sharded; the compiled step; and the compiled loss."""
+    """The state, created sharded; the compiled step; and the compiled loss."""
     abstract = jax.eval_shape(initial_weights, config, 0)
     place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
     shardings = nnx.map_state(place, abstract)
-    sides = hasattr(OPTIMIZERS[optimizer], "on")  # Which one rotates may matter.
+    sides = "orientation" in OPTIMIZERS[optimizer].options  # Which side rotates.
     options = {"dimension_numbers": om.layout.infer(abstract)} if sides else {}
     recipe = getattr(om, optimizer)(
         learning_rate(peak, steps),
@@ -149,7 +149,7 @@ def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps:
 
 
 def open_books(context: int) -> tuple[grain.MapDataset, ...]:
-    """Shuffled windows of the two books without end: for training, and held out."""
+    """Endless shuffled windows of the two books: for training, and held out."""
     texts = [split(as_bytes(read_text(p))) for p in sorted(BOOKS.glob("*.txt.gz"))]
     parts = (TokenWindows(part, context) for part in zip(*texts, strict=True))
     shuffled = lambda part: grain.MapDataset.source(part).seed(0).shuffle().repeat()
@@ -157,7 +157,7 @@ def open_books(context: int) -> tuple[grain.MapDataset, ...]:
 
 
 def load(windows: Any, number: int, batch: int, mesh: Mesh) -> jax.Array:
-    """Batch number so and so, cut over all mesh axes but `tp`.
+    """The batch of a given number, sharded over all mesh axes but `tp`.
 
     JAX asks each process for the rows of its own devices; no others are read.
     """
@@ -204,12 +204,16 @@ def main(arguments: list[str] | None = None) -> None:
     add("--mesh", type=mesh_axes, help="as fsdp=4,tp=2; default: all devices as fsdp")
     add("--size", choices=SIZES, default="tiny")
     add("--steps", type=int, default=100)
-    add("--batch", type=int, default=16, help="windows, over all processes")
+    add("--batch", type=int, default=16, help="windows per update, over all processes")
     add("--losses", type=pathlib.Path, metavar="FILE", help="JSON of all losses")
     add("--checkpoints", type=pathlib.Path, metavar="DIR", help="seen by all processes")
-    add("--cpu-devices", type=int, metavar="N", help="that many, on CPU")
-    add("--distributed", action="store_true", help="many processes; see the top")
-    add("--coordinator", metavar="HOST:PORT", help="of process 0")
+    add("--cpu-devices", type=int, metavar="N", help="run on N devices made of the CPU")
+    add(
+        "--distributed",
+        action="store_true",
+        help="many processes; see the module's docstring",
+    )
+    add("--coordinator", metavar="HOST:PORT", help="address of process 0")
     add("--processes", type=int, metavar="N")
     add("--process", type=int, metavar="I")
     args = parser.parse_args(arguments)

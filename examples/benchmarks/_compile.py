@@ -23,7 +23,7 @@ BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What is optimized: seven float32 kernels `(in, out)` a layer."""
+    """The kernels that are optimized: seven float32 `(in, out)` per layer."""
 
     layers: int
     embed: int
@@ -44,8 +44,8 @@ class Model:
     def params(self, mesh: Mesh) -> dict:
         """Shapes of the parameters, sharded over `fsdp` and, if there is one, `tp`.
 
-        The side of the residual stream is cut by `fsdp`: the input, but of `o` and
-        `down`, which write the stream, the output.
+        The side on the residual stream is sharded over `fsdp`: the input, except for
+        `o` and `down`, where it is the output.
         """
         tp = "tp" if "tp" in mesh.axis_names else None
         layer: dict[str, dict] = {"attn": {}, "mlp": {}}
@@ -60,12 +60,12 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What the compiler says about one step, on each device.
+    """The compiler's numbers for one step, on each device.
 
     `work` is FLOPs. Where there are reductions but no matrix products (RACS), it is the
-    elements that reductions read: FLOPs then count little but element-wise operations
-    and casts, which the compiler repeats in every fusion that wants them, so that the
-    same arithmetic has 66 FLOPs an element on one mesh and 122 on another.
+    number of elements that reductions read. FLOPs would mostly count element-wise
+    operations and casts, which the compiler repeats in every fusion that needs them:
+    the same arithmetic has 66 FLOPs per element on one mesh and 122 on another.
     """
 
     work: float
@@ -82,7 +82,7 @@ class Report:
 
 
 def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
-    """A mesh of the devices of a TPU topology such as `v5e:4x4`, none of them here."""
+    """A mesh of the devices of a TPU topology such as `v5e:4x4`; needs no TPU."""
     devices = _devices(topology)
     if math.prod(axes.values()) != len(devices):
         raise ValueError(
@@ -153,8 +153,8 @@ def compile_step(tx: optax.GradientTransformation, params: Any) -> Report:
 def ideal_work(topology: str, name: str, model: Model) -> float:
     """Work of a step on one device of the topology, without placement.
 
-    One layer is compiled and taken `model.layers` times, so that any model fits: the
-    matrices do not influence one another.
+    One layer is compiled and counted `model.layers` times, so that any model fits. This
+    is exact, as the matrices do not influence one another.
     """
     device = _devices(topology)[0]
     mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Auto,), devices=[device])

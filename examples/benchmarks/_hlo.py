@@ -19,7 +19,7 @@ _CHAIN = re.compile(r'chain_id="(\d+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """How many collectives of one kind, and what they return on each device."""
+    """Number of collectives of one kind, and bytes that they return on each device."""
 
     count: int
     bytes: int
@@ -32,7 +32,7 @@ def collectives(text: str) -> dict[str, Traffic]:
     multiplied (see `loops`). Of an asynchronous pair the ``-done`` counts, whose result
     is the data alone. The TPU compiler repeats a collective that it overlaps with other
     work in each of the fusions that it overlaps; those share a ``chain_id``. Channel
-    ids do not tell: collectives of one `shard_map` share theirs.
+    ids do not distinguish them: collectives of one `shard_map` share one.
 
     Args:
         text: ``compiled.as_text()``.

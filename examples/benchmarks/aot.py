@@ -20,7 +20,7 @@ from collections.abc import Sequence
 RECIPES = ("muon", "muoneq", "racs", "optax.contrib.muon", "optax.adamw")
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",  # No question to a cloud's metadata server.
+    "TPU_SKIP_MDS_QUERY": "1",  # Do not query a cloud's metadata server.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     # The rest keeps the compiler quiet.
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",

@@ -33,10 +33,10 @@ class Memory:
     """Bytes of a compiled step.
 
     Attributes:
-        trainable: Of what has gradients.
-        arguments: Of weights and state, which the step gets and gives back.
-        temporary: Of what it needs besides, results among them that take no argument's
-            place.
+        trainable: Bytes of the parameters that have gradients.
+        arguments: Bytes of weights and state, which the step takes and returns.
+        temporary: Bytes of everything else that the step needs, including results that
+            do not reuse the memory of an argument.
     """
 
     trainable: int
@@ -158,7 +158,7 @@ STEPS = {
 
 
 def measure(name: str, setup: Setup, batch: int) -> Memory:
-    """Compiles a step and asks for its memory."""
+    """Compiles a step and reads its memory from the compiler."""
     step, parts, trained = STEPS[name](setup)
     tokens = jax.ShapeDtypeStruct((batch, setup.config.context), jnp.int32)
     donated = tuple(range(len(parts)))

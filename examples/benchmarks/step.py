@@ -4,14 +4,13 @@
     python -m examples.benchmarks.step --contestants aro aro-one-pass muon
     python -m examples.benchmarks.step --contestants alice alice:renewed optax.adamw
 
-One process, one after the other, the same Newton-Schulz coefficients and iterations;
-the last of the contestants is what the others are divided by. Every layer has seven
-kernels (q, k, v, o of width x width; gate, up, down of width x 2.69 width). Times are
-medians; the contestants take turns step by step, so that other work on the machine hits
-all. Low-rank methods have a quarter of the shorter side; those called `:renewed` find a
-basis at every step, so that a renewal's cost is what they have beside the others. On a
-GPU the same is run in bfloat16, and the polar kernel's share of the matmul rate of the
-device is measured.
+All run in one process, with the same Newton-Schulz coefficients and iterations; ratios
+are to the last contestant. Every layer has seven kernels (q, k, v, o of width x width;
+gate, up, down of width x 2.69 width). Times are medians; the contestants take turns
+step by step, so that other work on the machine affects all alike. Low-rank methods have
+a rank of a quarter of the shorter side; those called `:renewed` compute a basis at
+every step, so that the difference is the cost of a renewal. On a GPU the same is run in
+bfloat16, and the polar kernel's share of the device's matmul rate is measured.
 """
 
 import argparse

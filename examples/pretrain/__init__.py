@@ -1,6 +1,8 @@
 """Train a LLaMA on real text, and compare optimizers on it.
 
-`model` is the network, `data` the text, `optimizers` the registry, `step` one
-update, `train` one run that survives being killed, `compare` several runs under one
-protocol, `report` what is printed and drawn of them, `cli` the two commands.
+`model` is the network and `data` the text. `optimizers` lists the methods, `options`
+reads options in their names; `poet` and `lora` are the methods that train something
+other than the weights. `step` is one update, `train` one run that can be killed and
+resumed, `compare` several runs under one protocol, `report` and `plot` print and draw
+the results, and `cli` has the two commands.
 """

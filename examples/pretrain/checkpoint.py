@@ -1,7 +1,7 @@
 """Checkpoints of a run: weights, optimizer state, position in the data, step.
 
-Orbax writes each one beside its final place and renames it when it is whole, so a
-process killed while saving leaves the one before.
+Orbax writes each checkpoint under a temporary name and renames it when it is complete.
+If the process is killed while it saves, the previous checkpoint is still there.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ class Checkpoints:
     """The checkpoints of one run; the two latest are kept.
 
     Args:
-        directory: Where they lie; made if missing.
+        directory: Directory of the checkpoints; made if missing.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -23,10 +23,10 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(directory.resolve(), options=options)
 
     def save(self, step: int, state: Any, position: dict) -> None:
-        """Writes a checkpoint; returns when the arrays are copied, not written.
+        """Writes a checkpoint in the background; returns when the arrays are copied.
 
         Args:
-            step: Updates done.
+            step: Number of updates done.
             state: Tree of arrays.
             position: The data iterator's `get_state()`.
         """
@@ -36,7 +36,7 @@ class Checkpoints:
         self._manager.save(step, args=items)
 
     def exist(self) -> bool:
-        """Whether there is a whole one."""
+        """Whether there is a complete checkpoint."""
         return self._manager.latest_step() is not None
 
     def restore(self, like: Any) -> tuple[int, Any, dict]:

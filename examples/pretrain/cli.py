@@ -1,4 +1,4 @@
-"""The command line: `train` and `compare`, and mistakes answered in one line."""
+"""The command line: `train` and `compare`, with one-line error messages."""
 
 import argparse
 import dataclasses
@@ -19,10 +19,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
     Args:
-        arguments: Those after the program's name; `sys.argv` if None.
+        arguments: Arguments after the program's name; None for those of `sys.argv`.
 
     Returns:
-        The exit code: 0, 2 for a mistake in the input, 130 when interrupted.
+        The exit code: 0 for success, 2 for a mistake in the input, 130 if interrupted.
     """
     try:
         options = _parser().parse_args(arguments)
@@ -37,10 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing the usage and exiting."""
+    """A parser that raises `UserError` instead of printing its usage and exiting."""
 
     def error(self, message):
-        raise UserError(f"{message} (--help lists what there is).")
+        raise UserError(f"{message} (--help lists the options).")
 
 
 def _parser():
@@ -52,9 +52,14 @@ def _parser():
     train = commands.add_parser("train", help="one run", description=_train.__doc__)
     train.set_defaults(command=_train)
     add = _adder(train)
-    add("--optimizer", "NAME", "adamw", "muoneq, normuon, ...")
+    add(
+        "--optimizer",
+        "NAME",
+        "adamw",
+        "with options as in muoneq:mode=col; `help` lists all",
+    )
     add("--learning-rate", "LR", 5e-3, "peak of the schedule", type=float)
-    add("--seed", "N", 0, "of the weights and the data order", type=int)
+    add("--seed", "N", 0, "seed of the weights and of the data order", type=int)
     add("--checkpoint-every", "STEPS", 100, type=int)
     add("--log-every", "STEPS", 10, type=int)
     train.add_argument("--resume", action="store_true", help="continue the run in OUT")
@@ -64,8 +69,8 @@ def _parser():
     )
     compare.set_defaults(command=_compare)
     add = _adder(compare)
-    add("--optimizers", "A,B,C", None, "default: all of them")
-    add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "AdamW's")
+    add("--optimizers", "A,B,C", None, "as in --optimizer; default: all of them")
+    add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "of AdamW; see --sweep")
     compare.add_argument(
         "--sweep",
         choices=("adamw", "all"),
@@ -93,20 +98,22 @@ def _adder(parser):
 def _add_shared(add, out):
     add("--size", "SIZE", "tiny", f"one of {', '.join(SIZES)}")
     add("--data", "DATA", "books", "books, c4 (streamed) or a text file")
-    add("--tokenizer", "NAME", None, "of Hugging Face; default: bytes")
+    add("--tokenizer", "NAME", None, "a Hugging Face tokenizer; default: bytes")
     add("--out", "DIR", pathlib.Path(out), type=pathlib.Path)
-    add("--steps", "N", 400, "updates", type=int)
-    add("--batch", "N", 16, "windows in an update", type=int)
-    add("--accumulate", "N", 1, "micro-batches in an update", type=int)
+    add("--steps", "N", 400, "number of updates", type=int)
+    add("--batch", "N", 16, "windows per update", type=int)
+    add("--accumulate", "N", 1, "micro-batches per update", type=int)
     add("--context", "N", None, "tokens in a window; default: the size's", type=int)
     add("--eval-every", "STEPS", 20, type=int)
     add("--validation", "N", 128, "windows of an evaluation", type=int)
-    add("--dtype", None, None, "of the products; default: the size's", choices=DTYPES)
+    add(
+        "--dtype", None, None, "of matrix products; default: the size's", choices=DTYPES
+    )
     add("--layers", None, None, "default: the size's", choices=LAYERS)
 
 
 def _check(options):
-    """What argparse cannot say in its own words."""
+    """Checks with clearer messages than those of argparse."""
     if options.size not in SIZES:
         raise UserError(
             f"There is no size {options.size!r}; choose from {', '.join(SIZES)}."
@@ -138,7 +145,7 @@ def _open(options, seed):
 
 
 def _model(options, vocab):
-    """The size asked for, with the vocabulary of the data."""
+    """The model of `--size`, with the vocabulary of the data."""
     config = dataclasses.replace(SIZES[options.size], vocab=vocab)
     if options.context:
         config = dataclasses.replace(config, context=options.context)
@@ -160,15 +167,19 @@ def _positive_rate(text):
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise UserError(f"{text!r} is no learning rate; give a number such as 3e-3.")
+        raise UserError(f"{text!r} is not a learning rate; give a number such as 3e-3.")
     return rate
 
 
 def _train(options):
     """Trains one model, with metrics and checkpoints in the output directory."""
     from examples.pretrain import train as training
-    from examples.pretrain.optimizers import find
+    from examples.pretrain.optimizers import OPTIMIZERS, find
+    from examples.pretrain.options import listing
 
+    if options.optimizer == "help":
+        print(listing(OPTIMIZERS))
+        return 0
     find(options.optimizer)
     rate = _positive_rate(options.learning_rate)
     data = _open(options, options.seed)
@@ -191,7 +202,11 @@ def _compare(options):
     """Trains under several optimizers; prints a table, writes a PNG and a JSON."""
     from examples.pretrain import compare, plot, protocol, report
     from examples.pretrain.optimizers import OPTIMIZERS, find
+    from examples.pretrain.options import listing
 
+    if options.optimizers == "help":
+        print(listing(OPTIMIZERS))
+        return 0
     names = options.optimizers.split(",") if options.optimizers else list(OPTIMIZERS)
     for name in names:
         find(name)
@@ -217,7 +232,7 @@ def _compare(options):
 
 
 def _claim_comparison(out, plan):
-    """The same comparison may be repeated in place; another one may not."""
+    """Refuses a directory that holds another comparison or run."""
     from examples.pretrain.train import claim
 
     record = out / "run.json"

@@ -30,18 +30,18 @@ class Comparison:
 
     Attributes:
         model: The model.
-        optimizers: Names; AdamW is the reference and always comes first.
-        learning_rates: Peaks at which AdamW is run.
-        sweep: `adamw`: the others run at AdamW's best learning rate, for which their
-            updates are matched to AdamW's root mean square. `all`: every one runs at
+        optimizers: Names, with options; AdamW is the reference and always the first.
+        learning_rates: Peaks of the learning rate at which AdamW is run.
+        sweep: `adamw`: the others run at AdamW's best learning rate, as their updates
+            are matched to AdamW's root mean square. `all`: every optimizer runs at
             every learning rate.
         steps: Updates of the weights in every run.
-        batch: Windows in an update.
-        accumulate: Micro-batches in an update.
-        data: What `--data` said.
-        tokenizer: What `--tokenizer` said.
+        batch: Windows per update.
+        accumulate: Micro-batches per update.
+        data: Value of `--data`.
+        tokenizer: Value of `--tokenizer`.
         seeds: Runs of each optimizer at each learning rate.
-        eval_every: Updates between two evaluations.
+        eval_every: Number of updates between two evaluations.
     """
 
     model: ModelConfig
@@ -66,10 +66,10 @@ def compare(plan: Comparison, open_data: Callable[[int], Data]) -> list[Curve]:
 
     Args:
         plan: The comparison.
-        open_data: Seed to data.
+        open_data: Function from a seed to the data.
 
     Returns:
-        The curves of all runs, in the order in which they were run.
+        The curves of all runs, in the order of the runs.
     """
     data = [open_data(seed) for seed in range(plan.seeds)]
     names = dict.fromkeys((REFERENCE, *plan.optimizers))

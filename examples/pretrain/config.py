@@ -1,4 +1,4 @@
-"""Sizes of the model and settings of a run: frozen, printable, comparable."""
+"""Sizes of the model."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ class ModelConfig:
         context: Tokens that one training window predicts.
         scan: Stack the layers on a leading axis and scan over them.
         remat: Recompute a block's activations in the backward pass.
-        dtype: What the matrix products compute in; the weights are float32.
+        dtype: Dtype of the matrix products; the weights are float32.
         scaled_residual: Divide the initial `o` and `down` by `sqrt(2 layers)`.
     """
 
@@ -53,8 +53,8 @@ class ModelConfig:
         return self.embed // self.heads
 
 
-# The sizes of GaLore's and RACS's pre-training tables (untied head, context 256);
-# `tiny` is byte-level and made for two CPU cores.
+# The sizes of the pre-training tables of the GaLore and RACS papers (untied head,
+# context 256). `tiny` is for bytes as tokens and small enough for two CPU cores.
 SIZES = {
     "tiny": ModelConfig(
         embed=96,

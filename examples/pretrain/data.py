@@ -1,8 +1,9 @@
 """The text that `--data` names, as shuffled batches of tokens.
 
 A training batch has the shape `(accumulate, batch / accumulate, context + 1)`: one
-micro-batch after the other, each window with the token that follows it. The order is
-a function of the seed, and the iterator's `get_state()` is small and goes to JSON.
+micro-batch after the other, each window with the token that follows it. The order
+depends on the seed only. The iterator's `get_state()` is small and can be saved as
+JSON.
 """
 
 import pathlib
@@ -19,9 +20,9 @@ def open_data(name: str, windows: Windows, tokenizer: str | None = None) -> Data
 
     Args:
         name: `books`, `c4`, or the path of a text file (`.gz` allowed).
-        windows: How to cut it.
-        tokenizer: Name or file of a Hugging Face tokenizer; bytes if None. `c4`
-            has a default of its own.
+        windows: How to cut the text into batches.
+        tokenizer: Name or file of a Hugging Face tokenizer. None for bytes, or, with
+            `c4`, for LLaMA's tokenizer.
 
     Returns:
         The batches and the validation set.

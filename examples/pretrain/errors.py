@@ -1,5 +1,5 @@
-"""The one exception that the command line turns into one line and exit code 2."""
+"""The exception that the command line prints as one line, with exit code 2."""
 
 
 class UserError(Exception):
-    """A mistake in the input; the message says what to do about it."""
+    """A mistake in the input; the message says how to correct it."""

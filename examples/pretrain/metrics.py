@@ -1,4 +1,4 @@
-"""Metrics of a run, one JSON object a line."""
+"""Metrics of a run, one JSON object per line."""
 
 import json
 import os
@@ -11,7 +11,7 @@ class Metrics:
     Args:
         path: The file.
         after: Step of the checkpoint that the run continues from. Lines of later
-            steps, and a last line cut short, are dropped, so that no step stands
+            steps, and an incomplete last line, are dropped, so that no step appears
             twice.
     """
 
@@ -23,7 +23,7 @@ class Metrics:
         self._file = path.open("a")
 
     def write(self, **values) -> None:
-        """Adds one line and hands it to the operating system."""
+        """Adds one line and flushes it; it survives if the process is killed."""
         self._file.write(json.dumps(values) + "\n")
         self._file.flush()
 
@@ -32,7 +32,7 @@ class Metrics:
 
 
 def read(path: pathlib.Path) -> list[dict]:
-    """The whole lines of a metrics file; none if it does not exist."""
+    """The complete lines of a metrics file; none if the file does not exist."""
     if not path.exists():
         return []
     rows = []

@@ -3,8 +3,8 @@
 Weights are float32 and named `embed/embedding`, `layers/<i>/attn/{q,k,v,o}/kernel`,
 `layers/<i>/mlp/{gate,up,down}/kernel`, `layers/<i>/{attn_norm,mlp_norm}/scale`,
 `norm/scale` and `lm_head/kernel`; kernels are `(in, out)`. Scanned layers have no
-`<i>`: each weight holds all layers on a leading axis. Every weight says what its axes
-are in its `out_sharding`; the names are metadata only and need no mesh.
+`<i>`: each weight holds all layers on a leading axis. The `out_sharding` of a weight
+names its axes; the names are metadata only and need no mesh.
 """
 
 import math
@@ -33,14 +33,14 @@ class Linear(nnx.Module):
         self.kernel = _weight(rngs, shape, axes, scale)
 
     def __call__(self, x):
-        # One flat batch of tokens: XLA's CPU backend is a third slower without.
+        # One flat batch of tokens: without it, XLA's CPU backend is a third slower.
         tokens = x.astype(self.dtype).reshape(-1, x.shape[-1])
         y = tokens @ self.kernel[...].astype(self.dtype)
         return y.reshape(*x.shape[:-1], -1)
 
 
 class Embed(nnx.Module):
-    """Rows of a table."""
+    """Embedding: looks up rows of a table."""
 
     def __init__(self, config: ModelConfig, rngs):
         self.dtype = config.dtype
@@ -67,8 +67,8 @@ class RMSNorm(nnx.Module):
 def rotate_by_position(x, base, offset=0):
     """Rotary position embedding of `(batch, time, heads, head_dim)`.
 
-    Component `i` of the first half and component `i` of the second make a plane,
-    which position `t` turns by the angle `t * base**(-2 i / head_dim)`.
+    Component `i` of the first half and component `i` of the second half span a plane.
+    Position `t` rotates it by the angle `t * base**(-2 i / head_dim)`.
     """
     half = x.shape[-1] // 2
     frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -125,7 +125,7 @@ def _residual_scale(config: ModelConfig) -> float:
 
 
 class Block(nnx.Module):
-    """One layer: both halves read the normalised stream and add to it."""
+    """One layer: attention, then MLP; each adds to the residual stream."""
 
     def __init__(self, config: ModelConfig, rngs):
         self.attn_norm = RMSNorm(config, rngs)
@@ -139,7 +139,7 @@ class Block(nnx.Module):
 
 
 def _stacked(config: ModelConfig, keys):
-    """All blocks in one, each weight with the layers on its leading axis."""
+    """All blocks as one module whose weights have the layers on their leading axis."""
 
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layers"})
     def build(key):

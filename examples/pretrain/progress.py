@@ -1,4 +1,4 @@
-"""The progress bar: loss, tokens a second, time left."""
+"""The progress bar: loss, tokens per second, time left."""
 
 import contextlib
 import time
@@ -19,10 +19,10 @@ class Bar:
 
     Args:
         progress: The rich display.
-        name: What is printed in front.
+        name: Label in front of the bar.
         steps: Length of the run.
-        done: Steps done before.
-        tokens: Tokens in a step.
+        done: Steps that were done before.
+        tokens: Tokens per step.
     """
 
     def __init__(self, progress, name: str, steps: int, done: int, tokens: int):
@@ -33,10 +33,10 @@ class Bar:
         self._since, self._from = time.perf_counter(), done
 
     def show(self, step: int, loss: float) -> float:
-        """Moves to a step.
+        """Moves the bar to a step.
 
         Returns:
-            Tokens a second since the last call.
+            Tokens per second since the last call.
         """
         now = time.perf_counter()
         speed = self._tokens * (step - self._from) / max(now - self._since, 1e-9)
@@ -49,7 +49,7 @@ class Bar:
 
 @contextlib.contextmanager
 def display(console: Console | None = None):
-    """A rich display for bars; one bar after the other stays on the screen."""
+    """A rich display for bars; finished bars stay on the screen."""
     columns = (
         TextColumn("{task.description:<17}"),
         BarColumn(bar_width=None),

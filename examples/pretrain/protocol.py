@@ -1,9 +1,9 @@
-"""What the runs say: best learning rates, and steps to AdamW's final loss.
+"""The results of the runs: best learning rates, and steps to AdamW's final loss.
 
-The rules are those of ARO (Sec. 5.1), kept to what was measured: a method's speedup
-is the length of AdamW's run divided by the first evaluated step at which the method's
-validation loss was at or below AdamW's final one, with the median over seeds. What
-was not reached is None; nothing is extrapolated.
+The rules are those of ARO (Sec. 5.1), applied to measured steps only: a method's
+speedup is the length of AdamW's run divided by the first evaluated step at which the
+method's validation loss was at or below AdamW's final loss, as a median over seeds. It
+is None if that loss was not reached; nothing is extrapolated.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ class Curve:
 
     Attributes:
         optimizer: Its name.
-        learning_rate: The peak.
-        seed: Of the weights and the data order.
+        learning_rate: Peak of the schedule.
+        seed: Seed of the weights and of the order of the data.
         steps: Evaluated steps.
-        losses: Validation loss at those; NaN after a divergence.
+        losses: Validation loss at these steps; NaN after a divergence.
         milliseconds: Median time of an update.
-        state_bytes: Of the optimizer's state.
+        state_bytes: Bytes of the optimizer's state.
     """
 
     optimizer: str
@@ -48,16 +48,16 @@ class Row:
 
     Attributes:
         optimizer: Its name.
-        learning_rate: The best of those tried.
-        tried: Learning rates tried.
-        seeds: Runs at each of them.
+        learning_rate: The best learning rate of those tried.
+        tried: Number of learning rates tried.
+        seeds: Number of runs at each learning rate.
         loss: Final validation loss, median over seeds.
-        spread: Smallest and largest of the seeds.
+        spread: Smallest and largest final loss over the seeds.
         reached: Step at which AdamW's final loss was reached, median over seeds;
             None if not reached.
         speedup: AdamW's steps divided by `reached`.
         milliseconds: Median time of an update.
-        state_bytes: Of the optimizer's state.
+        state_bytes: Bytes of the optimizer's state.
     """
 
     optimizer: str
@@ -91,10 +91,10 @@ def summarize(curves: Sequence[Curve]) -> list[Row]:
     """The table, best validation loss first.
 
     Args:
-        curves: All runs, AdamW's among them, with the same seeds for all.
+        curves: All runs, including AdamW's, with the same seeds for every optimizer.
 
     Returns:
-        One row for each optimizer.
+        One row per optimizer.
     """
     names = dict.fromkeys(curve.optimizer for curve in curves)
     groups = {name: [c for c in curves if c.optimizer == name] for name in names}

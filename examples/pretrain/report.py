@@ -1,4 +1,4 @@
-"""The table on the screen, and what it does and does not say."""
+"""The table on the screen, and notes on how to read it."""
 
 import math
 
@@ -27,7 +27,7 @@ HEADINGS = (
 def table(rows: list[Row]) -> Table:
     """The comparison, best validation loss first."""
     view = Table(title=TITLE, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    view.add_column("optimizer", no_wrap=True)
+    view.add_column("optimizer", overflow="fold")
     for heading in HEADINGS:
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -62,7 +62,7 @@ def _loss(row):
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes with a unit, such as 1.9 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -71,7 +71,7 @@ def size(count: float) -> str:
 
 
 def notes(plan: Comparison, rows: list[Row]) -> list[str]:
-    """How the numbers came about, for under the table."""
+    """How the numbers were measured; printed below the table."""
     adamw = next(row for row in rows if row.optimizer == REFERENCE)
     rates = ", ".join(f"{rate:g}" for rate in plan.learning_rates)
     seeds = f"{plan.seeds} seed" + "s" * (plan.seeds > 1)
@@ -82,12 +82,13 @@ def notes(plan: Comparison, rows: list[Row]) -> list[str]:
         f"same AdamW throughout.",
         _about_rates(plan, adamw, rates),
         f"Steps to AdamW's loss: the first evaluated step (one in {plan.eval_every}) "
-        f"with a validation loss at or below AdamW's at the end of its run"
+        f"with a validation loss at or below AdamW's final one"
         + (", median over seeds." if plan.seeds > 1 else ".")
-        + " AdamW itself may touch it before its end. Nothing is extrapolated.",
-        "ms per step: median, compilation left out, on this machine at this size; the "
+        + " AdamW itself may reach it before its last step. Nothing is extrapolated.",
+        "ms per step: median without compilation, on this machine at this size; the "
         "smaller the model and batch, the larger the optimizer's share.",
         *_about_starts(rows),
+        *_about_options(rows),
         "A short run favours some methods and hurts others (ARO, for one, starts "
         "behind AdamW), and one seed is no error bar: read it as a demonstration, not "
         "as a ranking.",
@@ -95,15 +96,24 @@ def notes(plan: Comparison, rows: list[Row]) -> list[str]:
 
 
 def _about_starts(rows):
-    """Which methods do not start from the weights that all others start from."""
+    """Says which methods start from weights of their own."""
     method = lambda row: OPTIMIZERS.get(row.optimizer.split(":")[0])
     own = [row.optimizer for row in rows if hasattr(method(row), "start")]
     if not own:
         return ["All start from the same weights."]
     return [
-        f"All start from the same weights, but {', '.join(own)} from matrices of their "
-        "own (unless init=given), whose singular values they keep; their learning rate "
-        "follows from AdamW's by the paper's rule."
+        f"All start from the same weights, except {', '.join(own)}: these start from "
+        "matrices of their own (unless init=given) and keep their singular values; "
+        "their learning rate follows from AdamW's by the paper's rule."
+    ]
+
+
+def _about_options(rows):
+    if not any(":" in row.optimizer for row in rows):
+        return []
+    return [
+        "Options in a name may leave this protocol: some change the size of updates "
+        "(aro:target=0.5) or which leaves AdamW trains (galore:last_layer=method)."
     ]
 
 

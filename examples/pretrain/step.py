@@ -12,7 +12,6 @@ from flax import nnx
 import optax_matrix as om
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.model import Llama
-from examples.pretrain.optimizers import Build
 
 CLIP = 1.0
 WARM_UP = 0.1
@@ -20,14 +19,14 @@ FINAL = 0.1
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint must hold: weights and optimizer state."""
+    """Weights and optimizer state, which a checkpoint holds."""
 
     params: Any
     opt_state: Any
 
 
 def learning_rate(peak, steps: int) -> optax.Schedule:
-    """Linear warm-up over a tenth of the steps, then a cosine to a tenth."""
+    """Warm-up over a tenth of the steps, then a cosine to a tenth of the peak."""
     warm_up = max(int(WARM_UP * steps), 1)
     shape = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, warm_up, max(steps, warm_up + 1), FINAL
@@ -50,7 +49,7 @@ def initial_weights(config: ModelConfig, seed) -> nnx.State:
 
 
 def residual_sides(config: ModelConfig) -> om.layout.PathRule:
-    """Dimension numbers that know which side of a matrix is on the residual stream."""
+    """Dimension numbers that say which side of a matrix is on the residual stream."""
     return om.layout.infer(jax.eval_shape(initial_weights, config, 0))
 
 
@@ -71,21 +70,22 @@ def loss_and_gradient(config: ModelConfig, params, windows):
 class Trainer:
     """One model under one optimizer.
 
-    The peak learning rate is an argument, so that a sweep compiles once; and the
-    gradient is compiled apart from the optimizer, so that a comparison compiles it
+    The peak learning rate is an argument of the compiled update, so a sweep compiles
+    once. The gradient is compiled apart from the optimizer, so a comparison compiles it
     once.
 
     Args:
         config: The model.
-        build: Learning rate (here a schedule) to optimizer; told the residual sides of
-            the model if it has `on`.
+        build: Learning rate (here a schedule) to optimizer; a `Method`, or any
+            function. A method with an option `orientation` gets the dimension numbers
+            of the model, which say which side of a matrix is on the residual stream.
         steps: Length of the schedule.
-        accumulate: Micro-batches in an update.
+        accumulate: Micro-batches per update.
     """
 
-    def __init__(self, config: ModelConfig, build: Build, steps: int, accumulate: int):
-        if on := getattr(build, "on", None):
-            build = on(residual_sides(config))
+    def __init__(self, config: ModelConfig, build: Any, steps: int, accumulate: int):
+        if "orientation" in getattr(build, "options", ()):
+            build = build.replace(dimension_numbers=residual_sides(config))
         self._config, self._build, self._steps = config, build, steps
         self._accumulate = accumulate
 
@@ -101,8 +101,8 @@ class Trainer:
     def init(self, seed: int) -> TrainState:
         """Fresh weights, and the optimizer's state.
 
-        The weights are the same under every optimizer but those that choose their own
-        (POET, whose matrices keep their singular values).
+        The weights are the same under every optimizer, except those that choose their
+        own (POET, whose matrices keep their singular values).
         """
         params = initial_weights(self._config, seed)
         if start := getattr(self._build, "start", None):
@@ -117,9 +117,9 @@ class Trainer:
         """One update from `(accumulate, micro_batch, context + 1)` tokens.
 
         Args:
-            state: Weights and optimizer state; used up.
+            state: Weights and optimizer state; their buffers are donated.
             batch: The micro-batches.
-            peak: Peak of the learning rate's schedule.
+            peak: Peak of the learning rate.
 
         Returns:
             The new state, and the mean loss before the update.

@@ -1,9 +1,9 @@
-"""Hugging Face datasets, streamed and tokenised: for text that fits on no disk.
+"""Hugging Face datasets, streamed and tokenised: for text that does not fit on a disk.
 
-Needs `pip install 'optax_matrix[hf]'`. Documents are encoded, ended by the
-tokenizer's end-of-text token, laid end to end and cut into windows. C4's files are
-already shuffled, so they are read in order. The position is the stream's own
-`state_dict()` plus the tokens left over from the last document.
+Needs `pip install 'optax_matrix[hf]'`. Documents are encoded, each followed by the
+tokenizer's end-of-text token, concatenated, and cut into windows. C4's files are
+already shuffled, so they are read in order. The position in the data is the stream's
+`state_dict()` and the tokens that are left over from the last document.
 """
 
 import base64
@@ -42,7 +42,7 @@ def load_tokenizer(name: str) -> Encoding:
             tokenizer = tokenizers.Tokenizer.from_file(name)
         else:
             tokenizer = tokenizers.Tokenizer.from_pretrained(name)
-    except Exception as error:  # the library raises bare `Exception`
+    except Exception as error:  # The library raises plain `Exception`.
         raise UserError(
             f"Cannot load the tokenizer {name!r} ({_first_line(error)}); give "
             f"--tokenizer a tokenizer.json or the name of one on the hub."
@@ -77,8 +77,8 @@ class StreamWindows(grain.IterDataset):
     """Windows of `context + 1` tokens cut from a stream of documents.
 
     Args:
-        open_stream: Makes the stream afresh: an iterable of documents that may have
-            `state_dict` and `load_state_dict`, as Hugging Face's do.
+        open_stream: Opens the stream at its start: an iterable of documents that may
+            have `state_dict` and `load_state_dict`, as those of Hugging Face do.
         encode: Document to tokens.
         context: Tokens that one window predicts.
     """
@@ -92,7 +92,7 @@ class StreamWindows(grain.IterDataset):
 
 
 class _StreamIterator(grain.DatasetIterator):
-    """Starts over at the end of the stream; the position is exact in any case."""
+    """Starts over at the end of the stream; a saved position is always exact."""
 
     def __init__(self, owner: StreamWindows):
         super().__init__()
@@ -153,8 +153,8 @@ def from_streams(open_train, open_validation, encoding: Encoding, windows: Windo
     """Batches of two streams of documents.
 
     Args:
-        open_train: Makes the training stream afresh.
-        open_validation: Makes the validation stream; its first windows are used.
+        open_train: Opens the training stream at its start.
+        open_validation: Opens the validation stream; its first windows are used.
         encoding: Text to tokens.
         windows: How to cut the streams.
 
@@ -178,7 +178,7 @@ def hugging_face(split: str, *name, **options):
             stream = datasets.load_dataset(
                 *name, split=split, streaming=True, **options
             )
-        except Exception as error:  # network, hub and builder each have their own
+        except Exception as error:  # Network, hub and builder raise different ones.
             raise UserError(
                 f"Cannot open the dataset {name[0]!r} ({_first_line(error)}); check "
                 f"the network, or give --data a text file or `books`."

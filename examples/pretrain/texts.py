@@ -14,7 +14,7 @@ VALIDATION_SHARE = 0.1
 
 
 class TokenWindows:
-    """Windows of `context + 1` tokens laid side by side over several texts."""
+    """Windows of `context + 1` tokens that cover several texts, one after the other."""
 
     def __init__(self, texts: Sequence[np.ndarray], context: int):
         self._texts, self._context = texts, context
@@ -66,16 +66,16 @@ def from_texts(
     """Batches of texts that fit in memory.
 
     Args:
-        texts: Raw texts; each is split into training and validation on its own.
-        windows: How to cut them.
+        texts: Raw texts; each one is split into training and validation.
+        windows: How to cut them into batches.
         encode: Text to tokens.
-        vocab: Number of tokens that `encode` knows.
+        vocab: Number of different tokens of `encode`.
 
     Returns:
         The batches and the validation set.
 
     Raises:
-        UserError: If the text is too short for one batch of either kind.
+        UserError: If the text is too short for a batch of training or validation.
     """
     parts = [split(encode(text)) for text in texts]
     train = TokenWindows([part[0] for part in parts], windows.context)
@@ -102,7 +102,7 @@ def _check_length(train, held_out, windows):
     raise UserError(
         f"The text is too short: {len(train)} training and {len(held_out)} validation "
         f"windows of {windows.context} tokens for a batch of {windows.batch}; give "
-        f"some {int(need + 2) * windows.context:,} tokens or more, or a smaller "
+        f"about {int(need + 2) * windows.context:,} tokens or more, or a smaller "
         f"--batch or --context."
     )
 

@@ -1,4 +1,4 @@
-"""One run that ends bit for bit the same, however often it is killed and resumed."""
+"""One run. Killed and resumed at any point, it ends with the same bits."""
 
 import contextlib
 import dataclasses
@@ -25,15 +25,15 @@ class Run:
 
     Attributes:
         model: The model.
-        optimizer: A name in `optimizers.OPTIMIZERS`.
+        optimizer: A name in `optimizers.OPTIMIZERS`, with options.
         learning_rate: Peak of the schedule.
         steps: Updates of the weights.
-        batch: Windows in an update.
-        accumulate: Micro-batches in an update.
-        data: What `--data` said.
-        tokenizer: What `--tokenizer` said.
-        seed: Of the weights and the data order.
-        eval_every: Updates between two evaluations.
+        batch: Windows per update.
+        accumulate: Micro-batches per update.
+        data: Value of `--data`.
+        tokenizer: Value of `--tokenizer`.
+        seed: Seed of the weights and of the order of the data.
+        eval_every: Number of updates between two evaluations.
     """
 
     model: ModelConfig
@@ -58,9 +58,9 @@ class Bookkeeping:
 
     Attributes:
         out: Directory of the run.
-        resume: Continue the run that lies there.
-        checkpoint_every: Updates between two checkpoints.
-        log_every: Updates between two lines of metrics.
+        resume: Whether to continue the run in `out`.
+        checkpoint_every: Number of updates between two checkpoints.
+        log_every: Number of updates between two lines of metrics.
     """
 
     out: pathlib.Path
@@ -76,17 +76,17 @@ def claim(
     resume: bool,
     hint: str = "continue the run in it with --resume, or choose another --out",
 ) -> None:
-    """Makes the directory the place of this run.
+    """Reserves a directory for this run.
 
     Args:
-        directory: Where the run is to write.
-        settings: What the run is.
-        resume: Whether it is to continue what lies there.
-        hint: What to do about a directory that is not empty.
+        directory: Where the run will write.
+        settings: Everything that decides its outcome.
+        resume: Whether to continue the run in the directory.
+        hint: End of the error message if the directory is not empty.
 
     Raises:
-        UserError: If another run lies there, or none when there should be one, or if
-            the directory cannot be made.
+        UserError: If the directory holds another run, or none to resume, or cannot be
+            made.
     """
     record = directory / "run.json"
     settings = json.loads(json.dumps(settings))
@@ -124,7 +124,7 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
     Args:
         run: The run.
         data: Its batches.
-        books: Where to write.
+        books: Where to write, and how often.
 
     Returns:
         The final validation loss.

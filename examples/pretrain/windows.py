@@ -1,4 +1,4 @@
-"""What a batch is: the shape of the windows, and a source of them."""
+"""Batches: how a text is cut into windows, and the data set that results."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ class Windows:
         batch: Windows in one update of the weights.
         accumulate: Micro-batches that share one update.
         validation: Windows on which every run is evaluated.
-        seed: Seed of the order.
+        seed: Seed of the order of the windows.
     """
 
     context: int
@@ -29,8 +29,8 @@ class Windows:
     def __post_init__(self):
         if self.batch % self.accumulate:
             raise UserError(
-                f"--batch {self.batch} does not divide into --accumulate "
-                f"{self.accumulate} micro-batches; choose a multiple of it."
+                f"--batch {self.batch} cannot be split into --accumulate "
+                f"{self.accumulate} micro-batches; choose a multiple."
             )
 
     @property
@@ -40,7 +40,7 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Training batches without end, and a fixed validation set.
+    """An endless stream of training batches, and a fixed validation set.
 
     Attributes:
         train: Dataset of batches `(accumulate, batch / accumulate, context + 1)`.

@@ -1,6 +1,6 @@
 """The parts of `examples.rotation_study`.
 
-`mnist` is the data, `training` the MLP under a rotation policy and its alignment score,
-`objective` what a policy maximises, on random and on real momenta, `report` the tables
-and the figure.
+`mnist` loads the data, `training` trains the MLP under a rotation policy and measures
+its alignment score, `objective` measures what the rotations increase on random and on
+real momenta, and `report` makes the tables and the figure.
 """

@@ -1,4 +1,4 @@
-"""MNIST in its own format, idx: a header of big-endian sizes, then bytes."""
+"""Reads MNIST's file format, idx: a header of big-endian sizes, then bytes."""
 
 import gzip
 import pathlib
@@ -26,10 +26,10 @@ def load(path: pathlib.Path = SHIPPED, count: int | None = None) -> Digits:
     Args:
         path: A file such as `train-images-idx3-ubyte.gz`; the labels' name has
             `labels-idx1` for `images-idx3`.
-        count: How many; None for all.
+        count: Number of images; None for all.
 
     Raises:
-        UserError: If the files are not there or are not such files, or hold fewer.
+        UserError: If a file is missing, is not an idx file, or has fewer images.
     """
     if "images-idx3" not in path.name:
         raise UserError(
@@ -58,7 +58,7 @@ def _read(path, axes):
             content = gzip.decompress(content)
         magic, *shape = struct.unpack_from(f">{1 + axes}i", content)
         if magic != 0x0800 + axes:
-            raise ValueError(f"its first bytes are no idx header of {axes} axes")
+            raise ValueError(f"its first bytes are not an idx header of {axes} axes")
         return np.frombuffer(content, np.uint8, offset=4 * (1 + axes)).reshape(shape)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}; give --data an idx file.") from None

@@ -1,4 +1,4 @@
-"""What ARO's rotations increase: J(R) = <M, R f(R'M)> of a momentum M and a base f."""
+"""ARO's objective J(R) = <M, R f(R'M)> of a momentum M and a base f."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,8 +53,8 @@ def compare(base: str, momenta: Any) -> dict[str, float]:
     """ARO and the others against the eigenvectors of the momentum, as in Fig. 2.
 
     Returns:
-        `share`, of the momenta for which J is higher under ARO than under the
-        eigenvectors, and for each other policy its mean gain over the eigenvectors.
+        `share`, the share of the momenta for which J is higher under ARO than under
+        the eigenvectors, and the mean gain of each other policy over these.
     """
     values = {policy: objective(base, policy, momenta) for policy in POLICIES}
     eigen = values.pop("eigen_exact")
@@ -113,7 +113,7 @@ def _along_training(
 
 
 def _stacks(matrices: list[jax.Array]) -> list[jax.Array]:
-    """Matrices of one shape as a stack: fewer to compile."""
+    """Matrices of one shape as a stack, so that fewer programs are compiled."""
     groups: dict[Any, list[jax.Array]] = {}
     for matrix in matrices:
         groups.setdefault(matrix.shape, []).append(matrix)

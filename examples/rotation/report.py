@@ -12,10 +12,10 @@ Runs = dict[str, dict[str, Curve]]
 
 
 def summary(curve: Curve) -> dict[str, float]:
-    """Numbers of one run, the alignment's over all steps.
+    """Numbers of one run; those of the alignment are over all steps.
 
-    Its variance is also taken about a running mean, of a twentieth of the steps, since
-    over a whole run it is mostly the descent from the first steps to the last.
+    `jitter` is its variance about a running mean over a twentieth of the steps. The
+    plain variance of a whole run mostly measures the descent from first to last step.
     """
     scores = curve.alignment
     late = curve.losses[-max(len(scores) // 20, 1) :]
@@ -29,7 +29,7 @@ def summary(curve: Curve) -> dict[str, float]:
 
 
 def running_mean(values: np.ndarray) -> np.ndarray:
-    """The mean over a window of a twentieth of the steps about each."""
+    """The mean over a window of a twentieth of the steps, centred at each step."""
     half = len(values) // 40
     padded = np.pad(values, half, mode="edge")
     return np.convolve(padded, np.ones(2 * half + 1) / (2 * half + 1), mode="valid")

@@ -1,4 +1,4 @@
-"""An MLP on MNIST under one rotation policy, and how well its updates point downhill.
+"""An MLP on MNIST under one rotation policy, and the alignment of its updates.
 
 ARO, Section 7 and Appendix C.4: 256 hidden units, ReLU, momentum 0.95, a learning rate
 of 1e-3 with 100 steps of warm-up and a cosine to a tenth, updates of equal size.

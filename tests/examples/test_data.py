@@ -135,7 +135,7 @@ def test_enough_text_by_the_message_is_enough(tmp_path):
     with pytest.raises(UserError) as caught:
         open_data(str(path), WINDOWS)
     words = str(caught.value).replace(",", "").split()
-    need = int(words[words.index("some") + 1])
+    need = int(words[words.index("about") + 1])
     path.write_bytes(b"x" * need)
     assert open_data(str(path), WINDOWS).validation.shape[0] >= 1
 

@@ -138,6 +138,16 @@ def test_the_table_fits_a_screen_of_eighty_columns():
         assert cell in row
 
 
+def test_options_in_names_are_shown_in_full_and_noted():
+    name = "alice:compensation=None:switch=none:b3=0:update_interval=10"
+    text = printed(PLAN, [curve(name, [1.2345] * 4), *PLAIN])
+    column = [line.split()[0] for line in text.splitlines() if line.strip()]
+    assert name in "".join(column)
+    assert "…" not in text
+    assert "Options in a name may leave this protocol" in " ".join(text.split())
+    assert "Options in a name" not in printed(PLAN, PLAIN)
+
+
 @pytest.mark.broad
 def test_results_file_and_picture(tmp_path):
     rows = summarize(PLAIN)

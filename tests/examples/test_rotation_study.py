@@ -61,7 +61,7 @@ BROKEN = {
         "There is no file .*labels-idx1",
     ),
     "no gzip": (lambda p: p.write_bytes(b"\x1f\x8b no"), "Cannot read"),
-    "no idx": (lambda p: p.write_bytes(b"a text, not images"), "no idx header"),
+    "no idx": (lambda p: p.write_bytes(b"a text, not images"), "not an idx header"),
     "short": (lambda p: p.write_bytes(b"abc"), "Cannot read"),
     "cut": (
         lambda p: p.write_bytes(gzip.decompress(p.read_bytes())[:-1]),

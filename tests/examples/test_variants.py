@@ -10,6 +10,7 @@ import pytest
 
 import optax_matrix as om
 from examples.benchmarks import poet_memory
+from examples.pretrain import poet
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import find
@@ -67,10 +68,10 @@ def test_lora_starts_where_all_others_do_and_adds_a_low_rank():
 def test_poet_and_lora_train_equally_much():
     shapes = {"q": (96, 96), "k": (96, 48), "up": (96, 256), "down": (256, 96)}
     params = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
-    poet = om.reparameterize(block=find("poet").block)
-    _, trainable = jax.eval_shape(poet.split, params)
+    rotated = om.reparameterize(block=find("poet").options["block"])
+    _, trainable = jax.eval_shape(rotated.split, params)
     rotations = sum(x.size for x in jax.tree.leaves(trainable.rotations))
-    factors = find("lora").rank * sum(map(sum, shapes.values()))
+    factors = find("lora").options["rank"] * sum(map(sum, shapes.values()))
     assert 0.95 < rotations / factors <= 1
 
 
@@ -81,11 +82,14 @@ def test_galore_can_have_the_rank_of_lora():
     assert sizes.count(16 * 96) == 2
 
 
+def _shared(block, share, variant="block"):
+    return poet.shared(share, block=block, variant=variant, sides="both")
+
+
 @pytest.mark.parametrize(("share", "side"), [(1.0, "in"), (0.0, "out")])
 def test_one_side_may_have_all_of_the_budget(share, side):
-    method = find(f"poet:block=8:share={share}")
-    assert method.blocks() == {side: 16}
-    method(1e-3)
+    assert find(f"poet:block=8:share={share}")(1e-3)
+    assert _shared(8, share) == {"block": {side: 16}, "sides": side}
     with pytest.raises(UserError, match="`share` must be from 0 to 1"):
         find("poet:share=2")
 
@@ -93,23 +97,28 @@ def test_one_side_may_have_all_of_the_budget(share, side):
 @pytest.mark.parametrize("share", [0.75, 0.1])
 def test_a_share_splits_the_same_budget(share):
     entries = lambda b: b - 1  # Of each row or column, halved.
-    blocks = find(f"poet:block=33:share={share}").blocks()
+    assert find(f"poet:block=33:share={share}")(1e-3)
+    blocks = _shared(33, share)["block"]
     total = sum(entries(b) for b in blocks.values())
     assert total == pytest.approx(2 * entries(33), abs=2)
     assert blocks["in"] / 66 == pytest.approx(share, abs=0.01)
-    full = find(f"poet:variant=full:block=0.5:share={share}").blocks()
+    full = _shared(0.5, share, "full")["block"]
     assert full["in"] ** 2 + full["out"] ** 2 == pytest.approx(0.5)
     assert full["in"] ** 2 / 0.5 == pytest.approx(share)
 
 
-def test_the_rate_goes_as_one_over_the_block(monkeypatch):
+def test_the_rate_goes_as_one_over_the_block():
     rates = {}
-    take = lambda rate, **options: rates.setdefault(str(options["block"]), rate)
-    monkeypatch.setattr(om, "poet", take)
+
+    def take(rate, *, variant="block", block=256, merge_interval=1, other=None):
+        del variant, merge_interval, other
+        rates[block] = rate
+
+    method = poet.orthogonal(take, optax.sgd)
     for block in (256, 128, 64):
-        find("poet").__class__(lambda lr: optax.sgd(lr), block=block)(5e-3)
+        method.replace(block=block)(5e-3)
     for block in (0.5, 0.25, 0.125):
-        find("poet").__class__(lambda lr: optax.sgd(lr), "full", block=block)(5e-3)
+        method.replace(block=block, variant="full")(5e-3)
     paper = [1e-3, 2e-3, 4e-3] * 2  # Beside 5e-3 for the other leaves.
     np.testing.assert_allclose(list(rates.values()), paper, rtol=1e-6)
 
@@ -119,14 +128,12 @@ def test_the_rate_goes_as_one_over_the_block(monkeypatch):
     [
         ("poet:terms=0", "`terms` must be a positive int"),
         ("poet:blocks=8", "poet has no option 'blocks'; its options: variant, block"),
-        ("poet:init=best", "there is no init 'best'"),
+        ("poet:init=best", "`init` must be one of given, standard, .*, got 'best'"),
         ("galore:rank=0", "`rank` must be"),
-        ("galore:method=x", "galore has no option 'method'; its options: rank"),
+        ("galore:method=x", "galore has no option 'method'; its options: rank, b1"),
         ("lora:rank=x", "`rank` must be a positive int"),
         ("aro:sharing=pairs", "`sharing` must be one of"),
-        ("aro:placement=1", "aro has no option 'placement'; its options: base, b1, b2"),
         ("dion:rank=0", "`rank` must be"),
-        ("muon:b1=0.5", "muon has no option 'b1'; its options: none"),
         ("poem", "There is no optimizer 'poem'; choose from adamw"),
     ],
 )
@@ -161,8 +168,8 @@ def test_rotated_methods_know_the_residual_side_and_take_options():
     assert _rotations("aro:sharing=chain:base=adam:joint=False", weights) == [
         (2, 16, 16)
     ]
-    assert find("aro:full_model=True:b1=0.9").full_model is True
-    assert find("shampoo:side=out:update_interval=7").update_interval == 7
+    assert find("aro:full_model=True").options["full_model"] is True
+    assert find("shampoo:update_interval=7").options["update_interval"] == 7
 
 
 @pytest.mark.slow

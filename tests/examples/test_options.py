@@ -1,0 +1,201 @@
+"""Options in the names of `compare` and `train`: every keyword of every recipe."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import optax_matrix as om
+from examples.pretrain.cli import main
+from examples.pretrain.errors import UserError
+from examples.pretrain.optimizers import OPTIMIZERS, find
+from examples.pretrain.options import FIXED, KERNELS
+
+RECIPES = [n for n in om.recipes.__all__ if hasattr(om, f"scale_by_{n}")]
+RECIPES += ["poet", "oft"]
+
+# A value that is not the default, by keyword or recipe and keyword; flags are flipped.
+VALUES = {
+    "b1": "0.5",
+    "b2": "0.25",
+    "b3": "0.5",
+    "base": "adam",
+    "basis": "svd",
+    "beta": "0.5",
+    "block": "16",
+    "compensation": "None",
+    "eps": "0.1",
+    "gamma": "0.05",
+    "hold": "recovered",
+    "last_layer": "method",
+    "leading": "2",
+    "limiter": "1.5",
+    "max_dim": "8",
+    "max_norm": "0.5",
+    "max_shrink": "None",
+    "merge_interval": "7",
+    "method": "eigh",
+    "mode": "col",
+    "orientation": "out",
+    "orthogonal": "cayley",
+    "polar": "polar_svd",
+    "policy": "eigen_exact",
+    "qr": "qr_householder",
+    "rank": "3",
+    "reset": "none",
+    "residual_scale": "0.7",
+    "rho": "0.5",
+    "root": "2",
+    "rounds": "2",
+    "sampling": "columns",
+    "scale": "0.5",
+    "scaling": "out/in",
+    "scheme": "simultaneous",
+    "seed": "1",
+    "sharing": "chain",
+    "side": "out",
+    "sides": "in",
+    "start": "exact",
+    "switch": "none",
+    "target": "0.5",
+    "terms": "2",
+    "transport": "carry",
+    "update_interval": "3",
+    "variant": "full:block=0.5",
+    "adamuon:variant": "unsigned",
+    "shampoo:bias_correction": "True:b2=0.9",
+    "sumo:scaling": "none",
+    "sumo:transport": "keep",
+}
+
+
+def keywords(recipe):
+    """The keywords of a recipe that a name may set, with the recipe's defaults."""
+    _, *rest = inspect.signature(getattr(om, recipe)).parameters.values()
+    return {x.name: x.default for x in rest if x.name not in FIXED}
+
+
+EVERY = [(recipe, key) for recipe in RECIPES for key in keywords(recipe)]
+
+
+def test_every_recipe_is_there():
+    assert set(RECIPES) == set(OPTIMIZERS) - {"adamw", "lora"}
+
+
+@pytest.mark.parametrize(("recipe", "key"), EVERY)
+def test_every_keyword_can_be_set(recipe, key):
+    default = find(recipe).options[key]
+    other = str(not default) if isinstance(default, bool) else VALUES.get(key)
+    value = VALUES.get(f"{recipe}:{key}", other)
+    assert find(f"{recipe}:{key}={value}").options[key] != default
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_functions_are_given_by_their_names(recipe):
+    for key, default in keywords(recipe).items():
+        if callable(default):
+            assert default.__name__ in KERNELS[key]
+        for kernel in KERNELS.get(key, ()):
+            method = find(f"{recipe}:{key}={kernel}")
+            assert method.options[key] is getattr(om.linalg, kernel)
+
+
+def _program(name):
+    """The text of the compiled update of a small model."""
+    shapes = {"q/kernel": (8, 6), "lm_head/kernel": (6, 9), "norm/scale": (8,)}
+    params = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
+    tx = find(name)(1e-3)
+    state = jax.eval_shape(tx.init, params)
+    return jax.jit(tx.update).lower(params, state, params).as_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "muoneq:mode=col",
+        "muon:nesterov=False",
+        "muon:polar=polar_svd",
+        "muon_plus:nesterov=False",
+        "sumo:polar=newton_schulz",
+        "racs:rounds=1",
+        "racs:bias_correction=True",
+        "mars_adamw:gamma=0.05",
+        "mars_adamw:max_norm=inf",
+        "aro:qr=qr_householder",
+        "alice:compensation=None",
+        "galore:side=long",
+        "galore:last_layer=method",
+        "apollo_mini:side=long",
+        "ldadam:error_feedback=False",
+        "poet:terms=2",
+        "poet:b1=0.5",
+        "oft:orthogonal=cayley_taylor",
+    ],
+)
+def test_options_change_the_update(name):
+    assert _program(name) != _program(name.split(":")[0])
+
+
+def test_the_last_layer_may_belong_to_a_method_whose_size_is_matched():
+    params = {"lm_head": {"kernel": jnp.full((4, 8), 2.0)}}
+    shapes = lambda name: [
+        x.shape for x in jax.tree.leaves(jax.eval_shape(find(name)(0.1).init, params))
+    ]
+    assert shapes("galore").count((4, 8)) == 2  # AdamW's moments.
+    assert (4, 8) not in shapes("galore:last_layer=method")
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_what_the_comparison_fixes_is_refused(key):
+    for recipe in RECIPES:
+        with pytest.raises(UserError, match=f"`{key}` is the same for every method"):
+            find(f"{recipe}:{key}=1")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_unknown_keyword_lists_those_that_exist(recipe):
+    with pytest.raises(UserError, match=f"{recipe} has no option 'bb'; ") as error:
+        find(f"{recipe}:bb=1")
+    listed = str(error.value).partition("its options: ")[2].rstrip(".").split(", ")
+    assert set(keywords(recipe)) <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sgdd", "There is no optimizer 'sgdd'; choose from adamw, muon"),
+        ("sgdd:b1=0.5", "There is no optimizer 'sgdd'; choose from adamw, muon"),
+        ("adamw:b1=0.5", "adamw has no option 'b1'; its options: none"),
+        ("muon:polar=svd", "`polar` must be one of newton_schulz, .*, got 'svd'"),
+        ("muon:polar=sinkhorn", "`polar` must be one of newton_schulz, "),
+        ("muon:nesterov", "give `nesterov` a value: muon:nesterov=True"),
+        ("muon:nesterov=", "muon:nesterov=: "),
+        ("muon:b1=2", "muon:b1=2: .*`b1`"),
+        ("muon:nesterov=no", "`nesterov`"),
+        ("muon:b1=0.5:b1=0.6", "muon: `b1` is given twice"),
+        ("muoneq:mode=diagonal", "`mode` must be one of"),
+        ("racs:rounds=0", "`rounds`"),
+        ("racs:beta_1=0", "racs has no option 'beta_1'; its options: "),
+        ("poet:block=0", "`block` must be"),
+        ("poet:block=wide", "`block` must be"),
+        ("poet:share=much", "`share` must be from 0 to 1"),
+        ("oft:share=1", "oft has no option 'share'"),
+    ],
+)
+def test_mistakes_are_answered(name, message):
+    with pytest.raises(UserError, match=message):
+        find(name)
+
+
+@pytest.mark.parametrize(
+    "flags", [("train", "--optimizer"), ("compare", "--optimizers")]
+)
+def test_help_lists_every_method_and_its_options(capsys, tmp_path, flags):
+    assert main([*flags, "help", "--out", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "muon: b1=0.95, nesterov=True, polar=newton_schulz, scaling=max" in printed
+    for recipe in RECIPES:
+        assert f"\n{recipe}: " in printed
+    assert "polar: newton_schulz, " in printed
+    assert not (tmp_path / "run").exists()
