@@ -1,7 +1,11 @@
 """Eight CPU devices for every test; this file must not import optax_matrix."""
 
+import ctypes
+import gc
 import importlib.metadata
 import os
+import pathlib
+import sys
 
 # The processes that tests start inherit these.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -21,6 +25,31 @@ import pytest
 from _tiers import KINDS, LONG_BLOCKS, QUICK
 
 jax.config.update("jax_num_cpu_devices", 8)
+
+
+# MiB that a process may hold before it drops what it compiled, and at any time.
+FULL, MOST = 900, 1500
+peak = [MOST]
+
+
+def memory(name):
+    """MiB of this process now (`VmRSS`) or at most so far (`VmHWM`)."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split(f"{name}:")[1].split()[0]) >> 10
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    """Keeps the process small: JAX caches every program that it compiles."""
+    yield
+    if sys.platform != "linux":
+        return
+    if memory("VmRSS") > FULL:
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
+    last, peak[0] = peak[0], max(MOST, memory("VmHWM"))
+    assert peak[0] == last, f"this test needs {peak[0]} MiB; {MOST} are allowed"
 
 
 @pytest.fixture(scope="session")
