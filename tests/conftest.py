@@ -12,8 +12,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # LAPACK's threads spin: beside other load a decomposition takes 100 times longer.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-if [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]:
+# `make test-optimized` sets this to 0 and compiles as users do.
+unoptimized = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") != "0"
+jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
+if unoptimized and jaxlib < [0, 11]:
     # Half the time of the newer code generator; later jaxlibs do not know the flag.
     os.environ.setdefault(
         "XLA_FLAGS",
@@ -22,7 +24,7 @@ if [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 1
 
 import jax
 import pytest
-from _tiers import KINDS, LONG_BLOCKS, QUICK
+from _tiers import KINDS, LONG_BLOCKS, QUICK, is_optimized
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -65,6 +67,11 @@ def x64():
         yield
 
 
+def pytest_configure(config):
+    what = "run by `make test-optimized` once more, as XLA compiles for users"
+    config.addinivalue_line("markers", f"optimized: {what}")
+
+
 def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
@@ -74,6 +81,8 @@ def pytest_collection_modifyitems(items):
             if item.path.parent.name in ("recipes", "weights"):  # Whole optimizers.
                 item.add_marker(pytest.mark.broad)
             continue
+        if is_optimized(item.path):
+            item.add_marker(pytest.mark.optimized)
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         if item.path.name != "test_contract.py" or not isinstance(name, str):
             continue
