@@ -8,14 +8,14 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 DEMO := muon,muoneq,muon_plus,adamuon,normuon,swan,sinkgd,racs,mars_adamw
 
-.PHONY: help demo test test-fast test-slow test-floor lint format docs dist bench \
-	bench-aot clean
+.PHONY: help demo test test-fast test-slow test-only-slow test-optimized test-aot \
+	test-floor lint format docs dist bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under ten optimizers and print the comparison"
 	@echo "make test       the test suite (under 10 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
-	@echo "make test-slow  everything that the other two leave out"
+	@echo "make test-slow  everything that the other two leave out (under 60 minutes)"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
 	@echo "make docs       the API reference as HTML: .docs/_build/index.html"
@@ -42,8 +42,18 @@ test-fast: $(STAMP)
 AOT := .venv-aot/bin/python
 AOT_INSTALL = (test -x $(AOT) || $(PYTHON) -m venv .venv-aot) && $(AOT) -m pip install -q -e '.[aot,test]'
 
+# A part that fails does not keep the next ones from running.
 test-slow: $(STAMP)
-	$(PYTEST) -m slow
+	$(MAKE) -k test-only-slow test-optimized test-aot
+
+test-only-slow: $(STAMP)
+	$(PYTEST) --durations=40 -m slow
+
+# All other tests run without most of XLA's optimizations.
+test-optimized: $(STAMP)
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) --durations=40 -m optimized
+
+test-aot:
 	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow tests/examples/test_aot.py; \
 	else echo "tests/examples/test_aot.py skipped: the TPU compiler could not be installed"; fi
 

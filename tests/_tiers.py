@@ -4,6 +4,10 @@
 every recipe, and what is broad of the contract, placement included, on KINDS: one
 recipe of each kind of state. `make test-slow` does the rest, so a new recipe of a known
 kind belongs in neither set.
+
+All of these run with most of XLA's optimizations off, as compiling is most of the time.
+`make test-optimized`, a part of `make test-slow`, runs the trajectories of all recipes
+and their contract on sharded parameters once more, with the optimizations on.
 """
 
 QUICK = {"muon", "racs", "swan", "aro-sinkhorn"}
@@ -13,3 +17,8 @@ LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),
     *("project_low", "scale_by_tracked"),
 )
+
+
+def is_optimized(path):
+    """Whether `make test-optimized` runs the tests of this file."""
+    return path.parent.name == "recipes" or path.name == "test_contract_sharded.py"

@@ -1,15 +1,21 @@
 """Eight CPU devices for every test; this file must not import optax_matrix."""
 
+import ctypes
+import gc
 import importlib.metadata
 import os
+import pathlib
+import sys
 
 # The processes that tests start inherit these.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # LAPACK's threads spin: beside other load a decomposition takes 100 times longer.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-if [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]:
+# `make test-optimized` sets this to 0 and compiles as users do.
+unoptimized = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") != "0"
+jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
+if unoptimized and jaxlib < [0, 11]:
     # Half the time of the newer code generator; later jaxlibs do not know the flag.
     os.environ.setdefault(
         "XLA_FLAGS",
@@ -18,9 +24,34 @@ if [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 1
 
 import jax
 import pytest
-from _tiers import KINDS, LONG_BLOCKS, QUICK
+from _tiers import KINDS, LONG_BLOCKS, QUICK, is_optimized
 
 jax.config.update("jax_num_cpu_devices", 8)
+
+
+# MiB that a process may hold before it drops what it compiled, and at any time.
+FULL, MOST = 900, 1500
+peak = [MOST]
+
+
+def memory(name):
+    """MiB of this process now (`VmRSS`) or at most so far (`VmHWM`)."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split(f"{name}:")[1].split()[0]) >> 10
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    """Keeps the process small: JAX caches every program that it compiles."""
+    yield
+    if sys.platform != "linux":
+        return
+    if memory("VmRSS") > FULL:
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
+    last, peak[0] = peak[0], max(MOST, memory("VmHWM"))
+    assert peak[0] == last, f"this test needs {peak[0]} MiB; {MOST} are allowed"
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +67,11 @@ def x64():
         yield
 
 
+def pytest_configure(config):
+    what = "run by `make test-optimized` once more, as XLA compiles for users"
+    config.addinivalue_line("markers", f"optimized: {what}")
+
+
 def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
@@ -45,6 +81,8 @@ def pytest_collection_modifyitems(items):
             if item.path.parent.name in ("recipes", "weights"):  # Whole optimizers.
                 item.add_marker(pytest.mark.broad)
             continue
+        if is_optimized(item.path):
+            item.add_marker(pytest.mark.optimized)
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         if item.path.name != "test_contract.py" or not isinstance(name, str):
             continue

@@ -443,9 +443,9 @@ def test_any_shape_and_gradient(name, shape, kind, dtype, seed):
         x = x * float(kind)
     grads = {"w": jnp.asarray(x, dtype), "v": jnp.ones((3, *shape), dtype)}
     tx = RECIPES[name](LEARNING_RATE)
-    state = tx.init(grads)
+    state, update = tx.init(grads), jax.jit(tx.update)
     for _ in range(2):
-        updates, state = tx.update(grads, state, grads)
+        updates, state = update(grads, state, grads)
         chex.assert_trees_all_equal_shapes_and_dtypes(updates, grads)
         chex.assert_tree_all_finite(updates)
     chex.assert_tree_all_finite(state.inner_states["matrix"])

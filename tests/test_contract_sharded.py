@@ -13,6 +13,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 
+# Of updates as large as the rate, 0.01, or a tenth of it. XLA's optimizations round a
+# program for eight devices otherwise than one for one device; where a method divides by
+# small numbers (SOAP), up to 2e-5 comes of it.
+ROUNDING = 1e-6 if jax.config.jax_disable_most_optimizations else 1e-4
+
 SHAPES = {
     "rows": {"kernel": (8, 4)},
     "columns": {"kernel": (4, 8)},
@@ -69,7 +74,7 @@ def test_sharded_equals_replicated(name, mesh):
     step = jax.jit(step, out_shardings=None if explicit else (shardings,) * 2 + (None,))
     new, updates, _ = step(params, grads, state)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=ROUNDING),
         updates,
         want,
     )
@@ -131,7 +136,7 @@ def test_owners_equal_replicated(name, mesh):
     step, path, new = _run(tx, params, noise, state)
 
     # Eight devices do what one does, matrix by matrix: a few ulp of f32 differ.
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=ROUNDING)
     for got, want in zip(path, _replicated(name), strict=True):
         jax.tree.map(close, got, want)
     lies_as = lambda x, sharding: x.sharding.is_equivalent_to(sharding, x.ndim)
