@@ -7,66 +7,44 @@ import numpy as np
 import optax
 
 import optax_matrix as om
+from optax_matrix.recipes import METHODS
+
+TABLE = {row.recipe.__name__: row for rows in METHODS.values() for row in rows}
+
+
+def small(name, **options):
+    """A recipe with arguments that suit small matrices."""
+    row = TABLE[name]
+    return functools.partial(row.recipe, **{**row.small, **options})
+
 
 RECIPES = {
-    "muon": om.muon,
-    "muon-moonlight": functools.partial(om.muon, scaling="max"),
-    "muoneq-row": om.muoneq,
-    "muoneq-col": functools.partial(om.muoneq, mode="col"),
-    "muoneq-rowcol": functools.partial(om.muoneq, mode="rowcol"),
-    "muon_plus": om.muon_plus,
-    "adamuon-sign": om.adamuon,
-    "adamuon-unsigned": functools.partial(om.adamuon, variant="unsigned"),
-    "normuon": om.normuon,
-    "swan": om.swan,
-    "sinkgd": om.sinkgd,
-    "racs": om.racs,
-    "racs-corrected": functools.partial(om.racs, bias_correction=True),
-    "mars_adamw": om.mars_adamw,
-    "aro-sinkhorn": om.aro,
-    "aro-adam": functools.partial(om.aro, base="adam"),
-    "aro-sign": functools.partial(om.aro, base="sign"),
-    "aro-row_norm": functools.partial(om.aro, base="row_norm"),
-    "eigen_sinkhorn": om.eigen_sinkhorn,
-    "eigen_sign": om.eigen_sign,
-    "eigen_rownorm": om.eigen_rownorm,
-    "eigen_adam": om.eigen_adam,
-    "soap": om.soap,
-    "splus": om.splus,
-    "shampoo": om.shampoo,
-    "shampoo-averages": functools.partial(om.shampoo, b2=0.95, b1=0.9),
-    "mousse": om.mousse,
-    "dion": om.dion,
-    "dion-low_rank": functools.partial(om.dion, rank=0.5),
-    "galore": functools.partial(om.galore, rank=2),
-    "alice": functools.partial(om.alice, rank=2, leading=1),
-    "alice-carry": functools.partial(
-        om.alice, rank=2, leading=1, update_interval=2, transport="carry", stagger=True
-    ),
-    "alice_0": functools.partial(om.alice_0, rank=2, leading=1),
-    "sumo": functools.partial(om.sumo, rank=2),
-    "fira": functools.partial(om.fira, rank=2),
-    "fira_plus": functools.partial(om.fira_plus, rank=2),
-    "apollo": functools.partial(om.apollo, rank=2),
-    "apollo_mini": om.apollo_mini,
-    "apollo_svd": functools.partial(om.apollo_svd, rank=2),
-    "ldadam": functools.partial(om.ldadam, rank=2),
-    "poet": functools.partial(om.poet, block=4, merge_interval=2),
-    "poet-full": functools.partial(
-        om.poet, variant="full", block=0.5, hold="recovered"
-    ),
-    "oft": functools.partial(om.oft, block=4),
+    **{name: small(name) for name in TABLE},
+    # What has another state or another chain than the defaults.
+    "muon-moonlight": small("muon", scaling="max"),
+    "muoneq-col": small("muoneq", mode="col"),
+    "muoneq-rowcol": small("muoneq", mode="rowcol"),
+    "adamuon-unsigned": small("adamuon", variant="unsigned"),
+    "racs-corrected": small("racs", bias_correction=True),
+    "aro-adam": small("aro", base="adam"),
+    "aro-sign": small("aro", base="sign"),
+    "aro-row_norm": small("aro", base="row_norm"),
+    "shampoo-averages": small("shampoo", b2=0.95, b1=0.9),
+    "dion-low_rank": small("dion", rank=0.5),
+    "alice-carry": small("alice", update_interval=2, transport="carry", stagger=True),
+    "poet": small("poet", merge_interval=2),
+    "poet-full": small("poet", variant="full", block=0.5, hold="recovered"),
 }
+
+
+def of_group(group):
+    """Names of the recipes of a group of the table."""
+    return {row.recipe.__name__ for row in METHODS[group]}
+
+
+LOW_RANK = of_group("Low rank")
 # Those whose trajectories tests/recipes/test_rotated.py follows.
-ROTATED = {
-    *("aro", "eigen_sinkhorn", "eigen_sign", "eigen_rownorm", "eigen_adam"),
-    *("soap", "splus", "shampoo", "mousse", "dion"),
-}
-# The same for tests/recipes/test_low_rank.py and test_low_rank_recipes.py.
-LOW_RANK = {
-    *("galore", "alice", "alice_0", "sumo", "fira", "fira_plus"),
-    *("apollo", "apollo_mini", "apollo_svd", "ldadam"),
-}
+ROTATED = of_group("Rotated frames and preconditioners") | {"mousse", "dion"}
 
 _KERNELS = {
     "newton_schulz": om.linalg.newton_schulz,

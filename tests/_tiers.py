@@ -10,7 +10,7 @@ All of these run with most of XLA's optimizations off, as compiling is most of t
 and their contract on sharded parameters once more, with the optimizations on.
 """
 
-QUICK = {"muon", "racs", "swan", "aro-sinkhorn"}
+QUICK = {"muon", "racs", "swan", "aro"}
 KINDS = QUICK | {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion", "galore"}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (

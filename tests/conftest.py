@@ -1,8 +1,10 @@
 """Eight CPU devices for every test; this file must not import optax_matrix."""
 
 import ctypes
+import doctest
 import gc
 import importlib.metadata
+import inspect
 import os
 import pathlib
 import sys
@@ -52,6 +54,17 @@ def pytest_runtest_teardown():
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
     last, peak[0] = peak[0], max(MOST, memory("VmHWM"))
     assert peak[0] == last, f"this test needs {peak[0]} MiB; {MOST} are allowed"
+
+
+def of_module(finder, module, found):
+    """Whether doctest looks at something: a decorated function is its module's."""
+    if inspect.isfunction(found):
+        return found.__module__ == module.__name__
+    return from_module(finder, module, found)
+
+
+from_module = doctest.DocTestFinder._from_module
+doctest.DocTestFinder._from_module = of_module
 
 
 @pytest.fixture(scope="session")

@@ -453,16 +453,16 @@ def test_any_shape_and_gradient(name, shape, kind, dtype, seed):
 
 STATE_OF_A_MATRIX = {
     "muon": lambda m, n: m * n,
-    "muoneq-row": lambda m, n: m * n,
+    "muoneq": lambda m, n: m * n,
     "muon_plus": lambda m, n: m * n,
-    "adamuon-sign": lambda m, n: 2 * m * n,
+    "adamuon": lambda m, n: 2 * m * n,
     "normuon": lambda m, n: m * n + m,
     "swan": lambda *_: 0,
     "sinkgd": lambda *_: 0,
     "racs": lambda m, n: m + n + 1,
     "racs-corrected": lambda m, n: m + n + 2,
     "mars_adamw": lambda m, n: 3 * m * n,
-    "aro-sinkhorn": lambda m, n: m * n + min(m, n) ** 2,
+    "aro": lambda m, n: m * n + min(m, n) ** 2,
     "aro-adam": lambda m, n: 2 * m * n + min(m, n) ** 2,
     "eigen_rownorm": lambda m, n: m * n + min(m, n) ** 2,
     # The statistics of each side have a scale; bias correction has a weight.

@@ -10,4 +10,4 @@ arithmetic: the chain is in its file, the arithmetic in the blocks of `transform
 from optax_matrix.recipes.table import *  # noqa: F403
 from optax_matrix.recipes.table import METHODS as METHODS, names
 
-__all__ = ["METHODS", "names", *names()]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = names()  # pyright: ignore[reportUnsupportedDunderAll]

@@ -123,9 +123,9 @@ def aro(
             rotated = rotate(aro_base(base, b2), side=sides, **options)
         else:
             member, count = residual_sets(layout, sharing)
-            is_joint = joint and base in JOINT
+            rows_jointly = joint and isinstance(base, str) and base in JOINT
             rotated = rotate_shared(
-                joint_base(base) if is_joint else aro_base(base, b2),
+                joint_base(base) if rows_jointly else aro_base(base, b2),
                 Sets(member, count, layout.axes),
                 sides={name: group.residual for name, group in layout.groups.items()},
                 **options,

@@ -120,7 +120,8 @@ def _dimension_numbers(method: Method, arguments: Arguments) -> Any:
 def _other_rate(method: Method, arguments: Arguments) -> Any:
     if arguments["other_learning_rate"] is not None:
         return arguments["other_learning_rate"]
-    rate, factor = arguments["learning_rate"], method.other_rate
+    rate: Any = arguments["learning_rate"]
+    factor: Any = method.other_rate
     if factor is None:
         return rate
     return (lambda count: factor * rate(count)) if callable(rate) else rate * factor
