@@ -198,15 +198,15 @@ def test_one_extreme_gradient_is_forgotten(name):
 
 
 FORGETFUL = {
-    "muon": lambda: om.scale_by_muon(0.5),
+    "muon": lambda: om.scale_by_muon(b1=0.5),
     "muoneq": lambda: om.scale_by_muoneq(b1=0.5),
     "muon_plus": lambda: om.scale_by_muon_plus(b1=0.5),
     "adamuon": lambda: om.scale_by_adamuon(b1=0.5, b2=0.5),
-    "normuon": lambda: om.scale_by_normuon(0.5, b2=0.5),
-    "racs": lambda: om.scale_by_racs(0.3, limiter=10.0),
+    "normuon": lambda: om.scale_by_normuon(b1=0.5, b2=0.5),
+    "racs": lambda: om.scale_by_racs(b1=0.3, limiter=10.0),
     "mars_adamw": lambda: om.scale_by_mars_adamw(b1=0.5, b2=0.5),
     "aro": lambda: om.scale_by_aro(b1=0.5),
-    "aro-adam": lambda: om.scale_by_aro("adam", b1=0.3, b2=0.3),
+    "aro-adam": lambda: om.scale_by_aro(base="adam", b1=0.3, b2=0.3),
     "eigen_rownorm": lambda: om.scale_by_eigen_rownorm(b1=0.5),
     "eigen_adam": lambda: om.scale_by_eigen_adam(
         b1=0.3, b2=0.3, b3=0.3, update_interval=1

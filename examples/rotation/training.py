@@ -102,7 +102,7 @@ def train(
         batch: Images in an update, drawn by the seed; None for all of them.
         seed: Seed.
     """
-    tx = om.scale_by_aro(base, policy=policy, b1=B1, b2=B2)
+    tx = om.scale_by_aro(base=base, policy=policy, b1=B1, b2=B2)
     rate, digits = learning_rate(steps), jax.tree.map(jnp.asarray, digits)
 
     def step(digits, carry, xs):

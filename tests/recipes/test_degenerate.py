@@ -107,7 +107,7 @@ WRONG = [
     (recipes.swan, {"polar": None}, "`polar` must be a function"),
     (recipes.sinkgd, {"rounds": 0}, "`rounds` must be a positive int, got 0"),
     (recipes.sinkgd, {"scheme": "both"}, "`scheme` must be one of"),
-    (recipes.racs, {"beta": -0.1}, "`beta` must be in"),
+    (recipes.racs, {"b1": -0.1}, "`b1` must be in"),
     (recipes.racs, {"limiter": 0.5}, "`limiter` must be at least 1, got 0.5"),
     (recipes.racs, {"rounds": 2.0}, "`rounds` must be a positive int"),
     (recipes.mars_adamw, {"gamma": -1.0}, "`gamma` must not be negative"),

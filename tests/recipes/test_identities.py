@@ -167,8 +167,8 @@ def test_scale_by_leaves_other_leaves_alone():
 
 def test_the_two_adamuons_differ():
     grads = gradients(3)
-    sign = updates_of(recipes.scale_by_adamuon("sign"), grads)
-    unsigned = updates_of(recipes.scale_by_adamuon("unsigned"), grads)
+    sign = updates_of(recipes.scale_by_adamuon(variant="sign"), grads)
+    unsigned = updates_of(recipes.scale_by_adamuon(variant="unsigned"), grads)
     assert gap(sign, unsigned) > 0.05
 
 
@@ -197,7 +197,7 @@ def test_updates_do_not_see_the_scale_of_the_loss(tx):
 def test_muoneq_row_mode_scales_output_neurons_of_a_flax_kernel():
     grads = gradients(1)
     kernel = grads["a"]["kernel"]  # (step, in, out)
-    run = runner(recipes.scale_by_muoneq("row", eps=0.0))
+    run = runner(recipes.scale_by_muoneq(mode="row", eps=0.0))
     base = run(grads)["a"]["kernel"]
 
     def update_with(scaled):

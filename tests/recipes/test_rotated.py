@@ -468,7 +468,7 @@ def test_momentum_first_eigen_recipes_are_aro_with_that_policy():
     pairs = {"eigen_sign": "sign", "eigen_sinkhorn": "sinkhorn"}
     for name, base in pairs.items():
         one, _ = updates_of(getattr(om, f"scale_by_{name}")())
-        other, _ = updates_of(om.scale_by_aro(base, policy="eigen"))
+        other, _ = updates_of(om.scale_by_aro(base=base, policy="eigen"))
         for matrix in SHAPES:
             np.testing.assert_array_equal(one[matrix], other[matrix])
 

@@ -86,7 +86,7 @@ def test_joint_differs_from_member_only_where_a_base_looks_across(base):
     both = []
     for joint in (True, False):
         tx = om.scale_by_aro(
-            base, sharing="global", joint=joint, dimension_numbers=rule
+            base=base, sharing="global", joint=joint, dimension_numbers=rule
         )
         updates, _ = jax.jit(tx.update)(params, tx.init(params))
         both.append(updates["layers"][0]["attn"]["o"]["kernel"])
@@ -150,7 +150,7 @@ def test_all_reduces_of_a_step(cpus, base, reductions, sharing):
     params = {f"layers_{i}": layer for i in range(8)}
     params = jax.device_put(params, NamedSharding(mesh, P("fsdp", "tp")))
     tx = om.scale_by_aro(
-        base,
+        base=base,
         sharing=sharing,
         dimension_numbers=rule,
         placement=om.owners(("fsdp", "tp")),
