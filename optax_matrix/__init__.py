@@ -1,8 +1,50 @@
-"""Matrix optimizers for JAX as chains of composable optax blocks.
+"""Matrix optimizers for JAX, as chains of composable optax blocks.
 
-Kernels (`linalg`) know arrays, blocks (`transforms`) know optimizer state, recipes know
-papers; `layout` brings any parameter tree into the form that blocks work on, `sharding`
-places whole matrices on a mesh.
+``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters, to be
+used where an optax optimizer is used:
+
+>>> import jax.numpy as jnp
+>>> import optax_matrix as om
+>>> params = {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}
+>>> tx = om.muoneq(3e-3)
+>>> updates, state = tx.update(params, tx.init(params), params)
+
+The parts, from the inside out:
+
+* `linalg`: kernels, pure functions of matrices. They know arrays, not gradients.
+* `transforms`: blocks, optax transformations of stacks of matrices. They know optimizer
+  state, not parameter trees.
+* `recipes`: the published methods, each a chain of blocks with its paper's defaults.
+  They do no arithmetic themselves.
+* `layout`: the matrix view of a parameter tree. Orientation, heads, layers and stacking
+  are translated here and nowhere else. `on_matrices` runs a block on any tree.
+* `sharding`: where matrices live on a mesh. It moves whole matrices, never rows of
+  them: each step has one ``shard_map``, in which blocks see local, whole matrices and
+  no mesh.
+* `weights`: initialization, LoRA adapters, and POET with frozen weights.
+* `quantization`: optimizer state in eight bits, and `interop`: state from optax.
+* `diagnostics`: the memory of an optimizer, from shapes alone.
+
+A test reads the imports and keeps these layers apart. Everything that optax has
+(momentum, Adam, weight decay, schedules, clipping, partitioning) comes from optax.
+
+Four rules hold throughout:
+
+**Each matrix by itself.** Every array of the state has the batch axis of its stack in
+front or is a scalar, so results do not depend on how matrices are grouped or placed.
+
+**Rows are output neurons.** Blocks see matrices as ``out x in``, as papers write them.
+Flax stores ``(in, out)``; `layout` transposes.
+
+**Scale-free.** Statistics are kept as roots, so that gradients of 1e20 and 1e-20
+neither overflow nor vanish in float32, and ``eps`` is relative to the matrix, so that
+no update depends on the scale of the loss. (MARS-AdamW is the exception: it clips, and
+has Adam's ``eps``.) Where a paper's ``eps`` is absolute, the docstring lists this as a
+deviation. Averages still remember a gradient of unusual size, so put
+`optax.clip_by_global_norm` in front, as the papers do.
+
+**Momentum is** `optax.trace`, a sum of gradients, where papers have an average.
+Everything that follows it is free of scale, so the two give the same updates.
 """
 
 from optax_matrix import (

@@ -11,7 +11,67 @@ biases. This package translates between the two once, so that no block has to:
 4. `on_matrices` runs a transformation of these stacks on the whole tree; a `Placement`
    decides on which devices.
 
-There is no mathematics here.
+**Which leaves are matrices.** The default rule decides by path, shape and dtype, the
+same way at ``init`` and at ``update``. Embeddings, output heads, routers, norms, biases
+and depthwise convolutions are recognised by name and left to the other optimizer.
+Kernels are ``(..., in, out)`` as in Flax, with layers and experts in front. `describe`
+shows the decision for every leaf:
+
+>>> import jax, jax.numpy as jnp, optax
+>>> import optax_matrix as om
+>>> params = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}}
+>>> print(om.describe(params, matrix="muon", other="adamw"))
+leaf       shape   view        group  optimizer  why
+up/bias    (8,)    -           -      adamw      a vector
+up/kernel  (4, 8)  1x (8, 4)   ...    muon       kernel (in, out)
+
+Layouts that names do not reveal (layers in an axis other than the first, the ``(out,
+in)`` weights of Equinox) are given by ``dimension_numbers``, which every recipe takes:
+
+>>> from optax_matrix import MatrixDimensionNumbers, layout
+>>> by_name = layout.by_path(include="embed", exclude="layers/11/")
+>>> equinox = layout.by_path(numbers={"weight": MatrixDimensionNumbers(1, 0)})
+>>> fused = MatrixDimensionNumbers(output_sections=(512, 128, 128))
+>>> qkv = layout.by_path(numbers={"qkv": fused})
+>>> optax_numbers = optax.contrib.MuonDimensionNumbers(0, (1, 2))  # Also accepted.
+>>> tx = om.muon(0.02, dimension_numbers=equinox)
+
+``MatrixDimensionNumbers(reduction_axis, output_axis)`` names the two axes of the
+matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
+flat kernel as eight matrices. `by_path` matches regular expressions. `infer` reads the
+logical axis names of a model (embed, heads, mlp, vocab, ...), and also tells which side
+of a matrix is on the residual stream, which `recipes.aro` needs. For your own partition
+of the leaves, `label_params` gives labels for `optax.partition`.
+
+**Which transformations are allowed.** At ``init``, `on_matrices` tests whether a
+transformation treats each matrix by itself, and raises an error if it does not, as
+`optax.clip_by_global_norm` or `optax.scale_by_trust_ratio`. Chain these outside of
+`on_matrices`. `per_matrix` maps a transformation that is defined per leaf over the
+matrices of a stack:
+
+>>> tx = om.on_matrices(om.per_matrix(optax.scale_by_trust_ratio()), needs_params=True)
+>>> _ = tx.init(params)
+
+**Checkpoints.** State is stacked, and the names of the stacks hold a checksum of the
+parameter paths. Restoring the state of other parameters, or of a renamed layer, is
+therefore an error and never swaps momenta. `check_restored` tells whether a state that
+was restored by position is the right one. For a checkpoint that survives renaming,
+added or frozen layers and other meshes, save the state by path:
+
+>>> tx = om.muoneq(1e-3)
+>>> portable = om.to_portable(tx.init(params), params)  # {name: array}
+>>> params = {"gate": params["up"]}
+>>> fresh = tx.init(params)
+>>> state = om.from_portable(portable, fresh, params, rename={"up": "gate"})
+>>> om.check_restored(state)
+
+With ``missing="init"``, the state of new parameters starts fresh, and so do the shared
+rotations of ``aro(sharing="chain")`` when the number of layers changes. With
+``unused="drop"``, the state of removed parameters is dropped.
+
+**Memory.** Stacking copies matrices, so a stack has at most ``STACK_ELEMENTS`` numbers;
+``on_matrices(..., max_batch=...)`` sets another bound. A function of matrices, not of
+gradients, runs on a tree by `map_matrices`.
 """
 
 from optax_matrix.layout._default_rule import HEADS, default_rule

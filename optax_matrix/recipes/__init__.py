@@ -1,10 +1,87 @@
 """Recipes: published optimizers, each a chain of blocks with its paper's defaults.
 
-``<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters: the
-matrices by the method, all other leaves by AdamW or by ``other=``.
-``scale_by_<name>(...)`` is the method alone, for `optax.chain`: no weight decay, no
-learning rate, and leaves that are not matrices pass through. A recipe contains no
-arithmetic: the chain is in its file, the arithmetic in the blocks of `transforms`.
+``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters:
+matrices by the method, all other leaves by AdamW or what ``other=`` gives.
+``om.scale_by_<name>(...)`` is the method alone, for chains: no weight decay, no
+learning rate, other leaves unchanged. (`poet` and `oft` have no such form, because
+their updates are finished steps.) Recipes do no arithmetic; read the blocks for that.
+
+>>> import jax, jax.numpy as jnp, optax
+>>> import optax_matrix as om
+>>> params = {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}
+>>> tx = om.muon(0.02, weight_decay=0.1, other=optax.adamw(1e-3))
+>>> state = tx.init(params)
+
+**Learning rates of the other leaves.** By default, AdamW of the other leaves has the
+learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods
+have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
+``scaling="max"``), the ``scale`` of RACS in `racs`, 0.05 in `alice` and `alice_0`,
+0.001 in `splus`, and 5 b / 256 in `poet` and `oft`, b being the side of a block (10 f,
+where the block is a fraction f of a side).
+
+**Schedules and injected hyperparameters.** A learning rate may be an optax schedule.
+With `inject_hyperparams`, hyperparameters are part of the state, where they can be
+read, changed between steps and scheduled. Ints, strings and kernels stay static, and
+numbers are float32 (optax rounds them to the dtype of the parameters, and 0.999 is 1.0
+in bfloat16):
+
+>>> schedule = optax.cosine_decay_schedule(3e-3, 1000)
+>>> tx = om.inject_hyperparams(om.muoneq)(schedule, b1=0.9)
+>>> float(tx.init(params).hyperparams["learning_rate"])
+0.003...
+
+**From optax.** A run that began with `optax.contrib.muon` continues with `muon` by
+`muon_state_from_optax`, which converts the state.
+
+**Rotations.** ``aro(sharing="global")`` rotates all matrices on the residual stream by
+one R, and ``sharing="chain"`` uses one R for each place between layers: 1 and L + 1
+factorizations a step. Both need ``dimension_numbers=om.layout.infer(model)``, which
+knows the sides on the residual stream. Layers are found by the numbers in paths
+(``layers/0``, ``layers_0``; several numbers count together) or by the axis of scanned
+layers; experts are kept apart. An unclear order is an error. In `soap` and `splus`, a
+side longer than ``max_dim=10_000`` is not rotated and has no state.
+
+**Low rank.** `galore`, `alice`, `sumo` and the other low-rank methods renew their bases
+in one branch of the step, and the default step has no SVD and no eigendecomposition of
+a full side. ``last_layer="method"`` lets the method update the output head as well
+(Alice's paper reports both). With ``rank=1.0, scale=1.0, switch="none",
+transport="carry", start="exact"``, `alice` equals `eigen_adam` on exact eigenvectors
+with the same ``update_interval``, to rounding.
+
+>>> tx = om.galore(1e-3, rank=2, update_interval=200)
+>>> state = tx.init(params)
+
+**Fine-tuning.** Any recipe fine-tunes a given model; to train only some leaves, name
+them with ``dimension_numbers`` and freeze the rest with ``other=optax.set_to_zero()``.
+GaLore and SUMO move a matrix within a subspace, so `weights.extract_adapter` can give
+the change as a LoRA pair. `poet` and `oft` turn the weights; ``hold="recovered"`` then
+stores no copy of them. ``examples/finetune.py`` compares these methods with AdamW and
+LoRA.
+
+>>> tx = om.sinkgd(1e-3, other=optax.set_to_zero())
+>>> updates, state = tx.update(params, tx.init(params), params)
+>>> float(jnp.abs(updates["bias"]).max())
+0.0
+
+**Eight-bit state.** Moments can take one byte per number (block-wise dynamic
+quantization, Dettmers et al. 2022; blocks of 256 that stay inside a matrix; arrays of
+fewer than 4096 numbers stay as they are). `quantized` is a placement, so every recipe
+takes it, and checkpoints, `state_specs` and the sharded step work on the codes.
+`adamw_8bit` is AdamW; `quantize_state` does the same for any optimizer of optax.
+
+>>> tx = om.adamw_8bit(1e-3)  # The same as:
+>>> tx = om.quantize_state(optax.adamw(1e-3))
+>>> tx = om.muon(1e-3, placement=om.quantized(), other=om.adamw_8bit(1e-3))
+>>> shapes = {"kernel": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
+>>> fields = om.diagnostics.state_bytes(tx, shapes).fields
+>>> [f.dtype.name for f in fields if f.field == "trace"]
+['uint8']
+>>> placement = om.quantized(om.owners(("fsdp", "tp")))  # Where the matrices live.
+
+**Clipping.** Statistics remember what they have seen, so put
+`optax.clip_by_global_norm` in front of a recipe, as the papers do:
+
+>>> tx = optax.chain(optax.clip_by_global_norm(1.0), om.racs(0.02))
 """
 
 from optax_matrix.recipes.table import *  # noqa: F403

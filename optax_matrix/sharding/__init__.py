@@ -1,13 +1,67 @@
-"""Where matrices and their state live on a mesh.
+"""Where matrices live on a mesh.
 
-A matrix that is sharded over devices is expensive to orthogonalize or decompose: the
-partitioner gathers it again and again. `owners` therefore gives every whole matrix to
-one device. A step sends each gradient to the owner of its matrix (one ``all_to_all``
-per group of equal leaves), runs the whole chain there on local matrices, and sends the
-update back; state stays with the owners. `state_specs` gives the partition specs of the
-state of any optimizer, for `jax.jit` and for checkpoints.
+Every recipe runs on sharded parameters as it is, in Auto and in Explicit mode (where
+`optax.contrib.muon` raises). The result is correct but not fast: left to the
+partitioner, each Newton-Schulz iteration gathers matrices. `owners` is a placement that
+sends each gradient to the one device that owns the matrix, runs the whole method there,
+and sends the update back:
 
-How arrays are sharded is read in `layout.specs`; here it is decided.
+>>> import jax, jax.numpy as jnp
+>>> from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+>>> import optax_matrix as om
+>>> devices = jax.devices()[:1]
+>>> mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Explicit,), devices=devices)
+>>> weights = {"up": jnp.ones((64, 256)), "gate": jnp.ones((64, 256))}
+>>> params = jax.device_put(weights, NamedSharding(mesh, P("fsdp")))
+>>> tx = om.muoneq(3e-3, placement=om.owners("fsdp"))
+>>> opt_state = jax.jit(tx.init)(params)
+>>> updates, opt_state = jax.jit(tx.update)(params, opt_state, params)
+
+With Explicit axes, the default of `jax.make_mesh` in current JAX, that is all, because
+types contain the sharding. With Auto axes they do not. Give the specs to `owners`, or
+let it read them from arrays; and place the state of all other leaves, which would
+otherwise be left to the partitioner, by `state_specs`:
+
+>>> mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Auto,), devices=devices)
+>>> params = jax.device_put(weights, NamedSharding(mesh, P("fsdp")))
+>>> placement = om.owners("fsdp", param_specs=P("fsdp"))  # One for all, or a tree.
+>>> placement = om.owners.from_params(params, "fsdp")  # Or those they have now.
+>>> tx = om.muoneq(3e-3, placement=placement)
+>>> to_sharding = lambda spec: NamedSharding(mesh, spec)
+>>> shardings = jax.tree.map(to_sharding, om.state_specs(tx, params))
+>>> opt_state = jax.jit(tx.init, out_shardings=shardings)(params)
+
+A tree of specs is ``nnx.get_partition_spec(nnx.state(model, nnx.Param))`` in NNX,
+``nn.get_partition_spec(variables)`` in Linen, or any tree of
+`jax.sharding.PartitionSpec` over mesh axes. Translate logical names first, in Linen by
+``nn.logical_to_mesh``.
+
+**State** of matrices is created on its owners and stays there. `state_specs` gives the
+`jax.sharding.PartitionSpec` of every array of the state, for the ``out_shardings`` of
+``init`` and of the training step, and for restoring a checkpoint. `to_portable` gives
+the same on every mesh.
+
+**Communication.** A step needs two ``all_to_all`` for each group of equal leaves
+(three, if a transformation needs the parameters), in bfloat16 with
+``wire_dtype=jnp.bfloat16``. Layers and experts that a mesh axis already splits need
+none along that axis. Leaves that are replicated along an owner axis are split among its
+devices, and their updates are gathered.
+
+**Which axes.** A group of K matrices is padded to a multiple of the N owners. If K is
+small, name fewer axes: the others then stay inside the matrices, where the partitioner
+handles them, for less work and more communication. Owners are for methods that multiply
+matrices; methods that only scale rows and columns (RACS, SinkGD) exchange little
+without owners.
+
+**Memory.** ``on_matrices(..., max_batch=...)`` bounds the matrices in a stack, on each
+device; by default a stack has at most 2^26 numbers per device.
+
+**Without the pod.** ``python -m examples.benchmarks.aot`` compiles a step for a TPU pod
+on a machine without one; ``examples/RESULTS.md`` has what it gives.
+``examples/train_sharded.py`` trains a LLaMA under FSDP and tensor parallelism on
+whatever devices there are: ``python -m examples.train_sharded --cpu-devices 8 --mesh
+fsdp=4,tp=2`` runs on a laptop, and its docstring says how to start it on many hosts.
+Two processes give the losses of one to rounding, which a test checks.
 """
 
 from optax_matrix.sharding._owners import owners

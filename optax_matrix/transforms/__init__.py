@@ -1,7 +1,10 @@
 """Blocks: optax transformations of trees whose leaves are stacks of matrices.
 
 Every leaf is ``(..., m, n)``: the last two axes are the matrix, rows are output
-neurons, and every block treats each matrix by itself. A method is a chain of blocks,
+neurons, and every block treats each matrix by itself. `layout.on_matrices` brings the
+parameters of a model into that form; without it the blocks work on plain matrices.
+
+A method is a chain of blocks,
 one inside another where a block runs an inner transformation f:
 
 =========================  =========================================================
@@ -16,8 +19,94 @@ one inside another where a block runs an inner transformation f:
 `wrappers`                 f in another precision, or with injected hyperparameters
 =========================  =========================================================
 
-`layout.on_matrices` brings the parameters of a model into that form; without it the
-blocks work on plain matrices.
+For example:
+
+>>> import jax.numpy as jnp, optax
+>>> import optax_matrix as om
+>>> block = optax.chain(
+...     optax.trace(0.95),
+...     om.equilibrate(om.linalg.sinkhorn),
+...     om.orthogonalize(om.linalg.polar_svd),
+...     om.match_rms(0.2),
+... )
+>>> tx = optax.chain(om.on_matrices(block), optax.scale_by_learning_rate(3e-3))
+>>> params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
+>>> state = tx.init(params)
+
+Scale rows, columns and entries:
+
+* `equilibrate` rescales rows and/or columns by a kernel: `linalg.scale_rows`,
+  `linalg.scale_columns`, `linalg.scale_rows_and_columns`, `linalg.sinkhorn`,
+  `linalg.standardize_rows`.
+* `equilibrate_with_ema` does so by averaged second moments: `linalg.rank_one_scales`
+  (RACS), `row_rms` (NorMuon).
+* `scale_by_second_moment` divides every entry by the root of its averaged square:
+  twofold Adam, or SOAP's denominator inside `rotate`.
+* `correct_variance` is the variance-reduced gradient of MARS.
+
+Orthogonalize:
+
+* `orthogonalize` replaces a matrix by its polar factor, by a kernel:
+  `linalg.newton_schulz`, `linalg.gram_newton_schulz`, `linalg.polar_svd`,
+  `linalg.polar_eigh`, `linalg.polar_qr`, `linalg.polar_qdwh`.
+* `orthogonalize_low_rank` keeps a momentum and returns its leading part as orthonormal
+  factors of rank r (Dion).
+
+Set the size of an update:
+
+* `scale_by_shape` multiplies by a factor of the shape: ``"out/in"``, ``"unclipped"``,
+  ``"max"``, ``"sum"``, ``"none"``, or your function.
+* `match_rms` sets the root mean square.
+* `preserve_norm` runs a transformation and restores the norm.
+* `limit_norm_growth` lets the norm grow by at most a factor per step.
+
+Change the frame:
+
+* `rotate` runs any transformation in a frame that follows the momentum (``policy``
+  ``aro``, ``polar``, ``rgd``, ``eigen``, ``eigen_exact``, ``identity``, or your
+  function) or the averaged gradient (SOAP, SPlus), on one side or both.
+* `precondition` multiplies by inverse roots of averaged Gram matrices, with a
+  transformation in between if you like (Shampoo, Mousse).
+
+Work in a subspace:
+
+* `project_low_rank` runs any transformation on coordinates in a subspace and combines
+  its answer with the gradient. ``basis`` is ``randomized_svd``, ``svd``, ``subspace``
+  (Alice), ``gaussian``, ``orthonormal``, or your functions; moments are carried to the
+  next basis, kept or reset.
+* `compensate` adds an update from the residual of the projection (``optimal``,
+  ``fira``, ``fira_plus``).
+* `scale_gradient` scales the whole gradient by how an update in the subspace changed
+  its norms (APOLLO).
+* `scale_by_tracked_adam` is Adam in a subspace that takes a power step at every update,
+  with error feedback (LDAdam).
+
+Train orthogonal factors of the weights:
+
+* `spo` lets any transformation move Q; the update is R W₀ P - W, a finished step (POET,
+  OFT). `limit_skew_norm` bounds the norm of Q.
+
+Wrap other transformations:
+
+* `in_float32` runs a transformation in float32 where updates are bfloat16.
+* `quantize_state` keeps its moments in eight bits between steps.
+* `inject_hyperparams` is `optax.inject_hyperparams` with static arguments and float32
+  values: numbers are stored in the state, where they can be changed or scheduled.
+
+>>> tx = om.inject_hyperparams(om.muon)(optax.linear_schedule(0.02, 0.0, 100), b1=0.9)
+>>> float(tx.init(params).hyperparams["b1"])
+0.89999...
+
+**Non-finite gradients.** Finite gradients of any size, zero included, give finite
+updates and state. A NaN in a gradient is not hidden: it shows in the update and the
+statistics of that matrix, and of no other matrix in the same stack. To skip such steps
+and keep the state, wrap the whole optimizer:
+
+>>> tx = optax.apply_if_finite(om.muon(0.02), max_consecutive_errors=5)
+>>> bad = {"kernel": params["kernel"].at[0, 0].set(jnp.nan), "bias": params["bias"]}
+>>> updates, state = tx.update(bad, tx.init(params), params)
+>>> float(jnp.abs(updates["kernel"]).max())
+0.0
 """
 
 from optax_matrix.transforms.equilibration import (

@@ -1,7 +1,77 @@
-"""Tools for weights, as opposed to gradients.
+"""What acts on weights themselves, not on gradients.
 
-Initializers for the matrices of any parameter tree, low-rank adapters of the change of
-weights, and weights that are parametrized by trainable rotations.
+**Initialization.** `initialize_matrices` draws the matrices of any tree anew, wherever
+its leaves keep inputs, outputs, heads and layers: ``"normalized"`` (every output neuron
+has norm one, POET's default), ``"standard"``, ``"xavier"``, ``"uniform_spectrum"`` (all
+singular values are one), or an initializer of `jax.nn`. Dtypes and shardings stay.
+`layout.map_matrices` applies any function of matrices to a tree.
+
+>>> import jax, jax.numpy as jnp, optax
+>>> import optax_matrix as om
+>>> params = {"up": jnp.zeros((8, 16)), "bias": jnp.zeros(16)}
+>>> params = om.initialize_matrices(params, jax.random.key(0))
+>>> norms = jnp.linalg.norm(params["up"], axis=0)  # Kernels are (in, out).
+>>> norms.round(3).tolist()[:2]
+[1.0, 1.0]
+
+**Adapters.** ``extract_adapter(before, after, rank)`` gives the LoRA pair of what
+fine-tuning changed, matrix by matrix (in Flax's orientation, ``lora_a`` and ``lora_b``
+of ``nnx.LoRA``). It is the best approximation of its rank, and exact where the change
+has no higher rank. `apply_adapter` adds it to a tree.
+
+>>> changed = {**params, "up": params["up"] + jnp.ones((8, 16))}
+>>> adapters = om.extract_adapter(params, changed, rank=1)
+>>> restored = om.apply_adapter(params, adapters)
+>>> bool(jnp.allclose(restored["up"], changed["up"], atol=1e-5))
+True
+
+**POET on ordinary parameters.** ``om.poet(4e-3, block=64)`` keeps W = R W₀ P, with
+orthogonal R and P made of random blocks, so singular values stay what the
+initialization made them. Any other change of W (weight decay, averaging, a restored
+checkpoint, a masked update) is detected exactly, bit for bit, and absorbed into W₀. W₀
+is part of the state, in float32, so bfloat16 parameters do not stall;
+``hold="recovered"`` computes it from W instead and stores nothing. With the default map
+`linalg.cayley_neumann`, each merge stretches singular values by up to s¹⁰/2 on either
+side, where s is the norm of Q, which the paper does not bound. ``max_norm=0.5`` bounds
+it (`transforms.limit_skew_norm`); None is the paper. ``orthogonal=om.linalg.cayley`` is
+exact and needs no bound. On CPU, `poet` takes large matrices one by one; elsewhere it
+takes whole stacks.
+
+**POET with frozen weights.** `reparameterize` is POET in its memory-saving form.
+Weights are W₀, which is frozen, between rotations, and only the rotations have
+gradients and moments:
+
+>>> loss = lambda params: jnp.sum((params["up"] - 1) ** 2)
+>>> poet = om.reparameterize(block=4, merge_interval=400)
+>>> frozen, trainable = poet.split(params)
+>>> tx = poet.optimizer(rotations=optax.adam(1e-3), others=optax.adamw(1e-3))
+>>> opt_state = tx.init(trainable)
+>>> @jax.jit
+... def train_step(frozen, trainable, opt_state):
+...     grads = jax.grad(lambda t: loss(poet.materialize(frozen, t)))(trainable)
+...     updates, opt_state = tx.update(grads, opt_state, trainable)
+...     trainable = optax.apply_updates(trainable, updates)
+...     return poet.merge_if_due(frozen, trainable, opt_state, tx)
+>>> frozen, trainable, opt_state = train_step(frozen, trainable, opt_state)
+>>> trained = jax.jit(poet.materialize)(frozen, trainable)  # A tree like `params`.
+>>> bool(loss(trained) < loss(params))
+True
+
+With a Flax NNX model, ``graphdef, params = nnx.split(model)`` gives the tree, and
+``nnx.merge(graphdef, trained)`` makes a model of it again.
+
+Both forms follow the same trajectory with the same random draws; a test compares them.
+All parts are plain arrays, sharded as the parameters are (rotations are replicated, or
+split as you like), and may be saved in the middle of a merge period. `clip_after_merge`
+is the authors' clip threshold; their learning rate of the rotations is proportional to
+1 / ``block``. Trainable parameters are those of the paper's Table 2 (its 118.26M are
+118.29M).
+
+A leaf of scanned layers may be made inside the scan from slices of the parts, so that
+only one layer's weights exist at a time. Memory is saved when layers are made inside
+the scan, and most when the merge is a program of its own that runs every 400 steps:
+``jax.jit(poet.merge, static_argnums=3)``. ``examples/RESULTS.md`` has the memory of
+each choice and the effect of the bound on singular values.
 """
 
 from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter
