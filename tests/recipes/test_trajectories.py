@@ -120,12 +120,9 @@ def test_variant_follows_its_restatement(name):
 
 def test_every_recipe_has_a_case():
     optimizer_names = {
-        name
-        for name in recipes.__all__
-        if not name.startswith("scale_by_") and not name.endswith("from_optax")
+        name for name in recipes.__all__ if not name.startswith("scale_by_")
     }
-    # POET's own test is of its block; eight bits have no float64 restatement.
-    elsewhere = ROTATED | LOW_RANK | {"poet", "oft", "quantized", "adamw_8bit"}
+    elsewhere = ROTATED | LOW_RANK | {"poet", "oft"}  # POET's test is of its block.
     assert {case[0] for case in CASES.values()} | elsewhere == optimizer_names
 
 
