@@ -1,8 +1,7 @@
 """Optimizer state by parameter path instead of by stack, for lasting checkpoints."""
 
-import dataclasses
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -10,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import dtypes
-from jax.experimental import multihost_utils
 from jaxtyping import Array
 
 from optax_matrix.layout._on_matrices import OnMatricesState
-from optax_matrix.layout.groups import FILLER
-from optax_matrix.layout.paths import key_name, named_leaves, path_name
+from optax_matrix.layout._portable_entries import entries_by_leaf, on_host
+from optax_matrix.layout.paths import named_leaves
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
@@ -47,7 +45,7 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     """
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
     flat: dict[str, Array] = {}
-    for leaf, entries in _places(state, paths):
+    for leaf, entries in entries_by_leaf(state, paths):
         for entry in entries:
             part = _gathered(_raw(leaf))
             flat[entry.key()] = part if entry.rows is None else part[entry.rows]
@@ -98,7 +96,7 @@ def from_portable(
             "values stay where `portable` has none."
         )
     leaves, used, absent = [], set(), []
-    for leaf, entries in _places(state, paths):
+    for leaf, entries in entries_by_leaf(state, paths):
         parts = []
         for entry in entries:
             key = entry.key(rename)
@@ -138,7 +136,7 @@ def check_restored(state: optax.OptState) -> None:
     is_ours = lambda x: isinstance(x, OnMatricesState)
     for node in filter(is_ours, jax.tree.leaves(state, is_leaf=is_ours)):
         for name, leaf in node.manifest.items():
-            ids = _on_host(jax.tree.leaves(leaf)[0])
+            ids = on_host(jax.tree.leaves(leaf)[0])
             if not name.endswith(f"@{zlib.crc32(ids.tobytes()):08x}"):
                 raise ValueError(
                     f"`state` must hold in stack {name!r} the matrices that it is "
@@ -148,95 +146,9 @@ def check_restored(state: optax.OptState) -> None:
                 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """Part of a state leaf: its path in the state, parameter path, rows of a stack."""
-
-    place: str
-    path: str
-    rows: np.ndarray | None = None
-
-    def key(self, rename: Mapping[str, str] | None = None) -> str:
-        """The portable key; with `rename` (old to new), the old one."""
-        path = self.path
-        for old, new in (rename or {}).items():
-            if path == new or path.startswith((f"{new}/", f"{new}#")):
-                path = old + path[len(new) :]
-                break
-        return "/".join(part for part in (self.place, path) if part)
-
-
-def _places(state: Any, paths: Mapping[int, str]) -> Iterator[tuple[Any, list[_Entry]]]:
-    """Every leaf of the state with the portable entries that it consists of.
-
-    Manifests have no entries, as they follow from the parameters.
-    """
-    manifests, known = _manifests(state), set(paths.values())
-    for keys, leaf in jax.tree.leaves_with_path(state):
-        owner = next((k for k in manifests if keys[: len(k)] == k), None)
-        if owner is None:
-            yield leaf, [_Entry(*_split(keys, known))]
-            continue
-        if key_name(keys[len(owner)]) == "manifest":
-            yield leaf, []
-            continue
-        manifest = manifests[owner]
-        place = path_name(tuple(k for k in keys if key_name(k) not in manifest))
-        group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
-        if group is None:
-            yield leaf, [_Entry(place, "")]
-            continue
-        rows = _rows_by_path(manifest[group], paths)
-        scalar = jnp.ndim(leaf) == 0
-        yield (
-            leaf,
-            [_Entry(place, path, None if scalar else at) for path, at in rows.items()],
-        )
-
-
-def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
-    """Path in the state and parameter path of a leaf like a parameter, as Adam has."""
-    for start in range(len(keys)):
-        if (path := path_name(keys[start:])) in known:
-            return "/".join(map(key_name, keys[:start])), path
-    return path_name(keys), ""
-
-
-def _manifests(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
-    is_ours = lambda x: isinstance(x, OnMatricesState)
-    nodes = jax.tree.leaves_with_path(state, is_leaf=is_ours)
-    return {
-        keys: {
-            name: _on_host(jax.tree.leaves(ids)[0])
-            for name, ids in node.manifest.items()
-        }
-        for keys, node in nodes
-        if is_ours(node)
-    }
-
-
-def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.ndarray]:
-    """Stack positions of each leaf's matrices; further pieces are named ``path#k``."""
-    rows: dict[str, list[int]] = {}
-    for position, (crc, index) in enumerate(ids.tolist()):
-        if (crc, index) == FILLER:
-            continue
-        if crc not in paths:
-            raise ValueError(
-                "`params` must be the parameters that the state belongs to, but the "
-                f"state holds a matrix of a leaf (crc32 of its path {crc:#010x}) that "
-                "they do not have."
-            )
-        piece = f"#{index >> 20}" if index >> 20 else ""
-        rows.setdefault(paths[crc] + piece, []).append(position)
-    return {
-        path: np.array(sorted(at, key=lambda i: ids[i, 1])) for path, at in rows.items()
-    }
-
-
 def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
     """The leaf with its parts replaced, on the host, as shardings may differ."""
-    new = np.array(_on_host(_raw(leaf)))
+    new = np.array(on_host(_raw(leaf)))
     for rows, value, key in parts:
         shape = new.shape if rows is None else (len(rows), *new.shape[1:])
         if np.shape(value) != shape:
@@ -265,13 +177,7 @@ def _raw(leaf: Any) -> Any:
 def _gathered(x: Any) -> Any:
     """The array, moved to the host if it is on several devices."""
     several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
-    return _on_host(x) if several else x
-
-
-def _on_host(x: Any) -> np.ndarray:
-    if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        x = multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x)
+    return on_host(x) if several else x
 
 
 def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:

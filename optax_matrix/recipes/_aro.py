@@ -19,7 +19,7 @@ from optax_matrix.arguments import (
 )
 from optax_matrix.layout import residual_sets, with_embeddings
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.recipes._aro_bases import JOINT, BaseName, aro_base, joint_base
+from optax_matrix.recipes._aro_bases import BaseName, aro_base
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.recipes._sides import Orientation, oriented_sides
@@ -123,9 +123,8 @@ def aro(
             rotated = rotate(aro_base(base, b2), side=sides, **options)
         else:
             member, count = residual_sets(layout, sharing)
-            rows_jointly = joint and isinstance(base, str) and base in JOINT
             rotated = rotate_shared(
-                joint_base(base) if rows_jointly else aro_base(base, b2),
+                aro_base(base, b2, jointly=joint),
                 Sets(member, count, layout.axes),
                 sides={name: group.residual for name, group in layout.groups.items()},
                 **options,

@@ -15,29 +15,30 @@ from optax_matrix.transforms import (
 )
 
 BaseName = Literal["sinkhorn", "adam", "sign", "row_norm"]
-JOINT = ("sinkhorn", "row_norm")
 
 
-def aro_base(base: Any, b2: ArrayLike) -> optax.GradientTransformation:
+def aro_base(
+    base: Any, b2: ArrayLike, jointly: bool = False
+) -> optax.GradientTransformation:
     """The base of a name.
 
     Args:
         base: A name, or a transformation, which is returned as it is.
         b2: Decay rate of the second moment of ``"adam"``.
+        jointly: Whether row norms are taken over all matrices that share a rotation;
+            `scale_by_second_moment` and signs have none.
 
     Returns:
         A transformation of stacks.
     """
     if not isinstance(base, str):
         return base
+    joint = {"sinkhorn": sinkhorn_jointly, "row_norm": equilibrate_rows_jointly}
+    if jointly and base in joint:
+        return joint[base]()
     return {
         "sinkhorn": lambda: equilibrate(partial(sinkhorn, rounds=5)),
         "adam": lambda: scale_by_second_moment(b2),
         "sign": optax.scale_by_sign,
         "row_norm": lambda: equilibrate(partial(scale_rows, eps=0.0)),
     }[base]()
-
-
-def joint_base(base: str) -> optax.GradientTransformation:
-    """The base of a name, one of `JOINT`, over all matrices that share a rotation."""
-    return sinkhorn_jointly() if base == "sinkhorn" else equilibrate_rows_jointly()

@@ -6,42 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import dtypes
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix.layout import FILLER, Group, Layout, MatrixView, Member
-from optax_matrix.layout.groups import (
-    chunks,
-    default_batch,
-    identities,
-    make_group,
-)
+from optax_matrix.layout import Layout, MatrixView
+from optax_matrix.layout.groups import chunks
 from optax_matrix.layout.paths import natural_order
+from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
-
-
-@dataclasses.dataclass(frozen=True)
-class Bundle:
-    """Leaves that are exchanged together, and the positions of their pieces in stacks.
-
-    Attributes:
-        paths: The leaves.
-        exchange: How their matrices are exchanged.
-        places: For each piece of a matrix the name of its stack, its first position in
-            the local stack, and its last position + 1.
-    """
-
-    paths: tuple[str, ...]
-    exchange: Exchange
-    places: tuple[tuple[str, int, int], ...]
-
-    @property
-    def matrix(self) -> MatrixView:
-        """The view of one whole matrix, which may be split into sections."""
-        return whole_matrix(self.exchange.view)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,17 +96,6 @@ class OwnerLayout(Layout):
         return leaves
 
 
-def whole_matrix(view: MatrixView) -> MatrixView:
-    """The view of one matrix of a leaf, with the leaf's sections."""
-    return dataclasses.replace(
-        view,
-        shape=(view.rows, view.cols),
-        batch_axes=(),
-        output_axes=(0,),
-        reduction_axes=(1,),
-    )
-
-
 def owner_layout(
     resolved: Mapping[str, Any],
     leaves: Mapping[str, Any],
@@ -168,11 +131,11 @@ def owner_layout(
         batch = tuple(x for a in view.batch_axes for x in moving[a])
         axes = owners + tuple(x for x in batch if x not in owners)
         devices = math.prod(sizes[x] for x in axes)
-        limit = _matrices_per_device(view, max_batch) * devices
+        limit = matrices_per_device(view, max_batch) * devices
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
             exchange = Exchange(view, moving, axes, sizes, len(chunk))
             stays = [tuple(x for x in entry if x in inside) for entry in spec]
-            bundle, made = _bundle(chunk, exchange, dtype, stays)
+            bundle, made = make_bundle(chunk, exchange, dtype, stays)
             bundles.append(bundle)
             groups |= made
     return OwnerLayout(
@@ -202,72 +165,3 @@ def _inside(
 
 def _without(spec: Spec, axes: Sequence[str]) -> Spec:
     return tuple(tuple(x for x in entry if x not in axes) for entry in spec)
-
-
-def _pieces_by_shape(view: MatrixView) -> dict[tuple[int, int], list[int]]:
-    """The pieces of a matrix that share a stack, by shape."""
-    shapes: dict[tuple[int, int], list[int]] = {}
-    for i, piece in enumerate(whole_matrix(view).pieces):
-        shapes.setdefault((piece.rows, piece.cols), []).append(i)
-    return shapes
-
-
-def _matrices_per_device(view: MatrixView, max_batch: int | None) -> int:
-    """Number of unsplit matrices for which no stack of a device exceeds its bound."""
-    pieces = whole_matrix(view).pieces
-    limits = [
-        (max_batch or default_batch(*shape)) // sum(pieces[i].count for i in members)
-        for shape, members in _pieces_by_shape(view).items()
-    ]
-    return max(1, min(limits))
-
-
-def _bundle(
-    paths: list[str], exchange: Exchange, dtype: Any, stays: list[tuple[str, ...]]
-) -> tuple[Bundle, dict[str, Group]]:
-    view, table = exchange.view, exchange.owned_by()
-    pieces = whole_matrix(view).pieces
-    places: dict[int, tuple[str, int, int]] = {}
-    groups: dict[str, Group] = {}
-    for (rows, cols), indices in _pieces_by_shape(view).items():
-        blocks = [_identities(paths, view, i, pieces[i].count, table) for i in indices]
-        ids = np.concatenate(blocks, axis=1).reshape(-1, 2)
-        spec = view.spec_of_piece([x or None for x in stays])
-        group = make_group(
-            rows=rows,
-            cols=cols,
-            dtype=dtype,
-            residual=view.residual,
-            spec=(exchange.owners, *spec[1:]),
-            members=_members(paths, view, indices),
-            ids=ids,
-        )
-        groups[group.name] = group
-        start = 0
-        for i in indices:
-            end = start + exchange.owned * pieces[i].count
-            places[i] = group.name, start, end
-            start = end
-    ordered = tuple(places[i] for i in range(len(pieces)))
-    return Bundle(tuple(paths), exchange, ordered), groups
-
-
-def _identities(
-    paths: list[str], view: MatrixView, piece: int, sections: int, table: np.ndarray
-) -> np.ndarray:
-    """Identities ``(devices, places, 2)`` of one piece of the matrices in `table`."""
-    index = np.arange(view.batch * sections)
-    known = np.stack([identities(path, piece, index) for path in paths])
-    known = known.reshape(len(paths) * view.batch, sections, 2)
-    filler = np.broadcast_to(np.array(FILLER, np.uint32), (1, sections, 2))
-    rows = np.concatenate([known, filler])[table]  # Index -1 is the filler.
-    return rows.reshape(len(table), -1, 2)
-
-
-def _members(paths: list[str], view: MatrixView, pieces: list[int]) -> list[Member]:
-    members, start = [], 0
-    for i in pieces:
-        for path in paths:
-            members.append(Member(path, i, start, view.pieces[i].count))
-            start += view.pieces[i].count
-    return members

@@ -57,7 +57,7 @@ def runs():
         rate,
         other=optax.adamw(rate, 0.9, 0.999, weight_decay=0.0, nesterov=True),
     )
-    converted = recipes.muon_state_from_optax(state, ours, middle)
+    converted = om.muon_state_from_optax(state, ours, middle)
     _, our_path = scan(ours, middle, converted, rest)
     _, fresh_path = scan(ours, middle, ours.init(middle), rest)
     return {
@@ -96,7 +96,7 @@ def test_other_leaves_must_agree():
     params = {"kernel": jnp.ones((4, 3)), "embedding": {"kernel": jnp.ones((5, 3))}}
     state = optax.contrib.muon(0.1).init(params)
     with pytest.raises(ValueError, match="same leaves as matrices"):
-        recipes.muon_state_from_optax(state, recipes.muon(0.1), params)
+        om.muon_state_from_optax(state, recipes.muon(0.1), params)
 
 
 COUNT, B1 = 7, 0.9
@@ -162,7 +162,7 @@ def assert_continues(state, tx, params, source, rtol=1e-6):
 
 
 def convert(source, tx, params, **options):
-    return recipes.muon_state_from_optax(source, tx, params, b1=B1, **options)
+    return om.muon_state_from_optax(source, tx, params, b1=B1, **options)
 
 
 TARGETS = {
@@ -266,10 +266,10 @@ def test_more_or_less_than_a_momentum_is_refused(recipe):
 
 def test_wrong_decay_is_refused():
     with pytest.raises(ValueError, match="`b1` must be in"):
-        recipes.muon_state_from_optax(used(theirs(), TREE), om.muon(0.1), TREE, b1=1.0)
+        om.muon_state_from_optax(used(theirs(), TREE), om.muon(0.1), TREE, b1=1.0)
 
 
 def test_another_state_is_refused():
     adam = optax.adam(0.1).init(TREE)
     with pytest.raises(ValueError, match="one MuonState, got 0"):
-        recipes.muon_state_from_optax(adam, recipes.muon(0.1), TREE)
+        om.muon_state_from_optax(adam, recipes.muon(0.1), TREE)
