@@ -1,17 +1,12 @@
 """Sphinx builds the API reference from the docstrings: ``make docs``."""
 
 import inspect
-import re
 import shutil
 import sys
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Any
 
-import jax
-import optax
 from docutils import nodes
 from sphinx.util import logging
 
@@ -24,7 +19,7 @@ import optax_matrix  # noqa: E402
 
 project = "optax_matrix"
 release = optax_matrix.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "signatures"]
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # Types of other packages have no link.
@@ -51,11 +46,10 @@ _RESOLVE = names.Resolver()
 
 
 def setup(app: Any) -> None:
-    """Connects the pages, the references and the signatures."""
+    """Connects the pages and the references."""
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", find_references, priority=900)
     app.add_role("name", name_role)
-    app.connect("autodoc-process-signature", format_signature)
     app.connect("autodoc-skip-member", skip_member)
 
 
@@ -198,87 +192,3 @@ def _resolve(name: str, owner: Any, where: str) -> str:
         _REPORTED.add((name, where))
         _LOG.warning("`%s` in %s refers to nothing public", name, where)
     return path or ""
-
-
-# Signatures: types by the names that the source uses, kernels by their names.
-
-
-def format_signature(
-    app: Any, what: str, name: str, value: Any, options: Any, *signature: str
-) -> tuple[str, str] | None:
-    """Formats the signature of a function or method."""
-    del app, name, options, signature
-    if what not in ("function", "method"):
-        return None
-    own = inspect.signature(value, eval_str=True)
-    parameters = [
-        p.replace(annotation=_Text(_hint(p.annotation)), default=_default(p.default))
-        if p.annotation is not p.empty
-        else p.replace(default=_default(p.default))
-        for p in own.parameters.values()
-    ]
-    if what == "method" and parameters and parameters[0].name == "self":
-        parameters = parameters[1:]
-    plain = own.replace(parameters=parameters, return_annotation=own.empty)
-    result = "" if own.return_annotation is own.empty else _hint(own.return_annotation)
-    return str(plain), result
-
-
-class _Text(str):
-    """A text that stands for itself in a signature."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    __module__ = "builtins"
-
-
-def _default(value: Any) -> Any:
-    return _Text(value.__name__) if inspect.isroutine(value) else value
-
-
-def _aliases() -> dict[str, Any]:
-    """Names of types that are unions or annotated, by which the source knows them."""
-    known = {"ArrayLike": jax.typing.ArrayLike, "DTypeLike": jax.typing.DTypeLike}
-    known["ScalarOrSchedule"] = optax.ScalarOrSchedule
-    module = sys.modules.get("optax_matrix.arguments")
-    for name, value in vars(module).items() if module else ():
-        if typing.get_origin(value) is typing.Annotated:
-            known.setdefault(name, value)
-    return known
-
-
-_ALIASES = _aliases()
-
-
-def _hint(hint: Any) -> str:
-    for name, alias in _ALIASES.items():
-        if hint == alias:
-            return name
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Union or isinstance(hint, UnionType):
-        return " | ".join(_union(list(parts)))
-    if origin is typing.Literal:
-        return f"Literal[{', '.join(map(repr, parts))}]"
-    if origin is typing.Annotated:
-        return _hint(parts[0])
-    if origin is Callable:
-        inputs, output = parts or (..., Any)
-        inside = "..." if inputs is ... else f"[{', '.join(map(_hint, inputs))}]"
-        return f"Callable[{inside}, {_hint(output)}]"
-    if origin is not None:
-        return f"{_hint(origin)}[{', '.join(map(_hint, parts))}]"
-    if hint in (..., None, NoneType):
-        return "..." if hint is ... else "None"
-    name = getattr(hint, "__name__", str(hint))
-    return re.sub(r"\b(\w+\.)+(?=\w)", "", name)
-
-
-def _union(parts: list[Any]) -> list[str]:
-    for name, alias in _ALIASES.items():
-        inner = typing.get_args(alias)
-        is_union = typing.get_origin(alias) in (typing.Union, UnionType)
-        if is_union and set(inner) <= set(parts):
-            rest = [part for part in parts if part not in inner]
-            return [name, *_union(rest)]
-    return [_hint(part) for part in parts]

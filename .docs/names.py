@@ -52,18 +52,18 @@ class Public(NamedTuple):
 
 
 def packages() -> dict[str, types.ModuleType]:
-    """The public packages that have an ``__all__``, by name."""
+    """The public packages and modules that have an ``__all__``, by name."""
     found = [m.name for m in pkgutil.iter_modules(optax_matrix.__path__)]
     public = [name for name in found if not name.startswith("_")]
     modules = {n: importlib.import_module(f"optax_matrix.{n}") for n in public}
-    packages = {n: m for n, m in modules.items() if hasattr(m, "__path__")}
-    return {n: module for n, module in packages.items() if hasattr(module, "__all__")}
+    return {n: module for n, module in modules.items() if hasattr(module, "__all__")}
 
 
 def families(package: str) -> dict[str, types.ModuleType]:
     """The public packages inside a package that have an ``__all__``, by name."""
     parent = packages()[package]
-    found = [m.name for m in pkgutil.iter_modules(parent.__path__) if m.ispkg]
+    path = getattr(parent, "__path__", [])
+    found = [m.name for m in pkgutil.iter_modules(path) if m.ispkg]
     public = [name for name in found if not name.startswith("_")]
     modules = {n: importlib.import_module(f"{parent.__name__}.{n}") for n in public}
     return {n: module for n, module in modules.items() if hasattr(module, "__all__")}
