@@ -14,9 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 import optax_matrix as om
 
-# The rate is 0.01. With XLA's optimizations a program for eight devices rounds otherwise
-# than one for one device, and some methods divide by small numbers: SOAP's parameters
-# are then 2e-4 apart after three steps (2e-11 in float64).
+# The rate is 0.01. With XLA's optimizations on, a program for eight devices rounds
+# differently than one for one device, and some methods divide by small numbers: after
+# three steps SOAP's parameters are 2e-4 apart (2e-11 in float64).
 ROUNDING = 5e-4 if OPTIMIZED else 1e-6
 
 SHAPES = {
