@@ -10,6 +10,11 @@ All of these run with most of XLA's optimizations off, as compiling is most of t
 and their contract on sharded parameters once more, with the optimizations on.
 """
 
+import os
+
+# Of this run; conftest.py sets the variable where the environment has none.
+OPTIMIZED = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"
+
 QUICK = {"muon", "racs", "swan", "aro"}
 KINDS = QUICK | {"normuon", "mars_adamw", "eigen_adam", "shampoo", "dion", "galore"}
 # Blocks that compile for long; recipes or tests of their own have them every day.

@@ -15,9 +15,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
 # `make test-optimized` sets this to 0 and compiles as users do.
-unoptimized = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") != "0"
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+from _tiers import KINDS, LONG_BLOCKS, OPTIMIZED, QUICK, is_optimized
+
 jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
-if unoptimized and jaxlib < [0, 11]:
+if jaxlib < [0, 11] and not OPTIMIZED:
     # Half the time of the newer code generator; later jaxlibs do not know the flag.
     os.environ.setdefault(
         "XLA_FLAGS",
@@ -26,7 +28,6 @@ if unoptimized and jaxlib < [0, 11]:
 
 import jax
 import pytest
-from _tiers import KINDS, LONG_BLOCKS, QUICK, is_optimized
 
 jax.config.update("jax_num_cpu_devices", 8)
 
