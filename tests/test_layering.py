@@ -63,3 +63,24 @@ def test_every_package_is_ruled():
 def test_recipes_hold_no_arithmetic_on_arrays(path):
     if path.relative_to(ROOT).parts[0] == "recipes":
         assert "jax.numpy" not in set(_imported(path))
+
+
+def _imported_names(path):
+    """Full dotted names, including those of ``from package import name``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_no_import_of_another_packages_underscore_module(path):
+    own = path.relative_to(ROOT).with_suffix("").parts[0]
+    for name in _imported_names(path):
+        top, package, *rest = [*name.split("."), ""]
+        if top == "optax_matrix" and package != own:
+            private = [part for part in (package, *rest) if part.startswith("_")]
+            assert not private, f"{path} imports {name}"

@@ -68,7 +68,7 @@ def test_names_are_those_of_the_method():
     fields = state_bytes(om.soap(1e-3), PARAMS).by_field()
     sides = {f"{x}/{side}" for x in ("rotation",) for side in ("rows", "cols")}
     grams = {
-        f"gram/{side}/{x}" for side in ("rows", "cols") for x in ("shape", "scale")
+        f"gram/{side}/{x}" for side in ("rows", "cols") for x in ("normalized", "scale")
     }
     own = {"manifest", "momentum/ema", "root", "weight", "count", "momentum/count"}
     assert set(fields) == sides | grams | own | {"mu", "nu"}
