@@ -22,7 +22,7 @@ class StateField:
 
     Attributes:
         group: The stack of matrices or the parameter that the array belongs to;
-            `SHARED` for counters and hyperparameters.
+            ``SHARED`` for counters and hyperparameters.
         field: Its name within the state, such as ``"mu"`` or ``"rotation/rows"``.
         shape: Its shape; for a stack, the first axis counts the matrices.
         dtype: Its dtype.

@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """For each stack the mesh axes that it is spread over inside `shard_map`."""
+        """For each stack the mesh axes that it is spread over in a ``shard_map``."""
         return dict.fromkeys(self.groups, ())
 
     def zeros(self) -> dict[str, Array]:

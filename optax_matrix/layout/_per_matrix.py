@@ -12,8 +12,8 @@ def per_matrix(
     """Maps a transformation over the matrices of every stack.
 
     Inside `on_matrices` a leaf is a stack, so a transformation that optax defines per
-    leaf or per tree (`clip_by_block_rms`, `clip_by_global_norm`,
-    `scale_by_trust_ratio`, `scale_by_factored_rms`) would couple the matrices of a
+    leaf or per tree (``clip_by_block_rms``, ``clip_by_global_norm``,
+    ``scale_by_trust_ratio``, ``scale_by_factored_rms``) would couple the matrices of a
     stack. Here each matrix is a tree by itself, and the state of a stack is the inner
     state with a batch axis in front of every leaf.
 

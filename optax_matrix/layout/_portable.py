@@ -21,7 +21,7 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
     ``<path in the state>/<path>``. All other state is named by its path in the state.
-    The result does not depend on grouping, `max_batch`, sharding or the mesh, and can
+    The result does not depend on grouping, ``max_batch``, sharding or the mesh, and can
     be saved by anything that saves a dict of arrays. Arrays on several devices are
     gathered on the host of every process, so all processes must call this function.
 

@@ -31,7 +31,7 @@ def refuse_coupling(
     The transformation is built for small stacks, and once more with an additional
     matrix in front of each, and both run for a few steps. Updates and state of the
     other matrices must agree. A traced hyperparameter has no value, so the test uses
-    `_STAND_IN`.
+    ``_STAND_IN``.
 
     Args:
         build: As in `on_matrices`.

@@ -10,6 +10,7 @@ from optax_matrix.layout._layout import Layout
 from optax_matrix.layout.groups import Group, identities
 
 SHARINGS = ("global", "chain")
+"""How matrices may share what belongs to the residual stream."""
 
 
 def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], int]:

@@ -69,7 +69,7 @@ def randomized_left_vectors(
 ) -> Float[Array, "*batch m rank"]:
     """Approximate the leading left singular vectors by `range_finder`.
 
-    The largest decomposition is an `eigh` of side ``rank + oversampling``.
+    The largest decomposition is an ``eigh`` of side ``rank + oversampling``.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.

@@ -115,7 +115,7 @@ def poet(
         act on the gradients of W: gradients of Q exist in `reparameterize` only.
     """
     kernel = partial(cayley_neumann, terms=terms) if orthogonal is None else orthogonal
-    placement = common.get("placement")
+    wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
     def chain(layout, learning_rate, b1, b2, eps, max_norm):
         adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
@@ -133,7 +133,7 @@ def poet(
             hold=hold,
             ids=layout.ids,
             seed=seed,
-            update_dtype=_wire_dtype(placement),
+            update_dtype=wire_dtype,
         )
 
     return Method(
@@ -188,8 +188,3 @@ def _relative_size(block: Any) -> float:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
-
-
-def _wire_dtype(placement: Any) -> Any:
-    """The dtype that updates are rounded to when their owners send them."""
-    return getattr(getattr(placement, "base", placement), "wire_dtype", None)

@@ -42,7 +42,7 @@ class OwnerLayout(Layout):
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """For each stack the mesh axes that it is spread over inside `shard_map`."""
+        """For each stack the mesh axes that it is spread over in a ``shard_map``."""
         return {n: g.spec[0] if self.is_local else () for n, g in self.groups.items()}
 
     def full_spec(self, path: str) -> PartitionSpec:

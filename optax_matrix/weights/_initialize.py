@@ -20,6 +20,7 @@ INITIALIZERS: dict[str, Initializer] = {
     "uniform_spectrum": uniform_spectrum,
     "normalized": normalized_gaussian,
 }
+"""The initializers by name."""
 
 
 def initialize_matrices(

@@ -18,6 +18,7 @@ from jaxtyping import Array
 from optax_matrix.linalg import qr_householder
 
 Initializer = Callable[[Any, tuple[int, int], Any], Array]
+"""``initializer(key, shape, dtype)``, as in `jax.nn.initializers`."""
 
 
 def standard_gaussian(

@@ -44,9 +44,9 @@ class RotateState(NamedTuple):
     Attributes:
         count: Number of updates; not where every update refreshes the rotation.
         momentum: State of the momentum, in the frame of the parameters.
-        rotation: Per leaf a `Pair` of orthogonal matrices, ``(..., p, p)``. Rows and
+        rotation: Per leaf a ``Pair`` of orthogonal matrices, ``(..., p, p)``. Rows and
             columns are those that the base sees.
-        gram: Per leaf a `Pair` of averaged Gram matrices, or of None.
+        gram: Per leaf a ``Pair`` of averaged Gram matrices, or of None.
         base_state: State of the base.
     """
 

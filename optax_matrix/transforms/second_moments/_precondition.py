@@ -29,9 +29,9 @@ class PreconditionState(NamedTuple):
     Attributes:
         count: Number of updates; None where nothing depends on it.
         momentum: State of the momentum.
-        gram: Per leaf a `Pair` of statistics, rows and columns as the inner
+        gram: Per leaf a ``Pair`` of statistics, rows and columns as the inner
             transformation sees them; None for a side without.
-        root: Per leaf a `Pair` of their inverse roots; None where every update takes
+        root: Per leaf a ``Pair`` of their inverse roots; None where every update takes
             them anew.
         inner_state: State of the inner transformation.
     """
