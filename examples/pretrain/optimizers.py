@@ -60,16 +60,21 @@ def _swan(lr, **options):
     return om.swan(lr, other=adamw(lr), weight_decay=WEIGHT_DECAY, **options)
 
 
+DIRECTIONS = {
+    name.removeprefix("scale_by_"): getattr(om, name)
+    for name in om.recipes.names()
+    if name.startswith("scale_by_")
+}
 OPTIMIZERS: dict[str, Method] = {
     "adamw": Method(adamw),
+    **{name: matched(direction) for name, direction in DIRECTIONS.items()},
+    # Those whose updates have AdamW's size, or whose defaults do not fit the model.
     "muon": recipe(om.muon, scaling="max"),
     "muoneq": recipe(om.muoneq),
-    "muon_plus": matched(om.scale_by_muon_plus),
     "adamuon": recipe(om.adamuon),
     "normuon": recipe(om.normuon),
     "swan": Method(_swan, keywords(om.swan)),
     "sinkgd": recipe(om.sinkgd),
-    "racs": matched(om.scale_by_racs),
     "mars_adamw": recipe(om.mars_adamw),
     "aro": recipe(om.aro),
     "eigen_sinkhorn": recipe(om.eigen_sinkhorn),
@@ -77,10 +82,7 @@ OPTIMIZERS: dict[str, Method] = {
     "eigen_rownorm": recipe(om.eigen_rownorm),
     "eigen_adam": recipe(om.eigen_adam),
     "soap": recipe(om.soap),
-    "splus": matched(om.scale_by_splus),
-    "shampoo": matched(om.scale_by_shampoo),
     "mousse": recipe(om.mousse),
-    "dion": matched(om.scale_by_dion),
     "galore": matched(om.scale_by_galore, rank=QUARTER),
     "alice": matched(om.scale_by_alice, rank=QUARTER, leading=0.3),
     "alice_0": matched(om.scale_by_alice_0, rank=QUARTER, leading=0.3),
@@ -88,7 +90,6 @@ OPTIMIZERS: dict[str, Method] = {
     "fira": matched(om.scale_by_fira, rank=QUARTER),
     "fira_plus": matched(om.scale_by_fira_plus, rank=QUARTER),
     "apollo": matched(om.scale_by_apollo, rank=QUARTER),
-    "apollo_mini": matched(om.scale_by_apollo_mini),
     "apollo_svd": matched(om.scale_by_apollo_svd, rank=QUARTER),
     "ldadam": matched(om.scale_by_ldadam, rank=QUARTER),
     "poet": orthogonal(om.poet, adamw),

@@ -28,7 +28,7 @@ class Placement(Protocol[L]):
     `on_matrices` knows what to compute, a placement knows where. It gets the work as a
     function and calls that function with ``local``, the layout of the matrices that one
     device has, and with their stacks. Without a mesh these are all matrices; inside
-    `shard_map` they are the device's own. The layout of whole stacks is ``layout``.
+    ``shard_map`` they are the device's own. The layout of whole stacks is ``layout``.
 
     `KeepSharding` is the placement of ``placement=None``, `optax_matrix.owners` the one
     that gives every matrix to one device, and `optax_matrix.quantized` wraps either.
