@@ -20,8 +20,7 @@ def table() -> str:
     for group, rows in METHODS.items():
         lines.append(f"| **{group}** | | | |")
         lines += [
-            f"| `{row.recipe.__name__}` | {row.chain} | {row.state} "
-            f"| [{row.source}]({row.link}) |"
+            f"| `{row.recipe.__name__}` | {row.chain} | {row.state} | {row.source} |"
             for row in rows
         ]
     return "\n".join(lines) + "\n"

@@ -57,8 +57,7 @@ def adamuon(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.adamuon(3e-3)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> updates, state = tx.update(params, tx.init(params), params)

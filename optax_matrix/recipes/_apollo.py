@@ -94,8 +94,7 @@ def apollo(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.apollo(1.0, rank=2)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
@@ -149,8 +148,7 @@ apollo_mini = preset(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.apollo_mini(1.0, scale=1.0)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
@@ -184,8 +182,7 @@ apollo_svd = preset(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.apollo_svd(1e-2, rank=2)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}

@@ -97,8 +97,7 @@ def aro(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.aro(1.0, base="row_norm", target=1.0, weight_decay=0.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
@@ -167,8 +166,7 @@ _EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.{function}(3e-4)
         >>> params = {{"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}}
         >>> state = tx.init(params)

@@ -100,8 +100,7 @@ def fira(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.fira(1.0, rank=1, scale=1.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
@@ -160,8 +159,7 @@ fira_plus = preset(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.fira_plus(1.0, rank=1, scale=1.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}

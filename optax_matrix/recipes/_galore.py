@@ -87,8 +87,7 @@ def galore(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.galore(1.0, rank=1, scale=1.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}

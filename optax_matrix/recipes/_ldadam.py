@@ -65,8 +65,7 @@ def ldadam(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.ldadam(1.0, rank=1)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}

@@ -47,8 +47,7 @@ def mars_adamw(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.mars_adamw(3e-3)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> updates, state = tx.update(params, tx.init(params), params)

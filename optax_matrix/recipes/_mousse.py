@@ -71,8 +71,7 @@ def mousse(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> options = {"polar": om.linalg.polar_svd, "scaling": "none"}
         >>> tx = om.mousse(1.0, weight_decay=0.0, **options)

@@ -54,8 +54,7 @@ def muon(
         is ``learning_rate`` for ``scaling="max"`` and 0.015 times that otherwise.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.muon(1.0, polar=om.linalg.polar_svd)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = tx.update(params, tx.init(params), params)

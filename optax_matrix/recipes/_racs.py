@@ -65,8 +65,7 @@ def racs(
         1e-3 of the paper's Adam.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.racs(1.0, scale=1.0, bias_correction=True)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [3.0, 6.0]])}
         >>> updates, _ = tx.update(params, tx.init(params), params)

@@ -44,8 +44,7 @@ def sinkgd(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.sinkgd(1.0, target=1.0, weight_decay=0.0)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [3.0, 6.0]])}
         >>> updates, _ = tx.update(params, tx.init(params), params)

@@ -63,8 +63,7 @@ def soap(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import optax_matrix as om
         >>> tx = om.soap(1.0, weight_decay=0.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}

@@ -44,8 +44,7 @@ def swan(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax.numpy as jnp, optax_matrix as om
         >>> tx = om.swan(1e-3)
         >>> params = {"kernel": jnp.ones((4, 8))}
         >>> updates, _ = tx.update(params, tx.init(params), params)

@@ -103,8 +103,7 @@ class Row(NamedTuple):
         state: Numbers of state for a matrix of ``m x n``, ``m <= n``, apart from a few
             scalars. ``out`` and ``in`` are its sizes, p is the rotated side (the short
             one), r the rank, t the number of trained entries.
-        source: Paper and algorithm.
-        link: Where to find it.
+        source: Paper and algorithm, in Markdown.
         small: Arguments for matrices of a few rows, such as those of the tests.
     """
 
@@ -112,7 +111,6 @@ class Row(NamedTuple):
     chain: str
     state: str
     source: str
-    link: str
     small: Mapping[str, Any] = {}
 
 
@@ -122,59 +120,52 @@ METHODS: dict[str, list[Row]] = {
             muon,
             "momentum → polar factor → scale by shape",
             "mn",
-            'Muon (Jordan et al. 2024); Moonlight with `scaling="max"`',
-            "https://kellerjordan.github.io/posts/muon/",
+            "[Muon](https://kellerjordan.github.io/posts/muon/)"
+            ' (Jordan et al. 2024); Moonlight with `scaling="max"`',
         ),
         Row(
             muoneq,
             "momentum → equilibrate rows and/or columns → polar factor → scale "
             "by shape",
             "mn",
-            "MuonEq, Alg. 1 and 2",
-            "https://arxiv.org/abs/2603.28254",
+            "[MuonEq](https://arxiv.org/abs/2603.28254), Alg. 1 and 2",
         ),
         Row(
             muon_plus,
             "momentum → polar factor → normalise columns, then rows → scale by shape",
             "mn",
-            "Muon+",
-            "https://arxiv.org/abs/2602.21545",
+            "[Muon+](https://arxiv.org/abs/2602.21545)",
         ),
         Row(
             adamuon,
             "momentum (→ sign) → polar factor → second moment per entry → match RMS",
             "2mn",
-            "AdaMuon, both versions",
-            "https://arxiv.org/abs/2507.11005",
+            "[AdaMuon](https://arxiv.org/abs/2507.11005), both versions",
         ),
         Row(
             normuon,
             "momentum → polar factor → second moment per row → match RMS",
             "mn + out",
-            "NorMuon",
-            "https://arxiv.org/abs/2510.05491",
+            "[NorMuon](https://arxiv.org/abs/2510.05491)",
         ),
         Row(
             mousse,
             "momentum → whiten both sides → polar factor → unwhiten → graft → "
             "scale by shape",
             "mn + 2m² + 2n²",
-            "Mousse",
-            "https://arxiv.org/abs/2603.09697",
+            "[Mousse](https://arxiv.org/abs/2603.09697)",
         ),
         Row(
             dion,
             "momentum with error feedback → power step of rank r → scale by shape",
             "mn + in r",
-            "Dion, Alg. 1",
-            "https://arxiv.org/abs/2504.05295",
+            "[Dion](https://arxiv.org/abs/2504.05295), Alg. 1",
         ),
         Row(
             swan,
             "gradient → standardise rows → polar factor → scale by shape",
             "0",
-            "SWAN",
-            "https://arxiv.org/abs/2412.13148",
+            "[SWAN](https://arxiv.org/abs/2412.13148)",
         ),
     ],
     "Scaled rows, columns and entries": [
@@ -182,23 +173,20 @@ METHODS: dict[str, list[Row]] = {
             sinkgd,
             "gradient → Sinkhorn scaling of rows and columns → match RMS",
             "0",
-            "SinkGD (gradient multi-normalization)",
-            "https://arxiv.org/abs/2502.06742",
+            "[SinkGD](https://arxiv.org/abs/2502.06742) (gradient multi-normalization)",
         ),
         Row(
             racs,
             "gradient → averaged rank-one row and column scales → limit norm "
             "growth → scale",
             "m + n + 1",
-            "Structured Fisher (RACS), Alg. 1",
-            "https://arxiv.org/abs/2502.07752",
+            "[Structured Fisher](https://arxiv.org/abs/2502.07752) (RACS), Alg. 1",
         ),
         Row(
             mars_adamw,
             "variance-reduced gradient → Adam",
             "3mn",
-            "MARS",
-            "https://arxiv.org/abs/2411.10438",
+            "[MARS](https://arxiv.org/abs/2411.10438)",
         ),
     ],
     "Rotated frames and preconditioners": [
@@ -206,57 +194,50 @@ METHODS: dict[str, list[Row]] = {
             aro,
             "momentum → base optimizer in an aligned frame → match RMS",
             'mn + p² (+ mn with `base="adam"`)',
-            "ARO, Eq. 4, Alg. 3",
-            "https://arxiv.org/abs/2602.09006",
+            "[ARO](https://arxiv.org/abs/2602.09006), Eq. 4, Alg. 3",
         ),
         Row(
             eigen_sinkhorn,
             "momentum → Sinkhorn scaling in the momentum's eigenbasis → match RMS",
             "mn + p²",
-            "ARO, Sec. 5.2",
-            "https://arxiv.org/abs/2602.09006",
+            "[ARO](https://arxiv.org/abs/2602.09006), Sec. 5.2",
         ),
         Row(
             eigen_sign,
             "momentum → sign in the momentum's eigenbasis → match RMS",
             "mn + p²",
-            "ARO, Sec. 5.2",
-            "https://arxiv.org/abs/2602.09006",
+            "[ARO](https://arxiv.org/abs/2602.09006), Sec. 5.2",
         ),
         Row(
             eigen_rownorm,
             "momentum → row norms in the momentum's eigenbasis → match RMS",
             "mn + p²",
-            "ARO, Sec. 5.2",
-            "https://arxiv.org/abs/2602.09006",
+            "[ARO](https://arxiv.org/abs/2602.09006), Sec. 5.2",
         ),
         Row(
             eigen_adam,
             "Adam in the eigenbasis of the averaged Gram matrix, one side",
             "2mn + 2p²",
-            "Structured Fisher, Alg. 7 (AdaDiag, one-sided SOAP)",
-            "https://arxiv.org/abs/2502.07752",
+            "[Structured Fisher](https://arxiv.org/abs/2502.07752)"
+            ", Alg. 7 (AdaDiag, one-sided SOAP)",
         ),
         Row(
             soap,
             "Adam in the eigenbases of the averaged Gram matrices, both sides",
             "2mn + 2m² + 2n²",
-            "SOAP; Structured Fisher, Alg. 6",
-            "https://arxiv.org/abs/2409.11321",
+            "[SOAP](https://arxiv.org/abs/2409.11321); Structured Fisher, Alg. 6",
         ),
         Row(
             splus,
             "momentum → sign in SOAP's eigenbases → scale by shape",
             "mn + 2m² + 2n²",
-            "SPlus",
-            "https://arxiv.org/abs/2506.07254",
+            "[SPlus](https://arxiv.org/abs/2506.07254)",
         ),
         Row(
             shampoo,
             "gradient → inverse fourth roots of the summed Gram matrices, both sides",
             "m² + n²",
-            "Shampoo, Alg. 1",
-            "https://arxiv.org/abs/1802.09568",
+            "[Shampoo](https://arxiv.org/abs/1802.09568), Alg. 1",
         ),
     ],
     "Low rank": [
@@ -264,32 +245,28 @@ METHODS: dict[str, list[Row]] = {
             galore,
             "Adam in the subspace of the gradient's leading singular vectors",
             "mr + 2nr",
-            "GaLore, Alg. 2",
-            "https://arxiv.org/abs/2403.03507",
+            "[GaLore](https://arxiv.org/abs/2403.03507), Alg. 2",
             {"rank": 2},
         ),
         Row(
             alice,
             "Adam in a tracked, switching subspace + equilibrated residual, limited",
             "mr + 2nr + r² + n + 1",
-            "Structured Fisher (Alice), Alg. 4",
-            "https://arxiv.org/abs/2502.07752",
+            "[Structured Fisher](https://arxiv.org/abs/2502.07752) (Alice), Alg. 4",
             {"rank": 2, "leading": 1},
         ),
         Row(
             alice_0,
             "Alice without tracking",
             "mr + 2nr + n + 1",
-            "Structured Fisher (Alice-0), Alg. 4",
-            "https://arxiv.org/abs/2502.07752",
+            "[Structured Fisher](https://arxiv.org/abs/2502.07752) (Alice-0), Alg. 4",
             {"rank": 2, "leading": 1},
         ),
         Row(
             sumo,
             "momentum in GaLore's subspace → exact polar factor → scale by shape",
             "mr + nr",
-            "SUMO, Alg. 1",
-            "https://arxiv.org/abs/2505.24749",
+            "[SUMO](https://arxiv.org/abs/2505.24749), Alg. 1",
             {"rank": 2},
         ),
         Row(
@@ -297,16 +274,14 @@ METHODS: dict[str, list[Row]] = {
             "GaLore + the residual, its columns scaled as Adam scaled the "
             "coordinates, limited",
             "mr + 2nr",
-            "Fira, Alg. 1",
-            "https://arxiv.org/abs/2410.01623",
+            "[Fira](https://arxiv.org/abs/2410.01623), Alg. 1",
             {"rank": 2},
         ),
         Row(
             fira_plus,
             "GaLore + the residual, brought to the norm of the low-rank part",
             "mr + 2nr",
-            "Structured Fisher, Sec. F.7",
-            "https://arxiv.org/abs/2502.07752",
+            "[Structured Fisher](https://arxiv.org/abs/2502.07752), Sec. F.7",
             {"rank": 2},
         ),
         Row(
@@ -314,31 +289,27 @@ METHODS: dict[str, list[Row]] = {
             "gradient → scale each channel by Adam on a random projection → "
             "limit norm growth",
             "2nr",
-            "APOLLO, Alg. 1",
-            "https://arxiv.org/abs/2412.05270",
+            "[APOLLO](https://arxiv.org/abs/2412.05270), Alg. 1",
             {"rank": 2},
         ),
         Row(
             apollo_mini,
             "APOLLO of rank one, with one factor for the whole matrix",
             "2n",
-            "APOLLO, Sec. 4.2",
-            "https://arxiv.org/abs/2412.05270",
+            "[APOLLO](https://arxiv.org/abs/2412.05270), Sec. 4.2",
         ),
         Row(
             apollo_svd,
             "APOLLO on GaLore's projection",
             "mr + 2nr",
-            "APOLLO, Alg. 1",
-            "https://arxiv.org/abs/2412.05270",
+            "[APOLLO](https://arxiv.org/abs/2412.05270), Alg. 1",
             {"rank": 2},
         ),
         Row(
             ldadam,
             "Adam in a subspace that moves at every step, with error feedback",
             "mn + mr + 2nr (mr + 2nr without the feedback)",
-            "LDAdam",
-            "https://arxiv.org/abs/2410.16103",
+            "[LDAdam](https://arxiv.org/abs/2410.16103)",
             {"rank": 2},
         ),
     ],
@@ -347,16 +318,14 @@ METHODS: dict[str, list[Row]] = {
             poet,
             "chain rule to the skew generators → Adam → bound the norm → W = R W₀ P",
             'mn + 3t + m + n (3t + m + n with `hold="recovered"`)',
-            "POET",
-            "https://arxiv.org/abs/2506.08001",
+            "[POET](https://arxiv.org/abs/2506.08001)",
             {"block": 4},
         ),
         Row(
             oft,
             "POET with P = I: W = R W₀",
             'mn + 3t + in (3t + in with `hold="recovered"`)',
-            "OFT; POET, Fig. 5",
-            "https://arxiv.org/abs/2306.07280",
+            "[OFT](https://arxiv.org/abs/2306.07280); POET, Fig. 5",
             {"block": 4},
         ),
     ],
