@@ -39,7 +39,7 @@ class Side(NamedTuple):
         rotation: The current rotation R, ``(..., p, p)``.
         gram: The accumulated statistic, ``(..., p, p)``, of arbitrary scale; None where
             the rotation follows from the momentum alone.
-        qr: The kernel that orthonormalises columns.
+        qr: The kernel that makes columns orthonormal.
     """
 
     momentum: jax.Array

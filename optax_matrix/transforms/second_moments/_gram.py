@@ -1,7 +1,7 @@
 """Averages of Gram matrices that neither overflow nor vanish.
 
 Squaring entries of 1e20 overflows float32. The average is therefore stored as a
-normalised matrix and a scale.
+normalized matrix and a scale.
 """
 
 from typing import NamedTuple
