@@ -1,6 +1,6 @@
-"""Training that began with another library's optimizer, continued with this one.
+"""Continuing a training run that was started with another library's optimizer.
 
-An optimizer of another library may have the same state in another form.
+An optimizer of another library may hold the same state in another format.
 `muon_state_from_optax` converts the state of `optax.contrib.muon`.
 """
 

@@ -1,4 +1,4 @@
-"""Continue with `muon` where `optax.contrib.muon` stopped."""
+"""Converting a state of `optax.contrib.muon` into one of `muon`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,38 +23,40 @@ def muon_state_from_optax(
     b1: ArrayLike = 0.95,
     dimension_numbers: Any = None,
 ) -> optax.OptState:
-    r"""Turns a state of `optax.contrib.muon` into one of `muon`.
+    r"""Converts a state of `optax.contrib.muon` into one of `muon`.
 
-    optax averages gradients, :math:`\mu_t = \beta \mu_{t-1} + (1 - \beta) G_t`; `muon`
+    optax averages gradients, :math:`\mu_t = \beta \mu_{t-1} + (1 - \beta) G_t`. `muon`
     sums them, so that its momentum is :math:`\mu_t / (1 - \beta)`. Adam's moments and
-    the step counts, those of schedules too, are taken over as they are; injected
-    hyperparameters are those of ``tx``.
+    the step counts, including those of schedules, are copied. Injected hyperparameters
+    are those of ``tx``.
 
-    The two then follow the same trajectory but for one thing: optax corrects the bias
-    of its average, and in its Nesterov line that gives the gradient another weight in
-    the first steps (by a relative :math:`\beta^t`). After a few hundred steps nothing
-    is left of it.
+    The two optimizers then follow the same trajectory, with one exception. optax
+    corrects the bias of its average, which in its Nesterov formula changes the weight
+    of the gradient in the first steps, by a relative :math:`\beta^t`. After a few
+    hundred steps this difference is gone.
+
+    Both optimizers must treat the same leaves as matrices. By default optax takes every
+    2-D leaf, embeddings and head included, while `muon` leaves those to AdamW. The
+    default ``other`` of `muon` decays ``nu`` with 0.95; optax uses 0.999 and Nesterov,
+    which ``other=optax.adamw(rate, 0.9, 0.999, nesterov=True)`` preserves.
 
     Args:
         optax_state: State of `optax.contrib.muon`, alone or inside `optax.chain`,
-            `optax.MultiSteps`, `inject_hyperparams` and the like; of arrays, or of the
-            variables that ``nnx.Optimizer.opt_state`` holds.
-        tx: What is to continue: `muon` (or `muoneq`, `muon_plus`, which have the same
-            state), wrapped or not, with an ``other`` that holds one Adam. (The
-            default decays ``nu`` with 0.95; optax's has 0.999 and Nesterov, which
-            ``other=optax.adamw(rate, 0.9, 0.999, nesterov=True)`` keeps.)
-        params: The parameters, for which both optimizers have the same leaves as
-            matrices: optax's default takes every 2-D leaf, embeddings and head
-            included, ours leaves those to AdamW.
+            `optax.MultiSteps`, `inject_hyperparams` or a similar wrapper. Its leaves
+            are arrays, or the variables that ``nnx.Optimizer.opt_state`` holds.
+        tx: Optimizer that continues the run: `muon` (or `muoneq`, `muon_plus`, which
+            have the same state), wrapped or not, with an ``other`` that holds one Adam.
+        params: The parameters.
         b1: Decay rate of the momentum, equal in both.
-        dimension_numbers: Those of ``tx``.
+        dimension_numbers: The ``dimension_numbers`` of ``tx``.
 
     Returns:
-        A state for ``tx``, as ``tx.init(params)`` makes it.
+        A state for ``tx``, with the structure of ``tx.init(params)``.
 
     Raises:
-        ValueError: If there is not one such state, ``tx`` keeps more than a momentum,
-            or the two disagree on which leaves are matrices.
+        ValueError: If ``optax_state`` does not hold exactly one such state, ``tx``
+            keeps more than a momentum, or the two disagree on which leaves are
+            matrices.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -89,7 +91,7 @@ _Adam = optax.ScaleByAdamState
 
 
 def _continued(fresh: Any, stacks: dict, adam: Any, count: Any) -> Any:
-    """A fresh state with momenta, Adam's moments and step counts put in."""
+    """Puts momenta, Adam's moments and step counts into a fresh state."""
 
     def matrices(state):
         trace = _only_trace(state.inner_state)
@@ -166,7 +168,7 @@ def _only_trace(inner_state: Any) -> Any:
         raise ValueError(
             "`tx` must keep one momentum per matrix and nothing else, as `muon`, "
             f"`muoneq` and `muon_plus` do, got {len(traces)} momenta among {leaves} "
-            "arrays of state; there is nothing in optax's state to fill others with."
+            "arrays of state; optax's state has no values for any other arrays."
         )
     return traces[0]
 
@@ -175,10 +177,10 @@ def _check_groups(layout: Layout, state: OnMatricesState) -> None:
     held, wanted = set(state.manifest), set(layout.groups)
     if held != wanted:
         raise ValueError(
-            "`dimension_numbers` must be those of `tx`: it makes stacks "
-            f"{sorted(wanted)} where `tx` has {sorted(held)}; pass here what its "
-            "factory got. If `tx` has placement=owners(...), convert for the same "
-            "optimizer without, and carry that over: optax_matrix.from_portable("
+            "`dimension_numbers` must be those of `tx`: they give stacks "
+            f"{sorted(wanted)} where `tx` has {sorted(held)}; pass the same value as "
+            "to its factory. If `tx` has placement=owners(...), first convert for the "
+            "same optimizer without it, then use optax_matrix.from_portable("
             "to_portable(converted, params), tx.init(params), params)."
         )
 
@@ -189,5 +191,5 @@ def _check_whole(state: Any) -> None:
         if not isinstance(mini_step, jax.core.Tracer) and int(mini_step):
             raise ValueError(
                 "`optax_state` must not be in the middle of an accumulation, got "
-                f"mini_step {int(mini_step)}; convert after a whole one."
+                f"mini_step {int(mini_step)}; convert after it is complete."
             )

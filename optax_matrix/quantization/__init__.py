@@ -1,9 +1,9 @@
 """Optimizers whose moments are stored in eight bits.
 
-`quantized` is a placement: any recipe given ``placement=om.quantized()`` stores the
+`quantized` is a placement: any recipe with ``placement=om.quantized()`` stores the
 moments of its matrices in blocks of eight-bit numbers, each block with a scale, and
-computes in float32. `adamw_8bit` does the same for the other parameters. Both are
-`quantize_state`, applied where the state lives.
+computes in float32. `adamw_8bit` does the same for the other parameters. Both quantize
+as `quantize_state` does, on the device that holds the state.
 """
 
 from optax_matrix.quantization._adamw_8bit import adamw_8bit

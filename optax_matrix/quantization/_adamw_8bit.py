@@ -21,9 +21,9 @@ def adamw_8bit(
     min_size: int = 4096,
     seed: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """AdamW with both moments in eight bits: 2.03 bytes of state for a number.
+    """AdamW with both moments in eight bits: 2.03 bytes of state per parameter.
 
-    `optax.adamw` in `quantize_state`.
+    This is `optax.adamw` inside `quantize_state`.
 
     Args:
         learning_rate: Learning rate, a number or a schedule.
@@ -32,12 +32,12 @@ def adamw_8bit(
         eps: Term added to the root of the second moment.
         weight_decay: Decoupled weight decay, a number or a schedule.
         weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
-        block_size: Numbers that share a scale.
-        min_size: Leaves of fewer numbers keep their moments as they are.
-        seed: Seed of stochastic rounding; None rounds to the nearest.
+        block_size: Number of entries that share a scale.
+        min_size: Number of entries below which the moments of a leaf are not quantized.
+        seed: Seed of stochastic rounding; None rounds to the nearest value.
 
     Returns:
-        An optimizer of any tree.
+        An optimizer for any tree.
 
     Raises:
         ValueError: If an argument is out of range.

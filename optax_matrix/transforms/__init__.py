@@ -1,18 +1,18 @@
 """Blocks: optax transformations of trees whose leaves are stacks of matrices.
 
 Every leaf is ``(..., m, n)``: the last two axes are the matrix, rows are output
-neurons, and every block treats each matrix by itself. `layout.on_matrices` brings the
-parameters of a model into that form; without it the blocks work on plain matrices.
+neurons, and a block processes each matrix independently of the others.
+`layout.on_matrices` brings the parameters of a model into that form; without it the
+blocks work on plain matrices.
 
-A method is a chain of blocks,
-one inside another where a block runs an inner transformation f:
+A method is a chain of blocks. Some blocks run an inner transformation f:
 
 =========================  =========================================================
 `equilibration`            ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
 `orthogonalization`        ``U V'`` of the SVD ``M = U S V'``
 `second_moments`           ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``
 `rotation`                 ``R f(R' M)``, R orthogonal
-`low_rank`                 ``U f(U' G)``, U of few orthonormal columns
+`low_rank`                 ``U f(U' G)``, U with few orthonormal columns
 `stochastic_primitives`    ``W = R W_0 P``, where f moves orthogonal R and P
 `variance_reduction`       ``G_t + c (G_t - G_(t-1))``
 `update_size`              ``c M``, c from the shape or a norm
@@ -35,18 +35,18 @@ For example:
 
 Scale rows, columns and entries:
 
-* `equilibrate` rescales rows and/or columns by a kernel: `linalg.scale_rows`,
+* `equilibrate` rescales rows, columns or both with a kernel: `linalg.scale_rows`,
   `linalg.scale_columns`, `linalg.scale_rows_and_columns`, `linalg.sinkhorn`,
   `linalg.standardize_rows`.
-* `equilibrate_with_ema` does so by averaged second moments: `linalg.rank_one_scales`
-  (RACS), `row_rms` (NorMuon).
+* `equilibrate_with_ema` rescales them with averaged second moments:
+  `linalg.rank_one_scales` (RACS), `row_rms` (NorMuon).
 * `scale_by_second_moment` divides every entry by the root of its averaged square:
   twofold Adam, or SOAP's denominator inside `rotate`.
-* `correct_variance` is the variance-reduced gradient of MARS.
+* `correct_variance` computes the variance-reduced gradient of MARS.
 
 Orthogonalize:
 
-* `orthogonalize` replaces a matrix by its polar factor, by a kernel:
+* `orthogonalize` replaces a matrix by its polar factor, computed by a kernel:
   `linalg.newton_schulz`, `linalg.gram_newton_schulz`, `linalg.polar_svd`,
   `linalg.polar_eigh`, `linalg.polar_qr`, `linalg.polar_qdwh`.
 * `orthogonalize_low_rank` keeps a momentum and returns its leading part as orthonormal
@@ -54,8 +54,8 @@ Orthogonalize:
 
 Set the size of an update:
 
-* `scale_by_shape` multiplies by a factor of the shape: ``"out/in"``, ``"unclipped"``,
-  ``"max"``, ``"sum"``, ``"none"``, or your function.
+* `scale_by_shape` multiplies by a factor that depends on the shape: ``"out/in"``,
+  ``"unclipped"``, ``"max"``, ``"sum"``, ``"none"``, or your function.
 * `match_rms` sets the root mean square.
 * `preserve_norm` runs a transformation and restores the norm.
 * `limit_norm_growth` lets the norm grow by at most a factor per step.
@@ -71,25 +71,25 @@ Change the frame:
 Work in a subspace:
 
 * `project_low_rank` runs any transformation on coordinates in a subspace and combines
-  its answer with the gradient. ``basis`` is ``randomized_svd``, ``svd``, ``subspace``
-  (Alice), ``gaussian``, ``orthonormal``, or your functions; moments are carried to the
-  next basis, kept or reset.
+  its output with the gradient. ``basis`` is ``randomized_svd``, ``svd``, ``subspace``
+  (Alice), ``gaussian``, ``orthonormal``, or your functions. When the basis changes,
+  moments are transported to the new one, kept as they are, or reset.
 * `compensate` adds an update from the residual of the projection (``optimal``,
   ``fira``, ``fira_plus``).
-* `scale_gradient` scales the whole gradient by how an update in the subspace changed
-  its norms (APOLLO).
-* `scale_by_tracked_adam` is Adam in a subspace that takes a power step at every update,
-  with error feedback (LDAdam).
+* `scale_gradient` scales the whole gradient by the factor by which an inner optimizer
+  changed the norms of its projection (APOLLO).
+* `scale_by_tracked_adam` runs Adam in a subspace that takes a power step at every
+  update, with error feedback (LDAdam).
 
 Train orthogonal factors of the weights:
 
-* `spo` lets any transformation move Q; the update is R W₀ P - W, a finished step (POET,
-  OFT). `limit_skew_norm` bounds the norm of Q.
+* `spo` trains Q with any transformation; the update is R W₀ P - W, learning rate
+  included (POET, OFT). `limit_skew_norm` bounds the norm of Q.
 
 Wrap other transformations:
 
 * `in_float32` runs a transformation in float32 where updates are bfloat16.
-* `quantize_state` keeps its moments in eight bits between steps.
+* `quantize_state` stores the moments of a transformation in eight bits between steps.
 * `inject_hyperparams` is `optax.inject_hyperparams` with static arguments and float32
   values: numbers are stored in the state, where they can be changed or scheduled.
 
@@ -98,9 +98,9 @@ Wrap other transformations:
 0.89999...
 
 **Non-finite gradients.** Finite gradients of any size, zero included, give finite
-updates and state. A NaN in a gradient is not hidden: it shows in the update and the
-statistics of that matrix, and of no other matrix in the same stack. To skip such steps
-and keep the state, wrap the whole optimizer:
+updates and state. A NaN in a gradient is not hidden: it propagates to the update and
+the statistics of its own matrix, but to no other matrix in the same stack. To skip such
+steps and keep the state, wrap the whole optimizer:
 
 >>> tx = optax.apply_if_finite(om.muon(0.02), max_consecutive_errors=5)
 >>> bad = {"kernel": params["kernel"].at[0, 0].set(jnp.nan), "bias": params["bias"]}

@@ -1,4 +1,4 @@
-"""Types of arguments that only blocks have; see `optax_matrix.arguments`."""
+"""Argument types that only blocks use; see `optax_matrix.arguments`."""
 
 from typing import Annotated
 

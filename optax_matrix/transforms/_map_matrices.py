@@ -1,4 +1,4 @@
-"""Blocks that are one function of one matrix, and changes of precision."""
+"""Stateless blocks: one function applied to every stack of matrices."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def map_matrices(
     """Applies one function to every stack of matrices, without state.
 
     Args:
-        kernel: Function of matrices ``(..., m, n)`` that returns the same shape.
+        kernel: A function from matrices ``(..., m, n)`` to matrices of the same shape.
 
     Returns:
         A stateless transformation.

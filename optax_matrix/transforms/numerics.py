@@ -1,4 +1,7 @@
-"""Norms and quotients of stacks of matrices that survive entries of 1e-20 and 1e20."""
+"""Norms and quotients of stacks of matrices.
+
+They neither overflow nor underflow for entries as large as 1e20 or as small as 1e-20.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +16,13 @@ def widened(x: jax.Array) -> jax.Array:
         x: Any floating array.
 
     Returns:
-        The array in float32, or in float64 if it was.
+        The array in float32, or in float64 if that is its dtype.
     """
     return x.astype(work_dtype(x.dtype))
 
 
 def safe_divide(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Divides, with zero wherever the divisor is zero.
+    """Divides, and returns zero wherever the divisor is zero.
 
     Args:
         x: The dividend.
@@ -28,15 +31,15 @@ def safe_divide(x: jax.Array, y: jax.Array) -> jax.Array:
     Returns:
         ``x / y``, and 0 where ``y`` is 0.
     """
-    # `y == 0` and not `y > 0`, so that a NaN stays visible.
+    # `y == 0`, not `y > 0`, so that a NaN in the divisor stays visible.
     return jnp.where(y == 0, 0, x / jnp.where(y == 0, 1, y))
 
 
 def matrix_norm(x: jax.Array) -> jax.Array:
-    """Frobenius norm of every matrix in a stack, kept as two axes of length one.
+    """Frobenius norm of every matrix in a stack, with two axes of length one kept.
 
-    Divided by the largest entry before squaring, so that nothing overflows and nothing
-    is flushed to zero.
+    Entries are divided by the largest one before they are squared, so that nothing
+    overflows and nothing is flushed to zero.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -49,7 +52,7 @@ def matrix_norm(x: jax.Array) -> jax.Array:
 
 
 def column_norms(x: jax.Array) -> jax.Array:
-    """Norms of columns that neither overflow nor vanish.
+    """Norms of columns, computed so that they neither overflow nor vanish.
 
     Args:
         x: Matrices ``(..., m, n)``.

@@ -1,8 +1,8 @@
 """The sides of a matrix: which of them a block works on, and in which orientation.
 
 A side is ``"out"`` (the rows) or ``"in"`` (the columns). ``"short"`` and ``"long"``
-choose one of them by the shape. A block that works on one side sees it as the rows, so
-that matrices are transposed where it is the columns.
+choose one of them by the shape. A block that works on one side sees that side as the
+rows: if it is the columns, matrices are transposed on the way in and out.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def _check_names(
     else:
         raise ValueError(
             f"`{name}` must be one of {', '.join(choices)}, or a dict with one of them "
-            f"for each leaf, got {value!r}; 'short' suits every matrix."
+            f"for each leaf, got {value!r}; 'short' works for every matrix."
         )
 
 
@@ -49,11 +49,11 @@ ProjectedSides = Annotated[ProjectedSide | Mapping[str, str], check_projected_si
 
 
 class Pair(NamedTuple):
-    """Something for the rows and for the columns of a stack; None for a side without.
+    """A value for the rows and one for the columns of a stack.
 
     Attributes:
-        rows: That of the rows.
-        cols: That of the columns.
+        rows: The value for the rows; None if there is none.
+        cols: The value for the columns; None if there is none.
     """
 
     rows: Any
@@ -73,7 +73,17 @@ class View:
         return x.mT if self.transposed else x
 
     def pair(self, f: Callable, x: jax.Array, old: Pair | None = None) -> Pair:
-        """``f`` of the rows and of the columns (as rows) that the block works on."""
+        """Applies ``f`` to each side that the block works on, columns turned to rows.
+
+        Args:
+            f: A function of a stack, and of the old value of that side if ``old`` is
+                given.
+            x: The stack.
+            old: The old values.
+
+        Returns:
+            The results; None for a side that the block does not work on.
+        """
         rows, cols = ((), ()) if old is None else ((old.rows,), (old.cols,))
         return Pair(
             f(x, *rows) if self.rows else None, f(x.mT, *cols) if self.cols else None
@@ -84,12 +94,12 @@ def views_of(side: Any, tree: Any) -> Any:
     """The view of every leaf.
 
     Args:
-        side: The name of a side, or a dict of names, or of ``"none"``, for the leaves
+        side: The name of a side; or a dict that gives one, or ``"none"``, for each leaf
             of a dict.
         tree: A tree of matrices ``(..., m, n)``.
 
     Returns:
-        A tree of `View`. One side alone is the rows: ``"in"`` turns matrices.
+        A tree of `View`. A single side becomes the rows, so ``"in"`` transposes.
 
     Raises:
         ValueError: If a side is unknown or missing, or a leaf has fewer than two axes.
@@ -105,7 +115,7 @@ def views_of(side: Any, tree: Any) -> Any:
 
 
 def no_pair(x: Any) -> Pair:
-    """Nothing for either side."""
+    """A `Pair` with no value for either side."""
     del x
     return Pair(None, None)
 
@@ -113,8 +123,8 @@ def no_pair(x: Any) -> Pair:
 def _view(side: str, shape: tuple[int, ...]) -> View:
     if len(shape) < 2:
         raise ValueError(
-            f"leaves must be matrices (..., m, n), got shape {shape}; leave the others "
-            "to another optimizer (`on_matrices`), or add an axis."
+            f"leaves must be matrices (..., m, n), got shape {shape}; give the other "
+            "leaves to another optimizer (`on_matrices`), or add an axis."
         )
     rows, cols = shape[-2:]
     turned = {"in": True, "short": rows > cols, "long": rows < cols}

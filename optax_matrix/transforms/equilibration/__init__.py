@@ -1,8 +1,8 @@
-"""Equilibration: rows and columns of a matrix divided by their own size.
+"""Equilibration: dividing the rows and columns of a matrix by their own size.
 
-`equilibrate` takes the scales from the present matrix, by a kernel of `linalg` such as
-`linalg.scale_rows` or `linalg.sinkhorn`. `equilibrate_with_ema` averages them over
-time, so that each row or column has a second moment in common (RACS, NorMuon).
+`equilibrate` computes the scales from the current matrix with a kernel of `linalg`,
+such as `linalg.scale_rows` or `linalg.sinkhorn`. `equilibrate_with_ema` averages them
+over time: all entries of a row or column share one second moment (RACS, NorMuon).
 """
 
 from optax_matrix.transforms.equilibration._equilibrate import equilibrate

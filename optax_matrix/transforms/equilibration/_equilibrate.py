@@ -1,4 +1,4 @@
-"""Equilibration by a function of the present matrix alone."""
+"""Equilibration with scales computed from the current matrix alone."""
 
 import optax
 
@@ -10,23 +10,23 @@ from optax_matrix.transforms._map_matrices import map_matrices
 def equilibrate(
     kernel: Kernel,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Rescales rows or columns of every matrix by a stateless kernel.
+    r"""Rescales rows or columns of every matrix with a stateless kernel.
 
     .. math::
         \hat{M} = D_r^{-1/2} M D_c^{-1/2}
 
-    where the kernel decides how the two diagonal matrices follow from :math:`M`.
+    where the kernel computes the two diagonal matrices from :math:`M`.
 
     Args:
-        kernel: Function of matrices ``(..., m, n)``: `scale_rows`, `scale_columns`,
-            `scale_rows_and_columns`, `sinkhorn`, `standardize_rows` from `linalg`, or
-            any function of that shape. Rows are output neurons.
+        kernel: Function from matrices ``(..., m, n)`` to matrices of the same shape:
+            `scale_rows`, `scale_columns`, `scale_rows_and_columns`, `sinkhorn`,
+            `standardize_rows` from `linalg`, or your own. Rows are output neurons.
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``kernel`` cannot be called.
+        ValueError: If ``kernel`` is not callable.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Equilibration by scales that are averaged over time (RACS, NorMuon)."""
+"""Equilibration with scales that are averaged over time (RACS, NorMuon)."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
@@ -24,10 +24,10 @@ class EquilibrateWithEmaState(NamedTuple):
     """State of `equilibrate_with_ema`.
 
     Attributes:
-        row_scale: Per leaf the averaged row scales, shape ``(..., m)``, at least
-            float32, or None if the statistic has none. Square roots of the average.
+        row_scale: Per leaf the square roots of the averaged row statistics, shape
+            ``(..., m)``, at least float32; None if ``statistics`` gives none.
         col_scale: The same for columns, shape ``(..., n)``.
-        weight: Per leaf the sum of the average's weights, ``1 - decay**t`` after ``t``
+        weight: Per leaf the total weight in the average, ``1 - decay**t`` after ``t``
             gradients, shape ``(...)``; None without bias correction.
     """
 
@@ -43,38 +43,40 @@ def equilibrate_with_ema(
     *,
     bias_correction: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Divides rows and columns by the root of averaged second moments.
+    r"""Divides rows and columns by the square root of averaged second moments.
 
     .. math::
         q_t = \beta q_{t-1} + (1 - \beta) q, \quad
         s_t = \beta s_{t-1} + (1 - \beta) s, \quad
         \tilde{G}_t = \mathrm{diag}(q_t)^{-1/2} G_t \, \mathrm{diag}(s_t)^{-1/2}
 
-    where :math:`\beta` is ``decay`` and ``statistics`` gives :math:`\sqrt q, \sqrt s`
-    of the present matrix. The state holds the roots, too, and averages them without
-    squaring, so that gradients of 1e20 and 1e-20 neither overflow nor vanish. A matrix
-    that is all zero leaves its state alone; rows and columns that have always been
-    zero stay zero.
+    where :math:`\beta` is ``decay`` and ``statistics`` computes
+    :math:`\sqrt q, \sqrt s` from the current matrix. The state holds square roots too,
+    and averages them without squaring, so that gradients of 1e20 and 1e-20 neither
+    overflow nor vanish. A matrix that is all zero does not change its state. Rows and
+    columns that have always been zero stay zero.
 
-    The average itself remembers a gradient of 1e20 for about
-    :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 for a decay of 0.9, as a linear
-    momentum does for half of that; updates are finite and nearly zero meanwhile.
-    Chain `optax.clip_by_global_norm` in front.
+    A single gradient of 1e20 dominates the average for about
+    :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 for a decay of 0.9; a linear momentum
+    takes half as long to forget it. Updates are finite and nearly zero meanwhile. To
+    avoid this, chain `optax.clip_by_global_norm` in front.
+
+    Without bias correction the averages start at zero, and the first update is larger
+    by :math:`(1-\beta)^{-1/2}` for each of the two scales.
 
     Args:
-        statistics: Function from matrices ``(..., m, n)`` to ``(row, col)``, root
-            scales of shape ``(..., m)`` and ``(..., n)``; either may be None.
-            `rank_one_scales` for RACS, `row_rms` for NorMuon.
+        statistics: Function from matrices ``(..., m, n)`` to ``(row, col)``, square
+            roots of the row and column statistics, of shape ``(..., m)`` and
+            ``(..., n)``; either may be None. `rank_one_scales` gives RACS, `row_rms`
+            NorMuon.
         decay: Decay rate :math:`\beta` of both averages, in ``[0, 1)``.
-        bias_correction: Divide the averages by :math:`1 - \beta^t`. Without it they
-            start at zero, and the first update is larger by :math:`(1-\beta)^{-1/2}`
-            for each of the two scales.
+        bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``statistics`` cannot be called or ``decay`` is not in [0, 1).
+        ValueError: If ``statistics`` is not callable or ``decay`` is not in [0, 1).
 
     Examples:
         >>> import jax.numpy as jnp
@@ -129,14 +131,14 @@ def _nothing(p):
 
 
 def _unzip(like, tree, width):
-    """A tree of tuples as a tuple of trees, in the structure of `like`."""
+    """Turns a tree of tuples into a tuple of trees with the structure of `like`."""
     structure = jax.tree.structure(like)
     rows = structure.flatten_up_to(tree)
     return tuple(structure.unflatten([row[i] for row in rows]) for i in range(width))
 
 
 def _mix_roots(old, new, decay, live):
-    """Root of the average of two squares, with the squares never formed."""
+    """Square root of the average of two squares, without forming the squares."""
     if old is None:
         return None
     decay = jnp.asarray(decay, old.dtype)
@@ -156,14 +158,14 @@ def _divided(x, row, col, weight):
 
 
 def row_rms(x: jax.Array) -> tuple[jax.Array, None]:
-    """Root mean square of every row, as a statistic for `equilibrate_with_ema`.
+    """Root mean square of every row, a statistic for `equilibrate_with_ema`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
 
     Returns:
-        ``(row, None)``: row of shape ``(..., m)``, at least float32, and no column
-        scale.
+        ``(row, None)``: the row scales, shape ``(..., m)``, at least float32, and no
+        column scales.
     """
     y, peak = unit_peak(widened(x))
     return peak[..., 0] * jnp.sqrt(jnp.mean(y * y, axis=-1)), None

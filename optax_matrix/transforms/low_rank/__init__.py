@@ -1,11 +1,11 @@
 """Low rank: an inner optimizer run in a subspace of the rows or columns.
 
-`project_low_rank` projects the gradient onto a basis, updates the coordinates by the
-inner optimizer and combines: `back_project` (GaLore, SUMO), `compensate`, which adds a
-part of what the projection left out (Alice, Fira), or `scale_gradient` (APOLLO).
-Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`, `orthonormal_basis`.
-Two blocks move their subspace at every update: `scale_by_tracked_adam` (LDAdam) and
-`orthogonalize_low_rank` (Dion).
+`project_low_rank` projects the gradient onto a basis and runs the inner optimizer on
+the coordinates. It turns the result into an update with `back_project` (GaLore, SUMO),
+`compensate`, which adds a part of the residual (Alice, Fira), or `scale_gradient`
+(APOLLO). Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`,
+`orthonormal_basis`. Two blocks move their subspace at every update:
+`scale_by_tracked_adam` (LDAdam) and `orthogonalize_low_rank` (Dion).
 """
 
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace

@@ -1,4 +1,4 @@
-"""What a basis of a subspace is: how it starts, what it tracks, how it is renewed."""
+"""The interface of a basis: how it starts, what it tracks and how it is renewed."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,15 +8,15 @@ import jax.numpy as jnp
 
 
 class Subspace(NamedTuple):
-    """What a basis is renewed from; the projected side is the rows.
+    """The inputs from which a basis is renewed; the projected side is the rows.
 
     Attributes:
         gradient: The gradient G, ``(..., m, n)``, at least float32.
-        vectors: The last basis U, ``(..., m, r)``; zeros before the first, None where
-            none is stored.
-        tracked: What the basis tracks.
-        key: A random key for each matrix, shape ``(...)``, or one for all; the same
-            until the next renewal.
+        vectors: The last basis U, ``(..., m, r)``; zeros before the first one, None
+            where the basis is not stored.
+        tracked: The statistic that the basis tracks.
+        key: A random key for each matrix, shape ``(...)``, or one for all. It stays the
+            same until the next renewal.
         rank: The number of columns r, static.
     """
 
@@ -28,18 +28,22 @@ class Subspace(NamedTuple):
 
 
 class Basis(NamedTuple):
-    r"""How `project_low_rank` comes to its bases; every function is of one stack.
+    r"""How `project_low_rank` finds its bases; every function takes one stack.
+
+    A basis may track a statistic of the coordinates, any tree of arrays with the batch
+    axes in front.
 
     Attributes:
-        init: From zero coordinates ``(..., r, n)`` to what is tracked (any tree with
-            the batch axes in front).
-        track: From the tracked and the coordinates of a gradient to the tracked.
-        refresh: From a `Subspace` to the new basis ``(..., m, r)``.
-        start: The same for the first update; None for ``refresh``.
-        move: From the tracked and :math:`U_{new}^\top U_{old}` to the tracked in the
-            new basis, for ``transport="carry"``; None if it does not depend on it.
-        stored: Whether the basis is state. If not, it is drawn anew from the key at
-            every update, and must depend on nothing else.
+        init: Function from zero coordinates ``(..., r, n)`` to the first statistic.
+        track: Function from the statistic and the coordinates of a gradient to the new
+            statistic.
+        refresh: Function from a `Subspace` to the new basis ``(..., m, r)``.
+        start: Function like ``refresh`` for the first basis; None for ``refresh``.
+        move: Function from the statistic and :math:`U_{new}^\top U_{old}` to the
+            statistic in the new basis, for ``transport="carry"``; None if the statistic
+            does not depend on the basis.
+        stored: Whether the basis is part of the state. If not, it is drawn from the key
+            at every update, and must not depend on anything else.
     """
 
     init: Callable[[jax.Array], Any]
@@ -51,12 +55,12 @@ class Basis(NamedTuple):
 
 
 def nothing_tracked(sigma: jax.Array) -> None:
-    """The `Basis.init` of bases that track nothing."""
+    """`Basis.init` for bases that track nothing."""
     del sigma
 
 
 def tracked_as_it_was(tracked: Any, sigma: jax.Array) -> Any:
-    """The `Basis.track` of bases that track nothing."""
+    """`Basis.track` for bases that track nothing."""
     del sigma
     return tracked
 

@@ -1,4 +1,4 @@
-"""Into a subspace and out of it."""
+"""Projecting gradients into a subspace, and combining the results into updates."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from optax_matrix.transforms.numerics import column_norms
 
 
 def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:
-    """Coordinates ``u.mT @ g``, zero for what is rounding noise beside its column."""
+    """Coordinates ``u.mT @ g``; entries that are rounding noise are set to zero."""
     sigma = full_dot(u.mT, g)
     noise = 8 * jnp.finfo(g.dtype).eps * g.shape[-2] ** 0.5
     size = column_norms(g)[..., None, :]
@@ -26,8 +26,8 @@ def back_project(
     Args:
         gradient: Gradients G, ``(..., m, n)``.
         projected: Coordinates U'G, ``(..., r, n)``.
-        answer: What the inner transformation makes of them.
-        basis: Columns U, ``(..., m, r)``.
+        answer: Output of the inner transformation for these coordinates.
+        basis: Basis U, ``(..., m, r)``.
 
     Returns:
         Updates ``(..., m, n)``.
@@ -37,16 +37,16 @@ def back_project(
 
 
 def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:
-    """The transformation that a ``combine`` of `project_low_rank` is.
+    """Turns the ``combine`` of `project_low_rank` into a transformation.
 
     Args:
         combine: A function of the arrays of a stack, or a transformation.
 
     Returns:
-        A transformation that takes ``gradient``, ``projected`` and ``basis``.
+        A transformation with extra arguments ``gradient``, ``projected``, ``basis``.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If ``combine`` is neither.
     """
     if isinstance(combine, optax.GradientTransformation):
         return optax.with_extra_args_support(combine)

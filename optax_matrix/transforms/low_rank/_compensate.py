@@ -1,4 +1,4 @@
-"""What a projection leaves out, as an update (Alice, Fira)."""
+"""Compensation: an update from the residual of the projection (Alice, Fira)."""
 
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -26,8 +26,9 @@ class CompensateState(NamedTuple):
     """State of `compensate`.
 
     Attributes:
-        equilibration: That of the averaged column norms; None but for ``"optimal"``.
-        limiter: That of `limit_norm_growth`; None for ``"fira_plus"``.
+        equilibration: State of the averaged column norms; None except for
+            ``"optimal"``.
+        limiter: State of `limit_norm_growth`; None for ``"fira_plus"``.
     """
 
     equilibration: Any
@@ -43,7 +44,7 @@ def compensate(
     limiter: AtLeastOne = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Adds to a low-rank update one from the residual of the projection.
+    r"""Adds a term from the residual of the projection to a low-rank update.
 
     .. math::
         \Delta = U \omega + \alpha_c C, \qquad E = G - U \sigma
@@ -51,30 +52,32 @@ def compensate(
     ==============  ====================================================================
     ``optimal``     :math:`C = \sqrt{m - r}\, E \,\mathrm{diag}(p)^{-1/2}`, limited,
                     with :math:`p = \beta p + (1 - \beta) \|E_{\cdot i}\|^2`: the
-                    columns of the residual equilibrated
+                    residual with equilibrated columns
     ``fira``        :math:`C_{\cdot i} = E_{\cdot i}\,
                     \|\omega_{\cdot i}\| / \|\sigma_{\cdot i}\|`, limited
-    ``fira_plus``   that of ``fira``, rescaled to :math:`\|U \omega\|_F`
+    ``fira_plus``   C of ``fira``, rescaled to :math:`\|U \omega\|_F`
     ==============  ====================================================================
 
-    Limited is by `limit_norm_growth`. Columns of the residual that are rounding noise
-    beside those of G are zero; at r = m all are.
+    "Limited" means by `limit_norm_growth`. Columns of the residual that are rounding
+    noise relative to the columns of G are set to zero; at r = m this is all of them.
+    The state is n + 1 numbers per matrix, 1 for ``"fira"``, none for ``"fira_plus"``.
 
     Args:
         kind: A name from the table.
         scale: Factor :math:`\alpha_c`.
         decay: Decay rate :math:`\beta` of ``"optimal"``.
-        limiter: Largest growth of C's norm per step.
-        max_shrink: As in `limit_norm_growth`; None is the papers'.
+        limiter: Largest factor by which the norm of C grows per step.
+        max_shrink: Largest factor by which the remembered norm falls per step, as in
+            `limit_norm_growth`; None for no bound, as in the papers.
 
     Returns:
-        A transformation for the ``combine`` of `project_low_rank`: its updates are the
+        A transformation for the ``combine`` of `project_low_rank`. Its updates are the
         :math:`\omega`, and it needs ``gradient``, ``projected`` and ``basis`` as extra
-        arguments. Its state is n + 1 numbers per matrix, 1 for ``"fira"``, none for
-        ``"fira_plus"``.
+        arguments.
 
     Raises:
-        ValueError: If an argument is out of range; at `update`, outside of ``combine``.
+        ValueError: If an argument is out of range; at `update`, if it is not used as a
+            ``combine``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -90,11 +93,11 @@ def compensate(
     References:
         Structured Fisher (Alice), Algorithm 3, Theorem 5.1 and Section F.7 (Fira+);
         Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024. Deviations: p is
-        averaged from the residual itself and not from the difference of squared norms,
-        which can come out negative; a zero residual leaves p alone; ``max_shrink``;
-        Fira's code takes the residual of the low-rank update with its scale, here and
-        in its paper it is :math:`G - U U^\top G`. Fira+ rescales what was limited, so
-        that the limiter has no effect and is left out.
+        the average of squared norms of the residual itself, not of the difference of
+        squared norms, which rounding can make negative; a zero residual does not change
+        p; ``max_shrink``; the residual is :math:`G - U U^\top G`, as in Fira's paper,
+        while Fira's code subtracts the low-rank update with its scale. Fira+ rescales
+        after limiting, so the limiter has no effect and is left out.
     """
     norms = equilibrate_with_ema(lambda x: (None, column_norms(x)), decay)
     limit = limit_norm_growth(limiter, max_shrink=max_shrink)
@@ -118,8 +121,8 @@ def compensate(
         del params, extra_args
         if basis is None:
             raise ValueError(
-                "`compensate` must be the `combine` of project_low_rank, which hands "
-                "it gradient, projected and basis; it got no basis."
+                "`compensate` must be the `combine` of project_low_rank, which passes "
+                "gradient, projected and basis, but it got no basis."
             )
         c = jax.tree.map(residual, gradient, projected, basis)
         equilibration, limited = state
@@ -139,7 +142,7 @@ def compensate(
 
 
 def residual(g: jax.Array, sigma: jax.Array, u: jax.Array) -> jax.Array:
-    """What the basis does not span of a gradient.
+    """The part of a gradient that the basis does not span.
 
     Args:
         g: Gradients ``(..., m, n)``.
@@ -147,7 +150,7 @@ def residual(g: jax.Array, sigma: jax.Array, u: jax.Array) -> jax.Array:
         u: The basis ``(..., m, r)``.
 
     Returns:
-        ``g - u @ sigma``, zero in columns that are rounding noise.
+        ``g - u @ sigma``; columns that are rounding noise are set to zero.
     """
     if u.shape[-1] >= u.shape[-2]:
         return jnp.zeros_like(g)

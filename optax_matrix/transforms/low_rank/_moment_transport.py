@@ -1,4 +1,8 @@
-"""What becomes of moments when the basis in which they are held changes."""
+"""How moments change when the basis of their coordinates changes.
+
+A linear moment M becomes ``(U_new' U_old) M``. For second moments there is no exact
+rule, so they are kept as they are.
+"""
 
 from typing import Any
 
@@ -12,19 +16,19 @@ from optax_matrix.linalg.products import full_dot
 TRANSPORTS = ("carry", "keep", "reset")
 LINEAR = ("mu", "trace", "ema")
 INVARIANT = ("count", "mini_step", "gradient_step", "norm", "weight", "col_scale")
-QUADRATIC = ("nu", "root")  # Stay as they are: there is no exact rule for them.
+QUADRATIC = ("nu", "root")
 
 
 def check_transport(transport: Any, stored: bool, stagger: bool) -> None:
-    """Raises unless a transport is known and goes with the basis.
+    """Raises unless a transport is known and compatible with the other options.
 
     Args:
-        transport: As in `project_low_rank`.
+        transport: Transport, as in `project_low_rank`.
         stored: Whether the basis is stored.
-        stagger: As in `project_low_rank`.
+        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
 
     Raises:
-        ValueError: If it is unknown or does not.
+        ValueError: If it is unknown or not compatible.
     """
     if not callable(transport):
         check_choice("transport", transport, TRANSPORTS)
@@ -35,19 +39,19 @@ def check_transport(transport: Any, stored: bool, stagger: bool) -> None:
         )
     if transport == "reset" and stagger:
         raise ValueError(
-            "`transport` must not be 'reset' with stagger=True: the inner state is one "
-            "for all stacks; pass 'carry' or 'keep'."
+            "`transport` must not be 'reset' with stagger=True, because all stacks "
+            "share one inner state; pass 'carry' or 'keep'."
         )
 
 
 def carry_moments(state: Any, overlaps: Any) -> Any:
-    r"""Carries what is linear in the gradient to another basis.
+    r"""Transports moments that are linear in the gradient to another basis.
 
     .. math::
         M \leftarrow (U_{new}^\top U_{old}) M
 
-    for fields ``mu``, ``trace`` and ``ema`` of the states within ``state``; second
-    moments, norms and counts stay.
+    for the fields ``mu``, ``trace`` and ``ema`` of all states within ``state``. Second
+    moments, norms and counts are kept as they are.
 
     Args:
         state: State of a transformation of coordinates ``(..., r, n)``.
@@ -57,7 +61,7 @@ def carry_moments(state: Any, overlaps: Any) -> Any:
         The new state.
 
     Raises:
-        ValueError: If a state holds arrays in a field of unknown meaning.
+        ValueError: If a state holds arrays in an unknown field.
     """
     if hasattr(state, "_fields"):
         return state._replace(
@@ -90,7 +94,7 @@ def _carried(c: jax.Array, m: Any) -> Any:
 
 
 def _holds_arrays(value: Any) -> bool:
-    """Whether arrays lie in it directly or in plain containers, not in a state."""
+    """Whether a value holds arrays directly or in plain containers, not in a state."""
     is_state = lambda x: hasattr(x, "_fields")
     leaves = jax.tree.leaves(value, is_leaf=is_state)
     return any(not is_state(x) for x in leaves)
@@ -99,13 +103,13 @@ def _holds_arrays(value: Any) -> bool:
 def _message(what: str, where: str) -> str:
     return (
         f"`transport` cannot tell how {what} of {where} changes with the basis; pass "
-        "transport='keep', 'reset' or a function of (inner_state, overlaps) to the "
-        f"new state. 'carry' knows {', '.join(LINEAR)} (linear), "
+        "transport='keep', 'reset' or a function from (inner_state, overlaps) to the "
+        f"new state. 'carry' supports {', '.join(LINEAR)} (linear), "
         f"{', '.join(QUADRATIC)} (kept) and {', '.join(INVARIANT)}."
     )
 
 
 def identity_overlap(sigma: jax.Array) -> jax.Array:
-    """No change of basis, for coordinates ``(..., r, n)``."""
+    """The overlap that means no change of basis, for coordinates ``(..., r, n)``."""
     eye = jnp.eye(sigma.shape[-2], dtype=sigma.dtype)
     return jnp.broadcast_to(eye, (*sigma.shape[:-2], *eye.shape))

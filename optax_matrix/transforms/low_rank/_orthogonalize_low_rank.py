@@ -1,4 +1,4 @@
-"""Orthonormal factors of the momentum's leading part, with error feedback (Dion)."""
+"""Low-rank orthogonalization of the momentum, with error feedback (Dion)."""
 
 from typing import Any, NamedTuple
 
@@ -25,8 +25,9 @@ class OrthogonalizeLowRankState(NamedTuple):
     """State of `orthogonalize_low_rank`.
 
     Attributes:
-        momentum: Per leaf the sum of gradients less what was applied, ``(..., m, n)``.
-        right: Per leaf the right factor, columns of norm one, ``(..., n, r)``, at
+        momentum: Per leaf the sum of gradients minus the part that was applied,
+            ``(..., m, n)``.
+        right: Per leaf the right factor with columns of norm one, ``(..., n, r)``, at
             least float32.
     """
 
@@ -43,31 +44,31 @@ def orthogonalize_low_rank(
     ids: Any = None,
     accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Momentum, of which the leading part leaves as a product of orthonormal factors.
+    r"""Returns the leading part of the momentum as a product of orthonormal factors.
 
     .. math::
         B = M_{t-1} + G_t, \quad P = \mathrm{qr}(B Q_{t-1}), \quad R = B^\top P, \quad
         M_t = B - (1 - \mu) P R^\top, \quad
         Q_t = R \, \mathrm{diag}(\|R_{\cdot j}\|)^{-1}, \quad \Delta = P Q_t^\top
 
-    One power step per update. Of the part inside the range of P the share :math:`\mu`
-    stays in the momentum; all that is outside stays, for later updates.
+    Every update takes one power step. The part of the momentum inside the range of P is
+    multiplied by :math:`\mu`; the part outside stays whole, for later updates. A column
+    of R that is rounding noise, for example if the momentum has a lower rank,
+    contributes no update and does not change its column of Q.
 
     Args:
         rank: Number of columns r: an int, or a float for a fraction of the shorter
             side, rounded up. 1.0 is full rank.
         decay: Decay rate :math:`\mu`.
-        qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
+        qr: Kernel that makes columns orthonormal, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
-            from which its first right factor is drawn; None draws the same for all
-            matrices of a shape.
+            from which its first right factor is drawn; None draws the same factor for
+            all matrices of a shape.
         accumulator_dtype: Dtype of the momentum; None for the parameter's.
 
     Returns:
-        A transformation of trees whose leaves are ``(..., m, n)``. A column of R that
-        is rounding noise, as where the momentum has a lower rank, gives no update and
-        leaves its column of Q alone.
+        A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -82,7 +83,8 @@ def orthogonalize_low_rank(
 
     References:
         Ahn et al., `Dion <https://arxiv.org/abs/2504.05295>`_, 2025, Algorithm 1.
-        Deviations: no epsilon in the norms of the columns; columns of noise, above.
+        Deviations: no epsilon in the norms of the columns; columns that are noise are
+        ignored, as above.
     """
 
     def init_fn(params):
@@ -122,14 +124,14 @@ def orthogonalize_low_rank(
 
 
 def _drawn(ids: Any, n: int, r: int, dtype: Any) -> jax.Array:
-    """Normal columns of norm one for every row of identities; for one without any."""
+    """Random columns of norm one: one matrix per row of ``ids``, or a single one."""
     keys = folded(seeded(0), ids)
     x = normal(keys, keys.shape, n, r, dtype)
     return x / jnp.linalg.norm(x, axis=-2, keepdims=True)
 
 
 def _live_norms(r: jax.Array, b: jax.Array) -> jax.Array:
-    """Norms of the columns of ``b' p``; zero for those that are rounding noise."""
+    """Norms of the columns of ``b' p``; zero for columns that are rounding noise."""
     norms = jnp.sqrt(jnp.sum(r * r, axis=-2, keepdims=True))
     noise = 4 * jnp.finfo(b.dtype).eps * max(b.shape[-2:]) ** 0.5
     size = jnp.sqrt(jnp.sum(b * b, axis=(-2, -1), keepdims=True))

@@ -1,4 +1,4 @@
-"""Running a transformation in a subspace of the rows or columns."""
+"""Running a transformation in a subspace of the rows or columns of the gradient."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -38,8 +38,8 @@ class ProjectLowRankState(NamedTuple):
     Attributes:
         count: Number of updates.
         basis: Per leaf a `BasisState`.
-        inner_state: State of the inner transformation, of coordinates ``(..., r, q)``.
-        combine_state: State of what combines.
+        inner_state: State of the inner transformation, of coordinates ``(..., r, n)``.
+        combine_state: State of ``combine``.
     """
 
     count: Any
@@ -69,55 +69,63 @@ def project_low_rank(
         \sigma_t = U_t^\top G_t, \qquad \omega_t = \mathrm{inner}(\sigma_t), \qquad
         \Delta_t = \mathrm{combine}(G_t, \sigma_t, \omega_t, U_t)
 
-    The basis U is renewed at the first update and every ``update_interval``, under one
-    `jax.lax.cond` (of three branches, where the first basis is found in another way)
-    for all stacks.
+    The basis U is renewed at the first update and then once every ``update_interval``
+    updates. One `jax.lax.cond` covers all stacks (with three branches if the first
+    basis is found differently from later ones).
+
+    Coordinates below :math:`8 \epsilon \sqrt m` times the norm of their column of G are
+    rounding noise and are set to zero. A gradient that is zero or not finite does not
+    change its basis, and its coordinates are zero. A matrix whose gradients have all
+    been of this kind has no basis yet; it gets one at the next renewal, or at the next
+    step t that is a power of two.
+
+    At a renewal the ``transport`` decides what happens to the inner state:
+
+    * ``"keep"`` leaves it unchanged.
+    * ``"carry"`` transports the fields ``mu``, ``trace`` and ``ema``, and the statistic
+      that the basis tracks, to the new basis with :math:`U_{new}^\top U_{old}`. Second
+      moments and counts are kept, so that quotients of the moments may be large for a
+      while; `scale_by_tracked_adam` transports both moments.
+    * ``"reset"`` initialises it again.
+    * A function from the inner state and the tree of :math:`U_{new}^\top U_{old}`
+      returns the new inner state. The statistic of the basis is transported as above.
 
     Args:
-        inner: Any transformation of stacks ``(..., r, n)``. It gets the coordinates as
-            ``gradient``, too, from which `scale_by_second_moment` takes its squares.
+        inner: Any transformation of stacks ``(..., r, n)``. It also gets the
+            coordinates as ``gradient``, which `scale_by_second_moment` squares.
         combine: A function of ``(gradient, projected, answer, basis)``, the arrays of
-            one stack; or a transformation, such as `compensate` or a chain that starts
-            with it, whose updates are the inner answers and which gets trees
-            ``gradient``, ``projected`` and ``basis`` as extra arguments. The projected
-            side is the rows.
+            one stack with the projected side as rows; or a transformation, such as
+            `compensate` or a chain that starts with it, whose updates are the outputs
+            of ``inner`` and which gets the trees ``gradient``, ``projected`` and
+            ``basis`` as extra arguments.
         rank: Number of columns r: an int, clipped to the shorter side, or a float for
-            a fraction of that, rounded up.
-        side: Which side is projected: ``"short"`` or ``"long"`` (both: rows, of square
-            matrices), ``"out"`` (rows), ``"in"`` (columns); or a dict that says it for
-            each leaf of a dict of stacks.
-        basis: ``"randomized_svd"``, ``"svd"``, ``"subspace"`` (Alice's, at its
-            defaults), ``"gaussian"``, ``"orthonormal"``; what `transforms.svd_basis`,
-            `transforms.subspace_basis`, ... return; or functions ``(init, track,
-            refresh)``, see `transforms.Basis`.
+            a fraction of the shorter side, rounded up.
+        side: Side to project: ``"short"`` or ``"long"`` (the rows of square matrices
+            for both), ``"out"`` (rows), ``"in"`` (columns); or a dict that gives one of
+            them for each leaf of a dict of stacks.
+        basis: ``"randomized_svd"``, ``"svd"``, ``"subspace"`` (Alice's, with its
+            defaults), ``"gaussian"``, ``"orthonormal"``; a basis returned by
+            `transforms.svd_basis`, `transforms.subspace_basis`, ...; or functions
+            ``(init, track, refresh)``, see `transforms.Basis`.
         update_interval: Number K of updates between renewals.
-        phase: A renewal is due where ``phase + t`` is divisible by K, with t from 0: 1
-            for updates 1, K, 2K, ... (Alice), 0 for 1, K + 1, 2K + 1, ... (GaLore).
-        stagger: Whether stacks are renewed in turn, spread evenly over K updates, each
-            under a condition of its own, and not all at once.
-        transport: What becomes of the inner state at a renewal: ``"keep"``, nothing;
-            ``"carry"``, fields ``mu``, ``trace`` and ``ema`` go to the new basis by
-            :math:`U_{new}^\top U_{old}`, and so does what the basis tracks, while
-            second moments and counts stay (their quotient may be large for a while;
-            `scale_by_tracked_adam` moves both); ``"reset"``, it starts anew; or a
-            function of the inner state and the tree of :math:`U_{new}^\top U_{old}` to
-            the new inner state (what the basis tracks is carried).
-        seed: Of the random numbers.
+        phase: Offset of the renewals, which are due where ``phase + t`` is divisible by
+            K, with t from 0: 1 for updates 1, K, 2K, ... (Alice), 0 for updates 1,
+            K + 1, 2K + 1, ... (GaLore).
+        stagger: Whether to renew stacks in turn, spread evenly over K updates, each
+            under its own condition, instead of all at once.
+        transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
+            ``"reset"`` or a function, see above.
+        seed: Seed of the random numbers.
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
-            on which its random numbers depend; None gives the same to all matrices of
-            a stack.
+            on which its random numbers depend; None gives all matrices of a stack the
+            same numbers.
 
     Returns:
-        A transformation of trees whose leaves are ``(..., m, n)``. A gradient that is
-        zero or not finite leaves its basis alone, and its coordinates are zero. A
-        matrix with no other gradient so far has no basis; it gets one at a renewal or
-        where t is a power of two. Coordinates that are rounding noise, below
-        :math:`8 \epsilon \sqrt m` of the norm of their column of G, are zero for the
-        inner transformation.
+        A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if ``transport="carry"``
-            does not know a state of ``inner``.
+            does not support a state of ``inner``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -162,7 +170,7 @@ class _ProjectLowRank:
         seen = jax.tree.map(start, views_of(self.side, params), params)
         sigma = jax.tree.map(self._no_coordinates, seen)
         inner_state = self.inner.init(sigma)
-        if self.transport == "carry":  # Refuses what it does not know, now.
+        if self.transport == "carry":  # Reject unsupported states at `init`.
             overlaps = jax.tree.map(identity_overlap, sigma)
             jax.eval_shape(carry_moments, inner_state, overlaps)
         return ProjectLowRankState(
@@ -192,7 +200,7 @@ class _ProjectLowRank:
         return out, ProjectLowRankState(count, held, inner_state, combined)
 
     def _bases(self, gradient: Any, state: Any) -> tuple[Any, Any, Any]:
-        """Trees of the bases and of what is held of them, and the inner state."""
+        """Trees of the bases and of their states, and the inner state."""
         leaves, structure = jax.tree.flatten(gradient)
         ids = [()] * len(leaves)
         if self.ids is not None:
@@ -215,7 +223,7 @@ class _ProjectLowRank:
         return basis, structure.unflatten(held), inner_state
 
     def _move(self, structure: Any, leaves: list) -> Any:
-        """The change of the inner state with the bases; None for no change."""
+        """How the inner state changes with the bases; None for no change."""
         if self.transport == "keep":
             return None
         if self.transport == "reset":
@@ -232,7 +240,7 @@ class _ProjectLowRank:
         if vectors.shape != expected:
             raise ValueError(
                 f"`state` must hold bases of shape {expected}, got {vectors.shape}: it "
-                "was made for another rank or side; keep those, or make a new state."
+                "was made with another rank or side; use those, or make a new state."
             )
 
     def _no_coordinates(self, seen: jax.Array) -> jax.Array:

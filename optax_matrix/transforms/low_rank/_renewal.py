@@ -1,4 +1,4 @@
-"""When bases are renewed, with which random numbers, and what follows from it."""
+"""When bases are renewed, with which random keys, and how states change with them."""
 
 import dataclasses
 import functools
@@ -22,8 +22,8 @@ class BasisState(NamedTuple):
 
     Attributes:
         vectors: Columns U, ``(..., m, r)``, at least float32; None if not stored.
-        tracked: What the basis tracks, such as the averaged Gram matrix of the
-            coordinates, ``(..., r, r)``; None for nothing.
+        tracked: The statistic that the basis tracks, such as the averaged Gram matrix
+            of the coordinates, ``(..., r, r)``; None if it tracks nothing.
     """
 
     vectors: Any
@@ -32,14 +32,15 @@ class BasisState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Renewal:
-    """The renewal of the bases of a tree; what there is per stack comes as flat lists.
+    """The renewal of the bases of a tree, whose stacks are passed as flat lists.
 
     Attributes:
-        basis: The functions.
+        basis: The functions that define the basis.
         interval: Number of updates between renewals.
-        phase: What to add to the count of updates, so that renewals are its multiples.
-        stagger: Whether every stack has a phase of its own.
-        seed: Of the keys.
+        phase: Offset added to the count of updates; a renewal is due where the sum is a
+            multiple of ``interval``.
+        stagger: Whether every stack has its own phase.
+        seed: Seed of the keys.
     """
 
     basis: Basis
@@ -49,7 +50,7 @@ class Renewal:
     seed: int
 
     def keys(self, count: jax.Array, ids: list) -> list:
-        """A key for each matrix, the same from one renewal of its stack to the next."""
+        """A key for each matrix, constant between two renewals of its stack."""
         start = seeded(self.seed)
         epochs = [(count + x) // self.interval for x in self._phases(len(ids))]
         return [
@@ -65,22 +66,22 @@ class Renewal:
         carry: tuple[list, Any],
         move: Move | None,
     ) -> tuple[list, Any]:
-        """Renews what is due, and looks for what is missing.
+        """Renews the bases that are due, and finds those that are missing.
 
-        A matrix without a basis, as its gradients have been zero so far or its state
-        was added later, gets one with a renewal or where ``count`` is a power of two.
+        A matrix has no basis if its gradients have been zero so far or its state was
+        added later. It gets one at a renewal or where ``count`` is a power of two.
 
         Args:
             count: Number of updates before this one.
-            gradient: Per stack the gradients, projected side in rows.
-            keys: What `keys` returns.
+            gradient: Per stack the gradients, with the projected side as rows.
+            keys: Per stack the keys that `keys` returns.
             carry: Per stack the `BasisState`, and the state of the inner
                 transformation.
-            move: From that state and ``U_new' U_old`` of all stacks to the new state;
-                None if a new basis changes nothing.
+            move: Function from the inner state and ``U_new' U_old`` of all stacks to
+                the new inner state; None if a new basis does not change it.
 
         Returns:
-            The new pair.
+            The new ``carry``.
         """
         held, inner_state = [*carry[0]], carry[1]
         phases = self._phases(len(held))
@@ -101,12 +102,12 @@ class Renewal:
         return held, inner_state
 
     def _finding(self) -> list[Find]:
-        """What finds bases again, and last what finds first ones."""
+        """The functions that find bases; the last one finds first bases."""
         start = self.basis.start
         return [self.basis.refresh, *([] if start is None else [start])]
 
     def _groups(self, number: int) -> list[list[int]]:
-        """The stacks that are renewed under one condition."""
+        """The groups of stacks that are renewed under one condition."""
         if self.stagger:
             return [[i] for i in range(number)]
         return [[*range(number)]] if number else []
@@ -119,7 +120,7 @@ class Renewal:
 
 @dataclasses.dataclass(frozen=True)
 class _New:
-    """The two sides of a condition: only what a renewal changes goes through it."""
+    """The branches of a condition; only values that a renewal changes pass through."""
 
     group: list[int]
     due: jax.Array
@@ -152,7 +153,7 @@ class _New:
             pairs = zip(tracked, (change[i] for i in self.group), strict=True)
             tracked = [self.move_tracked(*pair) for pair in pairs]
         moved = self.move(self.inner_state, change)
-        # What had no basis has no moments either.
+        # A matrix that had no basis has no moments either.
         keep = lambda x, old: jnp.where(self.due, x, old).astype(old.dtype)
         inner_state = jax.tree.map(keep, moved, self.inner_state)
         return vectors, (tracked, inner_state)
@@ -161,17 +162,17 @@ class _New:
 def new_vectors(
     find: Find, g: jax.Array, held: BasisState, key: Any, where: jax.Array
 ) -> jax.Array:
-    """New bases of some matrices.
+    """Finds new bases for some matrices of a stack.
 
     Args:
-        find: What finds them.
-        g: Gradients ``(..., m, n)``, projected side in rows.
-        held: The old bases; zeros for none.
-        key: A key for each matrix, or one.
-        where: Which matrices get theirs, ``(..., 1, 1)``.
+        find: Function from a `Subspace` to the new bases.
+        g: Gradients ``(..., m, n)``, with the projected side as rows.
+        held: The old bases; zeros where there is none.
+        key: A key for each matrix, or one for all.
+        where: Which matrices get a new basis, ``(..., 1, 1)``.
 
     Returns:
-        Columns ``(..., m, r)``.
+        The bases ``(..., m, r)``: new where ``where`` is true, and otherwise old.
     """
     old = held.vectors
     new = find(Subspace(g, old, held.tracked, key, old.shape[-1]))
@@ -179,5 +180,5 @@ def new_vectors(
 
 
 def has_gradient(g: jax.Array) -> jax.Array:
-    """Which matrices are finite and not zero, ``(..., 1, 1)``."""
+    """Which gradients are finite and not zero, ``(..., 1, 1)``."""
     return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)

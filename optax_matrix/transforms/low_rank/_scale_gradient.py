@@ -1,4 +1,4 @@
-"""The gradient itself, in the sizes that a low-rank update has (APOLLO)."""
+"""Scaling the full gradient with factors found in a subspace (APOLLO)."""
 
 from typing import Literal
 
@@ -25,7 +25,7 @@ def scale_gradient(
     limiter: AtLeastOne | None = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Scales the full gradient by how an update in a subspace changed its size.
+    r"""Scales the full gradient as the inner transformation scaled its projection.
 
     .. math::
         \Delta_{\cdot i} = \sqrt{\alpha} \, G_{\cdot i} \,
@@ -33,21 +33,22 @@ def scale_gradient(
         \quad \text{or} \quad
         \Delta = \sqrt{\alpha} \, G \, \|\omega\|_F / \|\sigma\|_F
 
-    then limited by `limit_norm_growth`. Nothing is projected back: the basis need be
-    neither orthonormal nor remembered.
+    The result is limited by `limit_norm_growth`. Nothing is projected back, so the
+    basis need not be orthonormal or stored. Where :math:`\sigma` is zero, the update is
+    zero. The state is one number per matrix, or empty without a limiter.
 
     Args:
-        per: ``"channel"``, a factor for each column of the side that is not projected;
-            ``"tensor"``, one for each matrix.
-        scale: The number :math:`\alpha` under the root.
-        limiter: Largest growth of the update's norm per step; None for none.
-        max_shrink: As in `limit_norm_growth`; None is the paper's.
+        per: ``"channel"`` for one factor per index of the side that is not projected;
+            ``"tensor"`` for one per matrix.
+        scale: Number :math:`\alpha` under the square root.
+        limiter: Largest factor by which the norm of the update grows per step; None for
+            no limit.
+        max_shrink: Largest factor by which the remembered norm falls per step, as in
+            `limit_norm_growth`; None for no bound, as in the paper.
 
     Returns:
-        A transformation for the ``combine`` of `project_low_rank`: its updates are the
+        A transformation for the ``combine`` of `project_low_rank`. Its updates are the
         :math:`\omega`, and it needs ``gradient`` and ``projected`` as extra arguments.
-        Its state is one number per matrix, none without a limiter. Where :math:`\sigma`
-        is zero, so is the update.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -64,8 +65,8 @@ def scale_gradient(
 
     References:
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1;
-        the scale as in the authors' code. Deviations: ``max_shrink``; no epsilon beside
-        the norms.
+        the scale as in the authors' code. Deviations: ``max_shrink``; no epsilon added
+        to the norms.
     """
     size = NORMS[per]
     limit = optax.identity()
@@ -78,7 +79,7 @@ def scale_gradient(
         del params, extra_args
 
         def scaled(g: jax.Array, sigma: jax.Array, omega: jax.Array) -> jax.Array:
-            # In this order, as the quotient of the norms alone may overflow.
+            # In this order, because the quotient of the norms alone may overflow.
             return safe_divide(g, size(sigma)) * size(omega)
 
         updates = jax.tree.map(scaled, gradient, projected, updates)

@@ -38,7 +38,7 @@ from optax_matrix.transforms.low_rank._switching import SWITCHES, Sampling, Swit
 from optax_matrix.transforms.second_moments import Gram, mix_gram, no_gram
 
 Start = Literal["randomized", "exact"]
-_FIRST_STEPS = 10  # Of subspace iteration from random columns.
+_FIRST_STEPS = 10  # Steps of subspace iteration from random columns.
 
 
 @checked
@@ -49,18 +49,18 @@ def svd_basis(
     iterations: PositiveInt = 3,
     qr: Kernel = cholesky_qr,
 ) -> Basis:
-    """The leading left singular vectors of the gradient (GaLore, SUMO).
+    """A basis of leading left singular vectors of the gradient (GaLore, SUMO).
 
     Args:
         method: ``"randomized"`` (`linalg.randomized_left_vectors`), or ``"exact"``, an
             SVD of the shorter side.
-        oversampling: As in `linalg.randomized_left_vectors`.
-        iterations: The same.
-        qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
+        oversampling: Number of extra columns, as in `linalg.randomized_left_vectors`.
+        iterations: Number of iterations, as in `linalg.randomized_left_vectors`.
+        qr: Kernel that orthonormalises columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
 
     Returns:
-        A basis for `project_low_rank`, nothing tracked.
+        A basis for `project_low_rank` that tracks nothing.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -92,39 +92,40 @@ def subspace_basis(
     tracks: bool | None = None,
     qr: Kernel = cholesky_qr,
 ) -> Basis:
-    r"""One step of subspace iteration on a tracked average, then switching (Alice).
+    r"""A basis from subspace iteration on a tracked average, with switching (Alice).
 
     .. math::
         \tilde Q_t = \beta_3 \tilde Q_{t-1} + (1 - \beta_3) \sigma_t \sigma_t^\top,
         \qquad Q = \beta_3 U \tilde Q U^\top + (1 - \beta_3) G G^\top, \qquad
         U \leftarrow [\, U'_{\cdot, 1 \dots l}, \; S \,]
 
-    with :math:`U'` the r Ritz vectors of Q after one step from U; where there is no U,
-    after ten from random columns. The l ``leading`` stay, S depends on the
-    ``switch``:
+    where :math:`U'` are the r Ritz vectors of Q after one step of subspace iteration
+    from U; where there is no U yet, after ten steps from random columns. The l
+    ``leading`` vectors are kept. The ``switch`` determines S:
 
     ================  ==================================================================
-    ``complement``    from the complement of all r Ritz vectors (Alice); where that has
-                      fewer than r - l dimensions, further Ritz vectors stay
-    ``full_basis``    from the complement of the l leading ones
+    ``complement``    drawn from the complement of all r Ritz vectors (Alice); if that
+                      has fewer than r - l dimensions, more Ritz vectors are kept
+    ``full_basis``    drawn from the complement of the l leading vectors
     ``gaussian_mix``  normal columns of norm one
-    ``gaussian``      normal columns of norm one, the l leading ones too
+    ``gaussian``      normal columns of norm one, which replace the l leading ones too
     ``none``          the other Ritz vectors
     ================  ==================================================================
 
     Args:
         decay: Decay rate :math:`\beta_3`.
-        leading: The number l, an int (clipped to the rank, which leaves nothing to
-            switch) or a float for a fraction of the rank.
+        leading: Number l: an int, clipped to the rank (nothing is switched then), or a
+            float for a fraction of the rank.
         switch: A name from the table.
-        sampling: What is drawn from a complement: ``"subspace"``, a uniformly random
-            subspace (by products); ``"columns"``, columns of a full QR without
-            replacement, as the paper, which decomposes ``m x m``.
-        start: What is in the place of :math:`U'` at first: ``"randomized"``, as above,
-            or ``"exact"``, G's leading left singular vectors by an SVD.
-        tracks: Whether :math:`\tilde Q` is kept; None for ``decay != 0``, which for a
-            traced decay is True.
-        qr: Kernel of orthonormal columns.
+        sampling: How to draw from a complement: ``"subspace"`` for a uniformly random
+            subspace, with matrix products only; ``"columns"`` for columns of a full QR,
+            drawn without replacement, as in the paper, which decomposes an ``m x m``
+            matrix.
+        start: The first :math:`U'`: ``"randomized"``, as above, or ``"exact"``, the
+            leading left singular vectors of G from an SVD.
+        tracks: Whether to track :math:`\tilde Q`; None for ``decay != 0``, which is
+            True for a traced decay.
+        qr: Kernel that orthonormalises columns.
 
     Returns:
         A basis for `project_low_rank`.
@@ -165,11 +166,11 @@ def subspace_basis(
 
 @checked
 def gaussian_basis(*, stored: bool = False) -> Basis:
-    r"""Normal numbers of variance 1/r, so that projections keep norms on average.
+    r"""A basis of normal numbers with variance 1/r: projections preserve mean norms.
 
     Args:
-        stored: Whether the basis is kept as state. If not, it is drawn at every update
-            from the key of the last renewal (APOLLO).
+        stored: Whether the basis is part of the state. If not, it is drawn at every
+            update from the key of the last renewal (APOLLO).
 
     Returns:
         A basis for `project_low_rank`.
@@ -185,11 +186,11 @@ def gaussian_basis(*, stored: bool = False) -> Basis:
 
 @checked
 def orthonormal_basis(*, stored: bool = True, qr: Kernel = cholesky_qr) -> Basis:
-    """The basis of a uniformly random subspace.
+    """An orthonormal basis of a uniformly random subspace.
 
     Args:
-        stored: As in `gaussian_basis`.
-        qr: Kernel of orthonormal columns.
+        stored: Whether the basis is part of the state, as in `gaussian_basis`.
+        qr: Kernel that orthonormalises columns.
 
     Returns:
         A basis for `project_low_rank`.
@@ -210,16 +211,16 @@ SUBSPACE_BASES: dict[str, Callable[[], Basis]] = {
 
 
 def find_basis(basis: Any) -> Basis:
-    """The basis of a name, or made of functions.
+    """Finds a basis by name, or makes one from functions.
 
     Args:
-        basis: A key of `SUBSPACE_BASES`, a `Basis`, or a tuple that begins like one.
+        basis: A key of `SUBSPACE_BASES`, a `Basis`, or a tuple of its first fields.
 
     Returns:
         The basis.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If ``basis`` is none of these.
     """
     if isinstance(basis, str):
         check_choice("basis", basis, SUBSPACE_BASES)
@@ -237,7 +238,7 @@ def find_basis(basis: Any) -> Basis:
 
 
 def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """A and X of ``Q = U A U' + X X'``, in a scale of their own."""
+    """A and X of ``Q = U A U' + X X'``, up to a common scale."""
     gram: Gram = s.tracked
     decay = jnp.asarray(decay, gram.normalized.dtype)
     x, peak = unit_peak(s.gradient)

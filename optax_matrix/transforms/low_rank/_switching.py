@@ -1,4 +1,4 @@
-"""Which part of a basis is renewed at random, and from what (Alice)."""
+"""Switching: replacing part of a basis by random columns (Alice)."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -47,7 +47,7 @@ def _gaussian(ritz, leading, key, sampling, qr):
     return _unit_columns(ritz, key)
 
 
-# Functions of (ritz, leading, key, sampling, qr) to the basis.
+# Functions from (ritz, leading, key, sampling, qr) to the basis.
 SWITCHES: dict[Switch, Callable[..., jax.Array]] = {
     "complement": _complement,
     "full_basis": _full_basis,
@@ -58,7 +58,7 @@ SWITCHES: dict[Switch, Callable[..., jax.Array]] = {
 
 
 def _draw(ritz, leading, count, key, sampling, qr) -> jax.Array:
-    """Columns orthogonal to the leading ones."""
+    """Draws ``count`` columns orthogonal to the leading ones."""
     if sampling == "columns":
         return complement_columns(ritz, count, key, leading=leading)
     return complement_subspace(ritz[..., :leading], count, key, qr=qr)

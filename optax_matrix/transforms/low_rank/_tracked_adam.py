@@ -33,7 +33,7 @@ from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.sides import ProjectedSides, views_of
 
-_FOR_EVER = 2**30  # An interval: the keys are those of the first step.
+_FOR_EVER = 2**30  # A renewal interval so long that the keys never change.
 
 
 class ScaleByTrackedAdamState(NamedTuple):
@@ -44,8 +44,8 @@ class ScaleByTrackedAdamState(NamedTuple):
         vectors: Per leaf the basis P, ``(..., m, r)``, at least float32.
         mu: Per leaf the averaged coordinates, ``(..., r, n)``.
         root: Per leaf the root of their averaged squares, at least float32.
-        error: Per leaf what the subspaces left out, ``(..., m, n)``; None without
-            error feedback.
+        error: Per leaf the part that the subspaces left out, ``(..., m, n)``; None
+            without error feedback.
     """
 
     count: Any
@@ -77,15 +77,16 @@ def scale_by_tracked_adam(
         B_t = \rho \, P_{t-1} \hat{M}_{t-1} + (1 - \rho) A_t, \qquad
         P_t = \mathrm{qr}(B_t B_t^\top P_{t-1})
 
-    The moments are those of the coordinates in the new basis, as far as the old ones
-    tell: with :math:`C = P_t^\top P_{t-1}` and hats for bias correction,
+    The moments in the new basis are estimated from those in the old one. With
+    :math:`C = P_t^\top P_{t-1}` and hats for bias correction,
 
     .. math::
         \tilde M = C M_{t-1}, \qquad
         \tilde V = (1 - \beta_2^{t-1}) \,
         | C^{\circ 2} (\hat V_{t-1} - \hat M_{t-1}^2) + (C \hat M_{t-1})^2 |
 
-    then Adam on :math:`P_t^\top A_t`. What was left out is in the next gradient:
+    Then Adam takes a step with :math:`P_t^\top A_t`. The part that was left out is
+    added to the next gradient:
 
     .. math::
         E_{t+1} = A_t - P_t P_t^\top A_t
@@ -94,15 +95,15 @@ def scale_by_tracked_adam(
     Args:
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
-        rho: Weight of the momentum in what the basis follows.
+        rho: Weight of the momentum in the matrix B that the basis follows.
         rank: Number of columns r, as in `project_low_rank`.
-        side: Which side is projected, as in `project_low_rank`.
-        error_feedback: Whether E is kept, ``m n`` numbers; without it, it is zero.
-        start: The first basis, leading left singular vectors: ``"randomized"`` or
-            ``"exact"``.
-        seed: Of the random numbers.
+        side: Side to project, as in `project_low_rank`.
+        error_feedback: Whether to keep E, ``m n`` numbers; if not, E is zero.
+        start: How to find the first basis, leading left singular vectors:
+            ``"randomized"`` or ``"exact"``.
+        seed: Seed of the random numbers.
         ids: Identity of each matrix, as in `project_low_rank`.
-        qr: Kernel of orthonormal columns, as in `rotate`.
+        qr: Kernel that orthonormalises columns, as in `rotate`.
         mu_dtype: Dtype of the momentum and the error; None for float32.
 
     Returns:
@@ -122,10 +123,10 @@ def scale_by_tracked_adam(
 
     References:
         Robert et al., `LDAdam <https://arxiv.org/abs/2410.16103>`_, 2024; as in the
-        authors' code, which keeps E in the gradient's buffer. Deviations: no epsilon,
-        as nothing is divided by zero; coordinates that are rounding noise are zero, as
-        in `project_low_rank`, and so are gradients that are not finite; the root of V
-        is held, so that nothing overflows.
+        authors' code, which keeps E in the buffer of the gradient. Deviations: no
+        epsilon, as nothing is divided by zero; coordinates that are rounding noise are
+        set to zero, as in `project_low_rank`, and so are gradients that are not finite;
+        the state holds the square root of V, so that nothing overflows.
     """
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
     adam = TrackedMoments(b1, b2)
@@ -155,7 +156,7 @@ class _TrackedAdam:
             shape = (*x.shape[:-2], self._rank(x), x.shape[-1])
             return jnp.zeros(shape, dtype or x.dtype)
 
-        # No array twice, or the state could not be donated.
+        # Each array is a new one: a state with shared arrays cannot be donated.
         basis = lambda x: jnp.zeros((*x.shape[:-1], self._rank(x)), x.dtype)
         error = lambda x: x.astype(self.mu_dtype or x.dtype)
         return ScaleByTrackedAdamState(
@@ -191,7 +192,7 @@ class _TrackedAdam:
         )
 
     def _moved(self, seen: Any, state: ScaleByTrackedAdamState) -> Any:
-        """The bases of this step."""
+        """The bases after this step."""
         leaves, structure = jax.tree.flatten(seen)
         vectors, mu = map(structure.flatten_up_to, (state.vectors, state.mu))
         ids = [()] * len(leaves)
@@ -215,7 +216,7 @@ class _TrackedAdam:
         return structure.unflatten(jax.lax.cond(state.count == 0, first, next_ones))
 
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
-        axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Where there is no basis yet.
+        axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Used where there is no basis.
         rho, u = jnp.asarray(self.rho, x.dtype), jnp.where(is_some(u), u, axes)
         b, _ = unit_peak(rho * full_dot(u, mean) + (1 - rho) * x)
         return self.qr(unit_peak(full_dot(b, full_dot(b.mT, u)))[0], previous=u)
@@ -238,6 +239,6 @@ class _TrackedAdam:
 
 
 def _finite(g: jax.Array) -> jax.Array:
-    """Zero for gradients that are not finite, which the error would remember."""
+    """Sets gradients that are not finite to zero, to keep them out of the error."""
     finite = jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
     return jnp.where(finite, g, 0)

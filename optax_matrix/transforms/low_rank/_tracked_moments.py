@@ -1,4 +1,4 @@
-"""Adam's moments, carried from one basis of coordinates to the next (LDAdam)."""
+"""Adam's moments of coordinates, transported from one basis to the next (LDAdam)."""
 
 import dataclasses
 
@@ -12,49 +12,50 @@ from optax_matrix.transforms.numerics import safe_divide
 
 @dataclasses.dataclass(frozen=True)
 class TrackedMoments:
-    """Adam's moments of coordinates, one step at a time.
+    """The steps of Adam's moments; the second moment is held as its square root.
 
     Attributes:
         b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment, of which the root is held.
+        b2: Decay rate of the second moment.
     """
 
     b1: ArrayLike
     b2: ArrayLike
 
     def mean(self, mu: jax.Array, t: jax.Array) -> jax.Array:
-        """The momentum of ``t`` steps without its bias."""
+        """The bias-corrected momentum of ``t`` steps."""
         return mu / _weight(self.b1, t, mu.dtype)
 
     def carried_root(self, c: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
-        r"""The root of the second moment in a new basis.
+        r"""The square root of the second moment in a new basis.
 
         Args:
-            c: :math:`C = P_{new}^\top P_{old}`, ``(..., r, r)``.
-            mu: The momentum in the old basis, ``(..., r, n)``.
-            root: The root in the old basis.
-            t: Number of steps in them.
+            c: Overlap :math:`C = P_{new}^\top P_{old}`, ``(..., r, r)``.
+            mu: Momentum in the old basis, ``(..., r, n)``.
+            root: Square root of the second moment in the old basis.
+            t: Number of steps in these moments.
 
         Returns:
-            That of LDAdam's estimate,
-            :math:`|C^{\circ 2} (V - M^2) + (C M)^2|` without bias.
+            The square root of LDAdam's estimate
+            :math:`|C^{\circ 2} (V - M^2) + (C M)^2|`, which is computed from
+            bias-corrected moments.
         """
         weight = _weight(self.b2, t, root.dtype)
         m, r = self.mean(mu, t), root / jnp.sqrt(weight)
-        # The rows of a column mix and nothing else: each column in a scale of its own.
+        # Only entries of one column mix, so each column is normalised separately.
         size = jnp.max(jnp.maximum(jnp.abs(m), r), axis=-2, keepdims=True)
         m, r = safe_divide(m, size), safe_divide(r, size)
         variance = full_dot(c * c, r * r - m * m) + full_dot(c, m) ** 2
         return jnp.sqrt(jnp.abs(variance) * weight) * size
 
     def step(self, sigma: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
-        """One step in one basis.
+        """Takes one step of Adam in one basis.
 
         Args:
             sigma: Coordinates of the gradient, ``(..., r, n)``.
-            mu: The momentum before.
-            root: The root of the second moment before.
-            t: Number of steps, this one included.
+            mu: Momentum before the step.
+            root: Square root of the second moment before the step.
+            t: Number of steps, including this one.
 
         Returns:
             Adam's direction, and the new ``mu`` and ``root``.
@@ -67,5 +68,5 @@ class TrackedMoments:
 
 
 def _weight(b: ArrayLike, t: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """``1 - b**t``, and 1 for the average of nothing."""
+    """The total weight ``1 - b**t`` of an average; 1 before the first step."""
     return jnp.where(t == 0, 1, 1 - jnp.asarray(b, dtype) ** t)

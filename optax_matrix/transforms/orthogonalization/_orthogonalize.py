@@ -1,4 +1,4 @@
-"""The polar factor of every matrix."""
+"""Replacing every matrix by its polar factor."""
 
 import optax
 
@@ -15,7 +15,7 @@ def orthogonalize(
     .. math::
         U \Sigma V^\top \mapsto U V^\top
 
-    exactly or nearly, as the kernel does it.
+    exactly or approximately, depending on the kernel.
 
     Args:
         polar: Function of matrices ``(..., m, n)``, such as `newton_schulz`,
@@ -25,7 +25,7 @@ def orthogonalize(
         A stateless transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``polar`` cannot be called.
+        ValueError: If ``polar`` is not callable.
 
     Examples:
         >>> import jax.numpy as jnp

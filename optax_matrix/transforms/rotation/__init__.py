@@ -2,8 +2,9 @@
 
 The inner optimizer is called the base. A policy finds the rotation: from the momentum
 and the update of the base (ARO), or as the eigenvectors of averaged Gram matrices
-(SOAP, Eigen-Adam, SPlus). `rotate` gives every matrix a rotation of its own;
-`rotate_shared` gives one to all matrices on the same place of the residual stream.
+(SOAP, Eigen-Adam, SPlus). `rotate` gives every matrix its own rotation.
+`rotate_shared` gives one rotation to all matrices at the same point of the residual
+stream.
 """
 
 from optax_matrix.transforms.rotation._joint_equilibration import (

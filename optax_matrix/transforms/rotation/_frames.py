@@ -1,4 +1,4 @@
-"""Matrices in a rotated frame, and out of it."""
+"""Rotating matrices into a frame and back, without amplifying rounding noise."""
 
 import jax
 import jax.numpy as jnp
@@ -9,35 +9,39 @@ from optax_matrix.transforms.sides import Pair
 
 
 def no_rotation(x: jax.Array) -> jax.Array:
-    """The identity for the rows of matrices ``(..., p, q)``."""
+    """Identity rotations for the rows of matrices ``(..., p, q)``."""
     eye = jnp.eye(x.shape[-2], dtype=x.dtype)
     return jnp.broadcast_to(eye, (*x.shape[:-1], x.shape[-2]))
 
 
 def into(x: jax.Array, rotation: Pair) -> jax.Array:
-    """``R' x Q``: matrices as the base sees them."""
+    """Rotates matrices into the frame of the base: ``R' x Q``."""
     rows, cols = rotation
     x = x if rows is None else full_dot(rows.mT, x)
     return x if cols is None else full_dot(x, cols)
 
 
 def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
-    """``R x Q'``: back from there."""
+    """Rotates matrices back to the frame of the parameters: ``R x Q'``."""
     rows, cols = rotation
     x = x if rows is None else full_dot(rows, x.astype(rows.dtype))
     return x if cols is None else full_dot(x, cols.mT)
 
 
 def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
-    """Zero for entries that rotating left as rounding errors.
+    """Sets entries to zero that are only rounding errors of the rotation.
 
-    A column that was only rotated has rounding errors in proportion to its norm, which
-    is the one it had; with both sides rotated all entries have those of the largest.
+    If one side rotates, the rounding errors of a column are proportional to its norm,
+    which a rotation preserves. If both sides rotate, the errors of all entries are
+    proportional to the largest entry.
 
     Args:
         x: Matrices in the rotated frame.
         rotation: The rotation.
-        source: The matrices before they were rotated.
+        source: The matrices before the rotation.
+
+    Returns:
+        The matrices without these entries.
     """
     if rotation.rows is None:
         return x
@@ -51,16 +55,19 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
 
 
 def leading_square(spans: jax.Array | bool, x: jax.Array, rotation: Pair) -> jax.Array:
-    """Zero outside the leading square, where a rotated momentum has only noise.
+    """Sets a rotated momentum to zero outside its leading square, where it is noise.
 
-    A momentum of p rows and fewer columns, q, has q directions at most. If the leading
-    columns of its rotation span them, the other rows are zero, but for rounding errors
-    that grow with the condition number of the momentum.
+    A momentum of p rows and fewer columns, q, has a range of at most q dimensions. If
+    the leading columns of its rotation span that range, the other rows are zero, except
+    for rounding errors that grow with the condition number of the momentum.
 
     Args:
-        spans: Whether leading columns of the rotation span these directions.
+        spans: Whether the leading columns of the rotation span the range.
         x: Matrices in the rotated frame.
         rotation: The rotation.
+
+    Returns:
+        The matrices without that noise.
     """
     p, q = x.shape[-2:]
     inside = jnp.arange(p)[:, None] < q

@@ -1,4 +1,4 @@
-"""Row norms and Sinkhorn over all matrices that share a rotation."""
+"""Bases for `rotate_shared`: row norms and Sinkhorn over all matrices of a set."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ from optax_matrix.transforms.numerics import safe_divide
 
 
 def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
-    r"""Divides rows by their norm over all matrices of a set.
+    r"""Divides each row by its norm over all matrices of a set.
 
     .. math::
         X_i \mapsto \mathrm{diag}(\rho)^{-1} X_i, \qquad
@@ -25,8 +25,8 @@ def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
         A base for `rotate_shared`.
 
     References:
-        ARO, Eq. 52 with the base ``row_norm``: f of the stacked momentum. What scale is
-        left, the same for the whole set, `match_rms` takes out.
+        ARO, Eq. 52 with the base ``row_norm``: f of the stacked momentum. `match_rms`
+        removes the remaining scale, which is the same for the whole set.
     """
 
     def update_fn(updates, state, params=None, **extra_args):
@@ -45,11 +45,12 @@ def sinkhorn_jointly(
     rounds: PositiveInt = 5,
     scheme: Literal["simultaneous", "alternating"] = "simultaneous",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Scales rows, over all matrices of a set, and each matrix's columns in turn.
+    r"""Applies Sinkhorn scaling to all matrices of a set, placed side by side.
 
-    With :math:`P_i = X_i^2`, :math:`u' = 1 / \sum_i P_i v_i` and
-    :math:`v_i' = 1 / P_i^\top u`: `linalg.sinkhorn` of the matrices side by side. Each
-    round costs one all-reduce of a vector per set where they are spread over devices.
+    With :math:`P_i = X_i^2` each round computes :math:`u' = 1 / \sum_i P_i v_i` for the
+    rows and :math:`v_i' = 1 / P_i^\top u` for the columns of each matrix: it is
+    `linalg.sinkhorn` of the concatenated matrices. If they are spread over devices,
+    each round costs one all-reduce of a vector per set.
 
     Args:
         rounds: Number of rounds.
@@ -62,8 +63,8 @@ def sinkhorn_jointly(
         ValueError: If an argument is out of range.
 
     References:
-        ARO, Algorithm 1 and Eq. 52. What scale is left, the same for the whole set,
-        `match_rms` takes out.
+        ARO, Algorithm 1 and Eq. 52. `match_rms` removes the remaining scale, which is
+        the same for the whole set.
     """
 
     def update_fn(updates, state, params=None, **extra_args):

@@ -1,4 +1,8 @@
-"""How a rotation follows from the momentum: the policies of `rotate`."""
+"""The policies of `rotate`: how the new rotation is computed.
+
+A policy is a step from the current rotation, the momentum and the output of the base to
+the next rotation.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,15 +29,16 @@ Orthonormalize = Callable[..., jax.Array]
 
 
 class Side(NamedTuple):
-    """What a policy sees of one side of each matrix; the side is the rows.
+    """The inputs of a policy, for one side of each matrix; that side is the rows.
 
     Attributes:
-        momentum: The momentum M, ``(..., p, q)``, its columns in their own frame.
-        direction: What the base would answer under the present rotation, f(R'M),
+        momentum: The momentum M, ``(..., p, q)``. If the columns rotate too, they are
+            already rotated.
+        direction: The output of the base under the current rotation, f(R'M),
             ``(..., p, q)``.
-        rotation: The present rotation R, ``(..., p, p)``.
-        gram: The accumulated statistic, ``(..., p, p)`` of any scale; None where the
-            rotation follows from the momentum alone.
+        rotation: The current rotation R, ``(..., p, p)``.
+        gram: The accumulated statistic, ``(..., p, p)``, of arbitrary scale; None where
+            the rotation follows from the momentum alone.
         qr: The kernel that makes columns orthonormal.
     """
 
@@ -54,10 +59,11 @@ class Policy:
 
     Attributes:
         step: The step.
-        rounds: How often; the base looks ahead anew before each.
-        looks: Whether it uses the direction, for which the base looks ahead.
+        rounds: Number of steps; before each one the base is evaluated again.
+        looks: Whether the step uses the direction, so that the base must be evaluated
+            ahead of the update.
         spans: Whether leading columns of the rotation span the range of the momentum.
-        turns: Whether the rotation is anything but the one of the start.
+        turns: Whether the rotation ever differs from the initial one.
     """
 
     step: Callable[[Side], jax.Array]
@@ -88,7 +94,7 @@ def _eigen_exact(side: Side) -> jax.Array:
 
 
 def _polar(side: Side) -> jax.Array:
-    # All singular values count, the zero ones too: a rotation must not lose directions.
+    # No singular value is cut off, not even zeros: a rotation must have full rank.
     return _unless_zero(polar_qr(_alignment(side), rtol=-1.0), side)
 
 
@@ -125,16 +131,16 @@ def _is_tall(m: jax.Array) -> bool:
 
 
 def _q_factor(side: Side, d: jax.Array) -> jax.Array:
-    """The Q-factor of M D'."""
+    """The Q factor of M D'."""
     m = side.momentum
     if not _is_tall(m):
         return side.qr(cross_gram(m, d), previous=side.rotation)
-    # With the triangular factor of D' left out: rounding errors grow with it, too.
+    # Leaves out the triangular factor of D', which would amplify rounding errors.
     return _spanning(side, side.qr(d[..., : m.shape[-1], :].mT))
 
 
 def _spanning(side: Side, v: jax.Array) -> jax.Array:
-    """An orthogonal matrix that starts with the Q-factor of M V, and so spans M."""
+    """An orthogonal matrix whose leading columns are the Q factor of M V."""
     p, q = side.momentum.shape[-2:]
     mv = full_dot(unit_peak(side.momentum)[0], v)
     padding = [(0, 0)] * (mv.ndim - 1) + [(0, p - q)]
@@ -148,7 +154,7 @@ def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
 
 
 def find_policy(policy: PolicyName | PolicyStep, statistics: str) -> Policy:
-    """The policy of a name, or made of a function.
+    """Finds a policy by name, or makes one from a function.
 
     Args:
         policy: A key of `POLICIES`, or a function of a `Side`.
@@ -158,7 +164,7 @@ def find_policy(policy: PolicyName | PolicyStep, statistics: str) -> Policy:
         The policy.
 
     Raises:
-        ValueError: If it does not go with the statistics.
+        ValueError: If the policy does not support the statistics.
     """
     if callable(policy):
         return Policy(policy)
@@ -171,14 +177,14 @@ def find_policy(policy: PolicyName | PolicyStep, statistics: str) -> Policy:
 
 
 def is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
-    """ARO renews at 1, K + 1, 2K + 1, ...; the accumulating methods at 1, K, 2K, ..."""
+    """ARO renews at 1, K + 1, 2K + 1, ...; accumulating methods at 1, K, 2K, ..."""
     if not accumulates:
         return count % interval == 0
     return (count == 0) | ((count + 1) % interval == 0)
 
 
 def on_sides(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
-    """A step of a policy on each side, from the old frame, that of the look-ahead."""
+    """Takes a step of a policy on each side; both steps start from the old frame."""
     rows, cols = old
     if rows is None:
         return old

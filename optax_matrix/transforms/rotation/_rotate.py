@@ -1,4 +1,4 @@
-"""Running a transformation in an adaptively rotated frame."""
+"""Running a transformation in a rotated frame that adapts during training."""
 
 import dataclasses
 from collections.abc import Callable
@@ -42,11 +42,12 @@ class RotateState(NamedTuple):
     """State of `rotate`, all of it at least float32.
 
     Attributes:
-        count: Number of updates; not where every update refreshes the rotation.
+        count: Number of updates; None where every update renews the rotation.
         momentum: State of the momentum, in the frame of the parameters.
         rotation: Per leaf a ``Pair`` of orthogonal matrices, ``(..., p, p)``. Rows and
             columns are those that the base sees.
-        gram: Per leaf a ``Pair`` of averaged Gram matrices, or of None.
+        gram: Per leaf a ``Pair`` of averaged Gram matrices; None where the statistics are
+            those of the momentum.
         base_state: State of the base.
     """
 
@@ -76,8 +77,9 @@ def rotate(
         R_t = \mathrm{policy}(M_t, R_{t-1}, f), \qquad
         \Delta_t = R_t \, f(R_t^\top M_t)
 
-    with f the ``base``, and on both sides :math:`\Delta = R f(R^\top M Q) Q^\top`, R
-    following from :math:`M Q_{t-1}` and Q from :math:`M^\top R_{t-1}`.
+    where f is the ``base``. If both sides rotate, then
+    :math:`\Delta = R f(R^\top M Q) Q^\top`; the policy computes R from
+    :math:`M Q_{t-1}` and Q from :math:`M^\top R_{t-1}`.
 
     ===============  ===================================================================
     ``aro``          :math:`\mathrm{qr}(M D^\top)`, :math:`D = f(R_{t-1}^\top M)`
@@ -89,45 +91,51 @@ def rotate(
     ===============  ===================================================================
 
     :math:`S` is :math:`M M^\top`, or with ``statistics="gradient"`` the average of
-    :math:`G G^\top`. The look-ahead D advances the base's state in scratch only; the
-    state that is kept has seen the new frame alone.
+    :math:`G G^\top`. The look-ahead D does not change the state of the base: only the
+    update in the new frame does. A zero momentum leaves its rotation unchanged.
+
+    Rounding noise in the rotated momentum is set to zero before the base sees it;
+    otherwise sign, row norm and similar bases amplify it to full size. Noise means
+    entries below :math:`4 \epsilon \sqrt{\max(m, n)}` times the norm of their column
+    (times the largest entry, if both sides rotate).
+
+    If more rows rotate than there are columns, q, the first q columns of an R made by
+    ``aro``, ``eigen`` or ``eigen_exact`` span the range of the momentum. The base then
+    gets zeros in all further rows, and the update stays in that range: the part outside
+    is at most 2e-8 of it times the condition number (measured in float32). If such a
+    momentum is also singular, most of the update may lie outside its range: in the
+    first step or two (with signs and ``aro``, wherever leading rows of signs are
+    dependent), and with ``eigen_exact`` at every step if the other singular values
+    differ by a factor of 100.
 
     Args:
         base: A transformation of stacks. It sees the rotated side as rows (with
-            ``side="in"`` matrices come transposed), and no parameters.
-        policy: A name from the table, or a function of a `Side` to the rotation.
+            ``side="in"`` matrices are transposed), and gets no parameters.
+        policy: A name from the table, or a function from a `Side` to the rotation.
         side: ``"out"`` (rows), ``"in"`` (columns), ``"short"`` (rows if there are not
-            more of them), ``"both"``; or a dict that says it, or ``"none"``, for each
-            leaf of a dict of stacks.
-        qr: Kernel of orthonormal columns, `linalg.cholesky_qr` or
+            more rows than columns), ``"both"``; or a dict that gives one of them, or
+            ``"none"``, for each leaf of a dict of stacks.
+        qr: Kernel that orthonormalises columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
-        update_interval: The rotation is renewed at update 1 and every so many.
-        statistics: Where :math:`S` comes from, ``"momentum"`` or ``"gradient"``. The
-            latter hands the rotated gradient to the base, as ``gradient``, from which
-            `scale_by_second_moment` takes its squares.
+        update_interval: Number K of updates between renewals of the rotation: it is
+            renewed at updates 1, K + 1, 2K + 1, ..., or with ``statistics="gradient"``
+            at 1, K, 2K, ...
+        statistics: Source of :math:`S`, ``"momentum"`` or ``"gradient"``. The latter
+            also passes the rotated gradient to the base as ``gradient``, which
+            `scale_by_second_moment` squares.
         decay: Decay rate of the average of :math:`G G^\top`.
-        momentum: What makes :math:`M` of the updates, such as ``optax.ema(0.9,
-            debias=False)``, in the frame of the parameters; None if M comes in.
-        lag: Whether the rotation is renewed after the update, for the next one.
+        momentum: Transformation from updates to :math:`M`, such as ``optax.ema(0.9,
+            debias=False)``, in the frame of the parameters; None if the updates are
+            already M.
+        lag: Whether to renew the rotation after the update, for the next one.
 
     Returns:
-        A transformation of trees whose leaves are ``(..., m, n)``. A zero momentum
-        leaves its rotation alone. What is rounding noise in the rotated momentum,
-        entries below :math:`4 \epsilon \sqrt{\max(m, n)}` of their column's norm (of
-        the largest entry, if both sides rotate), is zero for the base: else sign, row
-        norm and the like blow it up to full size. Where more rows rotate than there are
-        columns, q, the first q columns of R span the range of the momentum that
-        ``aro``, ``eigen`` or ``eigen_exact`` made it from, and the rows beyond are zero
-        for the base, too. So the update stays in that range: outside is at most 2e-8 of
-        it times the condition number (measured in float32). If the momentum is singular
-        besides, most of the update may be outside: in the first step or two (under
-        signs and ``aro``, wherever leading rows of signs are dependent), and with
-        ``eigen_exact`` in all if the other singular values differ by 100.
+        A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If an argument is out of range or a policy needs the base's answer
-            while the statistics are those of the gradient; by `init` if a leaf has
-            fewer than two axes.
+        ValueError: If an argument is out of range, or a policy needs the output of the
+            base while the statistics are those of the gradient; at `init`, if a leaf
+            has fewer than two axes.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -143,7 +151,7 @@ def rotate(
         ARO, Eq. 4, Algorithm 3; the policies of Sections 5.2 to 5.4. With statistics
         of the gradient, the family of SOAP, Eigen-Adam and SPlus. Deviations: the
         second moment of a base is that of the new frame (Remark 7; the line in Section
-        4.3 that mixes both is a misprint); the noise, above.
+        4.3 that mixes both frames is a misprint); noise is set to zero, as above.
     """
     rotating = _Rotate(
         base=optax.with_extra_args_support(base),
@@ -211,7 +219,7 @@ class _Rotate:
         return out, RotateState(count, momentum, new, gram, base_state)
 
     def _answer(self, mean, base_state, extra_args, rotation, spans: Any = False):
-        """What the base makes of the momentum under a rotation, and its new state."""
+        """The output of the base in a rotated frame, and its new state."""
         rotated = jax.tree.map(into, mean, rotation)
         if spans is not False:
             rotated = jax.tree.map(partial(leading_square, spans), rotated, rotation)
@@ -225,13 +233,13 @@ class _Rotate:
     def _next_rotation(
         self, answer: Callable, mean: Any, gram: Any, last: Any, due: Any
     ) -> Any:
-        """The rotation after this momentum or gradient, or the old if none is due."""
+        """The rotation after this update; the old one where no renewal is due."""
         grams = jax.tree.map(no_pair, mean) if gram is None else gram
         step = partial(on_sides, self.policy.step, self.qr)
 
         def renewed(rotation):
             for _ in range(self.policy.rounds):
-                # What does not look ahead gets M in the place of D.
+                # A policy that does not use D gets M in its place.
                 ahead = answer(rotation)[0] if self.policy.looks else mean
                 rotation = jax.tree.map(step, mean, ahead, rotation, grams)
             return rotation

@@ -1,4 +1,7 @@
-"""One rotation for many matrices: those on one place of the residual stream."""
+"""One rotation for a set of matrices: those at the same point of the residual stream.
+
+The set acts like one wide matrix, the concatenation of its members along the columns.
+"""
 
 import dataclasses
 import functools
@@ -36,10 +39,10 @@ class Sets:
     """Which matrices of a dict of stacks share a rotation.
 
     Attributes:
-        member: For each stack the set of each matrix, int32 ``(b,)``.
+        member: For each stack the index of each matrix's set, int32 ``(b,)``.
         count: Number of sets.
         axes: For each stack the mesh axes over which its matrices are spread inside
-            `jax.shard_map`; empty outside.
+            `jax.shard_map`; empty outside of it.
     """
 
     member: Mapping[str, Any]
@@ -47,25 +50,25 @@ class Sets:
     axes: Mapping[str, tuple[str, ...]]
 
     def total(self, parts: Mapping[str, jax.Array]) -> jax.Array:
-        """Sums ``(b, ...)`` over the matrices of each set, ``(count, ...)``."""
+        """Sums values ``(b, ...)`` over the matrices of each set: ``(count, ...)``."""
         local = self._by_set(parts, jax.ops.segment_sum)
         return self._all_reduce(local, jax.lax.psum, jnp.add)
 
     def largest(self, parts: Mapping[str, jax.Array]) -> jax.Array:
-        """The largest of numbers ``(b,)``, not negative, in each set."""
+        """The largest of the nonnegative numbers ``(b,)`` of each set."""
         local = self._by_set(parts, jax.ops.segment_max)
-        some = {n: jnp.maximum(x, 0) for n, x in local.items()}  # -inf of an empty set.
+        some = {n: jnp.maximum(x, 0) for n, x in local.items()}  # Empty sets have -inf.
         return self._all_reduce(some, jax.lax.pmax, jnp.maximum)
 
     def of_each(self, values: jax.Array) -> dict[str, jax.Array]:
-        """Hands ``(count, ...)`` to the matrices, ``(b, ...)``."""
+        """Distributes values of sets ``(count, ...)`` to their matrices."""
         return {name: values[index] for name, index in self.member.items()}
 
     def _by_set(self, parts: Mapping[str, jax.Array], reduce) -> dict[str, jax.Array]:
         return {n: reduce(x, self.member[n], self.count) for n, x in parts.items()}
 
     def _all_reduce(self, local: Mapping[str, jax.Array], reduce, join) -> jax.Array:
-        """One collective over the axes that all stacks have, after those of a few."""
+        """Reduces stacks over axes that not all have, then all over the common ones."""
         common = [a for a in next(iter(self.axes.values()), ()) if self._everywhere(a)]
         own = {n: tuple(a for a in self.axes[n] if a not in common) for n in local}
         parts = [reduce(x, own[n]) if own[n] else x for n, x in local.items()]
@@ -101,34 +104,36 @@ def rotate_shared(
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Runs a transformation in a frame that sets of matrices have in common.
+    r"""Runs a transformation in a rotated frame that a set of matrices shares.
 
     .. math::
         R = \mathrm{qr}\Big(\sum_i M_i D_i^\top\Big), \qquad
         \Delta_i = R \, f(R^\top M_i)
 
-    over the matrices :math:`M_i` of a set, with the rotated side as rows. It is
-    `rotate` of their concatenation along the columns. A base that looks across columns
-    gets ``sum_rows``, a function that adds up ``(b, p)`` over the set, and ``peak``,
-    the largest entry of the set's momenta, ``(b,)``, to keep squares in range: see
-    `equilibrate_rows_jointly`. Where matrices are spread over devices, a step costs an
-    all-reduce of one number and one of ``p * p`` per set, and those of the base.
+    over the matrices :math:`M_i` of a set, with the rotated side as rows. This is
+    `rotate` of their concatenation along the columns. A base that combines columns gets
+    two extra arguments: ``sum_rows``, a function that sums ``(b, p)`` over each set,
+    and ``peak``, the largest entry of each set's momenta, ``(b,)``, to keep squares in
+    range; see `equilibrate_rows_jointly`. Where matrices are spread over devices, a
+    step costs an all-reduce of one number and one of ``p * p`` per set, in addition to
+    those of the base.
 
     Args:
         base: A transformation of a dict of stacks.
-        sets: Who shares with whom.
-        sides: For each stack the side that rotates, ``"out"`` or ``"in"``; all of one
-            size.
-        policy: As in `rotate`. A function gets one `Side` for all sets, with
+        sets: The sets of matrices that share a rotation.
+        sides: For each stack the side that rotates, ``"out"`` or ``"in"``. All of these
+            sides have the same size.
+        policy: Policy, as in `rotate`. A function gets one `Side` for all sets, with
             :math:`\sum_i M_i D_i^\top` as momentum and the identity as direction.
-        qr: As in `rotate`.
-        update_interval: The rotations are renewed at update 1 and every so many.
+        qr: Kernel that orthonormalises columns, as in `rotate`.
+        update_interval: Number K of updates between renewals of the rotations, at
+            updates 1, K + 1, 2K + 1, ...
 
     Returns:
         A transformation of dicts of stacks ``(b, m, n)``.
 
     Raises:
-        ValueError: If an argument is out of range; by `init` if the sides that rotate
+        ValueError: If an argument is out of range; at `init`, if the sides that rotate
             differ in size.
 
     Examples:
@@ -170,8 +175,8 @@ class _Shared:
         sizes = {name: x.shape[-2] for name, x in seen.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(
-                f"`sides` must have one size to share a rotation, got {sizes}; rotate "
-                "the others by themselves."
+                f"`sides` must have the same size to share a rotation, got {sizes}; "
+                "rotate the others separately."
             )
         first = next(iter(seen.values()), jnp.zeros((0, 0)))
         side, dtype = first.shape[-2], first.dtype
@@ -212,7 +217,7 @@ class _Shared:
         return {n: Pair(r, None) for n, r in self.sets.of_each(rotation).items()}
 
     def _answer(self, mean: Any, base_state: Any, extra: Any, rotation: jax.Array):
-        """What the base makes of the momenta under rotations, and its new state."""
+        """The output of the base in rotated frames, and its new state."""
         frames = self._frames(rotation)
         rotated = {n: into(x, frames[n]) for n, x in mean.items()}
         if self.policy.turns:
@@ -237,7 +242,7 @@ class _Shared:
         return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
 
     def _side(self, answer: Callable, unit: Any, rotation: jax.Array) -> Side:
-        """A set as one matrix: its alignment, or its Gram matrix, summed over it."""
+        """Each set as one matrix: its alignments, or its Gram matrices, summed."""
         partner = answer(rotation)[0] if self.policy.looks else unit
         parts = {n: full_dot(x, partner[n].mT) for n, x in unit.items()}
         whole = self.sets.total(parts)

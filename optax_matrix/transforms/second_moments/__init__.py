@@ -1,4 +1,4 @@
-"""Second moments: updates divided by roots of averaged squares of the gradient.
+"""Second moments: dividing updates by the root of the gradient's averaged square.
 
 `scale_by_second_moment` averages the square of each entry, as Adam's denominator does.
 `precondition` averages the Gram matrices of rows and columns and multiplies by their

@@ -1,4 +1,8 @@
-"""Averages of Gram matrices that neither overflow nor vanish."""
+"""Averages of Gram matrices that neither overflow nor vanish.
+
+Squaring entries of 1e20 overflows float32. The average is therefore stored as a
+normalized matrix and a scale.
+"""
 
 from typing import NamedTuple
 
@@ -14,11 +18,11 @@ class Gram(NamedTuple):
     """The statistic ``scale**2 * normalized`` of a stack of matrices.
 
     Attributes:
-        normalized: Symmetric matrices ``(..., p, p)``, at least float32, of moderate
-            size.
-        scale: About the largest gradient entry that it remembers, ``(..., 1, 1)``;
-            it fades as the average does, so that ``normalized`` neither grows nor
-            vanishes.
+        normalized: Symmetric matrices ``(..., p, p)``, at least float32, with entries
+            of moderate size.
+        scale: About the largest gradient entry still present in the average,
+            ``(..., 1, 1)``. It decays with the average, so that ``normalized`` neither
+            grows nor vanishes.
     """
 
     normalized: jax.Array
@@ -26,13 +30,13 @@ class Gram(NamedTuple):
 
 
 def no_gram(x: jax.Array) -> Gram:
-    """The statistic of no gradients.
+    """The statistic before the first gradient.
 
     Args:
         x: Matrices ``(..., p, q)`` in the working precision.
 
     Returns:
-        Zeros.
+        A statistic of zeros.
     """
     zeros = jnp.zeros((*x.shape[:-1], x.shape[-2]), x.dtype)
     return Gram(zeros, jnp.zeros((*x.shape[:-2], 1, 1), x.dtype))
@@ -49,8 +53,8 @@ def mix_gram(
     Args:
         old: The statistic :math:`S`.
         x: Matrices :math:`X`, ``(..., p, q)``.
-        decay: :math:`\beta`.
-        weight: :math:`w`; None for :math:`1 - \beta`.
+        decay: Decay rate :math:`\beta`.
+        weight: Weight :math:`w`; None for :math:`1 - \beta`.
 
     Returns:
         The new statistic. A zero matrix only decays it.

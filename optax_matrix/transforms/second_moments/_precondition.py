@@ -29,10 +29,10 @@ class PreconditionState(NamedTuple):
     Attributes:
         count: Number of updates; None where nothing depends on it.
         momentum: State of the momentum.
-        gram: Per leaf a ``Pair`` of statistics, rows and columns as the inner
-            transformation sees them; None for a side without.
-        root: Per leaf a ``Pair`` of their inverse roots; None where every update takes
-            them anew.
+        gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the inner
+            transformation sees; None for a side that is not preconditioned.
+        root: Per leaf a ``Pair`` of their inverse roots; None where every update
+            recomputes them.
         inner_state: State of the inner transformation.
     """
 
@@ -65,23 +65,26 @@ def precondition(
         \Delta = L^{-1/p} M R^{-1/p}
 
     or, with an ``inner`` transformation f,
-    :math:`\Delta = L^{-1/p} f(L^{-1/p} M R^{-1/p}) R^{-1/p}`: f in whitened
-    coordinates, and back to the parameters' by the same factors.
+    :math:`\Delta = L^{-1/p} f(L^{-1/p} M R^{-1/p}) R^{-1/p}`: f runs in whitened
+    coordinates, and the same factors map its output back to those of the parameters.
 
     Args:
         inner: A transformation of the whitened matrices, such as `orthogonalize`. It
-            sees matrices transposed where ``side`` is the columns alone.
+            sees transposed matrices where ``side`` is the columns alone.
         root: The root :math:`p`.
         side: ``"both"``, ``"out"`` (L alone), ``"in"`` (R alone), ``"short"``; or a
-            dict that says it, or ``"none"``, for each leaf of a dict of stacks.
+            dict that gives one of them, or ``"none"``, for each leaf of a dict of
+            stacks.
         decay: Decay rate :math:`\beta` of the averages; None for sums.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
-        eps: What is added to the diagonals, relative to the largest eigenvalue.
-        method: ``"newton"`` (products only) or ``"eigh"``, of `linalg.inverse_root`.
-        update_interval: The roots are renewed at update 1 and every so many; those of a
-            matrix also with its first gradient that is not zero.
-        momentum: What makes :math:`M` of the updates; None for :math:`M = G`.
-        graft: Whether :math:`\Delta` gets the norm of what ``inner`` returned.
+        eps: Term added to the diagonals, relative to the largest eigenvalue.
+        method: ``"newton"`` (matrix products only) or ``"eigh"``, as in
+            `linalg.inverse_root`.
+        update_interval: Number of updates between renewals of the roots, the first at
+            update 1. The roots of a matrix are also renewed at its first nonzero
+            gradient.
+        momentum: Transformation from updates to :math:`M`; None for :math:`M = G`.
+        graft: Whether to give :math:`\Delta` the norm of the output of ``inner``.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -99,13 +102,13 @@ def precondition(
 
     References:
         Gupta et al., `Shampoo <https://arxiv.org/abs/1802.09568>`_, 2018. Deviations:
-        epsilon is relative; the statistics carry their scale apart from their shape,
-        so that gradients of 1e20 and 1e-20 neither overflow nor vanish.
+        epsilon is relative; the scale of the statistics is stored separately, so that
+        gradients of 1e20 and 1e-20 neither overflow nor vanish.
     """
     if graft and inner is None:
         raise ValueError(
-            "`graft` must be False without `inner`, got True; wrap the block in "
-            "preserve_norm for the norm of its input."
+            "`graft` must be False without `inner`, got True; to keep the norm of the "
+            "input, wrap the block in preserve_norm."
         )
     if bias_correction and decay is None:
         raise ValueError(
@@ -181,7 +184,7 @@ class _Precondition:
         return view.pair(lambda x, old: mix_gram(old, x, decay, weight), x, old)
 
     def _roots(self, gram: Any, state: PreconditionState) -> Any:
-        """The inverse roots after this gradient, or the old where none are due."""
+        """The inverse roots after this gradient; the old ones where none are due."""
         is_gram = lambda x: isinstance(x, Gram)
         every = partial(jax.tree.map, is_leaf=is_gram)
         root = partial(self._root, state.count)
@@ -206,7 +209,7 @@ class _Precondition:
 
 
 def _begins(gram: Gram, old: Gram) -> jax.Array:
-    """Which statistics have seen their first gradient that is not zero, (..., 1, 1)."""
+    """Which statistics have just received their first nonzero gradient."""
     return (old.scale == 0) & (gram.scale > 0)
 
 

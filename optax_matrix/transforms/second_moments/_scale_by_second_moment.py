@@ -1,4 +1,4 @@
-"""Adam's denominator on its own."""
+"""Adam's denominator as a block of its own."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ class ScaleBySecondMomentState(NamedTuple):
     """State of `scale_by_second_moment`.
 
     Attributes:
-        root: Per leaf the root of the averaged square of each entry, at least float32.
+        root: Per leaf the square root of the averaged square of each entry, at least
+            float32.
         weight: Per leaf and matrix ``1 - decay**t``, shape ``(...)``; None without
             bias correction.
     """
@@ -27,16 +28,16 @@ class ScaleBySecondMomentState(NamedTuple):
 def scale_by_second_moment(
     decay: Decay = 0.95, *, bias_correction: bool = False
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Divides every entry by the root of its averaged square.
+    r"""Divides every entry by the square root of its averaged square.
 
     .. math::
         V_t = \beta V_{t-1} + (1 - \beta) S_t^2, \qquad X_t \mapsto X_t / \sqrt{V_t}
 
-    :math:`S_t` is :math:`X_t` itself, which after a momentum is the two-fold Adam of
-    ARO, or the argument ``gradient`` of `update`, which `rotate` hands over when its
-    statistics are those of the gradient: then it is the denominator of Adam, SOAP and
-    Eigen-Adam. The state holds the root, so that nothing overflows or vanishes; entries
-    that have always been zero give zero.
+    :math:`S_t` is by default :math:`X_t` itself; after a momentum this is the two-fold
+    Adam of ARO. If `update` receives the argument ``gradient``, :math:`S_t` is that
+    gradient, and this is the denominator of Adam, SOAP and Eigen-Adam; `rotate` passes
+    it with ``statistics="gradient"``. The state holds the square root, so that nothing
+    overflows or vanishes. Entries that have always been zero give zero.
 
     Args:
         decay: Decay rate :math:`\beta`, in ``[0, 1)``.

@@ -1,9 +1,9 @@
-"""Stochastic primitives: weights that move by orthogonal factors only (POET, OFT).
+"""Stochastic primitives: weights trained through orthogonal factors only (POET, OFT).
 
-`spo` trains skew-symmetric blocks Q; orthogonal blocks made of them rotate rows and
-columns that are drawn at random, so that singular values stay as they are. From time to
-time the rotations are merged into the weights and others are drawn. `limit_skew_norm`
-keeps Q small enough for the map from Q to the rotation to be accurate.
+`spo` trains skew-symmetric blocks Q. A map turns them into orthogonal blocks, which
+rotate randomly drawn rows and columns of a weight and so preserve its singular values.
+At regular intervals the rotations are merged into the weights and new ones are drawn.
+`limit_skew_norm` keeps Q small enough for the map to be accurate.
 """
 
 from optax_matrix.transforms.stochastic_primitives._blocks import (

@@ -1,4 +1,4 @@
-"""The blocks of `spo`: which sides rotate, in blocks of which side."""
+"""The blocks of `spo`: which sides of a matrix rotate, and the size of their blocks."""
 
 import numbers
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ _ROTATED: dict[RotatedSides, tuple[str, ...]] = {
 def rotated_blocks(
     block: Block, sides: RotatedSides, variant: Variant
 ) -> dict[str, int | float]:
-    """Gives each side that rotates its block.
+    """The block size of each side that rotates.
 
     Args:
-        block: As in `spo`, and so are the others.
-        sides: Which sides rotate.
-        variant: What blocks are.
+        block: Size of the blocks, as in `spo`.
+        sides: Sides that rotate, as in `spo`.
+        variant: Arrangement of the blocks, as in `spo`.
 
     Returns:
-        The side of the blocks by side of the matrix, those that rotate only.
+        A dict from each side of the matrix that rotates to the size of its blocks.
 
     Raises:
         ValueError: If ``block`` is out of range, or names other sides.
@@ -54,6 +54,6 @@ def _check_block(block: Any, variant: str) -> None:
     fraction = ", or a float in (0, 1] for a fraction of the side"
     raise ValueError(
         f"`block` must be an int of at least 2{fraction if variant == 'full' else ''}, "
-        f"got {block!r}; a block of side 1 has nothing to train"
+        f"got {block!r}; a block of size 1 has nothing to train"
         + ("." if variant == "full" else ", fractions are for variant='full'.")
     )

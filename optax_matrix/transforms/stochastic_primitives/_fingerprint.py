@@ -1,4 +1,9 @@
-"""What parameters will be once an update is applied, and whether they became that."""
+"""How `spo` notices that parameters were changed from outside.
+
+It predicts, bit for bit, the parameters after an update is applied, and stores a
+fingerprint of the prediction. At the next step it compares this fingerprint with that
+of the actual parameters.
+"""
 
 import math
 from typing import Any
@@ -13,17 +18,17 @@ from optax_matrix.linalg.hashing import hash_uint32
 def update_towards(
     target: jax.Array, w: jax.Array, update_dtype: DTypeLike | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """The update that brings parameters to a target, and what they will be with it.
+    """The update that moves parameters to a target, and the parameters after it.
 
     Args:
-        target: Where to, in the working precision.
+        target: The target, in the working precision.
         w: The parameters.
         update_dtype: Dtype that the update is rounded to, if it is narrower than that
             of ``w``.
 
     Returns:
-        The update in the dtype of ``w``, and ``w + update`` rounded to it, as
-        `optax.apply_updates` has it.
+        The update in the dtype of ``w``, and ``w + update`` rounded to that dtype, as
+        `optax.apply_updates` computes it.
     """
     wide = w.astype(target.dtype)
     # The barrier keeps the two uses of the update from being computed twice.
@@ -35,16 +40,16 @@ def update_towards(
 
 
 def rounded(x: jax.Array, dtype: Any) -> jax.Array:
-    """The nearest values of another dtype, in the dtype of ``x``.
+    """Rounds to the nearest values of another dtype, and keeps the dtype of ``x``.
 
-    A cast there and back may be left out by compilers; this is not.
+    A compiler may remove a cast to another dtype and back. It does not remove this.
 
     Args:
         x: Any floating array.
-        dtype: A narrower dtype, or the same.
+        dtype: The same dtype or a narrower one.
 
     Returns:
-        The array, rounded.
+        The rounded array.
     """
     if jnp.dtype(dtype) == x.dtype:
         return x
@@ -52,17 +57,17 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
     y = jax.lax.reduce_precision(x, int(info.nexp), int(info.nmant))
     if info.nexp == jnp.finfo(x.dtype).nexp:
         return y
-    # Subnormal numbers of float16, which are flushed to zero above.
+    # `reduce_precision` flushes the subnormal numbers of float16 to zero.
     step = float(info.smallest_subnormal)
     small = jnp.abs(x) < float(info.smallest_normal)
     return jnp.where(small, jnp.round(x / step) * step, y)
 
 
 def fingerprint(x: jax.Array) -> jax.Array:
-    """A number for every matrix that tells, bit for bit, whether it has changed.
+    """A hash of the bits of every matrix, to detect changes.
 
-    Sums are of integers, modulo 2^32, so that it depends neither on their order nor on
-    sharding. Of all changes one in 2^32 goes unseen.
+    It sums integers modulo 2^32, so that it depends neither on the order of the
+    summation nor on sharding. One change in 2^32 goes undetected.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -72,7 +77,7 @@ def fingerprint(x: jax.Array) -> jax.Array:
     """
     kind = {16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint32}[jnp.finfo(x.dtype).bits]
     bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
-    shape = bits.shape[x.ndim - 2 :]  # Halves of float64 stand in a last axis.
+    shape = bits.shape[x.ndim - 2 :]  # float64 has its two halves in a last axis.
     place = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
     mixed = hash_uint32(bits ^ (place * jnp.uint32(0x9E3779B9)))
     axes = tuple(range(x.ndim - 2, bits.ndim))

@@ -1,4 +1,8 @@
-"""A bound on skew-symmetric blocks, within which maps to rotations are accurate."""
+"""A bound on the norm of skew-symmetric blocks.
+
+Polynomial maps from skew-symmetric to orthogonal matrices are accurate only for small
+norms.
+"""
 
 from typing import Any
 
@@ -28,10 +32,10 @@ def bound_for(max_norm: Any, orthogonal: Any) -> Any:
         orthogonal: Kernel from skew to orthogonal blocks.
 
     Returns:
-        A number or None: 0.5 for kernels that are polynomials.
+        The bound, or None for no bound. ``"auto"`` gives 0.5 for polynomial kernels.
 
     Raises:
-        ValueError: If ``max_norm`` is something else.
+        ValueError: If ``max_norm`` is none of these.
     """
     if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
@@ -45,26 +49,28 @@ def bound_for(max_norm: Any, orthogonal: Any) -> Any:
 def limit_skew_norm(
     max_norm: Positive = BOUND,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Keeps skew-symmetric blocks Q within a norm; to be last in what moves them.
+    r"""Limits the norm of skew-symmetric blocks Q.
+
+    Put it last in the chain that updates the blocks.
 
     .. math::
         Q + \Delta \mapsto \min\left(1, \frac{s}{\|Q + \Delta\|}\right) (Q + \Delta)
 
-    with s the ``max_norm`` and the norm of `linalg.skew_norm`, an upper bound on the
-    spectral one. `linalg.cayley_neumann` multiplies singular values by at most
-    :math:`\sqrt{1 + s^{10}}`, which is 1.0005 at s = 0.5, and 1.4 at 1. A block
-    within the bound moves as it would without.
+    where s is ``max_norm`` and the norm is `linalg.skew_norm`, an upper bound on the
+    spectral norm. `linalg.cayley_neumann` multiplies singular values by at most
+    :math:`\sqrt{1 + s^{10}}`, which is 1.0005 at s = 0.5, and 1.4 at 1. The update of
+    a block that stays within the bound is not changed.
 
     Args:
         max_norm: The bound s, above zero.
 
     Returns:
-        A transformation of trees of triangles ``(..., b (b - 1) / 2)``, as `spo` and
-        `weights.Reparameterization` have them. It needs `params`.
+        A transformation of trees of triangles ``(..., b (b - 1) / 2)``, the format of
+        `spo` and `weights.Reparameterization`. It needs `params`.
 
     Raises:
         ValueError: If ``max_norm`` is not positive; at `update`, if `params` is
-            missing or no triangles.
+            missing or does not consist of triangles.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -90,8 +96,8 @@ def limit_skew_norm(
         del extra_args
         if params is None:
             raise ValueError(
-                "`params` must be passed to `update`: the bound is on the blocks; call "
-                "tx.update(updates, state, params)."
+                "`params` must be passed to `update`, because the bound applies to the "
+                "updated blocks; call tx.update(updates, state, params)."
             )
         return jax.tree.map(limited, updates, params), state
 
@@ -99,7 +105,7 @@ def limit_skew_norm(
 
 
 def _norms(triangles: jax.Array) -> jax.Array:
-    """Bounds on the norms of blocks, for one matrix after the other."""
+    """Upper bounds on the norms of blocks, computed one matrix at a time."""
     side = triangle_side(triangles.shape[-1])
     if triangle_size(side) != triangles.shape[-1]:
         raise ValueError(
@@ -107,7 +113,7 @@ def _norms(triangles: jax.Array) -> jax.Array:
             f"{triangles.shape}; apply this to the Q of `spo` or `reparameterize` only."
         )
     norm = lambda x: skew_norm(to_skew(x, side))
-    # A loop over an axis that is sharded over an Explicit mesh is not possible.
+    # JAX cannot loop over an axis that is sharded over an Explicit mesh.
     if triangles.ndim < 3 or jax.typeof(triangles).sharding.spec[0] is not None:
         return norm(triangles)
     return jax.lax.map(norm, triangles)

@@ -1,4 +1,4 @@
-"""What a merge sets back in the state of an inner transformation."""
+"""Resetting the moments of an inner transformation at a merge."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from jax.tree_util import GetAttrKey
 
 
 def reset_moments(fresh: Any, state: Any, q: Any) -> Any:
-    """Sets back moments and the counts beside them, for a merge.
+    """Resets moments, and the counts stored with them, at a merge.
 
-    A named tuple that holds something for the leaves of ``q`` is set back as a whole,
-    as Adam's with its count; what stands alone, as the count of a schedule or injected
-    hyperparameters, goes on.
+    A named tuple with a field that mirrors ``q`` is reset as a whole: Adam's, for
+    example, together with its count. All other state, such as the count of a schedule
+    or injected hyperparameters, is kept.
 
     Args:
-        fresh: The state as `init` makes it.
-        state: The state.
+        fresh: The state as `init` returns it.
+        state: The current state.
         q: The tree that the inner transformation works on.
 
     Returns:
-        The state.
+        The state after the reset.
     """
     paths = {keys for keys, _ in jax.tree.leaves_with_path(q)}
     places = [keys for keys, _ in jax.tree.leaves_with_path(state)]
@@ -32,13 +32,13 @@ def reset_moments(fresh: Any, state: Any, q: Any) -> Any:
 
 
 def _start(place: tuple, paths: set[tuple]) -> int | None:
-    """Where in a place the path of a leaf of Q begins, if it is there."""
+    """The index in ``place`` at which the path of a leaf of Q begins, or None."""
     lengths = {len(path) for path in paths}
     starts = range(len(place))
     return next((i for i in starts for n in lengths if place[i : i + n] in paths), None)
 
 
 def _owner(keys: tuple) -> tuple:
-    """The place of the named tuple, or else of the container, that a leaf is in."""
+    """The path of the named tuple that contains a leaf; its own path without one."""
     fields = [i for i, key in enumerate(keys) if isinstance(key, GetAttrKey)]
     return keys[: fields[-1]] if fields else keys

@@ -1,4 +1,4 @@
-"""Kernels applied leaf by leaf, on CPU matrix by matrix and in place."""
+"""Applying a kernel leaf by leaf, and on CPU matrix by matrix and in place."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,31 +8,33 @@ import jax
 
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 
-# Time of a step of `spo` in float32 on two CPU cores, medians, measured side by side:
-# one matrix at a time against a whole stack 1.4 and 0.7 (48 x 128 x 128, blocks of 16
-# and 64), 1.0 and 0.7 (24 x 256 x 256, blocks of 16 and 256), 0.8 (8 x 512 x 512, 256).
+# Median time of a step of `spo` with one matrix at a time, divided by that with whole
+# stacks, in float32 on two CPU cores, measured side by side: 1.4 and 0.7 (48 x 128 x
+# 128, blocks of 16 and 64), 1.0 and 0.7 (24 x 256 x 256, blocks of 16 and 256), 0.8
+# (8 x 512 x 512, blocks of 256).
 _MIN_SIDE = 256
 
 
 def one_by_one_on_cpu(
     kernel: Callable[..., tuple], in_place: int, *trees: Any
 ) -> tuple[Any, ...]:
-    """Applies a kernel of stacks to each leaf of a tree and what belongs to it.
+    """Applies a kernel to each leaf of the first tree and its counterparts in the rest.
 
-    On CPU large matrices go one by one, so that what the kernel needs on the way exists
-    for one matrix only, and results stand where arguments stood: there XLA schedules by
-    what can run at once, and else the intermediates of all leaves live together.
+    On CPU the kernel processes large matrices one at a time and reuses the memory of
+    arguments for results. Its intermediates then exist for one matrix only. Without
+    this, XLA's CPU scheduler, which runs as much as it can at once, keeps the
+    intermediates of all leaves alive together.
 
     Args:
-        kernel: A function of stacks and trees of arrays with the same leading axes,
-            which acts on each matrix by itself and returns one result more than
+        kernel: A function of stacks and trees of arrays with the same leading axes. It
+            processes each matrix independently, and returns one result more than
             `in_place`.
-        in_place: How many of the first arguments are stacks that may give their place
-            in memory to as many first results, of their shapes and dtypes.
+        in_place: Number of leading arguments, all stacks, whose memory the leading
+            results may reuse; these have the same shapes and dtypes.
         *trees: The arguments, for every leaf of the first tree.
 
     Returns:
-        The results, as trees like the first one.
+        The results, as trees with the structure of the first one.
     """
     structure = jax.tree.structure(trees[0])
     rows = zip(*map(structure.flatten_up_to, trees), strict=True)

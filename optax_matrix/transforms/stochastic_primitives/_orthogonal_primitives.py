@@ -1,4 +1,4 @@
-"""The primitives of `spo`, with what is fixed about them."""
+"""The fixed settings of the primitives of `spo`, and how they are built from Q."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ AXES = {"out": -2, "in": -1}
 
 @dataclasses.dataclass(frozen=True)
 class Primitives:
-    """Which sides rotate, in blocks of which side, made by which map.
+    """Which sides rotate, the size of their blocks, and the map that makes them.
 
     Attributes:
         sides: The `block` of every side that rotates, as in `linalg.block_grid`.
@@ -44,15 +44,15 @@ class Primitives:
     def draw(
         self, epoch: ArrayLike, w: jax.Array, ids: ArrayLike
     ) -> dict[str, jax.Array]:
-        """Permutations of each side, after so many merges.
+        """Draws the permutations of each side after a given number of merges.
 
         Args:
             epoch: Number of merges so far.
             w: Matrices ``(..., m, n)``.
-            ids: Identity of each, uint32 ``(..., k)``.
+            ids: Identity of each matrix, uint32 ``(..., k)``.
 
         Returns:
-            Permutations by side.
+            A dict from each side that rotates to its permutations.
         """
         return {
             side: draw_permutations(ids, w.shape[axis], self.seed, i, epoch)
@@ -61,37 +61,38 @@ class Primitives:
         }
 
     def zeros(self, w: jax.Array) -> dict[str, jax.Array]:
-        """Triangles of the identity.
+        """The triangles that give identity rotations.
 
         Args:
             w: Matrices ``(..., m, n)``.
 
         Returns:
-            Zeros ``(..., k, b (b - 1) / 2)`` by side, at least float32.
+            A dict from each side that rotates to zeros ``(..., k, b (b - 1) / 2)``, at
+            least float32.
         """
         grids = {side: self._grid(side, w) for side in self.sides}
         shape = lambda k, b: (*w.shape[:-2], k, triangle_size(b))
         return {s: jnp.zeros(shape(*g), widened(w).dtype) for s, g in grids.items()}
 
     def blocks(self, q: Mapping[str, jax.Array], w: jax.Array) -> dict[str, jax.Array]:
-        """The orthogonal blocks that triangles stand for.
+        """The orthogonal blocks that triangles represent.
 
         Args:
-            q: Triangles ``(..., k, b (b - 1) / 2)`` by side.
-            w: Matrices ``(..., m, n)``, for their shape.
+            q: Triangles ``(..., k, b (b - 1) / 2)`` for each side that rotates.
+            w: Matrices ``(..., m, n)``; only their shape is used.
 
         Returns:
-            Blocks ``(..., k, b, b)`` by side.
+            A dict from each side to its blocks ``(..., k, b, b)``.
 
         Raises:
-            ValueError: If the triangles are those of other blocks.
+            ValueError: If the triangles were made for other blocks.
         """
         blocks = {}
         for side, triangles in q.items():
             k, b = self._grid(side, w)
             _check_shape(triangles, (k, triangle_size(b)), side)
             inside = free_entries(w.shape[AXES[side]], k, b)
-            if not inside.all():  # The last block sticks out over the side.
+            if not inside.all():  # The last block extends past the end of the side.
                 triangles = jnp.where(inside, triangles, 0)
             blocks[side] = self.orthogonal(to_skew(triangles, b))
         return blocks
@@ -103,7 +104,7 @@ class Primitives:
 def _check_shape(triangles: jax.Array, shape: tuple[int, int], side: str) -> None:
     if triangles.shape[-2:] != shape:
         raise ValueError(
-            f"`q` must hold for the side {side!r} triangles of shape {shape}, got "
-            f"{triangles.shape[-2:]}; states and parts belong to the `variant` and "
+            f"`q` must hold triangles of shape {shape} for the side {side!r}, got "
+            f"{triangles.shape[-2:]}; use states and parts only with the `variant` and "
             "the `block` that they were made with."
         )

@@ -1,4 +1,4 @@
-"""Stochastic primitive optimization: weights move by orthogonal factors (POET)."""
+"""Stochastic primitive optimization: training orthogonal factors of weights (POET)."""
 
 import dataclasses
 from functools import partial
@@ -56,8 +56,8 @@ class SpoState(NamedTuple):
             ``(..., k, b (b - 1) / 2)``, at least float32.
         frame: Per leaf :math:`W_0`, permuted on both sides, ``(..., m, n)``, at least
             float32; None if it is recovered.
-        applied: Per leaf and matrix a fingerprint of what its parameters should be,
-            uint32 ``(...)``; None if the frame is recovered.
+        applied: Per leaf and matrix a fingerprint of the parameters that the last
+            update leads to, uint32 ``(...)``; None if the frame is recovered.
         inner_state: State of the inner transformation.
     """
 
@@ -84,53 +84,56 @@ def spo(
     seed: Seed = 0,
     update_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Trains orthogonal factors of the parameters; singular values stay as they are.
+    r"""Trains orthogonal factors of the parameters and so preserves singular values.
 
     .. math::
         W = R \, W_0 \, P, \qquad R = \Psi^\top \mathrm{diag}(G(Q_1), \dots) \Psi
 
-    and P likewise, with :math:`\Psi` a random permutation and G a map from skew to
-    orthogonal blocks. The gradient with respect to every Q follows from that of W by
-    the chain rule at the current Q; ``inner`` makes a step of it; the update is the new
-    :math:`R W_0 P` less W. After every ``merge_interval`` updates
-    :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0` and new permutations are
-    drawn. No ``m x m`` matrix is ever formed.
+    and P likewise, where :math:`\Psi` is a random permutation and G maps skew-symmetric
+    to orthogonal blocks. The chain rule gives the gradient with respect to every Q from
+    that of W, at the current Q. ``inner`` turns it into a step of Q, and the update is
+    the new :math:`R W_0 P` minus W. After every ``merge_interval`` updates
+    :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0`, and new permutations are
+    drawn. No ``m x m`` matrix is ever formed. Gradients of Q are clipped to
+    :math:`\pm 10^{18}`, so that their squares stay finite.
 
-    The update is a finished step: its learning rate is that of ``inner``, and nothing
-    may rescale it afterwards. What else happens to W (weight decay, averaging, a
-    restore, updates that were not applied) is noticed, bit for bit, and goes into
-    :math:`W_0`.
+    The update already contains the learning rate, that of ``inner``; do not rescale it
+    afterwards. Any other change to W (weight decay, averaging, a restore, updates that
+    were not applied) is detected by comparing bits, and is folded into :math:`W_0`.
+
+    With ``hold="stored"`` :math:`W_0` is part of the state, in float32 for
+    half-precision parameters, so that training does not stall where an update rounds to
+    zero. With ``"recovered"`` it is computed from W at every step with the inverses of
+    R and P. This saves the memory, but it needs a norm of Q below about 0.9, and
+    rounding errors of W remain.
 
     Args:
         inner: Any transformation of a tree of Q's triangles, learning rate included,
-            such as ``optax.chain(optax.adam(1e-3), limit_skew_norm(0.5))``: the bound
-            keeps ``orthogonal`` accurate between merges, which else nothing does.
-        variant: ``"block"``, blocks on all of a side, the last one smaller if need be;
-            ``"full"``, one block on a random part of it.
-        block: Side of a block: an int, or with ``"full"`` also a float for a fraction
+            such as ``optax.chain(optax.adam(1e-3), limit_skew_norm(0.5))``. The bound
+            keeps ``orthogonal`` accurate between merges; nothing else does.
+        variant: ``"block"`` for blocks that cover all of a side, the last one smaller
+            if needed; ``"full"`` for one block on a random part of it.
+        block: Size of a block: an int, or with ``"full"`` also a float for a fraction
             of the side; or a dict with one for ``"in"`` (R) and one for ``"out"`` (P).
-        orthogonal: Kernel from skew to orthogonal blocks: `linalg.cayley_neumann`,
-            `linalg.cayley_taylor`, `linalg.cayley`, `linalg.exponential`.
+        orthogonal: Kernel from skew-symmetric to orthogonal blocks:
+            `linalg.cayley_neumann`, `linalg.cayley_taylor`, `linalg.cayley`,
+            `linalg.exponential`.
         merge_interval: Number of updates between merges; None for no merge.
         sides: ``"both"``; ``"in"`` for R alone, which is OFT; ``"out"`` for P alone.
-        reset: ``"moments"``: a merge sets back what ``inner`` remembers of Q, with the
-            counts beside it; counts that stand alone, those of schedules, go on.
-            ``"none"`` keeps it all.
-        hold: ``"stored"``: :math:`W_0` is state, in float32 for half precision
-            parameters, so that these do not stall where an update rounds to nothing.
-            ``"recovered"``: it is computed from W at every step by the inverses of R
-            and P. That saves the memory, needs a norm of Q below about 0.9, and lets
-            rounding of W stay.
+        reset: State of ``inner`` that a merge resets: ``"moments"`` for its moments and
+            the counts stored with them, but not separate counts such as those of
+            schedules; ``"none"`` for nothing.
+        hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"``, see above.
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
-            from which its permutations are drawn; None draws the same for all matrices
-            of a shape.
-        seed: Seed of the draws.
-        update_dtype: Dtype in which updates reach the parameters where it is narrower
-            than theirs, as ``wire_dtype`` of `owners`, so that this is no edit.
+            from which its permutations are drawn; None draws the same permutations for
+            all matrices of a shape.
+        seed: Seed of the random permutations.
+        update_dtype: Dtype that updates are rounded to before they are applied, if it
+            is narrower than that of the parameters, as with ``wire_dtype`` of `owners`.
+            Knowing it, `spo` does not mistake the rounding for an outside change.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
-        Gradients of Q are cut at :math:`10^{18}`, so that their squares stay finite.
 
     Raises:
         ValueError: If an argument is out of range; at `update`, if `params` is missing.
@@ -152,8 +155,8 @@ def spo(
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Algorithm 1,
         where W is in x out; here R acts on columns and P on rows, and Q of P has the
-        opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); a last block that is
-        smaller where the authors' code refuses; moments are reset, as in that code.
+        opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); the last block may
+        be smaller, which the authors' code rejects; moments are reset, as in that code.
     """
     blocks = rotated_blocks(block, sides, variant)
     spo = _Spo(
@@ -198,7 +201,7 @@ class _Spo:
     ) -> tuple[Any, SpoState]:
         if params is None:
             raise ValueError(
-                "`params` must be passed to `update`: primitives act on the "
+                "`params` must be passed to `update`, because primitives act on the "
                 "parameters; call tx.update(updates, state, params)."
             )
         start, applied = state.frame, state.applied
@@ -218,7 +221,7 @@ class _Spo:
             due = count % self.interval == 0
             perms = self._drawn(due, count, params, perms)
         merges = self.stored and due is not None
-        # The gradient is not needed any more: its place is for the update.
+        # The gradient is not needed any more: the update reuses its memory.
         place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
         new, *merged, applied = one_by_one_on_cpu(
             partial(self._move, due if merges else None),
@@ -239,7 +242,7 @@ class _Spo:
         )
 
     def _gradient(self, frame, w, applied, perms, q, g) -> tuple[jax.Array, Any]:
-        """The permuted W_0 that belongs to the parameters, and the gradient of Q."""
+        """The permuted W_0 of the current parameters, and the gradient of Q."""
         if self.stored:
             frame = self._edited(frame, w, applied, perms, q)
         else:
@@ -250,12 +253,12 @@ class _Spo:
         return frame, jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
 
     def _edited(self, frame, w, applied, perms, q) -> jax.Array:
-        """The frame, with what was done to the parameters from outside."""
+        """The frame, with outside changes to the parameters folded in."""
         changed = fingerprint(w) != applied
 
         def fold():
             exact = self._materialized(frame, perms, q)
-            # Entries that only miss the digits of their dtype keep them.
+            # Entries that differ only by the rounding of their dtype keep all digits.
             wide = widened(w)
             exact = jnp.where(rounded(exact, w.dtype) == wide, exact, wide)
             new = recover_frame(exact, self.primitives.blocks(q, w), perms)
@@ -264,11 +267,11 @@ class _Spo:
         return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
 
     def _move(self, due, place, frame, w, perms, drawn, q, new_q) -> tuple[Any, ...]:
-        """The update; if merges are on, the frame; a fingerprint of the new W."""
+        """The update; the frame, if merges are on; a fingerprint of the new W."""
         del place
         target = self._materialized(frame, perms, new_q)
         if not self.stored:
-            # As a difference, so that the rounding of the inverses does not add up.
+            # Adding a difference keeps rounding of the inverses from accumulating.
             target = widened(w) + (target - self._materialized(frame, perms, q))
         update, applied = update_towards(target, w, self.update_dtype)
         if due is None:
@@ -280,13 +283,13 @@ class _Spo:
         return materialize(frame, self.primitives.blocks(q, frame), perms)
 
     def _drawn(self, due, count, params: Any, perms: Any) -> Any:
-        """New permutations if a merge is due."""
+        """The permutations, newly drawn if a merge is due."""
         draw = partial(self.primitives.draw, count // self.interval)
         new = lambda: jax.tree.map(draw, params, self._ids(params))
         return jax.lax.cond(due, new, lambda: perms)
 
     def _reset(self, q: Any, inner_state: Any) -> tuple[Any, Any]:
-        """Triangles of the identity, and the inner state that goes with them."""
+        """Triangles of identity rotations, and the inner state reset accordingly."""
         q = jax.tree.map(jnp.zeros_like, q)
         if self.resets:
             inner_state = reset_moments(self.inner.init(q), inner_state, q)

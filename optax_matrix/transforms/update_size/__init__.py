@@ -1,8 +1,9 @@
-"""Update size: what an update is multiplied by before the learning rate.
+"""Update size: rescaling an update before the learning rate is applied.
 
-A number that depends on the shape (`scale_by_shape`), a given root mean square
-(`match_rms`), the norm before a transformation (`preserve_norm`), or at most a multiple
-of the norm of the last update (`limit_norm_growth`).
+The size is multiplied by a factor that depends on the shape (`scale_by_shape`), set to
+a given root mean square (`match_rms`), restored to the norm before a transformation
+(`preserve_norm`), or limited to a multiple of the norm of the last update
+(`limit_norm_growth`).
 """
 
 from optax_matrix.transforms.update_size._limit_norm_growth import (

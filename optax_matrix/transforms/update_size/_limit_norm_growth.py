@@ -1,4 +1,4 @@
-"""A limiter of how fast the norm of an update may grow (Fira, RACS, Alice)."""
+"""Limiting how fast the norm of an update may grow (Fira, RACS, Alice)."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ class LimitNormGrowthState(NamedTuple):
 
     Attributes:
         norm: Per leaf the remembered norm :math:`\phi`, shape ``(...)``, at least
-            float32; 0 before the first update that is not zero.
+            float32; 0 before the first nonzero update.
     """
 
     norm: Any
@@ -35,17 +35,17 @@ def limit_norm_growth(
         \Delta_t \mapsto \eta_t \Delta_t, \qquad
         \phi_t = \max(\eta_t \|\Delta_t\|, \phi_{t-1} / \sigma)
 
-    with :math:`\gamma` the ``max_growth`` and :math:`\sigma` the ``max_shrink``, and
-    :math:`\eta_t = 1` while :math:`\phi_{t-1} = 0`. The norm after limiting is taken
+    where :math:`\gamma` is ``max_growth`` and :math:`\sigma` is ``max_shrink``, and
+    :math:`\eta_t = 1` while :math:`\phi_{t-1} = 0`. The norm after limiting is computed
     as :math:`\min(\|\Delta_t\|, \gamma\phi_{t-1})`, so that no quotient overflows. An
-    update of zeros passes and leaves :math:`\phi` alone: taken literally it would
-    lift the limit from the step after it.
+    update of zeros passes through and does not change :math:`\phi`. Taken literally,
+    the formula would set :math:`\phi` to zero and so lift the limit from the next step.
 
     Args:
-        max_growth: The largest factor :math:`\gamma` per step, at least one.
-        max_shrink: The largest factor :math:`\sigma` by which the remembered norm
-            falls per step, at least one; None for no bound, which is the papers'. The
-            update itself may always be as small as it comes.
+        max_growth: Largest factor :math:`\gamma` of growth per step, at least one.
+        max_shrink: Largest factor :math:`\sigma` by which the remembered norm falls per
+            step, at least one; None for no bound, as in the papers. The update itself
+            may be arbitrarily small.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -66,10 +66,10 @@ def limit_norm_growth(
     References:
         Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024; as in RACS,
         Algorithm 1, without Fira's 1e-8 in the denominator. Deviation: ``max_shrink``.
-        Without it a single tiny gradient costs a run: after an update of a
-        thousandth of the usual norm, growth by 1.01 takes 700 steps to come back, and
-        after 1e-20 it takes 4600; with it 70. RACS's own first updates, of sizes
-        10, 5.3, 3.7, ..., fall by factors of at most 1.9 and are untouched.
+        Without it a single tiny gradient can ruin a run: after an update with a
+        thousandth of the usual norm, growth by 1.01 takes 700 steps to recover, and
+        after one of 1e-20 it takes 4600; with it 70. RACS's own first updates, of sizes
+        10, 5.3, 3.7, ..., shrink by factors of at most 1.9 and are not affected.
     """
 
     def init_fn(params):

@@ -1,4 +1,4 @@
-"""Updates of a given root mean square."""
+"""Scaling updates to a given root mean square."""
 
 import optax
 
@@ -14,7 +14,7 @@ def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
     .. math::
         \Delta \mapsto \rho \sqrt{m n} \, \Delta / \|\Delta\|_F
 
-    with :math:`\rho` the ``target``; a matrix of zeros stays zero.
+    where :math:`\rho` is ``target``. A matrix of zeros stays zero.
 
     Args:
         target: Root mean square of every update, above zero.

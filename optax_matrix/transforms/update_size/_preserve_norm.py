@@ -1,4 +1,4 @@
-"""Updates with the norm of what came in."""
+"""Restoring the norm that an update had before a transformation."""
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +13,21 @@ from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 def preserve_norm(
     inner: Transformation,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Gives what a transformation returns the Frobenius norm of what it got.
+    r"""Runs a transformation and rescales its output to the norm of its input.
 
     .. math::
         \Delta \mapsto \|\Delta\|_F \, f(\Delta) / \|f(\Delta)\|_F
 
-    matrix by matrix, with :math:`f` the ``inner`` transformation.
+    for every matrix, where :math:`f` is ``inner``.
 
     Args:
-        inner: A transformation that acts on each matrix by itself.
+        inner: A transformation that acts on each matrix independently.
 
     Returns:
         A transformation with the state of ``inner``.
 
     Raises:
-        ValueError: If ``inner`` is no transformation.
+        ValueError: If ``inner`` is not a transformation.
 
     Examples:
         >>> import jax.numpy as jnp

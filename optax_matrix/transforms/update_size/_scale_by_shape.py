@@ -1,4 +1,4 @@
-"""The sizes of updates: by shape, by root mean square, by what came in."""
+"""Scaling updates by a factor that depends on the shape of the matrix."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -21,7 +21,7 @@ SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
 def scale_by_shape(
     rule: ShapeRule | Callable[[int, int], float] = "out/in",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Multiplies every matrix by a number that depends on its shape alone.
+    r"""Multiplies every matrix by a factor that depends on its shape alone.
 
     For a matrix with :math:`m` rows (outputs) and :math:`n` columns (inputs):
 

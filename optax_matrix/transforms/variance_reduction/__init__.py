@@ -1,4 +1,4 @@
-"""Variance reduction: a gradient corrected by its change since the last step (MARS)."""
+"""Variance reduction: the gradient plus a multiple of its last change (MARS)."""
 
 from optax_matrix.transforms.variance_reduction._correct_variance import (
     CorrectVarianceState,

@@ -20,8 +20,8 @@ class CorrectVarianceState(NamedTuple):
     """State of `correct_variance`.
 
     Attributes:
-        last: Per leaf the previous gradient, shape ``(..., m, n)``, in the dtype asked
-            for or the parameter's; zeros before the first.
+        last: Per leaf the previous gradient, shape ``(..., m, n)``, in
+            ``accumulator_dtype`` or the parameter's dtype; zeros before the first.
     """
 
     last: Any
@@ -35,28 +35,28 @@ def correct_variance(
     *,
     accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Adds a multiple of the change of the gradient, and clips each matrix's norm.
+    r"""Adds a multiple of the change in the gradient, and clips each matrix's norm.
 
     .. math::
         c_t = G_t + \gamma \frac{\beta_1}{1 - \beta_1} (G_t - G_{t-1}), \qquad
         \tilde{c}_t = c_t / \max(1, \|c_t\|_F / \tau)
 
-    with :math:`\gamma` ``gamma``, :math:`\beta_1` ``b1`` and :math:`\tau`
-    ``max_norm``. :math:`G_0 = 0`, so that the first gradient is multiplied by
-    :math:`1 + \gamma\beta_1/(1-\beta_1)`, as in the authors' code.
+    where :math:`\gamma` is ``gamma``, :math:`\beta_1` is ``b1`` and :math:`\tau` is
+    ``max_norm``. Before the first step :math:`G_0 = 0`, so the first gradient is
+    multiplied by :math:`1 + \gamma\beta_1/(1-\beta_1)`, as in the authors' code.
 
     Args:
         gamma: Strength of the correction, not negative.
         b1: Decay rate of the momentum that follows, in ``[0, 1)``.
-        max_norm: Largest Frobenius norm of a matrix; None to leave it.
+        max_norm: Largest Frobenius norm of a matrix; None for no clipping.
         accumulator_dtype: Dtype of the stored gradient; None for the parameter's.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``gamma`` is negative, ``b1`` not in [0, 1), ``max_norm`` not
-            positive, or the dtype not floating.
+        ValueError: If ``gamma`` is negative, ``b1`` is not in [0, 1), ``max_norm`` is
+            not positive, or the dtype is not floating.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -68,8 +68,8 @@ def correct_variance(
         1.5
 
     References:
-        Yuan et al., `MARS <https://arxiv.org/abs/2411.10438>`_, 2024. (The one-batch
-        form of the authors' code: the last gradient comes from the last batch.)
+        Yuan et al., `MARS <https://arxiv.org/abs/2411.10438>`_, 2024, in the one-batch
+        form of the authors' code: the last gradient is that of the last batch.
     """
 
     def init_fn(params):

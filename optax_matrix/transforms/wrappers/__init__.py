@@ -1,4 +1,4 @@
-"""Wrappers: transformations of transformations, which leave the algebra alone.
+"""Wrappers: they take a transformation and do not change its algorithm.
 
 They change the precision of computation (`in_float32`, `keep_dtype`) or of storage
 (`quantize_state`), or turn hyperparameters into state (`inject_hyperparams`).

@@ -1,4 +1,4 @@
-"""Hyperparameters as state, without rounding them or tracing what is static."""
+"""Hyperparameters as state, without rounding them or tracing static arguments."""
 
 import collections.abc
 import functools
@@ -22,9 +22,9 @@ def inject_hyperparams(
     Numbers and schedules become state, so that they can be read, changed between steps
     and scheduled. Arguments that `factory` does not annotate as numbers
     (`jax.typing.ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints,
-    strings, kernels, rules and masks stay what they are. Hyperparameters are float32
-    whatever the dtype of the parameters: optax rounds them to it, and 0.999 is 1.0 in
-    bfloat16.
+    strings, kernels, rules and masks are not changed. Hyperparameters are float32
+    whatever the dtype of the parameters. optax rounds them to that dtype, and 0.999 is
+    1.0 in bfloat16.
 
     Args:
         factory: A recipe or block of this package or of optax.
@@ -61,7 +61,7 @@ def inject_hyperparams(
     def with_floats(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
-            # An int would be injected as an int, and a later 0.5 would be cut to 0.
+            # optax would inject an int as an int, and truncate a later 0.5 to 0.
             if name not in static and type(value) is int:
                 counts = type(parameters[name].default) is int
                 bound.arguments[name] = value if counts else float(value)

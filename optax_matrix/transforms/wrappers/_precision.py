@@ -18,7 +18,7 @@ def in_float32(
 
     optax keeps second moments in the parameters' dtype; with a decay of 0.999 a
     bfloat16 moment stops following its input. Here the state is float32 (float64 for
-    float64 parameters) and the updates leave in the dtype in which they came.
+    float64 parameters), and the updates are cast back to the dtype they came in.
 
     Args:
         inner: The transformation to run.
@@ -27,7 +27,7 @@ def in_float32(
         A transformation with the state of ``inner``, at least float32.
 
     Raises:
-        ValueError: If ``inner`` is no transformation.
+        ValueError: If ``inner`` is not a transformation.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -57,19 +57,19 @@ def in_float32(
 def keep_dtype(
     inner: Transformation,
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns updates in the dtype of the parameters, whatever happened inside.
+    """Runs a transformation and casts its updates to the dtype of the parameters.
 
-    A traced learning rate is a float32 array and lifts bfloat16 updates to float32.
+    For example, a traced learning rate is a float32 array, which promotes bfloat16
+    updates to float32. Without parameters the dtype is that of the incoming updates.
 
     Args:
         inner: The transformation to run.
 
     Returns:
-        A transformation with the state of ``inner``. Without parameters the dtype is
-        that of the incoming updates.
+        A transformation with the state of ``inner``.
 
     Raises:
-        ValueError: If ``inner`` is no transformation.
+        ValueError: If ``inner`` is not a transformation.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Optimizer state in eight bits between the steps."""
+"""Storing the moments of an optimizer in eight bits between steps."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from optax_matrix.transforms.wrappers._quantizer import (
     Quantizer,
 )
 
-_OPAQUE: Any = object()  # `optax.tree.map_params` asks which state mirrors parameters.
+_OPAQUE: Any = object()  # Stands for arrays when `optax.tree.map_params` calls `init`.
 
 
 @checked
@@ -30,33 +30,35 @@ def quantize_state(
     seed: int | None = None,
     ids: Mapping[str, Any] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Keeps the moments of a transformation in eight bits between the steps.
+    r"""Stores the moments of a transformation in eight bits between steps.
 
-    Each block of numbers has a scale, its largest magnitude, and each number one of
-    256 values relative to that (`linalg.quantize`). Every update runs ``inner`` on the
-    moments in float32 and rounds the new ones. Inside `on_matrices` give
-    ``batch_axes=1``: blocks then stay inside the matrices. The recipes do so by
-    ``placement=om.quantized()``.
+    Each block of numbers has a scale, its largest magnitude. Each number is rounded to
+    one of 256 values relative to that scale (`linalg.quantize`). Every update runs
+    ``inner`` on the moments in float32 and then quantizes the new ones. Updates have
+    the dtype of the parameters, or without parameters that of the incoming updates.
+
+    Inside `on_matrices` pass ``batch_axes=1``, so that no block reaches across two
+    matrices. In a recipe pass ``placement=om.quantized()``, which does this.
 
     Args:
-        inner: Any transformation whose state consists of NamedTuples, as optax's do.
+        inner: Any transformation whose state consists of NamedTuples, as in optax.
         signed: Names of the state's fields whose arrays may have any sign.
-        unsigned: Names of the fields without negative numbers; what is positive there
-            stays positive, as the update is divided by it.
-        block_size: Numbers that share a scale.
-        min_size: Arrays of fewer numbers (per matrix) stay as they are.
-        batch_axes: Number of leading axes that count matrices: 1 for stacks.
-        seed: Seed of stochastic rounding; None rounds to the nearest.
+        unsigned: Names of the fields without negative numbers. Positive numbers in them
+            stay positive, because updates are divided by them.
+        block_size: Number of entries that share a scale.
+        min_size: Number of entries (per matrix) below which an array is not quantized.
+        batch_axes: Number of leading axes that enumerate matrices: 1 for stacks.
+        seed: Seed of stochastic rounding; None rounds to the nearest value.
         ids: Identity of each matrix, uint32 ``(batch, k)`` per leaf
             (`layout.Group.ids`), for rounding that does not depend on grouping.
 
     Returns:
-        A transformation with `QuantizedState`, whose updates have the dtype of the
-        parameters (of the incoming updates, if there are none).
+        A transformation with `QuantizedState`.
 
     Raises:
-        ValueError: If an argument is out of range, or a name is signed and unsigned;
-            at `init`, if there is an `on_matrices` inside that is not `quantized`.
+        ValueError: If an argument is out of range, or a name is both signed and
+            unsigned; at `init`, if ``inner`` contains an `on_matrices` that is not
+            `quantized`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -70,8 +72,8 @@ def quantize_state(
 
     References:
         Dettmers et al., `8-bit Optimizers via Block-wise Quantization
-        <https://arxiv.org/abs/2110.02861>`_, 2022: blocks of 2048, in later versions of
-        its library of 256. Deviation: second moments round up from zero.
+        <https://arxiv.org/abs/2110.02861>`_, 2022, with blocks of 2048; later versions
+        of its library use 256. Deviation: second moments never round down to zero.
     """
     quantizer = Quantizer.of(
         signed=signed,

@@ -1,4 +1,4 @@
-"""Which moments of a state are stored in eight bits, and how."""
+"""Which moments of a state are stored in eight bits, and in what form."""
 
 import dataclasses
 import math
@@ -17,21 +17,21 @@ from optax_matrix.linalg.random import seeded
 SIGNED = ("mu", "trace", "ema", "momentum")
 UNSIGNED = ("nu", "root")
 
-# Outside of other jits, as in `init`: one program per shape.
+# For calls outside of other jits, as in `init`: compiles one program per shape.
 _STATIC = ("block_size", "signed", "batch_axes")
 _quantize = jax.jit(quantize, static_argnames=_STATIC)
 _dequantize = jax.jit(dequantize, static_argnames=_STATIC)
 
 
 class QuantizedState(NamedTuple):
-    """A state whose large moments are one byte per number.
+    """A state whose large moments are stored as one byte per number.
 
     Attributes:
-        inner_state: The state, as it is but for its large moments: these are uint8
-            codes of the same shape.
-        scales: For each of them, under the names on the way to it, the largest
-            magnitude of each block, at least float32.
-        count: Number of updates; None if rounding is to the nearest.
+        inner_state: The inner state, with large moments replaced by uint8 codes of the
+            same shape.
+        scales: For each of these moments the largest magnitude of each block, at least
+            float32, in nested dicts whose keys are the path to the moment.
+        count: Number of updates; None if rounding is to the nearest value.
     """
 
     inner_state: Any
@@ -41,7 +41,7 @@ class QuantizedState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Quantizer:
-    """What becomes of a state when it is stored; see `quantize_state`."""
+    """Packs a state for storage and unpacks it; see `quantize_state`."""
 
     signed: frozenset[str]
     unsigned: frozenset[str]
@@ -53,18 +53,19 @@ class Quantizer:
 
     @classmethod
     def of(cls, *, signed: Any, unsigned: Any, **options: Any) -> "Quantizer":
-        """A quantizer with its arguments checked.
+        """Checks the arguments and makes a quantizer.
 
         Args:
-            signed: As in `quantize_state`.
-            unsigned: As in `quantize_state`.
-            **options: As in `quantize_state`.
+            signed: Names of fields, as in `quantize_state`.
+            unsigned: Names of fields, as in `quantize_state`.
+            **options: The other arguments of `quantize_state`.
 
         Returns:
             The quantizer.
 
         Raises:
-            ValueError: As in `quantize_state`.
+            ValueError: If an argument is out of range, or a name is both signed and
+                unsigned.
         """
         names = []
         for name, given in (("signed", signed), ("unsigned", unsigned)):
@@ -77,7 +78,7 @@ class Quantizer:
         if both := sorted(names[0] & names[1]):
             raise ValueError(
                 f"`unsigned` must not share names with `signed`, got {both} in both; "
-                "numbers of either sign must be signed."
+                "fields with negative numbers must be in `signed`."
             )
         check_positive_int("block_size", options["block_size"])
         for name in ("min_size", "batch_axes", "seed"):
@@ -87,19 +88,19 @@ class Quantizer:
         return cls(*names, **options)
 
     def pack(self, state: Any) -> QuantizedState:
-        """Stores the state of `init`."""
+        """Packs the state of `init`."""
         chosen = {k for k, x in _leaves(state) if self._is_large_moment(k, x)}
         count = None if self.seed is None else jnp.zeros((), jnp.int32)
         return self._packed(state, chosen, count)
 
     def repack(self, state: Any, old: QuantizedState) -> QuantizedState:
-        """Stores the state of `update`, the same moments as before."""
+        """Packs the state of `update`; the same moments are quantized as before."""
         chosen = {k for k, _ in _leaves(state) if _look_up(old.scales, k) is not None}
         count = None if old.count is None else optax.safe_increment(old.count)
         return self._packed(state, chosen, count)
 
     def unpack(self, state: QuantizedState) -> Any:
-        """The state as the transformation knows it, moments at least float32."""
+        """The state that the transformation uses, with moments at least float32."""
 
         def restore(keys, leaf):
             scales = _look_up(state.scales, keys)
@@ -140,7 +141,7 @@ class Quantizer:
         }
 
     def _noise(self, keys: tuple, leaf: Any, count: Any) -> jax.Array:
-        """Uniform numbers that neither grouping nor placement changes."""
+        """Uniform numbers that do not depend on grouping or placement."""
         key = jax.random.fold_in(seeded(self.seed or 0), count)
         if self.ids is None:
             place = zlib.crc32("/".join(map(_name, keys)).encode())
@@ -161,7 +162,7 @@ class Quantizer:
 
 
 def _field(keys: tuple) -> str | None:
-    """The innermost field on the way to a leaf; ``value`` is the box of NNX."""
+    """The innermost field name on the path to a leaf, except the ``value`` of NNX."""
     fields = [k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey)]
     return next((name for name in reversed(fields) if name != "value"), None)
 
@@ -172,7 +173,7 @@ def _name(key: Any) -> str:
 
 
 def _is_opaque(node: Any) -> bool:
-    """A state of `on_matrices`, or one that is stored already."""
+    """Whether a node is a state of `on_matrices` or is already quantized."""
     return isinstance(node, QuantizedState) or hasattr(node, "manifest")
 
 
@@ -180,9 +181,9 @@ def _check_is_quantized(node: Any) -> None:
     inner = getattr(node, "inner_state", None)
     if hasattr(node, "manifest") and not isinstance(inner, QuantizedState):
         raise ValueError(
-            "`inner` holds stacks of matrices, whose blocks must not reach from one "
-            "matrix into the next; give the recipe (or `on_matrices`) the placement "
-            "om.quantized(), and its `other` optimizer om.adamw_8bit(...)."
+            "`inner` must not contain stacks of matrices, because a block of numbers "
+            "could reach across two matrices; pass placement=om.quantized() and "
+            "other=om.adamw_8bit(...) to the recipe (or `on_matrices`) instead."
         )
 
 
