@@ -46,8 +46,8 @@ class RotateState(NamedTuple):
         momentum: State of the momentum, in the frame of the parameters.
         rotation: Per leaf a ``Pair`` of orthogonal matrices, ``(..., p, p)``. Rows and
             columns are those that the base sees.
-        gram: Per leaf a ``Pair`` of averaged Gram matrices; None where the statistics are
-            those of the momentum.
+        gram: Per leaf a ``Pair`` of averaged Gram matrices; None where the statistics
+            are those of the momentum.
         base_state: State of the base.
     """
 

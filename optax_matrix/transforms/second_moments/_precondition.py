@@ -29,8 +29,8 @@ class PreconditionState(NamedTuple):
     Attributes:
         count: Number of updates; None where nothing depends on it.
         momentum: State of the momentum.
-        gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the inner
-            transformation sees; None for a side that is not preconditioned.
+        gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the
+            inner transformation sees; None for a side that is not preconditioned.
         root: Per leaf a ``Pair`` of their inverse roots; None where every update
             recomputes them.
         inner_state: State of the inner transformation.
