@@ -32,7 +32,12 @@ from optax_matrix.recipes._docstrings import (
     sections,
     with_arguments,
 )
-from optax_matrix.recipes._method import Method, optimizer_of_tree, update_of_matrices
+from optax_matrix.recipes._method import (
+    TREE_ONLY,
+    Method,
+    optimizer_of_tree,
+    update_of_matrices,
+)
 
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs
@@ -54,12 +59,6 @@ class Common(TypedDict, total=False):
     placement: Any
     other: Transformation | None
     other_learning_rate: Rate | None
-
-
-_TREE_ONLY = {  # What `direction` leaves out.
-    *("learning_rate", "weight_decay", "weight_decay_mask"),
-    *("other", "other_learning_rate"),
-}
 
 
 def recipe(factory: Callable[P, Method]) -> Callable[P, Optimizer]:
@@ -135,7 +134,7 @@ def direction(
     parameters = [
         p
         for p in of.signature.parameters.values()
-        if p.name not in _TREE_ONLY and p.name not in without
+        if p.name not in TREE_ONLY and p.name not in without
     ]
     signature = of.signature.replace(parameters=parameters)
     name = f"scale_by_{of.name}"
