@@ -180,6 +180,9 @@ apollo_svd = preset(
     as in `galore`. The state is ``2 n r + m r`` numbers per matrix with ``m <= n``, one
     more for the limiter.
 
+    Args:
+        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors.
+
     Returns:
         An optimizer of the whole tree.
 
@@ -198,6 +201,8 @@ apollo_svd = preset(
         singular vectors. Deviations: those of `apollo`; singular vectors come from a
         randomised range finder.
     """,
+    fixed={"norm": "channel"},
+    types={"basis": SingularBasis},
     basis="randomized_svd",
 )
 scale_by_apollo = direction(apollo)

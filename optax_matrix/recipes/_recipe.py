@@ -26,12 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 import optax
 
 from optax_matrix.arguments import Checker, Rate, Transformation
-from optax_matrix.recipes._docstrings import (
-    of_direction,
-    rendered,
-    sections,
-    with_arguments,
-)
+from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
     TREE_ONLY,
     Method,
@@ -92,7 +87,7 @@ def preset(
     Args:
         base: The recipe.
         name: The variant's name.
-        doc: Its docstring without ``Args:``, which is taken from `base`.
+        doc: Its docstring. ``Args:`` lists what differs from `base` only.
         fixed: Arguments that the variant sets and does not take.
         types: Narrower types of arguments.
         **defaults: Defaults that differ.
@@ -111,9 +106,8 @@ def preset(
         if p.name not in fixed
     ]
     signature = of.signature.replace(parameters=parameters)
-    own = sections(inspect.cleandoc(doc))
-    own = {"": own.pop(""), "Args": sections(of.doc)["Args"], **own}
-    return _Public(of.factory, name, signature, rendered(own), fixed).optimizer()
+    doc = of_preset(inspect.cleandoc(doc), of.doc)
+    return _Public(of.factory, name, signature, doc, fixed).optimizer()
 
 
 def direction(
