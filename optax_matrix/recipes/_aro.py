@@ -206,7 +206,7 @@ eigen_rownorm = _eigen(
     "Eigen-RowNorm",
     "row_norm",
     "the scaling of rows to equal norms",
-    note=' For this base the\n    policies ``"eigen"`` and ``"aro"`` of `aro` are the same.',
+    note=' With this base,\n    ``policy="aro"`` of `aro` is the same.',
 )
 
 scale_by_aro = direction(aro, without=["full_model"])
