@@ -153,7 +153,12 @@ def _rule(annotation: Any) -> Callable[[str, Any], None]:
         if checks and not (is_word and takes_words):
             checks[0](name, value)
         else:
-            check_choice(name, value, words)
+            kinds = {
+                check_callable: "a function",
+                check_transformation: "a gradient transformation",
+            }
+            others = [kinds.get(rule, "a number") for rule in checks]
+            check_choice(name, value, words, others)
 
     return check
 
@@ -223,11 +228,16 @@ def check_rank(name: str, value: Any) -> None:
         )
 
 
-def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
-    """Raises unless a value is one of the choices, which are strings or None."""
+def check_choice(
+    name: str, value: Any, choices: Collection[Any], others: Collection[str] = ()
+) -> None:
+    """Raises unless a value is one of the choices, which are strings or None.
+
+    ``others`` says what else the argument may be, for the message.
+    """
     is_word = value is None or isinstance(value, str)
     if not is_word or value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
+        listed = ", ".join([*map(repr, choices), *others])
         raise ValueError(f"`{name}` must be one of {listed}; got {value!r}.")
 
 
@@ -250,8 +260,8 @@ def check_transformation(name: str, value: Any) -> None:
     """Raises unless a value is a gradient transformation."""
     if not isinstance(value, optax.GradientTransformation):
         raise ValueError(
-            f"`{name}` must be a gradient transformation, got {value!r}; pass one that "
-            "is made, such as optax.adamw(1e-3)."
+            f"`{name}` must be a gradient transformation, got {value!r}; pass the "
+            "transformation itself, such as optax.adamw(1e-3)."
         )
 
 
