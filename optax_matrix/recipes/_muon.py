@@ -79,13 +79,12 @@ def muon(
             scale_by_shape(scaling),
         )
 
-    if scaling == "max":
-        return Method(chain, weight_decay=0.1 if weight_decay is None else None)
-    return Method(
-        chain,
-        weight_decay=0.0 if weight_decay is None else None,
-        other_rate=0.015,  # Keller Jordan's 3e-4 for AdamW beside 0.02 for Muon.
-    )
+    is_moonlight = scaling == "max"
+    if weight_decay is None:
+        weight_decay = 0.1 if is_moonlight else 0.0
+    # Keller Jordan has 3e-4 for AdamW beside 0.02 for Muon.
+    other_rate = None if is_moonlight else 0.015
+    return Method(chain, weight_decay=weight_decay, other_rate=other_rate)
 
 
 scale_by_muon = direction(muon)
