@@ -21,7 +21,7 @@ def quantized(
     """A placement under which the moments of matrices are stored in eight bits.
 
     Every recipe takes it: ``om.galore(1e-3, rank=128, placement=om.quantized())`` is
-    8-bit GaLore. Moments are quantised (`quantize_state`) where the matrices live, in
+    8-bit GaLore. Moments are quantized (`quantize_state`) where the matrices live, in
     blocks that stay inside a matrix; bases, rotations and statistics stay as they are.
 
     Args:

@@ -73,7 +73,7 @@ def aro(
             matrix. To choose matrix by matrix, set ``residual`` in the dimension
             numbers, as in ``layout.by_path(numbers={"up": ...}, otherwise=rule)``.
             Shared rotations are always on the residual side.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: The rotation is renewed every ``update_interval`` steps.
         sharing: None gives each matrix a rotation of its own. ``"global"`` has one for
             all matrices that touch the residual stream; ``"chain"`` has one for each

@@ -58,7 +58,7 @@ def splus(
             ``update_interval`` steps; the paper has 100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule; that
             of matrices is scaled as above.
         mu_dtype: Dtype of the momenta; None for that of the parameter.

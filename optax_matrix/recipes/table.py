@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
 
 METHODS: dict[str, list[Row]] = {
-    "Orthogonalised momentum": [
+    "Orthogonalized momentum": [
         Row(
             muon,
             "momentum → polar factor → scale by shape",
@@ -135,7 +135,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             muon_plus,
-            "momentum → polar factor → normalise columns, then rows → scale by shape",
+            "momentum → polar factor → normalize columns, then rows → scale by shape",
             "mn",
             "Muon+",
             "https://arxiv.org/abs/2602.21545",
@@ -171,7 +171,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             swan,
-            "gradient → standardise rows → polar factor → scale by shape",
+            "gradient → standardize rows → polar factor → scale by shape",
             "0",
             "SWAN",
             "https://arxiv.org/abs/2412.13148",
