@@ -153,7 +153,7 @@ def _rule(annotation: Any) -> Callable[[str, Any], None]:
         if checks and not (is_word and takes_words):
             checks[0](name, value)
         else:
-            kinds = {
+            kinds: dict[Any, str] = {
                 check_callable: "a function",
                 check_transformation: "a gradient transformation",
             }

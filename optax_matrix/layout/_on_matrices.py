@@ -91,10 +91,10 @@ def on_matrices(
         (2.0, 1.0)
     """
     _check(placement, max_batch)
-    build = _as_build(build)
+    make = _as_build(build)
     wrapper = _OnMatrices(
-        build=build,
-        rebuild=tried(build, hyperparams or {}),
+        build=make,
+        rebuild=tried(make, hyperparams or {}),
         hyperparams=dict(hyperparams or {}),
         dimension_numbers=dimension_numbers,
         max_batch=max_batch,
