@@ -1,4 +1,4 @@
-"""Initializations, seen through the layout: rows are output neurons."""
+"""Initialisations, seen through the layout: rows are output neurons."""
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +99,7 @@ def test_any_initializer_any_dtype_and_an_nnx_state():
     np.testing.assert_array_equal(new.kernel[...], 2.0)
     np.testing.assert_array_equal(new.bias[...], model.bias[...])
     with pytest.raises(ValueError, match="`initializer` must be one of 'standard'"):
-        om.initialize_matrices(params, KEY, "normalized")
+        om.initialize_matrices(params, KEY, "normalised")
 
 
 @pytest.mark.broad
