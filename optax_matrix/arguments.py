@@ -10,6 +10,7 @@ Tracers pass: their values are not known. Scalars of NumPy and JAX count as numb
 
 import contextlib
 import contextvars
+import difflib
 import functools
 import inspect
 import numbers
@@ -50,7 +51,7 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
         Traceback (most recent call last):
         ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
     """
-    check = Checker(factory.__name__, inspect.signature(factory))
+    check = Checker(factory.__name__, inspect.signature(factory, eval_str=True))
 
     @functools.wraps(factory)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -84,14 +85,20 @@ class Checker:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            known = ", ".join(self.signature.parameters)
-            message = f"{self.name}() {error}; its arguments are {known}."
-            raise TypeError(message) from None
+            raise TypeError(f"{self.name}() {error}; {self._hint(kwargs)}") from None
         bound.apply_defaults()
         if _ENABLED.get():
             for name, value in bound.arguments.items():
                 self.rules[name](name, value)
         return bound.arguments
+
+    def _hint(self, kwargs: Collection[str]) -> str:
+        """The argument that an unknown keyword resembles, or all there are."""
+        known = list(self.signature.parameters)
+        for name in set(kwargs) - set(known):
+            if close := difflib.get_close_matches(name, known, n=1):
+                return f"did you mean `{close[0]}`?"
+        return f"its arguments are {', '.join(known)}."
 
 
 @contextlib.contextmanager
@@ -153,7 +160,12 @@ def _rule(annotation: Any) -> Callable[[str, Any], None]:
         if checks and not (is_word and takes_words):
             checks[0](name, value)
         else:
-            check_choice(name, value, words)
+            kinds: dict[Any, str] = {
+                check_callable: "a function",
+                check_transformation: "a gradient transformation",
+            }
+            others = [kinds.get(rule, "a number") for rule in checks]
+            check_choice(name, value, words, others)
 
     return check
 
@@ -223,11 +235,16 @@ def check_rank(name: str, value: Any) -> None:
         )
 
 
-def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
-    """Raises unless a value is one of the choices, which are strings or None."""
+def check_choice(
+    name: str, value: Any, choices: Collection[Any], others: Collection[str] = ()
+) -> None:
+    """Raises unless a value is one of the choices, which are strings or None.
+
+    ``others`` says what else the argument may be, for the message.
+    """
     is_word = value is None or isinstance(value, str)
     if not is_word or value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
+        listed = ", ".join([*map(repr, choices), *others])
         raise ValueError(f"`{name}` must be one of {listed}; got {value!r}.")
 
 
@@ -250,8 +267,8 @@ def check_transformation(name: str, value: Any) -> None:
     """Raises unless a value is a gradient transformation."""
     if not isinstance(value, optax.GradientTransformation):
         raise ValueError(
-            f"`{name}` must be a gradient transformation, got {value!r}; pass one that "
-            "is made, such as optax.adamw(1e-3)."
+            f"`{name}` must be a gradient transformation, got {value!r}; pass the "
+            "transformation itself, such as optax.adamw(1e-3)."
         )
 
 
@@ -308,7 +325,8 @@ NotNegative = TypeAliasType("NotNegative", Annotated[ArrayLike, check_not_negati
 AtLeastOne = TypeAliasType("AtLeastOne", Annotated[ArrayLike, check_at_least_one])
 Rate = TypeAliasType("Rate", Annotated[optax.ScalarOrSchedule, check_rate])
 PositiveInt = TypeAliasType("PositiveInt", Annotated[int, check_positive_int])
-Seed = TypeAliasType("Seed", Annotated[int, check_not_negative_int])
+NotNegativeInt = TypeAliasType("NotNegativeInt", Annotated[int, check_not_negative_int])
+Seed = NotNegativeInt
 Rank = TypeAliasType("Rank", Annotated[int | float, check_rank])
 Kernel = TypeAliasType("Kernel", Annotated[Callable[..., Any], check_callable])
 Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])

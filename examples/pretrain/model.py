@@ -52,7 +52,7 @@ class Embed(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Root mean square normalisation, computed in float32."""
+    """Root mean square normalization, computed in float32."""
 
     def __init__(self, config: ModelConfig, rngs):
         self.eps = config.norm_eps

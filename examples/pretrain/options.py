@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -75,7 +76,7 @@ def with_options(name: str, methods: Mapping[str, Method]) -> Method:
     Raises:
         UserError: If there is no such method or option, or a value is refused.
     """
-    head, *settings = name.split(":")
+    head, *settings = re.split(r":(?![^{]*})", name)  # Not inside a dict.
     if head not in methods:
         raise UserError(
             f"There is no optimizer {head!r}; choose from {', '.join(methods)}."

@@ -13,7 +13,7 @@ biases. This package translates between the two once, so that no block has to:
 
 **Which leaves are matrices.** The default rule decides by path, shape and dtype, the
 same way at ``init`` and at ``update``. Embeddings, output heads, routers, norms, biases
-and depthwise convolutions are recognised by name and left to the other optimizer.
+and depthwise convolutions are recognized by name and left to the other optimizer.
 Kernels are ``(..., in, out)`` as in Flax, with layers and experts in front. `describe`
 shows the decision for every leaf:
 

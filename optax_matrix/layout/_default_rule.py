@@ -52,7 +52,7 @@ def default_rule(path: str, leaf: Any) -> Decision:
     """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
 
     Embeddings, output heads, norms, biases, routers and depthwise convolutions are
-    recognised by name and get the other optimizer. Kernels are ``(..., in, out)``, as
+    recognized by name and get the other optimizer. Kernels are ``(..., in, out)``, as
     in Flax, with leading batch axes for layers and experts. Convolutions
     ``(h, w, in, out)`` sum over all axes but the last. In query, key, value and out
     kernels of Flax attention, heads and head dimension are merged.

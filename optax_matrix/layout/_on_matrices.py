@@ -91,8 +91,10 @@ def on_matrices(
         (2.0, 1.0)
     """
     _check(placement, max_batch)
+    make = _as_build(build)
     wrapper = _OnMatrices(
-        build=tried(_as_build(build), hyperparams or {}),
+        build=make,
+        rebuild=tried(make, hyperparams or {}),
         hyperparams=dict(hyperparams or {}),
         dimension_numbers=dimension_numbers,
         max_batch=max_batch,
@@ -106,6 +108,7 @@ def on_matrices(
 @dataclasses.dataclass(frozen=True)
 class _OnMatrices:
     build: Build
+    rebuild: Build  # The same, for arguments that `init` has checked.
     hyperparams: dict[str, Any]
     dimension_numbers: Any
     max_batch: int | None
@@ -157,7 +160,7 @@ class _OnMatrices:
 
         def step(local, stacks, state, arrays):
             hyperparams, extra_args = join(arrays)
-            tx = optax.with_extra_args_support(self.build(local, **hyperparams))
+            tx = optax.with_extra_args_support(self.rebuild(local, **hyperparams))
             new: Any
             new, inner_state = tx.update(
                 stacks["updates"], state.inner_state, stacks.get("params"), **extra_args

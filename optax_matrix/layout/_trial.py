@@ -18,14 +18,15 @@ def tried(build: Build, hyperparams: Mapping[str, Any]) -> Build:
     An argument that a block refuses thus raises where `on_matrices` is called. A build
     may fail for another reason: it may need a group that the empty layout lacks. Only
     a `ValueError` or `TypeError` that this package or optax raises is therefore passed
-    on; after any other error, the build is called again at `init`, with its checks.
+    on; after any other error, the build checks its arguments at every call.
 
     Args:
         build: As in `on_matrices`.
         hyperparams: As in `on_matrices`.
 
     Returns:
-        The build. If the call succeeded, it does not check arguments again.
+        The build. If the call succeeded, it does not check arguments again. Arguments
+        may depend on the layout, so `init` calls `build` itself.
 
     Raises:
         ValueError: If an argument of a block is out of range.

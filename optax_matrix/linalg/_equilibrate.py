@@ -172,7 +172,7 @@ def sinkhorn(
          [1.1  0.89]]
 
     References:
-        ARO, base ``sinkhorn``. Deviation: one normalisation at the end, to which the
+        ARO, base ``sinkhorn``. Deviation: one normalization at the end, to which the
         paper's scaling in every round is equivalent.
     """
     y, _ = unit_peak(as_work(x))

@@ -83,8 +83,8 @@ def apollo(
         bias_correction: Whether to correct both moments, as Adam does.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
         seed: Seed of the random numbers.
-        qr: Kernel that orthonormalises the singular vectors, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+        qr: Kernel that orthonormalizes the singular vectors, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam, as in the paper.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
@@ -178,6 +178,9 @@ apollo_svd = preset(
     as in `galore`. The state is ``2 n r + m r`` numbers per matrix with ``m <= n``, one
     more for the limiter.
 
+    Args:
+        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors.
+
     Returns:
         An optimizer of the whole tree.
 
@@ -193,8 +196,10 @@ apollo_svd = preset(
     References:
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1 with
         singular vectors. Deviations: those of `apollo`; singular vectors come from a
-        randomised range finder.
+        randomized range finder.
     """,
+    fixed={"norm": "channel"},
+    types={"basis": SingularBasis},
     basis="randomized_svd",
 )
 scale_by_apollo = direction(apollo)

@@ -73,7 +73,7 @@ def aro(
             matrix. To choose matrix by matrix, set ``residual`` in the dimension
             numbers, as in ``layout.by_path(numbers={"up": ...}, otherwise=rule)``.
             Shared rotations are always on the residual side.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: The rotation is renewed every ``update_interval`` steps.
         sharing: None gives each matrix a rotation of its own. ``"global"`` has one for
             all matrices that touch the residual stream; ``"chain"`` has one for each
@@ -149,7 +149,7 @@ def aro(
     )
 
 
-_EIGEN = {"types": {"policy": Literal["eigen", "eigen_exact"]}, "policy": "eigen"}
+_FIXED = {"b2": 0.95, "sharing": None, "joint": True, "full_model": False}
 _EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate.
 
     .. math::
@@ -158,9 +158,13 @@ _EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate
         D_t = R_t f(R_t^\top M_t), \quad
         \Delta_t = 0.2 \sqrt{{mn}} \, D_t / \|D_t\|_F
 
-    where f is {base}. This is `aro` with the base ``"{word}"`` and a rotation that
-    depends on the momentum alone: ``policy="eigen"`` is a power step from the last
-    basis, ``"eigen_exact"`` an eigendecomposition.{note}
+    where f is {base}. This is `aro` with the base ``"{word}"``
+    and a rotation that depends on the momentum alone.{note}
+
+    Args:
+        policy: ``"eigen"``, one power step from the last basis per renewal;
+            ``"eigen_exact"``, an eigendecomposition.
+        orientation: Which side rotates, as in `aro`.
 
     Returns:
         An optimizer of the whole tree.
@@ -181,7 +185,14 @@ def _eigen(function: str, name: str, word: str, base: str, note: str = ""):
     doc = _EIGEN_DOC.format(
         name=name, word=word, base=base, note=note, function=function
     )
-    return preset(aro, function, doc, fixed={"base": word}, **_EIGEN)
+    return preset(
+        aro,
+        function,
+        doc,
+        fixed={"base": word, **_FIXED},
+        types={"policy": Literal["eigen", "eigen_exact"]},
+        policy="eigen",
+    )
 
 
 eigen_sinkhorn = _eigen(
@@ -193,10 +204,10 @@ eigen_rownorm = _eigen(
     "Eigen-RowNorm",
     "row_norm",
     "the scaling of rows to equal norms",
-    note=' For this base the policies ``"eigen"`` and\n    ``"aro"`` are the same.',
+    note=' With this base,\n    ``policy="aro"`` of `aro` is the same.',
 )
 
 scale_by_aro = direction(aro, without=["full_model"])
-scale_by_eigen_sinkhorn = direction(eigen_sinkhorn, without=["full_model"])
-scale_by_eigen_sign = direction(eigen_sign, without=["full_model"])
-scale_by_eigen_rownorm = direction(eigen_rownorm, without=["full_model"])
+scale_by_eigen_sinkhorn = direction(eigen_sinkhorn)
+scale_by_eigen_sign = direction(eigen_sign)
+scale_by_eigen_rownorm = direction(eigen_rownorm)

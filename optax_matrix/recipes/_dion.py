@@ -40,7 +40,7 @@ def dion(
         b1: Decay rate of the momentum.
         scaling: Rule of `scale_by_shape`: ``"unclipped"`` (the paper's
             :math:`\sqrt{m/n}`), ``"max"``, ``"out/in"``, ``"sum"`` or ``"none"``.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: See `Common`.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 _SECTION = re.compile(r"^(Args|Returns|Raises|Examples|References):\n", re.MULTILINE)
 _ENTRY = re.compile(r"^    (?=\w+: )", re.MULTILINE)
 _DIRECTION = """\
-The update of `{name}` for the matrices of a tree; other leaves pass through unchanged.
+The update of `{name}` for matrices; other leaves pass through unchanged.
 
 {notes}"""
 _CHAIN = """\
@@ -33,19 +33,21 @@ def rendered(parts: Mapping[str, str]) -> str:
 def with_arguments(doc: str, names: Collection[str]) -> str:
     """A docstring with the entries of these arguments alone, and what it may raise."""
     parts = sections(doc)
-    _, *entries = _ENTRY.split(parts.pop("Args"))
-    kept = [e.rstrip() for e in entries if e.partition(":")[0] in names]
-    returns = {"Returns": parts.pop("Returns")}
-    raises = {"Raises": "    ValueError: If an argument is out of range."}
+    kept = {name: text for name, text in _entries(doc).items() if name in names}
     return rendered(
         {
             "": parts.pop(""),
-            "Args": "\n".join(f"    {entry}" for entry in kept),
-            **returns,
-            **raises,
-            **parts,
+            "Args": _listed(kept),
+            "Returns": parts.pop("Returns"),
+            "Raises": "    ValueError: If an argument is out of range.",
+            **{name: text for name, text in parts.items() if name != "Args"},
         }
     )
+
+
+def of_preset(doc: str, base: str) -> str:
+    """The docstring of a variant; entries that it lacks are those of `base`."""
+    return rendered({**sections(doc), "Args": _listed(_entries(base) | _entries(doc))})
 
 
 def of_direction(doc: str, name: str) -> str:
@@ -58,3 +60,13 @@ def of_direction(doc: str, name: str) -> str:
         "Examples": _CHAIN.format(name=name),
     }
     return rendered({**parts, **changes})
+
+
+def _entries(doc: str) -> dict[str, str]:
+    """The entries of ``Args`` by the name of the argument."""
+    _, *entries = _ENTRY.split(sections(doc).get("Args", ""))
+    return {entry.partition(":")[0]: entry.rstrip() for entry in entries}
+
+
+def _listed(entries: Mapping[str, str]) -> str:
+    return "\n".join(f"    {entry}" for entry in entries.values())

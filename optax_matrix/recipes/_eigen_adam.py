@@ -54,7 +54,7 @@ def eigen_adam(
             ``"out"``, ``"in"``, as in `aro`.
         bias_correction: Whether to correct both moments as Adam does. The paper does
             not.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: See `Common`.

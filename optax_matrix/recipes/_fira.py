@@ -89,8 +89,8 @@ def fira(
         bias_correction: Whether to correct both moments, as Adam does.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
         seed: Seed of the random numbers.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam, as in the paper.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.

@@ -76,8 +76,8 @@ def galore(
         bias_correction: Whether to correct both moments, as Adam does.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
         seed: Seed of the random numbers.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam, as in the paper.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
@@ -99,7 +99,7 @@ def galore(
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
         renewals as in the authors' code, which projects the columns of square matrices
         (the paper and this recipe project the rows). Deviations: singular vectors come
-        from a randomised range finder; there is no epsilon (1e-6 in the code), as
+        from a randomized range finder; there is no epsilon (1e-6 in the code), as
         nothing is divided by zero; coordinates that are rounding noise count as zero
         (`project_low_rank`).
     """

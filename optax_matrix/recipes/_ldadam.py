@@ -54,8 +54,8 @@ def ldadam(
         start: ``"randomized"`` or ``"exact"`` (an SVD, the paper) for the first basis.
         side: Which side is projected, as in `project_low_rank`.
         seed: Seed of the random numbers.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam.
         weight_decay: Decoupled weight decay of all leaves.
         mu_dtype: Dtype of the momenta and the error; None for float32.

@@ -42,7 +42,7 @@ def singular_basis(basis: SingularBasis, qr: Any) -> Basis:
 
     Args:
         basis: ``"randomized_svd"`` or ``"svd"``.
-        qr: Kernel that orthonormalises columns.
+        qr: Kernel that orthonormalizes columns.
 
     Returns:
         A basis for `project_low_rank`.

@@ -11,6 +11,12 @@ from jax.typing import ArrayLike
 from optax_matrix.layout import label_params, on_matrices
 from optax_matrix.transforms import keep_dtype
 
+TREE_ONLY = {  # Arguments that do not concern the update of matrices.
+    *("learning_rate", "weight_decay", "weight_decay_mask"),
+    *("other", "other_learning_rate"),
+}
+_NOT_IN_CHAINS = TREE_ONLY | {"dimension_numbers", "placement"}
+
 Arguments = Mapping[str, Any]  # Those of a recipe, by name.
 Wrap = Callable[[optax.GradientTransformation], optax.GradientTransformation]
 
@@ -64,13 +70,14 @@ def update_of_matrices(
         A transformation of the whole tree. Other leaves pass through unchanged.
     """
     _, *names = inspect.signature(method.chain).parameters
+    inside = [x for name, x in arguments.items() if name not in _NOT_IN_CHAINS]
     return on_matrices(
         method.chain,
         hyperparams={name: arguments[name] for name in names},
         dimension_numbers=_dimension_numbers(method, arguments),
         placement=arguments["placement"],
         needs_params=method.is_step,
-        probe=not method.couples and any(map(_is_foreign, arguments.values())),
+        probe=not method.couples and any(map(_is_foreign, inside)),
     )
 
 

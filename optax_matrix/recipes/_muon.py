@@ -33,9 +33,8 @@ def muon(
     The factor :math:`c` is given by ``scaling``. Without Nesterov momentum the polar
     factor is that of :math:`B_t`. The state is one momentum per matrix.
 
-    With ``scaling="out/in"`` this is Keller Jordan's Muon, whose large learning rate
-    (0.02) goes with 3e-4 for AdamW. With ``"max"`` it is Moonlight's: updates have the
-    size of AdamW's, and both share one learning rate.
+    With ``scaling="out/in"`` this is Keller Jordan's Muon, with ``"max"`` Moonlight's,
+    whose updates have the size of AdamW's.
 
     Args:
         learning_rate: Learning rate of the matrices, a number or a schedule.
@@ -51,7 +50,8 @@ def muon(
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
-        is ``learning_rate`` for ``scaling="max"`` and 0.015 times that otherwise.
+        is ``learning_rate`` for ``scaling="max"``, and otherwise 0.015 times that: Keller
+        Jordan's 3e-4 beside 0.02.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om
@@ -78,13 +78,12 @@ def muon(
             scale_by_shape(scaling),
         )
 
-    if scaling == "max":
-        return Method(chain, weight_decay=0.1 if weight_decay is None else None)
-    return Method(
-        chain,
-        weight_decay=0.0 if weight_decay is None else None,
-        other_rate=0.015,  # Keller Jordan's 3e-4 for AdamW beside 0.02 for Muon.
-    )
+    is_moonlight = scaling == "max"
+    if weight_decay is None:
+        weight_decay = 0.1 if is_moonlight else 0.0
+    # Keller Jordan has 3e-4 for AdamW beside 0.02 for Muon.
+    other_rate = None if is_moonlight else 0.015
+    return Method(chain, weight_decay=weight_decay, other_rate=other_rate)
 
 
 scale_by_muon = direction(muon)

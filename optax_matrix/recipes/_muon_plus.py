@@ -1,4 +1,4 @@
-"""Muon+: normalise the polar factor of the momentum."""
+"""Muon+: normalize the polar factor of the momentum."""
 
 from functools import partial
 from typing import Literal, Unpack
@@ -35,7 +35,7 @@ def muon_plus(
     r"""Muon+ for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     .. math::
-        \Delta_t = \sqrt{m/n} \; \mathrm{normalise}(\mathrm{polar}(\tilde{M}_t))
+        \Delta_t = \sqrt{m/n} \; \mathrm{normalize}(\mathrm{polar}(\tilde{M}_t))
 
     where columns and rows are divided by their norms, one after the other. With
     ``"colrow"`` every row (output neuron) ends with norm :math:`\sqrt{m/n}`. The state
@@ -65,7 +65,7 @@ def muon_plus(
 
     References:
         Zhang et al., `Muon+ <https://arxiv.org/abs/2602.21545>`_, 2026. The authors'
-        code defaults to no normalisation; ``"colrow"`` is what MuonEq compares with.
+        code defaults to no normalization; ``"colrow"`` is what MuonEq compares with.
         Nesterov momentum is on as in the authors' code, and off in MuonEq's copy.
         Deviations: ``eps`` is relative; Newton-Schulz runs in at least float32, as in
         `muon`.

@@ -51,7 +51,7 @@ def poet(
 
     R and P are products of random primitives (`spo`) that are merged into :math:`W_0`
     every ``merge_interval`` updates. Every matrix keeps the singular values of its
-    initialisation, so initialise well: normalise the rows of kernels
+    initialization, so initialize well: normalize the rows of kernels
     (`initialize_matrices`). The state is, per matrix, :math:`W_0` in float32 (unless it
     is recovered), three times the trainable parameters, and permutations.
 

@@ -26,13 +26,13 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 import optax
 
 from optax_matrix.arguments import Checker, Rate, Transformation
-from optax_matrix.recipes._docstrings import (
-    of_direction,
-    rendered,
-    sections,
-    with_arguments,
+from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
+from optax_matrix.recipes._method import (
+    TREE_ONLY,
+    Method,
+    optimizer_of_tree,
+    update_of_matrices,
 )
-from optax_matrix.recipes._method import Method, optimizer_of_tree, update_of_matrices
 
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs
@@ -54,12 +54,6 @@ class Common(TypedDict, total=False):
     placement: Any
     other: Transformation | None
     other_learning_rate: Rate | None
-
-
-_TREE_ONLY = {  # What `direction` leaves out.
-    *("learning_rate", "weight_decay", "weight_decay_mask"),
-    *("other", "other_learning_rate"),
-}
 
 
 def recipe(factory: Callable[P, Method]) -> Callable[P, Optimizer]:
@@ -93,7 +87,7 @@ def preset(
     Args:
         base: The recipe.
         name: The variant's name.
-        doc: Its docstring without ``Args:``, which is taken from `base`.
+        doc: Its docstring. ``Args:`` lists what differs from `base` only.
         fixed: Arguments that the variant sets and does not take.
         types: Narrower types of arguments.
         **defaults: Defaults that differ.
@@ -112,9 +106,8 @@ def preset(
         if p.name not in fixed
     ]
     signature = of.signature.replace(parameters=parameters)
-    own = sections(inspect.cleandoc(doc))
-    own = {"": own.pop(""), "Args": sections(of.doc)["Args"], **own}
-    return _Public(of.factory, name, signature, rendered(own), fixed).optimizer()
+    doc = of_preset(inspect.cleandoc(doc), of.doc)
+    return _Public(of.factory, name, signature, doc, fixed).optimizer()
 
 
 def direction(
@@ -135,7 +128,7 @@ def direction(
     parameters = [
         p
         for p in of.signature.parameters.values()
-        if p.name not in _TREE_ONLY and p.name not in without
+        if p.name not in TREE_ONLY and p.name not in without
     ]
     signature = of.signature.replace(parameters=parameters)
     name = f"scale_by_{of.name}"
@@ -191,7 +184,7 @@ class _Public:
 
 def _spelled_out(factory: Callable[..., Any]) -> inspect.Signature:
     """The signature of a factory, with the keywords of `Common` one by one."""
-    signature = inspect.signature(factory)
+    signature = inspect.signature(factory, eval_str=True)
     *own, _ = signature.parameters.values()
     common = [
         inspect.Parameter(name, own[-1].KEYWORD_ONLY, default=None, annotation=hint)

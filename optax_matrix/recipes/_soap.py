@@ -54,7 +54,7 @@ def soap(
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
         bias_correction: Whether to correct both moments as Adam does.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: See `Common`.

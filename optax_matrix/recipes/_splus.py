@@ -42,9 +42,7 @@ def splus(
     two matrices of each rotated side (average and basis).
 
     An update has a root mean square of c / (m + n), so the learning rate is much larger
-    than AdamW's. Weight decay has the same factor, as in the authors' code: per step a
-    matrix loses :math:`\eta \lambda c / (m + n)` of itself, where :math:`\eta` is
-    ``learning_rate`` and :math:`\lambda` ``weight_decay``.
+    than AdamW's.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.1 to 0.2 in the paper.
@@ -58,16 +56,18 @@ def splus(
             ``update_interval`` steps; the paper has 100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule; that
-            of matrices is scaled as above.
+            of matrices is scaled as below.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: See `Common`.
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
         is 0.001 times ``learning_rate``, as for leaves that the authors' code does not
-        rotate.
+        rotate. Weight decay has the factor of the updates, as in that code: per step a
+        matrix loses :math:`\eta \lambda c / (m + n)` of itself, where :math:`\eta` is
+        ``learning_rate`` and :math:`\lambda` ``weight_decay``.
 
     Examples:
         >>> import jax, jax.numpy as jnp

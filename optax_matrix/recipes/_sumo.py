@@ -92,8 +92,8 @@ def sumo(
         transport: What happens to the momentum at a renewal, as in `project_low_rank`.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
         seed: Seed of the random numbers.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognised by its name, as a
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam.
         weight_decay: Decoupled weight decay of all leaves; the paper gives no value.
         mu_dtype: Dtype of the momenta; None for float32.

@@ -1,4 +1,4 @@
-"""SWAN: standardise the rows of the gradient, then whiten it."""
+"""SWAN: standardize the rows of the gradient, then whiten it."""
 
 from functools import partial
 from typing import Unpack
@@ -28,7 +28,7 @@ def swan(
         \tilde{G}_i = (G_i - \bar{G}_i) / \mathrm{std}(G_i), \qquad
         \Delta = 0.2 \sqrt{\max(m, n)} \, (\tilde{G} \tilde{G}^\top)^{-1/2} \tilde{G}
 
-    The rows are standardised one by one; the matrix is then whitened, which is the
+    The rows are standardized one by one; the matrix is then whitened, which is the
     polar factor. The matrices have no state.
 
     Args:

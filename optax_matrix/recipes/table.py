@@ -115,7 +115,7 @@ class Row(NamedTuple):
 
 
 METHODS: dict[str, list[Row]] = {
-    "Orthogonalised momentum": [
+    "Orthogonalized momentum": [
         Row(
             muon,
             "momentum → polar factor → scale by shape",
@@ -132,7 +132,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             muon_plus,
-            "momentum → polar factor → normalise columns, then rows → scale by shape",
+            "momentum → polar factor → normalize columns, then rows → scale by shape",
             "mn",
             "[Muon+](https://arxiv.org/abs/2602.21545)",
         ),
@@ -163,7 +163,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             swan,
-            "gradient → standardise rows → polar factor → scale by shape",
+            "gradient → standardize rows → polar factor → scale by shape",
             "0",
             "[SWAN](https://arxiv.org/abs/2412.13148)",
         ),
@@ -179,7 +179,7 @@ METHODS: dict[str, list[Row]] = {
             racs,
             "gradient → averaged rank-one row and column scales → limit norm "
             "growth → scale",
-            "m + n + 1",
+            "m + n",
             "[Structured Fisher](https://arxiv.org/abs/2502.07752) (RACS), Alg. 1",
         ),
         Row(
@@ -251,14 +251,14 @@ METHODS: dict[str, list[Row]] = {
         Row(
             alice,
             "Adam in a tracked, switching subspace + equilibrated residual, limited",
-            "mr + 2nr + r² + n + 1",
+            "mr + 2nr + r² + n",
             "[Structured Fisher](https://arxiv.org/abs/2502.07752) (Alice), Alg. 4",
             {"rank": 2, "leading": 1},
         ),
         Row(
             alice_0,
             "Alice without tracking",
-            "mr + 2nr + n + 1",
+            "mr + 2nr + n",
             "[Structured Fisher](https://arxiv.org/abs/2502.07752) (Alice-0), Alg. 4",
             {"rank": 2, "leading": 1},
         ),

@@ -164,6 +164,6 @@ def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
         if x.shape != y.shape and group_of(keys, layout.groups) is None:
             raise ValueError(
                 f"State {path_name(keys)!r} of shape {x.shape} must be under the name "
-                "of its stack, by which state of single matrices is recognised; make "
+                "of its stack, by which state of single matrices is recognized; make "
                 "state with jax.tree.map over the stacks."
             )

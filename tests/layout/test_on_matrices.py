@@ -309,6 +309,13 @@ def test_arguments_of_blocks_fail_in_the_factory():
         on_matrices(build, hyperparams={"beta": 0.9})
 
 
+def test_arguments_that_depend_on_the_layout_fail_at_init():
+    decay = lambda layout: 2.0 if layout.groups else 0.9
+    tx = on_matrices(lambda layout: equilibrate_with_ema(scale_rows, decay(layout)))
+    with pytest.raises(ValueError, match="`decay` must be in"):
+        tx.init({"w": _draw(3, 5)})
+
+
 @pytest.mark.parametrize(
     "look_up",
     [
@@ -330,7 +337,7 @@ def test_build_that_needs_groups(look_up):
     np.testing.assert_array_equal(updates["w"], 2 * params["w"])
 
 
-def test_arguments_are_checked_once():
+def test_arguments_are_checked_in_the_factory_and_at_init_only():
     calls = []
 
     @checked
@@ -338,9 +345,12 @@ def test_arguments_are_checked_once():
         return optax.trace(decay)
 
     tx = on_matrices(lambda _: block(0.9), probe=False)
-    params = {"w": _draw(3, 5)}
-    tx.update(params, tx.init(params))
     assert len(calls) == 1
+    params = {"w": _draw(3, 5)}
+    state = tx.init(params)
+    assert len(calls) == 2  # They may depend on the layout.
+    tx.update(params, state)
+    assert len(calls) == 2
 
 
 @pytest.mark.broad

@@ -269,3 +269,21 @@ def test_kernels_stay_static_under_injected_hyperparameters():
     assert set(state.hyperparams) == {"learning_rate", "b1"}
     updates, _ = tx.update(params, state, params)
     np.testing.assert_allclose(updates["kernel"], -0.1 * np.eye(4, 3), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "runs"),
+    [
+        ({"learning_rate": optax.linear_schedule(0.1, 0.0, 10)}, 0),
+        ({"weight_decay": optax.linear_schedule(0.1, 0.0, 10)}, 0),
+        ({"weight_decay_mask": lambda _: True}, 0),
+        ({"other": optax.adamw(1e-3)}, 0),
+        ({"polar": lambda x: x}, 1),
+    ],
+)
+def test_only_code_inside_the_chain_is_probed(keywords, runs, monkeypatch):
+    calls = []
+    record = lambda *args: calls.append(args)
+    monkeypatch.setattr("optax_matrix.layout._on_matrices.refuse_coupling", record)
+    recipes.muon(**{"learning_rate": 0.1, **keywords}).init({"kernel": jnp.eye(4, 3)})
+    assert len(calls) == runs

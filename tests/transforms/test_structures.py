@@ -1,7 +1,7 @@
 """Blocks as optimal structures of the Fisher matrix (Structured Fisher, Section 3).
 
 Each update is square-root natural gradient, Mat(F~^(-1/2) g), with the F~ of a
-structure that is nearest to F = E[g g'] in the Frobenius norm. Here a generic minimiser
+structure that is nearest to F = E[g g'] in the Frobenius norm. Here a generic minimizer
 finds that F~, and the block, which has a closed form, must give the same update. g
 stacks columns.
 """
@@ -65,7 +65,7 @@ def per_column(blocks):
 def check(structure, start, update, f=None, g=STREAM[-1]):
     f = fisher(STREAM, WEIGHTS) if f is None else f
     best, _ = nearest(structure, start, f)
-    # The minimiser stops where the loss is flat to 1e-14: parameters to 1e-6.
+    # The minimizer stops where the loss is flat to 1e-14: parameters to 1e-6.
     np.testing.assert_allclose(update, natural(structure(best), g), rtol=1e-5)
 
 

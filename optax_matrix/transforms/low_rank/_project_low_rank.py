@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import (
+    NotNegativeInt,
     PositiveInt,
     Rank,
     Seed,
+    Transformation,
     checked,
 )
-from optax_matrix.transforms._arguments import NotNegativeInt, Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from optax_matrix.arguments import (
     Decay,
     Kernel,
+    NotNegativeInt,
     PositiveInt,
     Rank,
     check_callable,
@@ -25,7 +26,6 @@ from optax_matrix.linalg import (
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import unit_peak
-from optax_matrix.transforms._arguments import NotNegativeInt
 from optax_matrix.transforms.low_rank._basis import (
     Basis,
     Subspace,

@@ -14,10 +14,10 @@ from optax_matrix.arguments import (
     Decay,
     Kernel,
     PositiveInt,
+    Transformation,
     checked,
 )
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.rotation._frames import (
     into,

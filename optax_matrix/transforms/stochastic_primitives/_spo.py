@@ -13,6 +13,7 @@ from optax_matrix.arguments import (
     Kernel,
     PositiveInt,
     Seed,
+    Transformation,
     checked,
 )
 from optax_matrix.linalg import (
@@ -22,7 +23,6 @@ from optax_matrix.linalg import (
     recover_frame,
     rotate_sides,
 )
-from optax_matrix.transforms._arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.stochastic_primitives._blocks import (
     Block,

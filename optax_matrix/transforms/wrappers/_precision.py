@@ -5,8 +5,7 @@ from typing import Any
 import jax
 import optax
 
-from optax_matrix.arguments import checked
-from optax_matrix.transforms._arguments import Transformation
+from optax_matrix.arguments import Transformation, checked
 from optax_matrix.transforms.numerics import widened
 
 
