@@ -48,6 +48,8 @@ def orthogonal(recipe: Callable[..., Any], other: Callable[..., Any]) -> Orthogo
         if init not in INITS:
             raise ValueError(f"`init` must be one of {', '.join(INITS)}, got {init!r}.")
         block: Any = options["block"]
+        if isinstance(block, dict):  # One for each side.
+            block = max(block.values(), default=0)
         if isinstance(block, bool) or not isinstance(block, int | float) or block <= 0:
             raise ValueError(f"`block` must be a positive number, got {block!r}.")
         rate = 0.1 / (block if isinstance(block, float) else block / 512)

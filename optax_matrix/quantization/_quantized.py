@@ -18,20 +18,21 @@ def quantized(
     min_size: int = 4096,
     seed: int | None = None,
 ) -> Placement[Any]:
-    """A placement under which the moments of matrices are stored in eight bits.
+    """A placement that stores the moments of matrices in eight bits.
 
-    Every recipe takes it: ``om.galore(1e-3, rank=128, placement=om.quantized())`` is
-    8-bit GaLore. Moments are quantized (`quantize_state`) where the matrices live, in
-    blocks that stay inside a matrix; bases, rotations and statistics stay as they are.
+    Every recipe accepts it: ``om.galore(1e-3, rank=128, placement=om.quantized())`` is
+    8-bit GaLore. Moments are quantized (`quantize_state`) on the devices that hold the
+    matrices, and no block reaches across two matrices. Bases, rotations and statistics
+    are not quantized.
 
     Args:
-        placement: Where whole matrices live on a mesh, an `owners`; None leaves arrays
-            as they are sharded.
+        placement: Placement of whole matrices on a mesh, an `owners`; None keeps the
+            sharding of the arrays.
         signed: Fields of either sign, as in `quantize_state`.
         unsigned: Fields without negative numbers, as in `quantize_state`.
-        block_size: Numbers that share a scale.
-        min_size: Moments of fewer numbers per matrix stay as they are.
-        seed: Seed of stochastic rounding; None rounds to the nearest.
+        block_size: Number of entries that share a scale.
+        min_size: Number of entries per matrix below which a moment is not quantized.
+        seed: Seed of stochastic rounding; None rounds to the nearest value.
 
     Returns:
         A placement for `on_matrices` and the recipes.
@@ -62,14 +63,14 @@ def quantized(
     elif isinstance(placement, type) or not isinstance(placement, Placement):
         raise ValueError(
             "`placement` must be None or optax_matrix.owners(mesh_axes, ...), got "
-            f"{placement!r}; options go by keyword."
+            f"{placement!r}; pass options by keyword."
         )
     return _Quantized(placement, Quantizer.of(**options))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Quantized:
-    """Runs `base`, with the inner state packed before it is returned."""
+    """Runs the placement `base`, with the inner state packed between steps."""
 
     base: Placement[Any]
     quantizer: Quantizer

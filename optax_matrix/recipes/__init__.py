@@ -19,11 +19,8 @@ have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
 0.001 in `splus`, and 5 b / 256 in `poet` and `oft`, b being the side of a block (10 f,
 where the block is a fraction f of a side).
 
-**Schedules and injected hyperparameters.** A learning rate may be an optax schedule.
-With `inject_hyperparams`, hyperparameters are part of the state, where they can be
-read, changed between steps and scheduled. Ints, strings and kernels stay static, and
-numbers are float32 (optax rounds them to the dtype of the parameters, and 0.999 is 1.0
-in bfloat16):
+**Schedules.** A learning rate may be an optax schedule. With `inject_hyperparams`, all
+numbers are part of the state, where they can be read, changed and scheduled:
 
 >>> schedule = optax.cosine_decay_schedule(3e-3, 1000)
 >>> tx = om.inject_hyperparams(om.muoneq)(schedule, b1=0.9)
@@ -62,21 +59,6 @@ LoRA.
 >>> updates, state = tx.update(params, tx.init(params), params)
 >>> float(jnp.abs(updates["bias"]).max())
 0.0
-
-**Eight-bit state.** Moments can take one byte per number (block-wise dynamic
-quantization, Dettmers et al. 2022; blocks of 256 that stay inside a matrix; arrays of
-fewer than 4096 numbers stay as they are). `quantized` is a placement, so every recipe
-takes it, and checkpoints, `state_specs` and the sharded step work on the codes.
-`adamw_8bit` is AdamW; `quantize_state` does the same for any optimizer of optax.
-
->>> tx = om.adamw_8bit(1e-3)  # The same as:
->>> tx = om.quantize_state(optax.adamw(1e-3))
->>> tx = om.muon(1e-3, placement=om.quantized(), other=om.adamw_8bit(1e-3))
->>> shapes = {"kernel": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
->>> fields = om.diagnostics.state_bytes(tx, shapes).fields
->>> [f.dtype.name for f in fields if f.field == "trace"]
-['uint8']
->>> placement = om.quantized(om.owners(("fsdp", "tp")))  # Where the matrices live.
 
 **Clipping.** Statistics remember what they have seen, so put
 `optax.clip_by_global_norm` in front of a recipe, as the papers do:

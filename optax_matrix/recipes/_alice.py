@@ -112,8 +112,7 @@ def alice(
         the 1e-3 of its Adam.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> options = {"b1": 0.0, "b2": 0.75, "scale": 1.0, "start": "exact"}
         >>> tx = om.alice(1.0, rank=1, leading=1, **options)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
@@ -181,8 +180,7 @@ alice_0 = preset(
         An optimizer of the whole tree, with Adam's learning rate as in `alice`.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> options = {"b1": 0.0, "b2": 0.75, "scale": 1.0, "start": "exact"}
         >>> tx = om.alice_0(1.0, rank=1, leading=1, **options)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}

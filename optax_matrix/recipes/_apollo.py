@@ -29,7 +29,7 @@ from optax_matrix.transforms import gaussian_basis, project_low_rank, scale_grad
 
 
 @recipe
-def apollo(
+def _apollo(
     learning_rate: Rate,
     *,
     rank: Rank = 256,
@@ -52,16 +52,7 @@ def apollo(
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
 ) -> Method:
-    r"""APOLLO for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
-
-    .. math::
-        \sigma_t = U^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
-        \Delta_{t, \cdot i} = \sqrt{\alpha} \, G_{t, \cdot i} \,
-        \|\omega_{t, \cdot i}\| / \|\sigma_{t, \cdot i}\|
-
-    where U has normal entries of variance 1/r. U is not stored: it is drawn from the
-    same key until its renewal. `limit_norm_growth` limits the update. The state is
-    ``2 n r`` numbers per matrix with ``m <= n``, one more for the limiter.
+    r"""APOLLO, by channel or by tensor, with any of three bases.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.01 in the paper.
@@ -89,25 +80,6 @@ def apollo(
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
         **common: See `Common`.
-
-    Returns:
-        An optimizer of the whole tree.
-
-    Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
-        >>> tx = om.apollo(1.0, rank=2)
-        >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
-        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
-        >>> jnp.sign(-updates["kernel"]).tolist()
-        [[1.0, 1.0], [1.0, 1.0]]
-
-    References:
-        Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1.
-        Deviations: the moments are corrected for their bias before the norms are taken;
-        the authors' code applies the correction to the step size instead, so that its
-        limiter sees the norms without it; those of `transforms.scale_gradient` and
-        `galore`. Moments stay as they are when U is drawn anew, as in the code.
     """
 
     def chain(layout, b1, b2, scale, limiter, max_shrink):
@@ -132,8 +104,47 @@ def apollo(
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)
 
 
+apollo = preset(
+    _apollo,
+    "apollo",
+    r"""APOLLO for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
+
+    .. math::
+        \sigma_t = U^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
+        \Delta_{t, \cdot i} = \sqrt{\alpha} \, G_{t, \cdot i} \,
+        \|\omega_{t, \cdot i}\| / \|\sigma_{t, \cdot i}\|
+
+    where U has normal entries of variance 1/r. U is not stored: it is drawn from the
+    same key until its renewal. `limit_norm_growth` limits the update. The state is
+    ``2 n r`` numbers per matrix with ``m <= n``, one more for the limiter.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
+        >>> tx = om.apollo(1.0, rank=2)
+        >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> jnp.sign(-updates["kernel"]).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
+
+    References:
+        Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1.
+        Deviations: the moments are corrected for their bias before the norms are taken;
+        the authors' code applies the correction to the step size instead, so that its
+        limiter sees the norms without it; those of `transforms.scale_gradient` and
+        `galore`. Moments stay as they are when U is drawn anew, as in the code.
+    """,
+    fixed={
+        "norm": "channel",
+        "basis": "gaussian",
+        "transport": "keep",
+        "qr": cholesky_qr,
+    },
+)
 apollo_mini = preset(
-    apollo,
+    _apollo,
     "apollo_mini",
     r"""APOLLO-Mini for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
@@ -148,8 +159,7 @@ apollo_mini = preset(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.apollo_mini(1.0, scale=1.0)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [4.0, 8.0]])}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
@@ -170,7 +180,7 @@ apollo_mini = preset(
     scale=128.0,
 )
 apollo_svd = preset(
-    apollo,
+    _apollo,
     "apollo_svd",
     r"""APOLLO-SVD for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
@@ -185,8 +195,7 @@ apollo_svd = preset(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.apollo_svd(1e-2, rank=2)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)

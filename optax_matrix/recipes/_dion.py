@@ -49,8 +49,7 @@ def dion(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.dion(1.0, rank=1, weight_decay=0.0)
         >>> params = {"kernel": jnp.array([[3.0, 6.0], [4.0, 8.0]])}  # Rank one.
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)

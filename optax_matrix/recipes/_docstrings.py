@@ -38,7 +38,7 @@ def with_arguments(doc: str, names: Collection[str]) -> str:
         {
             "": parts.pop(""),
             "Args": _listed(kept),
-            "Returns": parts.pop("Returns"),
+            "Returns": parts.pop("Returns", "    An optimizer of the whole tree."),
             "Raises": "    ValueError: If an argument is out of range.",
             **{name: text for name, text in parts.items() if name != "Args"},
         }

@@ -63,8 +63,7 @@ def eigen_adam(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.eigen_adam(1.0, b1=0.0, b2=0.75)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)

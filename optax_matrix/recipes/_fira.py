@@ -32,7 +32,7 @@ from optax_matrix.transforms import compensate, project_low_rank
 
 
 @recipe
-def fira(
+def _fira(
     learning_rate: Rate,
     *,
     rank: Rank = 128,
@@ -56,17 +56,7 @@ def fira(
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
 ) -> Method:
-    r"""Fira for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
-
-    .. math::
-        \sigma_t = U^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
-        \Delta_t = \alpha \, U \omega_t + \alpha_c \, C_t, \qquad
-        C_{t, \cdot i} = (G_t - U \sigma_t)_{\cdot i} \,
-        \|\omega_{t, \cdot i}\| / \|\sigma_{t, \cdot i}\|
-
-    where U holds the leading left singular vectors of a recent gradient, as in
-    `galore`, and `limit_norm_growth` limits C. The state is ``2 n r + m r`` numbers per
-    matrix with ``m <= n``, one more for the limiter.
+    r"""Fira and Fira+, by ``compensation``.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.01 in the paper, 0.02
@@ -78,9 +68,7 @@ def fira(
         scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
             for 1B.
         residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
-        compensation: ``"fira"``, or ``"fira_plus"`` for `fira_plus`.
-        limiter: Largest growth of the residual's norm per step; ``"fira_plus"`` has
-            none.
+        limiter: Largest growth of the residual's norm per step.
         max_shrink: As in `limit_norm_growth`; None is the paper.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
         basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors (the paper).
@@ -95,24 +83,6 @@ def fira(
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
         **common: See `Common`.
-
-    Returns:
-        An optimizer of the whole tree.
-
-    Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
-        >>> tx = om.fira(1.0, rank=1, scale=1.0)
-        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
-        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
-        >>> abs(updates["kernel"].round(3)).tolist()
-        [[0.0, 0.0], [0.0, 1.0]]
-
-    References:
-        Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024, Algorithm 1.
-        Deviations: those of `galore` and `compensate`; the moments are corrected for
-        their bias before the norms are taken. The authors' code applies the correction
-        to the step size instead, so that its limiter sees the norms without it.
     """
     plus = compensation == "fira_plus"
 
@@ -141,8 +111,42 @@ def fira(
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)
 
 
+fira = preset(
+    _fira,
+    "fira",
+    r"""Fira for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
+
+    .. math::
+        \sigma_t = U^\top G_t, \qquad \omega_t = \mathrm{Adam}(\sigma_t), \qquad
+        \Delta_t = \alpha \, U \omega_t + \alpha_c \, C_t, \qquad
+        C_{t, \cdot i} = (G_t - U \sigma_t)_{\cdot i} \,
+        \|\omega_{t, \cdot i}\| / \|\sigma_{t, \cdot i}\|
+
+    where U holds the leading left singular vectors of a recent gradient, as in
+    `galore`, and `limit_norm_growth` limits C. The state is ``2 n r + m r`` numbers per
+    matrix with ``m <= n``, one more for the limiter.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
+        >>> tx = om.fira(1.0, rank=1, scale=1.0)
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> abs(updates["kernel"].round(3)).tolist()
+        [[0.0, 0.0], [0.0, 1.0]]
+
+    References:
+        Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024, Algorithm 1.
+        Deviations: those of `galore` and `compensate`; the moments are corrected for
+        their bias before the norms are taken. The authors' code applies the correction
+        to the step size instead, so that its limiter sees the norms without it.
+    """,
+    fixed={"compensation": "fira"},
+)
 fira_plus = preset(
-    fira,
+    _fira,
     "fira_plus",
     r"""Fira+ for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
@@ -159,8 +163,7 @@ fira_plus = preset(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.fira_plus(1.0, rank=1, scale=1.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)

@@ -65,8 +65,7 @@ def ldadam(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.ldadam(1.0, rank=1)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)

@@ -71,8 +71,7 @@ def mousse(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> options = {"polar": om.linalg.polar_svd, "scaling": "none"}
         >>> tx = om.mousse(1.0, weight_decay=0.0, **options)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 3.0]))}

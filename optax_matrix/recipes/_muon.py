@@ -50,8 +50,8 @@ def muon(
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
-        is ``learning_rate`` for ``scaling="max"``, and otherwise 0.015 times that: Keller
-        Jordan's 3e-4 beside 0.02.
+        is ``learning_rate`` for ``scaling="max"``, and otherwise 0.015 times that:
+        Keller Jordan's 3e-4 beside 0.02.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om

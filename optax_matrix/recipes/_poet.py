@@ -97,8 +97,7 @@ def poet(
         rule above. The paper uses 1e-2 (60M), 5e-3 (130M, 350M) and 1e-3 (1.3B).
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.poet(4e-3, block=64)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
@@ -160,8 +159,7 @@ oft = preset(
         An optimizer of the whole tree, as `poet`.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.oft(4e-3, block=64)
         >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)

@@ -63,8 +63,7 @@ def soap(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.soap(1.0, weight_decay=0.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)

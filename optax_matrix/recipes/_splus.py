@@ -70,8 +70,7 @@ def splus(
         ``learning_rate`` and :math:`\lambda` ``weight_decay``.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.splus(1.0, weight_decay=0.0)
         >>> params = {"kernel": jnp.array([[3.0, -1.0], [0.0, 5.0]])}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)

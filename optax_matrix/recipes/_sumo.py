@@ -103,8 +103,7 @@ def sumo(
         An optimizer of the whole tree.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> import optax_matrix as om
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.sumo(1.0, rank=1, scaling="none")
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
