@@ -68,6 +68,7 @@ def _fira(
         scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
             for 1B.
         residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
+        compensation: Kind of `compensate`.
         limiter: Largest growth of the residual's norm per step.
         max_shrink: As in `limit_norm_growth`; None is the paper.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
