@@ -60,14 +60,11 @@ def _swan(lr, **options):
     return om.swan(lr, other=adamw(lr), weight_decay=WEIGHT_DECAY, **options)
 
 
-DIRECTIONS = {
-    name.removeprefix("scale_by_"): getattr(om, name)
-    for name in om.recipes.names()
-    if name.startswith("scale_by_")
-}
+NAMES = [row.recipe.__name__ for rows in om.recipes.METHODS.values() for row in rows]
+DIRECTIONS = {name: getattr(om, f"scale_by_{name}", None) for name in NAMES}
 OPTIMIZERS: dict[str, Method] = {
     "adamw": Method(adamw),
-    **{name: matched(direction) for name, direction in DIRECTIONS.items()},
+    **{name: matched(update) for name, update in DIRECTIONS.items() if update},
     # Those whose updates have AdamW's size, or whose defaults do not fit the model.
     "muon": recipe(om.muon, scaling="max"),
     "muoneq": recipe(om.muoneq),

@@ -75,7 +75,7 @@ def splus(
         >>> params = {"kernel": jnp.array([[3.0, -1.0], [0.0, 5.0]])}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
         >>> (-updates["kernel"]).tolist()  # The first basis is the identity.
-        [[0.5, -0.5], [-0.0, 0.5]]
+        [[0.5, -0.5], [0.0, 0.5]]
 
     References:
         Frans et al., `A Stable Whitening Optimizer

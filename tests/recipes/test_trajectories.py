@@ -122,9 +122,6 @@ def test_every_recipe_has_a_case():
     optimizer_names = {
         name for name in recipes.__all__ if not name.startswith("scale_by_")
     }
-    optimizer_names = {
-        name for name in recipes.__all__ if not name.startswith("scale_by_")
-    }
     # POET's own test is of its block.
     elsewhere = ROTATED | LOW_RANK | {"poet", "oft"}
     assert {case[0] for case in CASES.values()} | elsewhere == optimizer_names
