@@ -121,7 +121,7 @@ def test_wrong_arguments_are_refused():
         limit_skew_norm().update({}, optax.EmptyState())
     with pytest.raises(ValueError, match="`params` must be triangles"):
         limit_skew_norm().update(jnp.ones(5), optax.EmptyState(), jnp.ones(5))
-    with pytest.raises(ValueError, match="`max_norm` must be one of .*a number"):
+    with pytest.raises(ValueError, match=r"`max_norm` must be one of .*a number"):
         om.poet(1e-3, max_norm="always")
     with pytest.raises(ValueError, match="`orthogonal` must be a function"):
         om.poet(1e-3, orthogonal=0)
