@@ -82,7 +82,7 @@ def learning_rate(steps: int) -> optax.Schedule:
 
 
 def batches(images: int, batch: int, steps: int, seed: int) -> np.ndarray:
-    """Indices `(steps, batch)`: epochs, each shuffled anew, whole batches only."""
+    """Indices `(steps, batch)`: epochs, each reshuffled, whole batches only."""
     rng, per_epoch = np.random.default_rng(seed), images // batch
     epochs = -(-steps // per_epoch)
     order = [rng.permutation(images)[: per_epoch * batch] for _ in range(epochs)]

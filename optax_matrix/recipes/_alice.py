@@ -90,7 +90,7 @@ def alice(
         update_interval: U is renewed at steps 1, K, 2K, ...
         switch: Where the other r - l columns are drawn from, as in
             `transforms.subspace_basis`; ``"none"`` takes further eigenvectors.
-        sampling: ``"subspace"`` or ``"columns"`` (the paper), as there.
+        sampling: ``"subspace"`` or ``"columns"`` (the paper), as for ``switch``.
         start: ``"randomized"`` or ``"exact"`` (an SVD) for the first basis.
         compensation: Kind of `compensate`; None for none.
         limiter: Largest growth of the compensation's norm per step.

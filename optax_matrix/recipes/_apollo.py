@@ -134,7 +134,7 @@ apollo = preset(
         Deviations: the moments are corrected for their bias before the norms are taken;
         the authors' code applies the correction to the step size instead, so that its
         limiter sees the norms without it; those of `transforms.scale_gradient` and
-        `galore`. Moments stay as they are when U is drawn anew, as in the code.
+        `galore`. Moments stay as they are when U is renewed, as in the code.
     """,
     fixed={
         "norm": "channel",

@@ -1,6 +1,6 @@
 """What acts on weights themselves, not on gradients.
 
-**Initialization.** `initialize_matrices` draws the matrices of any tree anew, wherever
+**Initialization.** `initialize_matrices` draws new matrices for any tree, wherever
 its leaves keep inputs, outputs, heads and layers: ``"normalized"`` (every output neuron
 has norm one, POET's default), ``"standard"``, ``"xavier"``, ``"uniform_spectrum"`` (all
 singular values are one), or an initializer of `jax.nn`. Dtypes and shardings stay.

@@ -129,7 +129,7 @@ def test_bad_files_are_refused(tmp_path, name, content, hint):
 
 
 def test_enough_text_by_the_message_is_enough(tmp_path):
-    """The number of tokens that the complaint asks for does suffice."""
+    """The number of tokens in the error message is enough."""
     path = tmp_path / "text.txt"
     path.write_bytes(b"x")
     with pytest.raises(UserError) as caught:

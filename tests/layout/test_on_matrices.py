@@ -355,7 +355,7 @@ def test_arguments_are_checked_in_the_factory_and_at_init_only():
 
 @pytest.mark.broad
 def test_bits_that_rounding_changes_are_no_coupling():
-    """Products of nine matrices may round otherwise than those of eight."""
+    """Products of nine matrices may round differently than those of eight."""
 
     def update_fn(updates, state, params=None):
         del state, params

@@ -86,7 +86,7 @@ def on_one_device():
     ],
 )
 def test_on_a_mesh(kind, owned, cpus):
-    """Stored and run with the owners: as on one device, and lies where it is said."""
+    """Codes live on the owners, as `state_specs` says, with the results of one device."""
     mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), (kind, kind), devices=cpus)
     shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
     given = None if kind == AxisType.Explicit else shardings

@@ -1,4 +1,4 @@
-"""The optax form and the reparameterised form take the same way."""
+"""The optax form and the reparameterized form follow the same trajectory."""
 
 import jax
 import jax.numpy as jnp
