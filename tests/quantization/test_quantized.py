@@ -86,7 +86,7 @@ def on_one_device():
     ],
 )
 def test_on_a_mesh(kind, owned, cpus):
-    """Codes live on the owners, as `state_specs` says, with the results of one device."""
+    """Codes lie as `state_specs` says, and the results are those of one device."""
     mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), (kind, kind), devices=cpus)
     shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
     given = None if kind == AxisType.Explicit else shardings
