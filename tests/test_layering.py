@@ -1,6 +1,7 @@
 """Imports go one way: recipes -> transforms -> linalg, recipes -> layout."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,16 @@ def test_no_import_of_another_packages_underscore_module(path):
         if top == "optax_matrix" and package != own:
             private = [part for part in (package, *rest) if part.startswith("_")]
             assert not private, f"{path} imports {name}"
+
+
+def test_families_of_blocks_do_not_import_one_another_in_circles():
+    imports = {}
+    for path in (ROOT / "transforms").rglob("*.py"):
+        family, *_ = path.relative_to(ROOT / "transforms").with_suffix("").parts
+        for name in _imported(path) if family != "__init__" else ():
+            _, *rest = name.removeprefix("optax_matrix.").split(".")
+            if name.startswith("optax_matrix.transforms.") and rest[0] != family:
+                assert not any(part.startswith("_") for part in rest[1:]), name
+                imports.setdefault(family, set()).add(rest[0])
+    order = list(graphlib.TopologicalSorter(imports).static_order())  # CycleError
+    assert {"rotation", "low_rank", "numerics"} <= set(order)
