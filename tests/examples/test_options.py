@@ -85,6 +85,7 @@ def test_every_recipe_is_there():
     assert set(RECIPES) == set(OPTIMIZERS) - {"adamw", "lora"}
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(("recipe", "key"), EVERY)
 def test_every_keyword_can_be_set(recipe, key):
     default = find(recipe).options[key]
@@ -93,6 +94,7 @@ def test_every_keyword_can_be_set(recipe, key):
     assert find(f"{recipe}:{key}={value}").options[key] != default
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_functions_are_given_by_their_names(recipe):
     for key, default in keywords(recipe).items():
