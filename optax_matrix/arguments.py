@@ -22,7 +22,6 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_or
 import jax
 import jax.core
 import jax.numpy as jnp
-import optax
 from jax.typing import ArrayLike, DTypeLike
 from typing_extensions import TypeAliasType
 
@@ -140,11 +139,14 @@ def _rule(annotation: Any) -> Callable[[str, Any], None]:
     """The check that an annotation stands for; none for types without a rule."""
     words: list[Any] = []
     checks: list[Callable[[str, Any], None]] = []
+    others: list[str] = []  # What the checks admit, for messages.
     for member in members(annotation):
         if get_origin(member) is Literal:
             words += get_args(member)
         elif get_origin(member) is Annotated:
-            checks.append(member.__metadata__[0])
+            rule, *kind = member.__metadata__
+            checks.append(rule)
+            others += kind or ["a number"]
         elif member is bool:
             checks.append(check_flag)
         elif member in (None, types.NoneType):
@@ -160,11 +162,6 @@ def _rule(annotation: Any) -> Callable[[str, Any], None]:
         if checks and not (is_word and takes_words):
             checks[0](name, value)
         else:
-            kinds: dict[Any, str] = {
-                check_callable: "a function",
-                check_transformation: "a gradient transformation",
-            }
-            others = [kinds.get(rule, "a number") for rule in checks]
             check_choice(name, value, words, others)
 
     return check
@@ -263,15 +260,6 @@ def check_callable(name: str, value: Any) -> None:
         )
 
 
-def check_transformation(name: str, value: Any) -> None:
-    """Raises unless a value is a gradient transformation."""
-    if not isinstance(value, optax.GradientTransformation):
-        raise ValueError(
-            f"`{name}` must be a gradient transformation, got {value!r}; pass the "
-            "transformation itself, such as optax.adamw(1e-3)."
-        )
-
-
 def check_dtype(name: str, value: Any) -> None:
     """Raises unless a value names a floating dtype."""
     try:
@@ -323,13 +311,14 @@ Decay = TypeAliasType("Decay", Annotated[ArrayLike, check_decay])
 Positive = TypeAliasType("Positive", Annotated[ArrayLike, check_positive])
 NotNegative = TypeAliasType("NotNegative", Annotated[ArrayLike, check_not_negative])
 AtLeastOne = TypeAliasType("AtLeastOne", Annotated[ArrayLike, check_at_least_one])
-Rate = TypeAliasType("Rate", Annotated[optax.ScalarOrSchedule, check_rate])
+Rate = TypeAliasType(
+    "Rate", Annotated[float | jax.Array | Callable[[Any], Any], check_rate]
+)
 PositiveInt = TypeAliasType("PositiveInt", Annotated[int, check_positive_int])
 NotNegativeInt = TypeAliasType("NotNegativeInt", Annotated[int, check_not_negative_int])
 Seed = TypeAliasType("Seed", Annotated[int, check_not_negative_int])
 Rank = TypeAliasType("Rank", Annotated[int | float, check_rank])
-Kernel = TypeAliasType("Kernel", Annotated[Callable[..., Any], check_callable])
-Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])
-Transformation = TypeAliasType(
-    "Transformation", Annotated[optax.GradientTransformation, check_transformation]
+Kernel = TypeAliasType(
+    "Kernel", Annotated[Callable[..., Any], check_callable, "a function"]
 )
+Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])

@@ -23,7 +23,7 @@ ALLOWED = {
 THIRD_PARTY = {
     "linalg": {"jax", "jaxtyping", "numpy"},
     "layout": {"jax", "jaxtyping", "numpy", "optax"},
-    "transforms": {"jax", "optax"},
+    "transforms": {"jax", "optax", "typing_extensions"},
     "sharding": {"jax", "jaxtyping", "numpy", "optax"},
     "quantization": {"jax", "optax"},
     "interop": {"jax", "optax"},
@@ -98,3 +98,7 @@ def test_families_of_blocks_do_not_import_one_another_in_circles():
                 imports.setdefault(family, set()).add(rest[0])
     order = list(graphlib.TopologicalSorter(imports).static_order())  # CycleError
     assert {"rotation", "low_rank", "numerics"} <= set(order)
+
+
+def test_argument_types_of_kernels_need_no_optax():
+    assert "optax" not in set(_imported(ROOT / "arguments.py"))

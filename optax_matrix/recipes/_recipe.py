@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 
 import optax
 
-from optax_matrix.arguments import Checker, Rate, Transformation
+from optax_matrix.arguments import Checker, Rate
 from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
     TREE_ONLY,
@@ -33,6 +33,7 @@ from optax_matrix.recipes._method import (
     optimizer_of_tree,
     update_of_matrices,
 )
+from optax_matrix.transforms.arguments import Transformation
 
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs

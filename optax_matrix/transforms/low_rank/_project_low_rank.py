@@ -7,14 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
-    NotNegativeInt,
-    PositiveInt,
-    Rank,
-    Seed,
-    Transformation,
-    checked,
-)
+from optax_matrix.arguments import NotNegativeInt, PositiveInt, Rank, Seed, checked
+from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,

@@ -10,14 +10,9 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import (
-    Decay,
-    Kernel,
-    PositiveInt,
-    Transformation,
-    checked,
-)
+from optax_matrix.arguments import Decay, Kernel, PositiveInt, checked
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.rotation._frames import (
     into,

@@ -12,15 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
-    Kernel,
-    PositiveInt,
-    Transformation,
-    check_choice,
-    checked,
-)
+from optax_matrix.arguments import Kernel, PositiveInt, check_choice, checked
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import safe_divide, widened
 from optax_matrix.transforms.rotation._frames import into, out_of, without_noise
 from optax_matrix.transforms.rotation._policies import (

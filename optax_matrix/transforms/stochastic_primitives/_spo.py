@@ -8,14 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
-    Dtype,
-    Kernel,
-    PositiveInt,
-    Seed,
-    Transformation,
-    checked,
-)
+from optax_matrix.arguments import Dtype, Kernel, PositiveInt, Seed, checked
 from optax_matrix.linalg import (
     cayley_neumann,
     materialize,
@@ -23,6 +16,7 @@ from optax_matrix.linalg import (
     recover_frame,
     rotate_sides,
 )
+from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.stochastic_primitives._blocks import (
     Block,

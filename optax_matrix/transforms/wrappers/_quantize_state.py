@@ -5,7 +5,8 @@ from typing import Any
 
 import optax
 
-from optax_matrix.arguments import Transformation, checked
+from optax_matrix.arguments import checked
+from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.wrappers._precision import keep_dtype
 from optax_matrix.transforms.wrappers._quantizer import (
     SIGNED,
