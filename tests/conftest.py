@@ -42,16 +42,17 @@ def memory(name):
     return int(status.split(f"{name}:")[1].split()[0]) >> 10
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown():
-    """Keeps the process small: JAX caches every program that it compiles."""
-    yield
-    if sys.platform != "linux":
-        return
-    if memory("VmRSS") > FULL:
-        jax.clear_caches()
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
+class BoundedMemory:
+    """A plugin, because a hook of this file would not run after the doctests."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self):
+        """Keeps the process small: JAX caches every program that it compiles."""
+        yield
+        if sys.platform == "linux" and memory("VmRSS") > FULL:
+            jax.clear_caches()
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
 
 
 def of_module(finder, module, found):
@@ -79,6 +80,7 @@ def x64():
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(BoundedMemory())
     what = "run by `make test-optimized` once more, as XLA compiles for users"
     config.addinivalue_line("markers", f"optimized: {what}")
 
