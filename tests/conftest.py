@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items):
     assert RECIPES.keys() >= KINDS
     for item in items:
         if isinstance(item, pytest.DoctestItem):
-            if item.path.parent.name in ("recipes", "weights"):  # Whole optimizers.
+            if {"recipes", "transforms", "weights"} & set(item.path.parts):
                 item.add_marker(pytest.mark.broad)
             continue
         if is_optimized(item.path):

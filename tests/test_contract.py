@@ -145,6 +145,7 @@ def _clip(grads):
     return clip.update(grads, clip.init(grads))[0]
 
 
+@pytest.mark.broad
 def test_the_clip_does_to_extremes_what_is_said_above():
     assert optax.tree.norm(_clip(extreme("1e20"))) == 0
     np.testing.assert_allclose(optax.tree.norm(_clip(extreme("1e10"))), 1, rtol=1e-5)
@@ -377,6 +378,7 @@ def test_a_model_without_matrices(name):
     assert of_type(new) == of_type(state)
 
 
+@pytest.mark.broad
 def test_kernel_that_couples_matrices_is_refused():
     tx = om.muon(1e-3, polar=lambda x: x / jnp.linalg.norm(x))
     with pytest.raises(ValueError, match="treat each matrix of a stack by itself"):

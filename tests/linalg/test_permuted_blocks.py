@@ -93,6 +93,7 @@ def test_absent_sides_stay(sides):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("grid", ["block", "full"])
+@pytest.mark.broad
 def test_recover_frame_inverts_blocks_that_are_not_quite_orthogonal(grid):
     blocks, perms = primitives(*GRIDS[grid], size=0.2, orthogonal=cayley_neumann)
     error = blocks["in"] @ blocks["in"].mT - np.eye(blocks["in"].shape[-1])

@@ -32,6 +32,7 @@ def compiled(signed, batch_axes):
 
 
 @pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.broad
 def test_codes_are_the_map_in_order(signed):
     table = dynamic_map(signed)
     assert len(table) == 256
@@ -91,6 +92,7 @@ def test_no_block_reaches_from_one_matrix_into_the_next():
 
 
 @pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.broad
 def test_zeros_and_extremes(signed):
     back = lambda x: np.asarray(compiled(signed, 0)(jnp.asarray(x, jnp.float32))[2])
     np.testing.assert_array_equal(back(np.zeros(300)), 0)

@@ -45,6 +45,7 @@ def test_exact_vectors_are_numpys(name):
     assert_orthonormal(got)
 
 
+@pytest.mark.broad
 def test_randomized_vectors_find_the_leading_subspace():
     s = [10, 8, 6, 1, 0.5, 0.2, 0.1, 0.05]
     x = np.stack([matrix_with_singular_values(s, 12, 20, seed) for seed in (1, 2)])
@@ -114,6 +115,7 @@ def test_every_matrix_takes_its_own_number_of_steps():
     np.testing.assert_allclose(got, np.abs([want[0], want[2]]), atol=1e-12)
 
 
+@pytest.mark.broad
 def test_complements_are_orthonormal_and_orthogonal():
     u = jnp.float32(np.stack([orthonormal(12, 7, seed) for seed in (1, 2)]))
     keys = jax.random.split(KEY, 2)

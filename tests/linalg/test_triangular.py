@@ -57,6 +57,7 @@ def test_float64_keeps_its_precision():
     np.testing.assert_allclose(x, np.linalg.inv(l), atol=1e-13)
 
 
+@pytest.mark.broad
 def test_padding_is_regular():
     # One row of padding; a singular one would leave NaN in intermediate values.
     with jax.debug_nans(True):

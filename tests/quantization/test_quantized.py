@@ -36,6 +36,7 @@ def named(tree, field):
     return {"/".join(keys(k)): x for k, x in leaves if field in keys(k)}
 
 
+@pytest.mark.broad
 def test_blocks_stay_inside_matrices():
     params = normal(SHAPES, 0)
     state = momentum().init(params)

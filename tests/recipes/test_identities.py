@@ -47,6 +47,7 @@ def transposed(tree):
     return jax.tree.map(lambda x: np.swapaxes(x, -1, -2), tree)
 
 
+@pytest.mark.broad
 def test_muoneq_without_equilibration_is_moonlights_muon():
     grads = gradients(6, BIASED)
     ours = updates_of(recipes.muoneq(0.1, mode=None), grads, BIASED)
@@ -146,6 +147,7 @@ def test_recipe_is_the_chain_of_its_blocks(name):
     assert gap(transposed(updates_of(recipe, grads)), by_hand) < 1e-5
 
 
+@pytest.mark.broad
 def test_a_complete_recipe_is_scale_decay_rate():
     grads = gradients(3)
     params = jax.tree.map(lambda p: p + 1.0, PARAMS)

@@ -83,6 +83,7 @@ def test_alice_is_algorithm_4(name):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.broad
 def test_galore_is_algorithm_2():
     tx = om.scale_by_galore(rank=RANK, basis="svd", update_interval=INTERVAL)
     state = {}

@@ -191,6 +191,7 @@ def test_newton_schulz_keeps_the_bound_of_lemma_3_2():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.broad
 def test_fira_without_its_residual_is_galore():
     options = {"rank": RANK, "update_interval": INTERVAL}
     want = run(om.scale_by_galore(**options), grads())[0]

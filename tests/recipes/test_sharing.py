@@ -161,6 +161,7 @@ def test_all_reduces_of_a_step(cpus, base, reductions, sharing):
     assert 0 < collectives(lowered.compile())["all-reduce"] <= reductions
 
 
+@pytest.mark.broad
 def test_a_checkpoint_goes_on_with_more_layers_and_another_sharing():
     rule = om.layout.by_path(numbers={".": om.MatrixDimensionNumbers(residual="in")})
     tree = lambda n: {f"layers_{i}": {"up": jnp.ones((4, 6))} for i in range(n)}

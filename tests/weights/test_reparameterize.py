@@ -178,6 +178,7 @@ def _moments(state, label):
     return inner[0] if label == "rotations" else inner  # Beside it is the bound's.
 
 
+@pytest.mark.broad
 def test_a_merge_resets_moments_of_rotations_alone(history):
     _, states = history
     before, after = (state for _, _, state, _ in states[1:3])
