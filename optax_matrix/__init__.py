@@ -26,7 +26,7 @@ The parts, from the inside out:
 * `diagnostics`: the memory of an optimizer, from shapes alone.
 
 A test reads the imports and keeps these layers apart. Everything that optax has
-(momentum, Adam, weight decay, schedules, clipping, partitioning) comes from optax.
+(Adam, weight decay, schedules, clipping, partitioning) comes from optax.
 
 Four rules hold throughout:
 
@@ -43,8 +43,9 @@ has Adam's ``eps``.) Where a paper's ``eps`` is absolute, the docstring lists th
 deviation. Averages still remember a gradient of unusual size, so put
 `optax.clip_by_global_norm` in front, as the papers do.
 
-**Momentum is** `optax.trace`, a sum of gradients, where papers have an average.
-Everything that follows it is free of scale, so the two give the same updates.
+**Momentum is an average**, as in the papers, computed in float32 and stored in the
+dtype of the parameters. So it follows a schedule of its decay rate, and bfloat16
+models get the updates of float32 ones up to that rounding.
 """
 
 from optax_matrix import (
@@ -78,6 +79,7 @@ from optax_matrix.transforms import (
     inject_hyperparams,
     limit_norm_growth,
     match_rms,
+    momentum,
     orthogonalize,
     orthogonalize_low_rank,
     precondition,
@@ -120,6 +122,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "limit_norm_growth",
     "linalg",
     "match_rms",
+    "momentum",
     "muon_state_from_optax",
     "on_matrices",
     "orthogonalize",

@@ -16,7 +16,16 @@ import os
 OPTIMIZED = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"
 
 QUICK = {"muon", "racs"}
-KINDS = QUICK | {"swan", "aro", "normuon", "mars_adamw", "eigen_adam", "shampoo", "dion", "galore"}
+KINDS = QUICK | {
+    "swan",
+    "aro",
+    "normuon",
+    "mars_adamw",
+    "eigen_adam",
+    "shampoo",
+    "dion",
+    "galore",
+}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),

@@ -6,13 +6,11 @@ from typing import Any
 import jax
 import jax.core
 import optax
-from jax.typing import ArrayLike
 from optax.contrib import MuonState
 
-from optax_matrix.arguments import check_decay
 from optax_matrix.layout import Layout, OnMatricesState, make_layout
 from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.transforms.numerics import widened
+from optax_matrix.transforms import MomentumState
 
 
 def muon_state_from_optax(
@@ -20,15 +18,12 @@ def muon_state_from_optax(
     tx: optax.GradientTransformation,
     params: Any,
     *,
-    b1: ArrayLike = 0.95,
     dimension_numbers: Any = None,
 ) -> optax.OptState:
     r"""Converts a state of `optax.contrib.muon` into one of `muon`.
 
-    optax averages gradients, :math:`\mu_t = \beta \mu_{t-1} + (1 - \beta) G_t`. `muon`
-    sums them, so that its momentum is :math:`\mu_t / (1 - \beta)`. Adam's moments and
-    the step counts, including those of schedules, are copied. Injected hyperparameters
-    are those of ``tx``.
+    Momenta, Adam's moments and the step counts, including those of schedules, are
+    copied. Injected hyperparameters are those of ``tx``.
 
     The two optimizers then follow the same trajectory, with one exception. optax
     corrects the bias of its average, which in its Nesterov formula changes the weight
@@ -47,7 +42,6 @@ def muon_state_from_optax(
         tx: Optimizer that continues the run: `muon` (or `muoneq`, `muon_plus`, which
             have the same state), wrapped or not, with an ``other`` that holds one Adam.
         params: The parameters.
-        b1: Decay rate of the momentum, equal in both.
         dimension_numbers: The ``dimension_numbers`` of ``tx``.
 
     Returns:
@@ -68,7 +62,6 @@ def muon_state_from_optax(
         >>> state = om.muon_state_from_optax(state, tx, params)
         >>> updates, state = tx.update(params, state, params)
     """
-    check_decay("b1", b1)
     source, adam = (_only(kind, optax_state) for kind in (MuonState, _Adam))
     _check_whole(optax_state)
     fresh = tx.init(params)
@@ -83,8 +76,9 @@ def muon_state_from_optax(
             "optax_matrix.layout.by_path(include='embed|head'), or "
             "`muon_weight_dimension_numbers` to optax.contrib.muon."
         )
-    sums = {path: widened(mu) / (1 - b1) for path, mu in momentum.items()}
-    return _continued(fresh, layout.stack(sums), adam, *jax.tree.leaves(source.count))
+    return _continued(
+        fresh, layout.stack(momentum), adam, *jax.tree.leaves(source.count)
+    )
 
 
 _Adam = optax.ScaleByAdamState
@@ -94,9 +88,9 @@ def _continued(fresh: Any, stacks: dict, adam: Any, count: Any) -> Any:
     """Puts momenta, Adam's moments and step counts into a fresh state."""
 
     def matrices(state):
-        trace = _only_trace(state.inner_state)
-        kept = jax.tree.map(_in_dtype_of, trace.trace, stacks)
-        put = {optax.TraceState: lambda old: old._replace(trace=kept)}
+        momentum = _only_momentum(state.inner_state)
+        kept = jax.tree.map(_in_dtype_of, momentum.mu, stacks)
+        put = {MomentumState: lambda old: old._replace(mu=kept)}
         return state._replace(inner_state=_replaced(state.inner_state, put))
 
     def others(state):
@@ -161,16 +155,16 @@ def _only(kind: type, state: Any, name: str = "optax_state") -> Any:
     return found[0]
 
 
-def _only_trace(inner_state: Any) -> Any:
-    traces = _all(optax.TraceState, inner_state)
+def _only_momentum(inner_state: Any) -> Any:
+    momenta = _all(MomentumState, inner_state)
     leaves = len(jax.tree.leaves(inner_state))
-    if len(traces) != 1 or len(jax.tree.leaves(traces)) != leaves:
+    if len(momenta) != 1 or len(jax.tree.leaves(momenta)) != leaves:
         raise ValueError(
             "`tx` must keep one momentum per matrix and nothing else, as `muon`, "
-            f"`muoneq` and `muon_plus` do, got {len(traces)} momenta among {leaves} "
+            f"`muoneq` and `muon_plus` do, got {len(momenta)} momenta among {leaves} "
             "arrays of state; optax's state has no values for any other arrays."
         )
-    return traces[0]
+    return momenta[0]
 
 
 def _check_groups(layout: Layout, state: OnMatricesState) -> None:

@@ -13,7 +13,7 @@ takes it, and checkpoints, `state_specs` and the sharded step work on the codes.
 >>> tx = om.muon(1e-3, placement=om.quantized(), other=om.adamw_8bit(1e-3))
 >>> shapes = {"kernel": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
 >>> fields = om.diagnostics.state_bytes(tx, shapes).fields
->>> [f.dtype.name for f in fields if f.field == "trace"]
+>>> [f.dtype.name for f in fields if f.field == "mu"]
 ['uint8']
 >>> placement = om.quantized(om.owners(("fsdp", "tp")))  # Where the matrices live.
 """

@@ -46,7 +46,7 @@ def quantized(
         >>> tx = om.muon(1e-3, placement=om.quantized(), other=om.adamw_8bit(1e-3))
         >>> state = tx.init({"kernel": jnp.ones((64, 128)), "bias": jnp.ones(128)})
         >>> stacks = state.inner_states["matrix"].inner_state[0].inner_state
-        >>> [x.dtype.name for x in stacks.inner_state[0].trace.values()]
+        >>> [x.dtype.name for x in stacks.inner_state[0].mu.values()]
         ['uint8']
     """
     options = {

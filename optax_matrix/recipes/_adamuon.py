@@ -8,7 +8,7 @@ from optax_matrix.arguments import Decay, Dtype, Kernel, NotNegative, Rate
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import in_float32, match_rms, orthogonalize
+from optax_matrix.transforms import in_float32, match_rms, momentum, orthogonalize
 
 
 @recipe
@@ -78,7 +78,7 @@ def adamuon(
             b2, eps, eps_in_sqrt=False, bias_correction=not signed
         )
         return optax.chain(
-            optax.trace(b1, nesterov, mu_dtype),
+            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *([optax.scale_by_sign()] if signed else []),
             orthogonalize(polar),
             in_float32(second_moment),

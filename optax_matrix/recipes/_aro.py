@@ -15,7 +15,7 @@ from optax_matrix.recipes._aro_bases import BaseName, aro_base
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.recipes._sides import Orientation, oriented_sides
-from optax_matrix.transforms import Sets, match_rms, rotate, rotate_shared
+from optax_matrix.transforms import Sets, match_rms, momentum, rotate, rotate_shared
 from optax_matrix.transforms.arguments import Transformation
 
 
@@ -42,7 +42,7 @@ def aro(
     r"""ARO for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     .. math::
-        M_t = \beta_1 M_{t-1} + G_t, \quad
+        M_t = \beta_1 M_{t-1} + (1 - \beta_1) G_t, \quad
         R_t = \mathrm{qr}(M_t f(R_{t-1}^\top M_t)^\top), \quad
         D_t = R_t f(R_t^\top M_t), \quad
         \Delta_t = 0.2 \sqrt{mn} \, D_t / \|D_t\|_F
@@ -98,11 +98,10 @@ def aro(
         [[1.414..., 0.0], [0.0, 1.414...]]
 
     References:
-        ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3. The
-        momentum is a sum, where the paper has an average: no base depends on the
-        factor. Deviations: the shift of Cholesky QR is relative, and its pass is
-        repeated (`linalg.cholesky_qr`); entries of the rotated momentum that are
-        rounding noise count as zero (`rotate`).
+        ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3.
+        Deviations: the shift of Cholesky QR is relative, and its pass is repeated
+        (`linalg.cholesky_qr`); rows of the rotated momentum that are rounding noise
+        count as zero (`rotate`).
     """
     if full_model:
         common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))
@@ -120,14 +119,14 @@ def aro(
                 sides={name: group.residual for name, group in layout.groups.items()},
                 **options,
             )
-        momentum = optax.trace(b1, accumulator_dtype=mu_dtype)
-        return optax.chain(momentum, rotated, match_rms(target))
+        average = momentum(b1, dtype=mu_dtype)
+        return optax.chain(average, rotated, match_rms(target))
 
     other = None
     if full_model:
         rate = common.get("other_learning_rate")
         other = optax.chain(
-            optax.trace(b1, accumulator_dtype=mu_dtype),
+            momentum(b1, dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
             optax.scale(target),
             optax.add_decayed_weights(weight_decay, common.get("weight_decay_mask")),

@@ -2,14 +2,12 @@
 
 from typing import Literal, Unpack
 
-import optax
-
 from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.recipes._sides import Orientation, oriented_sides
-from optax_matrix.transforms import rotate, scale_by_second_moment
+from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
 
 
 @recipe
@@ -74,7 +72,7 @@ def eigen_adam(
         Structured Fisher (Alice), Eq. 13 and Algorithm 7. Deviations: the default
         renewal is a power step that starts from the identity (the paper is
         ``policy="eigen_exact", update_interval=200``), so that no eigendecomposition
-        is compiled; there is no epsilon, as nothing is divided by zero; entries of the
+        is compiled; there is no epsilon, as nothing is divided by zero; rows of the
         rotated momentum that are rounding noise count as zero (`rotate`). At a renewal
         the second moment stays in the old basis, as in the paper.
     """
@@ -88,7 +86,7 @@ def eigen_adam(
             update_interval=update_interval,
             statistics="gradient",
             decay=b3,
-            momentum=optax.ema(b1, bias_correction, mu_dtype),
+            momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         )
 
     return Method(chain)

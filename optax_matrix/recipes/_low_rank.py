@@ -8,7 +8,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.arguments import Kernel
 from optax_matrix.layout import HEADS, PathRule, by_path
-from optax_matrix.transforms import Basis, scale_by_second_moment, svd_basis
+from optax_matrix.transforms import Basis, momentum, scale_by_second_moment, svd_basis
 
 SingularBasis = Literal["randomized_svd", "svd"]
 Transport = Literal["keep", "carry", "reset"] | Kernel
@@ -32,7 +32,7 @@ def coordinate_adam(
         A transformation of stacks.
     """
     return optax.chain(
-        optax.ema(b1, bias_correction, mu_dtype),
+        momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         scale_by_second_moment(b2, bias_correction=bias_correction),
     )
 

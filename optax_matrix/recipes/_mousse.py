@@ -16,7 +16,12 @@ from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.recipes._sides import RotatedSide
-from optax_matrix.transforms import orthogonalize, precondition, scale_by_shape
+from optax_matrix.transforms import (
+    momentum,
+    orthogonalize,
+    precondition,
+    scale_by_shape,
+)
 from optax_matrix.transforms.update_size import ShapeRule
 
 
@@ -40,7 +45,7 @@ def mousse(
     r"""Mousse for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     .. math::
-        M_t = \beta_1 M_{t-1} + G_t, \quad
+        M_t = \beta_1 M_{t-1} + (1 - \beta_1) G_t, \quad
         O_t = \mathrm{polar}(L^{-1/8} M_t R^{-1/8}), \quad
         \Delta_t = c \, \frac{\|O_t\|}{\|D_t\|} D_t, \quad
         D_t = L^{-1/8} O_t R^{-1/8}
@@ -98,7 +103,7 @@ def mousse(
             eps=eps,
             method=method,
             update_interval=update_interval,
-            momentum=optax.trace(b1, accumulator_dtype=mu_dtype),
+            momentum=momentum(b1, dtype=mu_dtype),
             graft=True,
         )
         return optax.chain(preconditioned, scale_by_shape(scaling))

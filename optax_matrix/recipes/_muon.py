@@ -8,7 +8,7 @@ from optax_matrix.arguments import Decay, Dtype, Kernel, Rate
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import orthogonalize, scale_by_shape
+from optax_matrix.transforms import momentum, orthogonalize, scale_by_shape
 from optax_matrix.transforms.update_size import ShapeRule
 
 
@@ -27,11 +27,11 @@ def muon(
     r"""Muon for matrices, AdamW(0.9, 0.95) for the rest.
 
     .. math::
-        B_t = \beta B_{t-1} + G_t, \qquad
-        \Delta_t = c \, \mathrm{polar}(G_t + \beta B_t)
+        M_t = \beta M_{t-1} + (1 - \beta) G_t, \qquad
+        \Delta_t = c \, \mathrm{polar}(\beta M_t + (1 - \beta) G_t)
 
     The factor :math:`c` is given by ``scaling``. Without Nesterov momentum the polar
-    factor is that of :math:`B_t`. The state is one momentum per matrix.
+    factor is that of :math:`M_t`. The state is one momentum per matrix.
 
     With ``scaling="out/in"`` this is Keller Jordan's Muon, with ``"max"`` Moonlight's,
     whose updates have the size of AdamW's.
@@ -64,8 +64,8 @@ def muon(
     References:
         Jordan et al., `Muon <https://kellerjordan.github.io/posts/muon/>`_, 2024.
         Liu et al., `Muon is scalable for LLM training
-        <https://arxiv.org/abs/2502.16982>`_, 2025. The momentum is a sum, as in
-        Moonlight's code; Jordan's is an average, which has the same polar factor.
+        <https://arxiv.org/abs/2502.16982>`_, 2025. The momentum is an average, as in
+        Jordan's code; Moonlight's is a sum, which has the same polar factor.
         Deviation: Newton-Schulz runs in the precision of the parameters, at least
         float32. The authors run it in bfloat16 on accelerators, which
         ``polar=partial(newton_schulz, compute_dtype=jnp.bfloat16)`` does.
@@ -73,7 +73,7 @@ def muon(
 
     def chain(layout, b1):
         return optax.chain(
-            optax.trace(b1, nesterov, mu_dtype),
+            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             orthogonalize(polar),
             scale_by_shape(scaling),
         )

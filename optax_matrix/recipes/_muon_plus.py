@@ -9,7 +9,7 @@ from optax_matrix.arguments import Decay, Dtype, Kernel, NotNegative, Rate
 from optax_matrix.linalg import newton_schulz, scale_columns, scale_rows
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
+from optax_matrix.transforms import equilibrate, momentum, orthogonalize, scale_by_shape
 
 _SCALINGS = {
     "row": [scale_rows],
@@ -74,7 +74,7 @@ def muon_plus(
     def chain(layout, b1, eps):
         scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
         return optax.chain(
-            optax.trace(b1, nesterov, mu_dtype),
+            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             orthogonalize(polar),
             *map(equilibrate, scalings),
             scale_by_shape("unclipped"),

@@ -14,7 +14,7 @@ from optax_matrix.linalg import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
+from optax_matrix.transforms import equilibrate, momentum, orthogonalize, scale_by_shape
 
 _SCALINGS = {
     "row": [scale_rows],
@@ -40,7 +40,8 @@ def muoneq(
     r"""MuonEq for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     .. math::
-        B_t = \beta B_{t-1} + G_t, \quad \tilde{M}_t = G_t + \beta B_t, \quad
+        M_t = \beta M_{t-1} + (1 - \beta) G_t, \quad
+        \tilde{M}_t = \beta M_t + (1 - \beta) G_t, \\
         \Delta_t = 0.2 \sqrt{\max(m, n)} \,
             \mathrm{polar}(D_r^{-1/2} \tilde{M}_t D_c^{-1/2})
 
@@ -73,16 +74,16 @@ def muoneq(
 
     References:
         MuonEq, Algorithm 1. Deviations: ``eps`` is relative to the matrix, so that the
-        update does not depend on the scale of the loss; the momentum is a sum instead
-        of an average, a factor that nothing after it depends on; both places of the
-        Nesterov line use the same ``b1``, which differs only if it changes between
-        steps; Newton-Schulz runs in at least float32, as in `muon`.
+        update does not depend on the scale of the loss; the look-ahead uses
+        :math:`\beta_t`, where the paper has :math:`\beta_{t+1}`, which differs only if
+        ``b1`` changes between steps; Newton-Schulz runs in at least float32, as in
+        `muon`.
     """
 
     def chain(layout, b1, eps):
         scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
         return optax.chain(
-            optax.trace(b1, nesterov, mu_dtype),
+            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *map(equilibrate, scalings),
             orthogonalize(polar),
             scale_by_shape("max"),

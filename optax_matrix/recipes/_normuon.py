@@ -11,6 +11,7 @@ from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import (
     equilibrate_with_ema,
     match_rms,
+    momentum,
     orthogonalize,
     preserve_norm,
     row_rms,
@@ -78,7 +79,9 @@ def normuon(
         else:
             sized = [preserve_norm(per_row), scale_by_shape(scaling)]
         return optax.chain(
-            optax.trace(b1, nesterov, mu_dtype), orthogonalize(polar), *sized
+            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+            orthogonalize(polar),
+            *sized,
         )
 
     return Method(chain)

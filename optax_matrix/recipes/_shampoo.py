@@ -2,13 +2,11 @@
 
 from typing import Literal, Unpack
 
-import optax
-
 from optax_matrix.arguments import Decay, Dtype, NotNegative, PositiveInt, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.recipes._sides import RotatedSide
-from optax_matrix.transforms import precondition
+from optax_matrix.transforms import momentum, precondition
 
 
 @recipe
@@ -84,7 +82,7 @@ def shampoo(
             eps=eps,
             method=method,
             update_interval=update_interval,
-            momentum=None if b1 is None else optax.ema(b1, False, mu_dtype),
+            momentum=None if b1 is None else momentum(b1, dtype=mu_dtype),
         )
 
     return Method(chain)

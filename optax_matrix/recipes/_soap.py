@@ -2,14 +2,12 @@
 
 from typing import Literal, Unpack
 
-import optax
-
 from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.recipes._sides import RotatedSide, sides_within
-from optax_matrix.transforms import rotate, scale_by_second_moment
+from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
 
 
 @recipe
@@ -78,7 +76,7 @@ def soap(
         include a gradient before it is used and not after, so that the first step is an
         update, where the code has none; bases start at the identity and move by power
         steps, where the code decomposes once; columns, and the second moment with them,
-        are not sorted by their Rayleigh quotients; there is no epsilon; entries of the
+        are not sorted by their Rayleigh quotients; there is no epsilon; rows of the
         rotated momentum that are rounding noise count as zero (`rotate`).
     """
 
@@ -91,7 +89,7 @@ def soap(
             update_interval=update_interval,
             statistics="gradient",
             decay=b3,
-            momentum=optax.ema(b1, bias_correction, mu_dtype),
+            momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         )
 
     return Method(chain)

@@ -10,7 +10,7 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.recipes._sides import RotatedSide, sides_within
-from optax_matrix.transforms import rotate, scale_by_shape
+from optax_matrix.transforms import momentum, rotate, scale_by_shape
 from optax_matrix.transforms.update_size import SHAPE_RULES
 
 
@@ -82,7 +82,7 @@ def splus(
         <https://arxiv.org/abs/2506.07254>`_, 2025, and its authors' code. Deviations:
         the default renewal is a power step that starts from the identity (the paper is
         ``policy="eigen_exact", update_interval=100``), so that no eigendecomposition
-        is compiled; entries of the rotated momentum that are rounding noise count as
+        is compiled; rows of the rotated momentum that are rounding noise count as
         zero (`rotate`); the parameters are not averaged for evaluation, which
         `optax.ema` does; a matrix with a side above ``max_dim`` keeps the factor
         c / (m + n), where the authors' PyTorch code gives it the rate of vectors.
@@ -97,7 +97,7 @@ def splus(
             update_interval=update_interval,
             statistics="gradient",
             decay=b2,
-            momentum=optax.ema(b1, False, mu_dtype),
+            momentum=momentum(b1, dtype=mu_dtype),
             lag=True,
         )
         return optax.chain(rotated, scale_by_shape("sum"), optax.scale(scale))

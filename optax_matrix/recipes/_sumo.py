@@ -29,6 +29,7 @@ from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import (
     limit_norm_growth,
     match_rms,
+    momentum,
     orthogonalize,
     project_low_rank,
     scale_by_shape,
@@ -123,7 +124,7 @@ def sumo(
     def chain(layout, b1, scale, limiter):
         limited = [] if limiter is None else [limit_norm_growth(limiter)]
         inner = optax.chain(
-            optax.trace(b1, accumulator_dtype=mu_dtype), orthogonalize(polar), *limited
+            momentum(b1, dtype=mu_dtype), orthogonalize(polar), *limited
         )
         steps = project_low_rank(
             inner,

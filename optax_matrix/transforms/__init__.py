@@ -8,6 +8,7 @@ blocks work on plain matrices.
 A method is a chain of blocks. Some blocks run an inner transformation f:
 
 =========================  =========================================================
+`first_moments`            the average of the gradients
 `equilibration`            ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
 `orthogonalization`        ``U V'`` of the SVD ``M = U S V'``
 `second_moments`           ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``
@@ -24,7 +25,7 @@ For example:
 >>> import jax.numpy as jnp, optax
 >>> import optax_matrix as om
 >>> block = optax.chain(
-...     optax.trace(0.95),
+...     om.momentum(0.95),
 ...     om.equilibrate(om.linalg.sinkhorn),
 ...     om.orthogonalize(om.linalg.polar_svd),
 ...     om.match_rms(0.2),
@@ -32,6 +33,10 @@ For example:
 >>> tx = optax.chain(om.on_matrices(block), optax.scale_by_learning_rate(3e-3))
 >>> params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
 >>> state = tx.init(params)
+
+Average gradients:
+
+* `momentum` is the exponential average that most chains start with.
 
 Scale rows, columns and entries:
 
@@ -115,6 +120,7 @@ from optax_matrix.transforms.equilibration import (
     equilibrate_with_ema,
     row_rms,
 )
+from optax_matrix.transforms.first_moments import MomentumState, momentum
 from optax_matrix.transforms.low_rank import (
     Basis,
     BasisState,
@@ -184,6 +190,7 @@ __all__ = [
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
     "LimitNormGrowthState",
+    "MomentumState",
     "OrthogonalizeLowRankState",
     "PreconditionState",
     "ProjectLowRankState",
@@ -209,6 +216,7 @@ __all__ = [
     "limit_norm_growth",
     "limit_skew_norm",
     "match_rms",
+    "momentum",
     "orthogonalize",
     "orthogonalize_low_rank",
     "orthonormal_basis",

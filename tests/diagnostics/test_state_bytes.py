@@ -79,8 +79,8 @@ def test_eight_bits():
     params = {"kernel": jax.ShapeDtypeStruct((64, 70), jnp.float32)}
     tx = om.muon(1e-3, placement=om.quantized())
     fields = state_bytes(tx, params).by_field()
-    assert fields["trace"] == 64 * 70
-    assert fields["scales/trace"] == 4 * -(-64 * 70 // 256)
+    assert fields["mu"] == 64 * 70
+    assert fields["scales/mu"] == 4 * -(-64 * 70 // 256)
     fields = state_bytes(om.adamw_8bit(1e-3), params).by_group()
     assert fields == {"(shared)": 4, "kernel": 2 * (64 * 70 + 4 * -(-64 * 70 // 256))}
 

@@ -13,6 +13,7 @@ import optax_matrix as om
 from optax_matrix import recipes
 from optax_matrix.layout import OnMatricesState, by_path, make_layout
 from optax_matrix.layout.paths import named_leaves
+from optax_matrix.transforms import MomentumState
 
 pytestmark = pytest.mark.broad
 
@@ -99,7 +100,7 @@ def test_other_leaves_must_agree():
         om.muon_state_from_optax(state, recipes.muon(0.1), params)
 
 
-COUNT, B1 = 7, 0.9
+COUNT = 7
 TREE = {
     "up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)},
     "down": {"kernel": jnp.ones((6, 4))},
@@ -112,7 +113,7 @@ RATE = optax.linear_schedule(0.1, 0.0, 20)
 
 def theirs(rate=RATE, **options):
     return optax.contrib.muon(
-        rate, beta=B1, muon_weight_dimension_numbers=RULE, **options
+        rate, beta=0.9, muon_weight_dimension_numbers=RULE, **options
     )
 
 
@@ -145,13 +146,13 @@ def assert_continues(state, tx, params, source, rtol=1e-6):
     fresh = tx.init(params)
     kinds = lambda t: jax.tree.map(lambda x: (x.shape, x.dtype), t)
     assert kinds(state) == kinds(fresh)
-    (momenta,), (given,) = nodes(optax.TraceState, state), nodes(MuonState, source)
+    (momenta,), (given,) = nodes(MomentumState, state), nodes(MuonState, source)
     (ours,), (adam,) = (nodes(optax.ScaleByAdamState, s) for s in (state, source))
-    momentum = arrays(make_layout(params).unstack(momenta.trace))
+    momentum = arrays(make_layout(params).unstack(momenta.mu))
     wanted = arrays(given.mu)
     assert set(momentum) == set(wanted)
     for path, mu in wanted.items():
-        np.testing.assert_allclose(momentum[path], mu / (1 - B1), rtol=rtol)
+        np.testing.assert_allclose(momentum[path], mu, rtol=rtol)
     for name in ("mu", "nu"):
         moment, wanted = (arrays(getattr(s, name)) for s in (ours, adam))
         assert set(moment) == set(wanted)
@@ -162,7 +163,7 @@ def assert_continues(state, tx, params, source, rtol=1e-6):
 
 
 def convert(source, tx, params, **options):
-    return om.muon_state_from_optax(source, tx, params, b1=B1, **options)
+    return om.muon_state_from_optax(source, tx, params, **options)
 
 
 TARGETS = {
@@ -177,7 +178,7 @@ SOURCES = {
     "bare": theirs,
     "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), theirs()),
     "injected": lambda: om.inject_hyperparams(optax.contrib.muon)(
-        RATE, beta=B1, muon_weight_dimension_numbers=RULE
+        RATE, beta=0.9, muon_weight_dimension_numbers=RULE
     ),
     "mu_dtype": lambda: theirs(mu_dtype=jnp.bfloat16),
 }
@@ -251,22 +252,15 @@ def test_dimension_numbers_are_those_of_tx():
     with pytest.raises(ValueError, match="`dimension_numbers` must be those of `tx`"):
         convert(source, tx, TREE)
     state = convert(source, tx, TREE, dimension_numbers=rule)
-    (momenta,) = nodes(optax.TraceState, state)
+    (momenta,) = nodes(MomentumState, state)
     (held,) = nodes(OnMatricesState, state)
-    assert (
-        set(momenta.trace) == set(held.manifest) == set(make_layout(TREE, rule).groups)
-    )
+    assert set(momenta.mu) == set(held.manifest) == set(make_layout(TREE, rule).groups)
 
 
 @pytest.mark.parametrize("recipe", [om.normuon, om.adamuon, om.swan])
 def test_more_or_less_than_a_momentum_is_refused(recipe):
     with pytest.raises(ValueError, match="`tx` must keep one momentum per matrix"):
         convert(used(theirs(), TREE), recipe(0.1), TREE)
-
-
-def test_wrong_decay_is_refused():
-    with pytest.raises(ValueError, match="`b1` must be in"):
-        om.muon_state_from_optax(used(theirs(), TREE), om.muon(0.1), TREE, b1=1.0)
 
 
 def test_another_state_is_refused():

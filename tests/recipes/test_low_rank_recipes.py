@@ -115,17 +115,17 @@ def test_sumo_projects_the_long_side_unless_asked_otherwise():
 
 @pytest.mark.usefixtures("x64")
 def test_sumo_carries_its_moment():
-    """M is Q_new' Q_old M at a renewal, and b1 M + Q'G throughout."""
+    """M is Q_new' Q_old M at a renewal, and b1 M + (1 - b1) Q'G throughout."""
     stream = grads()
     _, states = run(om.scale_by_sumo(rank=RANK, side="short", **SVD), stream)
     (basis,) = states[0].basis.values()
-    (trace,) = states[0].inner_state[0].trace.values()
-    q, moment = np.asarray(basis.vectors[:, 0]), np.asarray(trace[:, 0])
+    (mu,) = states[0].inner_state[0].mu.values()
+    q, moment = np.asarray(basis.vectors[:, 0]), np.asarray(mu[:, 0])
     renewals = 0
     for t in range(1, len(stream)):
         change = q[t].T @ q[t - 1]
         renewals += np.abs(change - np.eye(RANK)).max() > 0.01
-        want = 0.95 * change @ moment[t - 1] + q[t].T @ stream[t]
+        want = 0.95 * change @ moment[t - 1] + 0.05 * q[t].T @ stream[t]
         np.testing.assert_allclose(moment[t], want, atol=1e-12)
     assert renewals == 2
 

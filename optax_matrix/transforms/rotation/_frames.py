@@ -29,11 +29,12 @@ def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
 
 
 def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
-    """Sets entries to zero that are only rounding errors of the rotation.
+    """Sets rows and columns to zero that hold nothing but rounding errors.
 
-    If one side rotates, the rounding errors of a column are proportional to its norm,
-    which a rotation preserves. If both sides rotate, the errors of all entries are
-    proportional to the largest entry.
+    They belong to directions in which the matrices have no range. The rounding errors
+    of a product R'x are proportional to the norms of the columns of x. If both sides
+    rotate, the second product adds errors that are proportional to the norms of rows.
+    Single small entries stay: their signs are nearly always right.
 
     Args:
         x: Matrices in the rotated frame.
@@ -41,17 +42,24 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
         source: The matrices before the rotation.
 
     Returns:
-        The matrices without these entries.
+        The matrices without these rows, and columns if they rotate.
     """
     if rotation.rows is None:
         return x
-    tolerance = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5
-    if rotation.cols is None:
-        y, peak = unit_peak(jnp.asarray(source))
-        size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
-    else:
-        size, peak = 1.0, jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
-    return jnp.where(jnp.abs(x) < tolerance * size * peak, 0, x)
+    y, peak = unit_peak(jnp.asarray(source))
+    size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    if rotation.cols is not None:
+        rows = jnp.sqrt(jnp.sum(y * y, axis=-1, keepdims=True))
+        size = jnp.maximum(_largest(size), _largest(rows))
+    heard = ~(jnp.abs(x) < 4 * jnp.finfo(x.dtype).eps * size * peak)
+    live = jnp.any(heard, axis=-1, keepdims=True)
+    if rotation.cols is not None:
+        live &= jnp.any(heard, axis=-2, keepdims=True)
+    return jnp.where(live, x, 0)
+
+
+def _largest(x: jax.Array) -> jax.Array:
+    return jnp.max(x, axis=(-2, -1), keepdims=True)
 
 
 def leading_square(spans: jax.Array | bool, x: jax.Array, rotation: Pair) -> jax.Array:

@@ -89,10 +89,11 @@ def rotate(
     :math:`G G^\top`. The look-ahead D does not change the state of the base: only the
     update in the new frame does. A zero momentum leaves its rotation unchanged.
 
-    Rounding noise in the rotated momentum is set to zero before the base sees it;
-    otherwise sign, row norm and similar bases amplify it to full size. Noise means
-    entries below :math:`4 \epsilon \sqrt{\max(m, n)}` times the norm of their column
-    (times the largest entry, if both sides rotate).
+    Where the momentum has no range, the rows of the rotated momentum hold rounding
+    noise. They are set to zero before the base sees them; otherwise sign, row norm and
+    similar bases amplify them to full size. Noise means that every entry of a row is
+    below :math:`4 \epsilon` times the norm of its column (if both sides rotate: of a
+    row or column, times the largest norm of a row or column).
 
     If more rows rotate than there are columns, q, the first q columns of an R made by
     ``aro``, ``eigen`` or ``eigen_exact`` span the range of the momentum. The base then
@@ -221,7 +222,10 @@ class _Rotate:
         if self.policy.turns:
             rotated = jax.tree.map(without_noise, rotated, rotation, mean)
         if self.accumulates:
-            gradient = jax.tree.map(into, extra_args["gradient"], rotation)
+            source = extra_args["gradient"]
+            gradient = jax.tree.map(into, source, rotation)
+            if self.policy.turns:
+                gradient = jax.tree.map(without_noise, gradient, rotation, source)
             extra_args = {**extra_args, "gradient": gradient}
         return self.base.update(rotated, base_state, **extra_args)
 

@@ -1,0 +1,101 @@
+"""Momentum as an average of the gradients."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix.arguments import Decay, Dtype, checked
+from optax_matrix.transforms.numerics import widened
+
+
+class MomentumState(NamedTuple):
+    """State of `momentum`.
+
+    Attributes:
+        mu: Per leaf the average of the gradients.
+        weight: Per leaf and matrix the sum of the weights in that average, shape
+            ``(...)``; None without bias correction.
+    """
+
+    mu: Any
+    weight: Any
+
+
+@checked
+def momentum(
+    decay: Decay = 0.95,
+    *,
+    nesterov: bool = False,
+    bias_correction: bool = False,
+    dtype: Dtype | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Averages gradients.
+
+    .. math::
+        M_t = \beta_t M_{t-1} + (1 - \beta_t) G_t
+
+    The update is :math:`M_t`, or with Nesterov's look-ahead
+    :math:`\beta_t M_t + (1 - \beta_t) G_t`. It is computed in at least float32, and
+    only the state is rounded to its dtype. As an average, the momentum is never larger
+    than the largest gradient, so it does not overflow.
+
+    `optax.ema` and `optax.trace` are the same for a constant :math:`\beta`, apart from
+    the factor :math:`1 - \beta` of a trace, if all is float32. They differ in half
+    precision, which they compute in. If :math:`\beta` changes between steps, a trace is
+    no average of the gradients, and the bias correction of `optax.ema` is wrong.
+
+    Args:
+        decay: Decay rate :math:`\beta`, in ``[0, 1)``.
+        nesterov: Whether to look one step ahead.
+        bias_correction: Whether to divide the average by the sum of its weights,
+            :math:`w_t = \beta_t w_{t-1} + 1 - \beta_t`, before the look-ahead.
+        dtype: Dtype of the state; None for that of the parameters.
+
+    Returns:
+        A transformation of trees whose leaves are ``(..., m, n)``. Updates are at least
+        float32.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx = om.momentum(0.75)
+        >>> w = {"w": jnp.array([[4.0, -8.0]])}
+        >>> tx.update(w, tx.init(w))[0]["w"].tolist()
+        [[1.0, -2.0]]
+
+    References:
+        MuonEq, Algorithm 1, and ARO, Section 2, which have an average with
+        :math:`\beta_t`. Deviation: the look-ahead of MuonEq has
+        :math:`\beta_{t+1}`, which is not known at step t; here it is
+        :math:`\beta_t`.
+    """
+
+    def init_fn(params):
+        mu = jax.tree.map(lambda p: jnp.zeros_like(p, dtype), params)
+        zeros = lambda p: jnp.zeros(p.shape[:-2], widened(p).dtype)
+        weight = jax.tree.map(zeros, params) if bias_correction else None
+        return MomentumState(mu, weight)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params, extra_args
+        mu = ahead = jax.tree.map(mixed, state.mu, updates)
+        weight = state.weight
+        if weight is not None:
+            weight = jax.tree.map(lambda w: mixed(w, jnp.ones_like(w)), weight)
+            ahead = jax.tree.map(lambda m, w: m / w[..., None, None], mu, weight)
+        if nesterov:
+            ahead = jax.tree.map(mixed, ahead, updates)
+        kept = jax.tree.map(lambda new, old: new.astype(old.dtype), mu, state.mu)
+        return ahead, MomentumState(kept, weight)
+
+    def mixed(old, new):
+        wide = jnp.promote_types(widened(old).dtype, widened(new).dtype)
+        b = jnp.asarray(decay, wide)
+        return b * old.astype(wide) + (1 - b) * new.astype(wide)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
