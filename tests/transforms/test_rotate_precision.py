@@ -41,7 +41,9 @@ def cosines(x, y):
 
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("policy", ["aro", pytest.param("eigen", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "policy", ["aro", pytest.param("eigen", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("side", ["out", "in"])
 @pytest.mark.parametrize("base", BASES)
 def test_float32_follows_float64(base, side, policy):

@@ -9,6 +9,8 @@ import optax
 from optax_matrix.arguments import Decay, checked
 from optax_matrix.transforms.numerics import safe_divide, widened
 
+_ROUNDING = 1e-5  # At the first step many ratios are equal to the bound.
+
 
 class ScaleBySecondMomentState(NamedTuple):
     """State of `scale_by_second_moment`.
@@ -39,6 +41,13 @@ def scale_by_second_moment(
     it with ``statistics="gradient"``. The state holds the square root, so that nothing
     overflows or vanishes. Entries that have always been zero give zero.
 
+    No entry of the result exceeds :math:`b = \sqrt{(1 - \beta^t) / (1 - \beta)}` with
+    bias correction and :math:`1 / \sqrt{1 - \beta}` without, the largest ratio that a
+    gradient can have to its own second moment. An average of gradients, :math:`X_t`,
+    stays below that, too, if both moments are of the same coordinates. A larger ratio r
+    has another cause: :math:`V_t` was recorded in another frame, or :math:`X_t` is the
+    rounding noise of a momentum in few bits. It becomes :math:`b^2 / r`.
+
     Args:
         decay: Decay rate :math:`\beta`, in ``[0, 1)``.
         bias_correction: Whether to divide :math:`V_t` by :math:`1 - \beta^t`.
@@ -58,8 +67,8 @@ def scale_by_second_moment(
         [[2.0, -2.0, 0.0]]
 
     References:
-        ARO, Section 4.3 (two-fold Adam). Deviation: no epsilon, as nothing is divided
-        by zero.
+        ARO, Section 4.3 (two-fold Adam). Deviations: no epsilon, as nothing is divided
+        by zero; the bound of the result.
     """
 
     def init_fn(params):
@@ -70,21 +79,26 @@ def scale_by_second_moment(
     def update_fn(updates, state, params=None, *, gradient=None, **extra_args):
         del params, extra_args
         source = updates if gradient is None else gradient
-        root = jax.tree.map(_mixed, state.root, source)
+        root = jax.tree.map(mixed, state.root, source)
         if state.weight is None:
-            return jax.tree.map(_divided, updates, root), state._replace(root=root)
+            updates = jax.tree.map(divided, updates, root)
+            return updates, state._replace(root=root)
         grow = lambda w: (decay * w + (1 - decay)).astype(w.dtype)
         weight = jax.tree.map(grow, state.weight)
-        correct = lambda r, w: r / jnp.sqrt(w)[..., None, None]
-        updates = jax.tree.map(_divided, updates, jax.tree.map(correct, root, weight))
+        updates = jax.tree.map(divided, updates, root, weight)
         return updates, ScaleBySecondMomentState(root, weight)
 
-    def _mixed(old, new):
+    def mixed(old, new):
         b = jnp.asarray(decay, old.dtype)
         return jnp.hypot(jnp.sqrt(b) * old, jnp.sqrt(1 - b) * new.astype(old.dtype))
 
+    def divided(x, root, weight=None):
+        square = 1 / (1 - jnp.asarray(decay, root.dtype))  # That of the bound.
+        if weight is not None:
+            weight = weight[..., None, None]
+            root, square = root / jnp.sqrt(weight), square * weight
+        ratio = safe_divide(widened(x), root)
+        within = jnp.abs(ratio) <= (1 + _ROUNDING) * jnp.sqrt(square)
+        return jnp.where(within, ratio, square / jnp.where(within, 1, ratio)).astype(x.dtype)
+
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
-
-
-def _divided(x, root):
-    return safe_divide(widened(x), root).astype(x.dtype)
