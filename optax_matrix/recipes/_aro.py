@@ -79,9 +79,10 @@ def aro(
         full_model: Whether embeddings and head are matrices, and all other leaves are
             updated by the base without rotation instead of AdamW: by ``"adam"`` for
             that base, otherwise by the sign of their momentum, which is what the other
-            bases are for a vector. With ``layout.infer`` or ``layout.by_path`` as
-            ``dimension_numbers``, embeddings and head become matrices beside those of
-            the rule; a tree of dimension numbers must contain them.
+            bases are for a vector, and scaled to ``target`` as the matrices are. With
+            ``layout.infer`` or ``layout.by_path`` as ``dimension_numbers``, embeddings
+            and head become matrices beside those of the rule; a tree of dimension
+            numbers must contain them.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: See `Common`.
@@ -128,7 +129,7 @@ def aro(
         other = optax.chain(
             momentum(b1, dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
-            optax.scale(target),
+            match_rms(target),
             optax.add_decayed_weights(weight_decay, common.get("weight_decay_mask")),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
@@ -144,7 +145,7 @@ _FIXED = {"b2": 0.95, "sharing": None, "joint": True, "full_model": False}
 _EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate.
 
     .. math::
-        M_t = \beta_1 M_{{t-1}} + G_t, \quad
+        M_t = \beta_1 M_{{t-1}} + (1 - \beta_1) G_t, \quad
         R_t = \mathrm{{qr}}(M_t M_t^\top R_{{t-1}}), \quad
         D_t = R_t f(R_t^\top M_t), \quad
         \Delta_t = 0.2 \sqrt{{mn}} \, D_t / \|D_t\|_F

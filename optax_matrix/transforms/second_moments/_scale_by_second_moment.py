@@ -99,6 +99,8 @@ def scale_by_second_moment(
             root, square = root / jnp.sqrt(weight), square * weight
         ratio = safe_divide(widened(x), root)
         within = jnp.abs(ratio) <= (1 + _ROUNDING) * jnp.sqrt(square)
-        return jnp.where(within, ratio, square / jnp.where(within, 1, ratio)).astype(x.dtype)
+        return jnp.where(within, ratio, square / jnp.where(within, 1, ratio)).astype(
+            x.dtype
+        )
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

@@ -1,5 +1,6 @@
 """Scaling updates to a given root mean square."""
 
+import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import Positive, checked
@@ -14,7 +15,8 @@ def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
     .. math::
         \Delta \mapsto \rho \sqrt{m n} \, \Delta / \|\Delta\|_F
 
-    where :math:`\rho` is ``target``. A matrix of zeros stays zero.
+    where :math:`\rho` is ``target``. A matrix of zeros stays zero. A leaf with fewer than
+    two axes is one row.
 
     Args:
         target: Root mean square of every update, above zero.
@@ -35,8 +37,9 @@ def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
     """
 
     def scale(x):
-        size = x.shape[-2] * x.shape[-1]
-        unit = safe_divide(widened(x), matrix_norm(x))
-        return (unit * (target * size**0.5)).astype(x.dtype)
+        y = jnp.atleast_2d(widened(x))
+        size = y.shape[-2] * y.shape[-1]
+        unit = safe_divide(y, matrix_norm(y)) * (target * size**0.5)
+        return unit.reshape(x.shape).astype(x.dtype)
 
     return map_matrices(scale)
