@@ -57,7 +57,8 @@ def mars_adamw(
     References:
         Yuan et al., `MARS <https://arxiv.org/abs/2411.10438>`_, 2024, as in the
         authors' code. Deviation: the norm is clipped per matrix, where the authors clip
-        a whole parameter; the two differ for stacked layers.
+        a whole parameter; the two differ for stacked layers. If ``b1`` changes between
+        steps, Adam's bias correction is that of its current value.
     """
 
     def chain(layout, gamma, b1, b2, eps, max_norm):

@@ -1,4 +1,4 @@
-"""Updates stay within their bound where a second moment knows nothing of the gradient."""
+"""Updates stay within bounds where a second moment does not fit the momentum."""
 
 import jax
 import jax.numpy as jnp

@@ -15,8 +15,8 @@ def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
     .. math::
         \Delta \mapsto \rho \sqrt{m n} \, \Delta / \|\Delta\|_F
 
-    where :math:`\rho` is ``target``. A matrix of zeros stays zero. A leaf with fewer than
-    two axes is one row.
+    where :math:`\rho` is ``target``. A matrix of zeros stays zero. A leaf with
+    fewer than two axes is one row.
 
     Args:
         target: Root mean square of every update, above zero.
