@@ -71,6 +71,7 @@ from optax_matrix.linalg._rotations import (
     qr_retraction,
     rayleigh_quotients,
 )
+from optax_matrix.linalg._shifted_cholesky_qr import shifted_cholesky_qr
 from optax_matrix.linalg._skew import (
     from_skew,
     skew_norm,
@@ -140,6 +141,7 @@ __all__ = [
     "scale_columns",
     "scale_rows",
     "scale_rows_and_columns",
+    "shifted_cholesky_qr",
     "sinkhorn",
     "skew_norm",
     "standardize_rows",

@@ -103,8 +103,8 @@ def cholesky_qr(
             identity for a zero matrix, NaN otherwise.
         shift: First shift, relative to the mean diagonal of the Gram matrix; later
             passes start from the machine epsilon.
-        passes: Number of passes, whether the columns are then orthonormal or not; the
-            ARO paper uses 1. None: until they are orthonormal.
+        passes: Number of passes, whether the columns are then orthonormal or not. None:
+            until they are orthonormal.
         fallback: What to return if the method fails: ``"previous"``, or with
             ``"householder"`` the result of :func:`qr_householder`, which is computed
             only if needed.
@@ -121,11 +121,11 @@ def cholesky_qr(
          [ 0.8  0.6]]
 
     References:
-        ARO, Section 4.1, after Fukaya et al., `Shifted Cholesky QR
-        <https://doi.org/10.1137/18M1218212>`_, 2020. Deviations: the shift is
-        relative; the number of passes; the factor is inverted by blocks; if the method
-        fails for a matrix, only that matrix falls back, and not its batch. The paper
-        prints :math:`X L^{-1}`.
+        ARO, Section 4.1 (to the letter: `shifted_cholesky_qr`), after Fukaya et al.,
+        `Shifted Cholesky QR <https://doi.org/10.1137/18M1218212>`_, 2020. Deviations:
+        the shift is relative; the number of passes; the factor is inverted by blocks;
+        if the method fails for a matrix, only that matrix falls back, and not its
+        batch. The paper prints :math:`X L^{-1}`.
     """
 
     def kernel(x: Array, previous: Array | None) -> tuple[Array]:

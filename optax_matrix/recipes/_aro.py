@@ -17,6 +17,7 @@ from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.recipes._sides import Orientation, oriented_sides
 from optax_matrix.transforms import Sets, match_rms, momentum, rotate, rotate_shared
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.rotation import PolicyLike, PolicyName
 
 
 @recipe
@@ -26,8 +27,7 @@ def aro(
     base: BaseName | Transformation = "sinkhorn",
     b1: Decay = 0.95,
     b2: Decay = 0.95,
-    policy: Literal["aro", "polar", "rgd", "eigen", "eigen_exact", "identity"]
-    | Kernel = "aro",
+    policy: PolicyName | PolicyLike = "aro",
     orientation: Orientation = "residual",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
@@ -59,7 +59,7 @@ def aro(
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment of the base ``"adam"``.
         policy: How the rotation is chosen, as in `rotate`: ``"aro"``, ``"polar"``,
-            ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, or a function.
+            ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, a `Policy`.
         orientation: Which side rotates. ``"residual"`` is the side of the residual
             stream where the dimension numbers give it (`layout.infer`), and the shorter
             side elsewhere; ``"short"``, ``"out"`` and ``"in"`` are the same for every

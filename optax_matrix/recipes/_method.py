@@ -9,7 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.layout import label_params, on_matrices
-from optax_matrix.transforms import keep_dtype
+from optax_matrix.transforms import Policy, keep_dtype
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask"),
@@ -138,6 +138,8 @@ def _is_foreign(value: Any) -> bool:
     """Whether an argument is code of the user's, which may couple matrices."""
     if isinstance(value, optax.GradientTransformation):
         return True
+    if isinstance(value, Policy):
+        return _is_foreign(value.step)
     module = getattr(getattr(value, "func", value), "__module__", None) or ""
     is_function = callable(value) and not isinstance(value, type)
     return is_function and not module.startswith("optax_matrix.")

@@ -69,7 +69,7 @@ Change the frame:
 
 * `rotate` runs any transformation in a frame that follows the momentum (``policy``
   ``aro``, ``polar``, ``rgd``, ``eigen``, ``eigen_exact``, ``identity``, or your
-  function) or the averaged gradient (SOAP, SPlus), on one side or both.
+  `Policy`) or the averaged gradient (SOAP, SPlus), on one side or both.
 * `precondition` multiplies by inverse roots of averaged Gram matrices, with a
   transformation in between if you like (Shampoo, Mousse).
 
@@ -144,11 +144,13 @@ from optax_matrix.transforms.orthogonalization import (
     orthogonalize,
 )
 from optax_matrix.transforms.rotation import (
+    Policy,
     RotateSharedState,
     RotateState,
     Sets,
     Side,
     equilibrate_rows_jointly,
+    rgd,
     rotate,
     rotate_shared,
     sinkhorn_jointly,
@@ -192,6 +194,7 @@ __all__ = [
     "LimitNormGrowthState",
     "MomentumState",
     "OrthogonalizeLowRankState",
+    "Policy",
     "PreconditionState",
     "ProjectLowRankState",
     "QuantizedState",
@@ -224,6 +227,7 @@ __all__ = [
     "preserve_norm",
     "project_low_rank",
     "quantize_state",
+    "rgd",
     "rotate",
     "rotate_shared",
     "row_rms",

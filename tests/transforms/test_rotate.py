@@ -14,7 +14,7 @@ from _reference import rotations as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import polar_svd, qr_householder, scale_rows, sinkhorn
-from optax_matrix.transforms import Side
+from optax_matrix.transforms import Policy, Side, rgd
 
 SHAPE = (4, 16)  # Rows of so many signs differ in more than one.
 BASES = {
@@ -462,3 +462,47 @@ def test_wrong_arguments_are_named_in_the_factory(arguments, message):
 def test_a_vector_is_refused(side):
     with pytest.raises(ValueError, match=r"leaves must be matrices .*\(3,\)"):
         om.rotate(optax.scale_by_sign(), side=side).init({"b": jnp.ones(3)})
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_variants_of_remark_12_can_be_written_from_outside():
+    """QR(f(M) f(R'M)') and QR(f(M M'R)), with R from the step before."""
+
+    def both_by_f(side):
+        return side.qr(side.base(side.momentum) @ side.direction.mT)
+
+    def power_by_f(side):
+        m, r = side.momentum, side.rotation
+        return side.qr(side.base(m @ m.mT @ r))
+
+    f = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    references = {
+        both_by_f: lambda m, r: f(m) @ f(r.T @ m).T,
+        power_by_f: lambda m, r: f(m @ m.T @ r),
+    }
+    base = om.equilibrate(partial(scale_rows, eps=0.0))
+    for step, reference in references.items():
+        tx = om.rotate(base, policy=Policy(step), side="out")
+        got, _ = run(tx, stream(3))
+        r = np.eye(4)
+        for m, update in zip(stream(3), got, strict=True):
+            r = ref.qr(reference(m, r))
+            want = r @ f(r.T @ m)
+            size = np.linalg.norm(update) / np.linalg.norm(want)
+            np.testing.assert_allclose(update, size * want, atol=1e-10)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_gradient_ascent_may_have_other_steps():
+    objective = lambda m, r: np.abs(r.T @ m).sum()
+    values = []
+    for rounds in (1, 10, 40):
+        policy = rgd(0.02, rounds=rounds)
+        tx = om.rotate(optax.scale_by_sign(), policy=policy, side="out")
+        _, state = run(tx, stream(1))
+        values.append(objective(stream(1)[0], state.rotation["w"].rows))
+    assert values == sorted(values)
+    same = om.rotate(optax.scale_by_sign(), policy=rgd(), side="out")
+    name = om.rotate(optax.scale_by_sign(), policy="rgd", side="out")
+    np.testing.assert_array_equal(run(same, stream(2))[0], run(name, stream(2))[0])

@@ -11,7 +11,13 @@ from optax_matrix.transforms.rotation._joint_equilibration import (
     equilibrate_rows_jointly,
     sinkhorn_jointly,
 )
-from optax_matrix.transforms.rotation._policies import PolicyName, PolicyStep, Side
+from optax_matrix.transforms.rotation._policies import (
+    Policy,
+    PolicyLike,
+    PolicyName,
+    Side,
+    rgd,
+)
 from optax_matrix.transforms.rotation._rotate import RotateState, rotate
 from optax_matrix.transforms.rotation._rotate_shared import (
     RotateSharedState,
@@ -20,13 +26,15 @@ from optax_matrix.transforms.rotation._rotate_shared import (
 )
 
 __all__ = [
+    "Policy",
+    "PolicyLike",
     "PolicyName",
-    "PolicyStep",
     "RotateSharedState",
     "RotateState",
     "Sets",
     "Side",
     "equilibrate_rows_jointly",
+    "rgd",
     "rotate",
     "rotate_shared",
     "sinkhorn_jointly",

@@ -5,13 +5,14 @@ the next rotation.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.arguments import check_callable
+from optax_matrix.arguments import Positive, PositiveInt, check_callable, checked
 from optax_matrix.linalg import (
     cross_gram,
     eigenbasis,
@@ -40,6 +41,9 @@ class Side(NamedTuple):
         gram: The accumulated statistic, ``(..., p, p)``, of arbitrary scale; None where
             the rotation follows from the momentum alone.
         qr: The kernel that makes columns orthonormal.
+        base: The base f as a function of a matrix in the place of the rotated momentum,
+            with the state of this step, which it leaves as it is. A base without state
+            takes other shapes, too. None with shared rotations.
     """
 
     momentum: jax.Array
@@ -47,23 +51,30 @@ class Side(NamedTuple):
     rotation: jax.Array
     gram: jax.Array | None
     qr: Orthonormalize
-
-
-PolicyName = Literal["aro", "eigen", "eigen_exact", "polar", "rgd", "identity"]
-PolicyStep = Annotated[Callable[[Side], jax.Array], check_callable]
+    base: Callable[[jax.Array], jax.Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """A step from `Side` to the new rotation, taken `rounds` times.
+    """How `rotate` finds the next rotation: a step, and what is known of it.
 
     Attributes:
-        step: The step.
+        step: Function of a `Side` that returns the new rotation, ``(..., p, p)``.
         rounds: Number of steps; before each one the base is evaluated again.
         looks: Whether the step uses the direction, so that the base must be evaluated
             ahead of the update.
         spans: Whether leading columns of the rotation span the range of the momentum.
         turns: Whether the rotation ever differs from the initial one.
+
+    Examples:
+        The second variant of ARO's Remark 12, and gradient ascent in more steps:
+
+        >>> import optax, optax_matrix as om
+        >>> from optax_matrix.transforms import Policy, rgd
+        >>> def both_sides_by_f(side):
+        ...     return side.qr(side.base(side.momentum) @ side.direction.mT)
+        >>> tx = om.rotate(optax.scale_by_sign(), policy=Policy(both_sides_by_f))
+        >>> tx = om.rotate(optax.scale_by_sign(), policy=rgd(0.02, rounds=50))
     """
 
     step: Callable[[Side], jax.Array]
@@ -71,6 +82,17 @@ class Policy:
     looks: bool = True
     spans: bool = False
     turns: bool = True
+
+
+def _check_policy(name: str, value: Any) -> None:
+    if not isinstance(value, Policy):
+        check_callable(name, value)
+
+
+PolicyName = Literal["aro", "eigen", "eigen_exact", "polar", "rgd", "identity"]
+PolicyLike = Annotated[
+    Policy | Callable[[Side], jax.Array], _check_policy, "a Policy, a function"
+]
 
 
 def _aro(side: Side) -> jax.Array:
@@ -98,7 +120,32 @@ def _polar(side: Side) -> jax.Array:
     return _unless_zero(polar_qr(_alignment(side), rtol=-1.0), side)
 
 
-def _ascend(side: Side, step_size: float = 0.1) -> jax.Array:
+@checked
+def rgd(step_size: Positive = 0.1, rounds: PositiveInt = 10) -> Policy:
+    r"""Riemannian gradient ascent on ARO's objective, as a policy of `rotate`.
+
+    .. math::
+        R \leftarrow \mathrm{qr}(R + \eta \sqrt{p} \, T / \|M D^\top\|_F)
+
+    where T is the tangent part of the gradient :math:`M D^\top` at R.
+
+    Args:
+        step_size: The size :math:`\eta` of a step.
+        rounds: Number of steps per renewal.
+
+    Returns:
+        A policy. The name ``"rgd"`` stands for the defaults.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    References:
+        ARO, Section 5.3.
+    """
+    return Policy(functools.partial(_ascend, step_size=step_size), rounds=rounds)
+
+
+def _ascend(side: Side, step_size: Any) -> jax.Array:
     gradient = _alignment(side)
     norm = jnp.linalg.norm(gradient, axis=(-2, -1), keepdims=True)
     size = step_size * side.rotation.shape[-1] ** 0.5
@@ -116,7 +163,7 @@ POLICIES: dict[PolicyName, Policy] = {
     "eigen": Policy(_eigen, looks=False, spans=True),
     "eigen_exact": Policy(_eigen_exact, looks=False, spans=True),
     "polar": Policy(_polar),
-    "rgd": Policy(_ascend, rounds=10),
+    "rgd": rgd(),
     "identity": Policy(_stay, looks=False, turns=False),
 }
 FROM_GRAM = tuple(name for name, policy in POLICIES.items() if not policy.looks)
@@ -153,11 +200,11 @@ def _unless_zero(rotation: jax.Array, side: Side) -> jax.Array:
     return jnp.where(live, rotation, side.rotation)
 
 
-def find_policy(policy: PolicyName | PolicyStep, statistics: str) -> Policy:
+def find_policy(policy: PolicyName | PolicyLike, statistics: str) -> Policy:
     """Finds a policy by name, or makes one from a function.
 
     Args:
-        policy: A key of `POLICIES`, or a function of a `Side`.
+        policy: A key of `POLICIES`, a `Policy`, or a function of a `Side`.
         statistics: ``"momentum"`` or ``"gradient"``.
 
     Returns:
@@ -166,6 +213,8 @@ def find_policy(policy: PolicyName | PolicyStep, statistics: str) -> Policy:
     Raises:
         ValueError: If the policy does not support the statistics.
     """
+    if isinstance(policy, Policy):
+        return policy
     if callable(policy):
         return Policy(policy)
     if statistics == "gradient" and policy not in FROM_GRAM:
@@ -183,15 +232,19 @@ def is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
     return (count == 0) | ((count + 1) % interval == 0)
 
 
-def on_sides(step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair) -> Pair:
+def on_sides(
+    step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair, base: Callable
+) -> Pair:
     """Takes a step of a policy on each side; both steps start from the old frame."""
     rows, cols = old
     if rows is None:
         return old
     if cols is None:
-        return Pair(step(Side(m, d, rows, _normalized(gram.rows), qr)), None)
-    of_rows = Side(full_dot(m, cols), d, rows, _normalized(gram.rows), qr)
-    of_cols = Side(full_dot(m.mT, rows), d.mT, cols, _normalized(gram.cols), qr)
+        return Pair(step(Side(m, d, rows, _normalized(gram.rows), qr, base)), None)
+    turned = lambda x: base(x.mT).mT
+    left, right = full_dot(m, cols), full_dot(m.mT, rows)
+    of_rows = Side(left, d, rows, _normalized(gram.rows), qr, base)
+    of_cols = Side(right, d.mT, cols, _normalized(gram.cols), qr, turned)
     return Pair(step(of_rows), step(of_cols))
 
 

@@ -23,8 +23,8 @@ from optax_matrix.transforms.rotation._frames import (
 )
 from optax_matrix.transforms.rotation._policies import (
     Policy,
+    PolicyLike,
     PolicyName,
-    PolicyStep,
     find_policy,
     is_due,
     on_sides,
@@ -57,7 +57,7 @@ class RotateState(NamedTuple):
 def rotate(
     base: Transformation,
     *,
-    policy: PolicyName | PolicyStep = "aro",
+    policy: PolicyName | PolicyLike = "aro",
     side: MatrixSides = "short",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
@@ -107,7 +107,8 @@ def rotate(
     Args:
         base: A transformation of stacks. It sees the rotated side as rows (with
             ``side="in"`` matrices are transposed), and gets no parameters.
-        policy: A name from the table, or a function from a `Side` to the rotation.
+        policy: A name from the table, a `Policy` such as ``rgd(0.05, rounds=20)``, or a
+            function from a `Side` to the rotation.
         side: ``"out"`` (rows), ``"in"`` (columns), ``"short"`` (rows if there are not
             more rows than columns), ``"both"``; or a dict that gives one of them, or
             ``"none"``, for each leaf of a dict of stacks.
@@ -205,7 +206,8 @@ class _Rotate:
             gram = jax.tree.map(pair, views, gradient, gram)
         due = self.interval == 1 or is_due(state.count, self.interval, self.accumulates)
         answer = partial(self._answer, mean, state.base_state, extra_args)
-        new = self._next_rotation(answer, mean, gram, state.rotation, due)
+        bases = self._bases(mean, state.base_state, extra_args)
+        new = self._next_rotation(answer, mean, gram, state.rotation, due, bases)
         used = state.rotation if self.lag else new
         spans = self.policy.spans and not (self.accumulates or self.lag) and due
         out, base_state = answer(used, spans)
@@ -229,8 +231,23 @@ class _Rotate:
             extra_args = {**extra_args, "gradient": gradient}
         return self.base.update(rotated, base_state, **extra_args)
 
+    def _bases(self, rotated: Any, base_state: Any, extra_args: Any) -> Any:
+        """Per leaf the base as a function of that leaf alone."""
+        leaves, structure = jax.tree.flatten(rotated)
+
+        def of(at):
+            def base(x):
+                swapped = [*leaves[:at], x, *leaves[at + 1 :]]
+                tree = structure.unflatten(swapped)
+                out, _ = self.base.update(tree, base_state, **extra_args)
+                return structure.flatten_up_to(out)[at]
+
+            return base
+
+        return structure.unflatten([of(at) for at in range(len(leaves))])
+
     def _next_rotation(
-        self, answer: Callable, mean: Any, gram: Any, last: Any, due: Any
+        self, answer: Callable, mean: Any, gram: Any, last: Any, due: Any, bases: Any
     ) -> Any:
         """The rotation after this update; the old one where no renewal is due."""
         grams = jax.tree.map(no_pair, mean) if gram is None else gram
@@ -240,7 +257,7 @@ class _Rotate:
             for _ in range(self.policy.rounds):
                 # A policy that does not use D gets M in its place.
                 ahead = answer(rotation)[0] if self.policy.looks else mean
-                rotation = jax.tree.map(step, mean, ahead, rotation, grams)
+                rotation = jax.tree.map(step, mean, ahead, rotation, grams, bases)
             return rotation
 
         if due is True:

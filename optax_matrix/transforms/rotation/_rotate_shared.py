@@ -20,8 +20,8 @@ from optax_matrix.transforms.numerics import safe_divide, widened
 from optax_matrix.transforms.rotation._frames import into, out_of, without_noise
 from optax_matrix.transforms.rotation._policies import (
     Policy,
+    PolicyLike,
     PolicyName,
-    PolicyStep,
     Side,
     find_policy,
     is_due,
@@ -95,7 +95,7 @@ def rotate_shared(
     sets: Sets,
     *,
     sides: Mapping[str, str],
-    policy: PolicyName | PolicyStep = "aro",
+    policy: PolicyName | PolicyLike = "aro",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
 ) -> optax.GradientTransformationExtraArgs:

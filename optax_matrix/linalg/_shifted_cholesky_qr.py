@@ -1,0 +1,72 @@
+"""One pass of shifted Cholesky QR, as ARO prints it."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from optax_matrix.arguments import Positive, checked
+from optax_matrix.linalg._orthonormalize import qr_householder
+from optax_matrix.linalg._triangular import inverse_lower
+from optax_matrix.linalg.lapack import cholesky
+from optax_matrix.linalg.platforms import in_turn_on_cpu
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work
+
+
+@checked
+def shifted_cholesky_qr(
+    x: Float[Array, "*batch m n"],
+    *,
+    previous: Float[Array, "*batch m n"] | None = None,
+    shift: Positive = 1e-7,
+) -> Float[Array, "*batch m n"]:
+    r"""Compute Q of :math:`X = QR` by one pass of shifted Cholesky QR.
+
+    .. math::
+        L L^\top = X^\top X + \epsilon I, \qquad Q = X L^{-\top}
+
+    This is ARO's kernel to the letter, for comparisons with the paper: the columns are
+    orthonormal only if X is well-conditioned and its Gram matrix much larger than the
+    shift. For training use `cholesky_qr`, which repeats the pass until they are.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)`` with ``m >= n``.
+        previous: Orthonormal columns, of the shape of ``x``, that are returned for a
+            matrix that is zero or not finite; None as in `qr_householder`.
+        shift: The shift :math:`\epsilon`, an absolute number.
+
+    Returns:
+        Matrices of the shape and dtype of ``x``. A matrix whose result is not finite is
+        decomposed by `qr_householder`.
+
+    Raises:
+        ValueError: If there are more columns than rows, or ``shift`` is not positive.
+
+    Examples:
+        >>> print(shifted_cholesky_qr(jnp.array([[3.0, -2.0], [4.0, 4.0]])).round(3))
+        [[ 0.6 -0.8]
+         [ 0.8  0.6]]
+
+    References:
+        ARO, Section 4.1, with :math:`\epsilon = 10^{-7}`. The paper
+        prints :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the
+        paper decomposes its whole batch.
+    """
+
+    def kernel(x: Array, previous: Array | None) -> tuple[Array]:
+        return (_one_pass(x, previous, shift),)
+
+    return in_turn_on_cpu(kernel, x, previous)[0]
+
+
+def _one_pass(x: Array, previous: Array | None, shift: ArrayLike) -> Array:
+    y = as_work(x)
+    spare = None if previous is None else previous.astype(y.dtype)
+    eye = jnp.eye(y.shape[-1], dtype=y.dtype)
+    l = cholesky(full_dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye)
+    q = full_dot(y, inverse_lower(l).mT)
+    usable = jnp.all(jnp.isfinite(q), axis=(-2, -1), keepdims=True)
+    usable &= jnp.any(y != 0, axis=(-2, -1), keepdims=True)
+    safe = lambda: jnp.where(usable, q, qr_householder(y, previous=spare))
+    return jax.lax.cond(jnp.all(usable), lambda: q, safe).astype(x.dtype)
