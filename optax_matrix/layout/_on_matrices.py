@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from optax_matrix.layout._guarded import check_shapes
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
 from optax_matrix.layout._probe import refuse_coupling
@@ -80,7 +81,8 @@ def on_matrices(
     Raises:
         ValueError: If an argument is out of range, here or in `build`; at `init`, if
             dimension numbers do not fit or the transformation couples matrices; at
-            `update`, if the state belongs to other matrices.
+            `update`, if the state belongs to other matrices, or a gradient has another
+            shape than its parameter.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -148,6 +150,7 @@ class _OnMatrices:
         tree, like = updates, leaves
         if params is not None:
             tree, named = params, named_leaves(params)
+            check_shapes(leaves, named)
             like = {path: leaf for path, leaf in named.items() if path in leaves}
         resolved = resolve(self.dimension_numbers, tree, like)
         layout = self.placement.layout(like, resolved, self.max_batch)
@@ -215,8 +218,8 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
             "(name: shape, dtype, checksum of the parameter paths). If a layer was "
             "renamed, added or frozen, or the sharding or `max_batch` changed, carry "
             "the state over with optax_matrix.to_portable and from_portable; if the "
-            "gradients have another dtype than the parameters, pass `params` to "
-            "`update`."
+            "gradients have another dtype or shape than the parameters, pass `params` "
+            "to `update`."
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.layout import label_params, on_matrices
+from optax_matrix.layout import guarded, label_params, on_matrices
 from optax_matrix.transforms import keep_dtype
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
@@ -115,7 +115,8 @@ def optimizer_of_tree(
             mu_dtype=arguments["mu_dtype"],
         )
     labels = label_params(_dimension_numbers(method, arguments))
-    return keep_dtype(optax.partition({"matrix": matrix, "other": other}, labels))
+    parts = optax.partition({"matrix": matrix, "other": other}, labels)
+    return guarded(keep_dtype(parts))
 
 
 def _dimension_numbers(method: Method, arguments: Arguments) -> Any:
