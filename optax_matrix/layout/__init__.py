@@ -84,7 +84,7 @@ from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import EMPTY_LAYOUT, Layout, make_layout
 from optax_matrix.layout._map_matrices import map_matrices
 from optax_matrix.layout._on_mapped_params import on_mapped_params
-from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
+from optax_matrix.layout._on_matrices import on_matrices
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
@@ -96,6 +96,7 @@ from optax_matrix.layout._rules import (
     resolve,
     with_embeddings,
 )
+from optax_matrix.layout._state import OnMatricesState
 from optax_matrix.layout._view import MatrixView, make_view
 from optax_matrix.layout.groups import FILLER, STACK_ELEMENTS, Group, Member
 from optax_matrix.layout.placement import Placement

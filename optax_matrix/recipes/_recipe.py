@@ -170,7 +170,9 @@ class _Public:
         @functools.wraps(self.factory)
         def run(*args: Any, **kwargs: Any) -> Optimizer:
             arguments = {**self.fixed, **check(args, kwargs)}
-            return make(self.factory(**arguments), arguments)
+            name = self.name.removeprefix("scale_by_")
+            method = dataclasses.replace(self.factory(**arguments), name=name)
+            return make(method, arguments)
 
         parameters = self.signature.parameters
         public: Any = run
