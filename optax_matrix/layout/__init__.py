@@ -92,6 +92,7 @@ from optax_matrix.layout._residual_sets import SHARINGS, residual_sets
 from optax_matrix.layout._rules import (
     PathRule,
     Resolved,
+    UnmatchedPatternWarning,
     by_path,
     resolve,
     with_embeddings,
@@ -118,6 +119,7 @@ __all__ = [
     "PathRule",
     "Placement",
     "Resolved",
+    "UnmatchedPatternWarning",
     "by_path",
     "check_restored",
     "default_rule",

@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import optax
 
+from optax_matrix.layout._rules import warn_of_unmatched
 from optax_matrix.layout._trial import raised_in
 from optax_matrix.layout.paths import named_leaves, path_name
 
 
 def guarded(
-    tx: optax.GradientTransformation,
+    tx: optax.GradientTransformation, dimension_numbers: Any = None
 ) -> optax.GradientTransformationExtraArgs:
     """A transformation that refuses gradients of other shapes, and states of others.
 
@@ -22,6 +23,8 @@ def guarded(
 
     Args:
         tx: A transformation of a whole tree.
+        dimension_numbers: Those that it uses. `init` warns of expressions of `by_path`
+            that match none of the parameters.
 
     Returns:
         The same transformation, with the same state. Its `update` raises a `ValueError`
@@ -36,6 +39,10 @@ def guarded(
     """
     tx = optax.with_extra_args_support(tx)
 
+    def init_fn(params):
+        warn_of_unmatched(dimension_numbers, params)
+        return tx.init(params)
+
     def update_fn(updates, state, params=None, **extra_args):
         if params is not None:
             check_shapes(named_leaves(updates), named_leaves(params))
@@ -47,7 +54,7 @@ def guarded(
                 _check_structure(tx, state, updates if params is None else params)
             raise
 
-    return optax.GradientTransformationExtraArgs(tx.init, update_fn)
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
 def check_shapes(updates: Mapping[str, Any], params: Mapping[str, Any]) -> None:

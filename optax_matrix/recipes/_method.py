@@ -117,9 +117,10 @@ def optimizer_of_tree(
             mask=mask,
             mu_dtype=arguments["mu_dtype"],
         )
-    labels = label_params(_dimension_numbers(method, arguments))
-    parts = optax.partition({"matrix": matrix, "other": other}, labels)
-    return guarded(keep_dtype(parts))
+    numbers = _dimension_numbers(method, arguments)
+    labels = label_params(numbers)
+    tx = optax.partition({"matrix": matrix, "other": other}, labels)
+    return guarded(keep_dtype(tx), numbers)
 
 
 def _dimension_numbers(method: Method, arguments: Arguments) -> Any:
