@@ -17,7 +17,8 @@ from optax_matrix.layout._default_rule import (
     default_rule,
     numbers_of_kernel,
 )
-from optax_matrix.layout._dimension_numbers import is_dimension_numbers
+from optax_matrix.layout._dimension_numbers import Side, is_dimension_numbers
+from optax_matrix.layout._oriented import Oriented
 from optax_matrix.layout._view import MatrixView, make_view
 from optax_matrix.layout.paths import map_named, named_leaves, path_name
 
@@ -162,6 +163,13 @@ class Resolved:
     view: MatrixView | None
     reason: str
 
+    def on_side(self, residual: Side) -> "Resolved":
+        """The same with another residual side, if it is a matrix."""
+        if self.view is None:
+            return self
+        view = dataclasses.replace(self.view, residual=residual)
+        return dataclasses.replace(self, view=view)
+
 
 def resolve(
     dimension_numbers: Any, params: Any, leaves: Mapping[str, Any] | None = None
@@ -188,6 +196,9 @@ def resolve(
                 "`params` must not hold two leaves of the same path; rename one of the "
                 "keys that contain '/'."
             )
+    if isinstance(dimension_numbers, Oriented):
+        found = resolve(dimension_numbers.numbers, params, leaves)
+        return {p: r.on_side(dimension_numbers.side(p)) for p, r in found.items()}
     decide = _decider(dimension_numbers, params)
     return {path: _resolve_leaf(path, leaf, decide) for path, leaf in leaves.items()}
 
