@@ -66,6 +66,15 @@ def short_side(step):
     return turned
 
 
+def prefer_right(step):
+    """ARO, Section 6.5: transposed where m >= n."""
+
+    def turned(g, state):
+        return step(g.T, state).T if g.shape[0] >= g.shape[1] else step(g, state)
+
+    return turned
+
+
 def matched(step):
     return lambda g, state: ref.rms_matched(step(g, state))
 
@@ -120,7 +129,7 @@ def eigen(base):
 
 
 def aro(base=ref.sinkhorn, **options):
-    return short_side(matched(partial(ref.aro, base=without_noise(base), **options)))
+    return prefer_right(matched(partial(ref.aro, base=without_noise(base), **options)))
 
 
 def damped(step, eps=1e-6):
