@@ -74,16 +74,19 @@ rotations of ``aro(sharing="chain")`` when the number of layers changes. With
 gradients, runs on a tree by `map_matrices`.
 """
 
-from optax_matrix.layout._default_rule import HEADS, default_rule
+from optax_matrix.layout._default_rule import default_rule
 from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._guarded import guarded
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import EMPTY_LAYOUT, Layout, make_layout
 from optax_matrix.layout._map_matrices import map_matrices
+from optax_matrix.layout._names import HEADS
 from optax_matrix.layout._on_mapped_params import on_mapped_params
-from optax_matrix.layout._on_matrices import OnMatricesState, on_matrices
+from optax_matrix.layout._on_matrices import on_matrices
+from optax_matrix.layout._oriented import oriented
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
 from optax_matrix.layout._probe import refuse_coupling
@@ -91,10 +94,12 @@ from optax_matrix.layout._residual_sets import SHARINGS, residual_sets
 from optax_matrix.layout._rules import (
     PathRule,
     Resolved,
+    UnmatchedPatternWarning,
     by_path,
     resolve,
     with_embeddings,
 )
+from optax_matrix.layout._state import OnMatricesState
 from optax_matrix.layout._view import MatrixView, make_view
 from optax_matrix.layout.groups import FILLER, STACK_ELEMENTS, Group, Member
 from optax_matrix.layout.placement import Placement
@@ -116,11 +121,13 @@ __all__ = [
     "PathRule",
     "Placement",
     "Resolved",
+    "UnmatchedPatternWarning",
     "by_path",
     "check_restored",
     "default_rule",
     "describe",
     "from_portable",
+    "guarded",
     "infer",
     "label_params",
     "make_layout",
@@ -128,6 +135,7 @@ __all__ = [
     "map_matrices",
     "on_mapped_params",
     "on_matrices",
+    "oriented",
     "per_matrix",
     "refuse_coupling",
     "residual_sets",

@@ -6,17 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._names import EMBEDDINGS, HEADS, side_by_name
 from optax_matrix.layout._view import make_view
 
 Decision = tuple[Any, str]
 
 _VECTORS = r"(^|/)([^/]*_)?bias(_[^/]*|\d*)$|(^|/)(scale|gain|gamma|beta)$"
 _NORMS = r"norm[_\d]*(/|$)|(^|/)ln(_[^/]*|\d*)(/|$)"
-_EMBEDDINGS = (
-    r"(^|[/_])(embed(ding|dings|der)?(_tokens|_positions|_\d+)?|emb|wte|wpe)(/|$)"
-)
-HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*)?$"
-"""Regular expression of the paths of output heads (the last layer)."""
 _ROUTERS = r"(^|[/_])router([/_]|$)"
 _STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
 
@@ -26,7 +22,7 @@ def _compiled(reasons: dict[str, str]) -> tuple[tuple[re.Pattern, str], ...]:
 
 
 _VOCABULARIES = _compiled(
-    {_EMBEDDINGS: "an embedding by its name", HEADS: "an output head by its name"}
+    {EMBEDDINGS: "an embedding by its name", HEADS: "an output head by its name"}
 )
 _OTHERS = _compiled(
     {
@@ -36,16 +32,10 @@ _OTHERS = _compiled(
         _STATE_SPACES: "a state-space or 1-D convolution parameter by its name",
     }
 )
-_BIASES = re.compile(f"{_VECTORS}|{_NORMS}", re.IGNORECASE)
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
 SCANNED = re.compile(r"scan|(^|/)[^/]*(layers|blocks|stack)(?!/\d)(/|$)", re.IGNORECASE)
-
-
-def is_bias_or_norm(path: str) -> bool:
-    """Whether a leaf is a bias, scale or norm by its name, whatever its shape."""
-    return _BIASES.search(path) is not None
 
 
 def default_rule(path: str, leaf: Any) -> Decision:
@@ -59,9 +49,12 @@ def default_rule(path: str, leaf: Any) -> Decision:
 
     Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
     ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
-    ``scan`` with no index after it. Layouts that names do not reveal (layers on another
-    axis than the first, Equinox's ``(out, in)`` weights) are given by `by_path`,
-    `infer` or dimension numbers. `describe` shows what was decided for each leaf.
+    ``scan`` with no index after it. The side on the residual stream is known for the
+    usual names: query, key, value, up and gate read the stream on their input side; o
+    and down write it on their output side. Layouts that names do not reveal (layers on
+    another axis than the first, Equinox's ``(out, in)`` weights) are given by
+    `by_path`, `infer` or dimension numbers. `describe` shows what was decided for each
+    leaf.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
@@ -87,37 +80,61 @@ def default_full_rule(path: str, leaf: Any) -> Decision:
 
 def _decide(path: str, leaf: Any, others: Any) -> Decision:
     shape = leaf.shape
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        return None, f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
-    if len(shape) < 2:
-        return None, "a vector" if shape else "a scalar"
-    for pattern, reason in others:
-        if pattern.search(path):
-            return None, reason
+    if reason := _excluded(path, leaf, others):
+        return None, reason
     numbers, reason = numbers_of_kernel(path, shape)
     view = make_view(shape, numbers, path)
-    if _is_convolution(path, shape) and shape[-2] == 1:
-        return None, "a depthwise convolution: one input channel"
     if min(view.rows, view.cols) < 2:
         return None, "a side of length one"
     return numbers, reason
+
+
+def is_excluded(path: str, leaf: Any, full: bool = False) -> bool:
+    """Whether a leaf is no matrix of the default rule, whatever its axes are.
+
+    It is then a vector, an integer, a depthwise convolution, or excluded by its name.
+
+    Args:
+        path: The leaf's path.
+        leaf: Anything with ``shape`` and ``dtype``.
+        full: Whether embeddings and heads are matrices.
+    """
+    others = _OTHERS if full else _VOCABULARIES + _OTHERS
+    return _excluded(path, leaf, others) is not None
+
+
+def _excluded(path: str, leaf: Any, others: Any) -> str | None:
+    shape = leaf.shape
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
+    if len(shape) < 2:
+        return "a vector" if shape else "a scalar"
+    for pattern, reason in others:
+        if pattern.search(path):
+            return reason
+    if _is_convolution(path, shape) and shape[-2] == 1:
+        return "a depthwise convolution: one input channel"
+    return None
 
 
 def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
     """The dimension numbers of a kernel that is a matrix, and the reason for them."""
     heads = len(shape) > (3 if SCANNED.search(path) else 2)
     if heads and _READ_HEADS.search(path):
-        return MatrixDimensionNumbers(-3, (-2, -1)), "attention kernel (in, heads, dim)"
+        numbers = MatrixDimensionNumbers(-3, (-2, -1), residual="in")
+        return numbers, "attention kernel (in, heads, dim)"
     if heads and _WRITE_HEADS.search(path):
-        numbers = MatrixDimensionNumbers((-3, -2), -1)
+        numbers = MatrixDimensionNumbers((-3, -2), -1, residual="out")
         return numbers, "attention kernel (heads, dim, out)"
     if _is_convolution(path, shape):
         inputs = tuple(range(len(shape) - 1))
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
-    many = "kernels (..., in, out), batch first"
-    return MatrixDimensionNumbers(-2, -1), many if len(
-        shape
-    ) > 2 else "kernel (in, out)"
+    numbers = MatrixDimensionNumbers(-2, -1, residual=side_by_name(path))
+    many = len(shape) > 2
+    return (
+        numbers,
+        "kernels (..., in, out), batch first" if many else "kernel (in, out)",
+    )
 
 
 def _is_convolution(path: str, shape: tuple[int, ...]) -> bool:

@@ -58,9 +58,9 @@ def describe(
         >>> import jax.numpy as jnp
         >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
         >>> print(describe(params, matrix="muoneq", other="adamw"))
-        leaf       shape   view       group         optimizer  why
-        up/bias    (5,)    -          -             adamw      a vector
-        up/kernel  (3, 5)  1x (5, 3)  5x3@cdad5f00  muoneq     kernel (in, out)
+        leaf       shape   view       group            optimizer  why
+        up/bias    (5,)    -          -                adamw      a vector
+        up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
     """
     layout = make_layout(params, dimension_numbers, max_batch)
     groups: dict[str, list[str]] = {}

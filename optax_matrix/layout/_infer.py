@@ -10,7 +10,7 @@ from optax_matrix.layout._default_rule import (
     Decision,
     default_full_rule,
     default_rule,
-    is_bias_or_norm,
+    is_excluded,
 )
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._rules import PathRule
@@ -33,8 +33,10 @@ def infer(
     it: that axis is reduced, and all others are outputs. A kernel whose last axis is on
     the stream writes it. Axes named in `batch` are batch axes. A leaf with a `vocab`
     axis is an embedding or head: it gets the other optimizer, except in the full-model
-    mode of `aro`, where it is a matrix like any other. Leaves without names, and biases
-    and norms (by their path), follow the default rule.
+    mode of `aro`, where it is a matrix like any other. Leaves without names, and those
+    that the default rule excludes by their path (biases, norms, embeddings, learned
+    positions, routers, depthwise convolutions), follow the default rule. For others use
+    ``by_path(include=..., otherwise=infer(model))``.
 
     The names are read here, once. Flax NNX passes them to `init` but not to `update`,
     so a rule that read them from its argument would decide differently in the two.
@@ -68,17 +70,20 @@ def infer(
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
 
-    def rule(roles: dict[str, str], otherwise: Any) -> Any:
+    def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
         def decide(path: str, leaf: Any) -> Decision:
-            if is_bias_or_norm(path) or len(names.get(path, ())) != len(leaf.shape):
+            if is_excluded(path, leaf, full) or len(names.get(path, ())) != len(
+                leaf.shape
+            ):
                 return otherwise(path, leaf)
             by_names = _decide_by_names(names[path], roles, layers)
             return by_names or otherwise(path, leaf)
 
         return decide
 
-    full = {name: role for name, role in roles.items() if role != "vocab"}
-    return PathRule(rule(roles, default_rule), rule(full, default_full_rule))
+    every = {name: role for name, role in roles.items() if role != "vocab"}
+    full = rule(every, default_full_rule, full=True)
+    return PathRule(rule(roles, default_rule, full=False), full)
 
 
 def _decide_by_names(

@@ -17,6 +17,7 @@ from optax_matrix.layout.groups import (
     Member,
     chunks,
     default_batch,
+    form_of,
     identities,
     make_group,
 )
@@ -44,6 +45,11 @@ class Layout:
     def ids(self) -> dict[str, Any]:
         """For each group the identities of its matrices, `Group.ids`."""
         return {name: group.ids for name, group in self.groups.items()}
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """For each group which matrices it holds, `Group.manifest`."""
+        return {name: group.manifest for name, group in self.groups.items()}
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
@@ -138,7 +144,7 @@ def group_matrices(
                 (path, i, piece.count)
             )
     groups = [
-        _group(key, chunk)
+        _group(key, chunk, views)
         for key, runs in pools.items()
         for chunk in chunks(
             list(itertools.chain(*runs.values())),
@@ -154,14 +160,18 @@ def group_matrices(
     )
 
 
-def _group(key: tuple, pieces: list[tuple[str, int, int]]) -> Group:
+def _group(
+    key: tuple, pieces: list[tuple[str, int, int]], views: Mapping[str, MatrixView]
+) -> Group:
     rows, cols, residual, dtype, spec = key
     members, start = [], 0
     for path, piece, count in pieces:
         members.append(Member(path, piece, start, count))
         start += count
     ids = [identities(m.path, m.piece, np.arange(m.count)) for m in members]
-    return make_group(rows, cols, dtype, residual, spec, members, np.concatenate(ids))
+    forms = [np.tile(form_of(views[m.path]), (m.count, 1)) for m in members]
+    both = np.concatenate(ids), np.concatenate(forms)
+    return make_group(rows, cols, dtype, residual, spec, members, *both)
 
 
 def _concatenate(pieces: list[Array]) -> Array:

@@ -2,39 +2,27 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
 
+from optax_matrix.layout._guarded import check_shapes
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
 from optax_matrix.layout._probe import refuse_coupling
-from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._rules import resolve, warn_of_unmatched
+from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
 from optax_matrix.layout._trial import Build, tried
 from optax_matrix.layout.paths import flatten_named, named_leaves
 from optax_matrix.layout.placement import Placement
 
 
-class OnMatricesState(NamedTuple):
-    """State of `on_matrices`.
-
-    Attributes:
-        manifest: For each group the identities of its matrices in stack order, uint32
-            ``(count, 2)``: crc32 of the path, position in the leaf.
-        inner_state: State of the transformation of the stacks. Leaves under a group's
-            name are per matrix (batch axis in front) or scalars.
-    """
-
-    manifest: dict[str, Array]
-    inner_state: optax.OptState
-
-
 def on_matrices(
     build: Build | optax.GradientTransformation,
     *,
+    name: str | None = None,
     hyperparams: Mapping[str, Any] | None = None,
     dimension_numbers: Any = None,
     placement: Placement[Any] | None = None,
@@ -57,6 +45,9 @@ def on_matrices(
             the stacks makes it. `on_matrices` calls `build` once with
             `layout.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
             blocks raise at once.
+        name: Name of the method, which its state bears: `update` and checkpoints refuse
+            the state of another method, even if its arrays have the same shapes. None
+            for a method without a name.
         hyperparams: Numbers, traced or not, which `build` gets at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`layout.default_rule`), a rule (`layout.by_path`, `layout.infer`), a tree
@@ -80,7 +71,8 @@ def on_matrices(
     Raises:
         ValueError: If an argument is out of range, here or in `build`; at `init`, if
             dimension numbers do not fit or the transformation couples matrices; at
-            `update`, if the state belongs to other matrices.
+            `update`, if the state belongs to other matrices or another method, or a
+            gradient has another shape than its parameter.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -90,9 +82,10 @@ def on_matrices(
         >>> float(updates["up"]["kernel"][0, 0]), float(updates["up"]["bias"][0])
         (2.0, 1.0)
     """
-    _check(placement, max_batch)
+    _check(name, placement, max_batch)
     make = _as_build(build)
     wrapper = _OnMatrices(
+        name=name,
         build=make,
         rebuild=tried(make, hyperparams or {}),
         hyperparams=dict(hyperparams or {}),
@@ -107,6 +100,7 @@ def on_matrices(
 
 @dataclasses.dataclass(frozen=True)
 class _OnMatrices:
+    name: str | None
     build: Build
     rebuild: Build  # The same, for arguments that `init` has checked.
     hyperparams: dict[str, Any]
@@ -121,6 +115,7 @@ class _OnMatrices:
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
             return _OPAQUE  # `optax.tree.map_params` finds the state like parameters.
+        warn_of_unmatched(self.dimension_numbers, params)
         leaves = named_leaves(params)
         resolved = resolve(self.dimension_numbers, params)
         layout = self.placement.layout(leaves, resolved, self.max_batch)
@@ -130,8 +125,8 @@ class _OnMatrices:
 
         def make_state(local, stacks, arrays):
             inner_state = self.build(local, **join(arrays)).init(stacks)
-            manifest = {name: jnp.asarray(ids) for name, ids in local.ids.items()}
-            return OnMatricesState(manifest, inner_state)
+            manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
+            return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
         return self.placement.init(
             layout, make_state, matrices, arrays, self.needs_params
@@ -143,11 +138,13 @@ class _OnMatrices:
                 "`params` must be passed to `update`: this transformation uses the "
                 "parameters; call tx.update(updates, state, params)."
             )
+        check_method(state, self.name)
         leaves, rebuild = flatten_named(updates)
         # Shapes and dtypes are those of the parameters that have updates.
         tree, like = updates, leaves
         if params is not None:
             tree, named = params, named_leaves(params)
+            check_shapes(leaves, named)
             like = {path: leaf for path, leaf in named.items() if path in leaves}
         resolved = resolve(self.dimension_numbers, tree, like)
         layout = self.placement.layout(like, resolved, self.max_batch)
@@ -193,7 +190,9 @@ def _as_build(build: Any) -> Any:
     return build
 
 
-def _check(placement: Any, max_batch: Any) -> None:
+def _check(name: Any, placement: Any, max_batch: Any) -> None:
+    if name is not None and (not isinstance(name, str) or not name or "/" in name):
+        raise ValueError(f"`name` must be a name without '/', or None, got {name!r}.")
     is_placement = isinstance(placement, Placement) and not isinstance(placement, type)
     if placement is not None and not is_placement:
         raise ValueError(
@@ -212,11 +211,11 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, dtype, checksum of the parameter paths). If a layer was "
-            "renamed, added or frozen, or the sharding or `max_batch` changed, carry "
-            "the state over with optax_matrix.to_portable and from_portable; if the "
-            "gradients have another dtype than the parameters, pass `params` to "
-            "`update`."
+            "(name: shape, dtype, checksum of the parameters' paths, shapes and axes). "
+            "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
+            "`dimension_numbers` changed, carry the state over with "
+            "optax_matrix.to_portable and from_portable; if the gradients have another "
+            "dtype or shape than the parameters, pass `params` to `update`."
         )
 
 

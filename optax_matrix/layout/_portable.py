@@ -11,8 +11,11 @@ import optax
 from jax import dtypes
 from jaxtyping import Array
 
-from optax_matrix.layout._on_matrices import OnMatricesState
-from optax_matrix.layout._portable_entries import entries_by_leaf, on_host
+from optax_matrix.arguments import checked
+from optax_matrix.layout._portable_entries import entries_by_leaf, is_in, on_host
+from optax_matrix.layout._portable_origin import origins
+from optax_matrix.layout._state import check_position, is_state
+from optax_matrix.layout.groups import checksum
 from optax_matrix.layout.paths import named_leaves
 
 
@@ -21,8 +24,10 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
     ``<path in the state>/<path>``. All other state is named by its path in the state.
-    The result does not depend on grouping, ``max_batch``, sharding or the mesh, and can
-    be saved by anything that saves a dict of arrays. Arrays on several devices are
+    Entries under ``method`` and ``manifest`` say whose state it is and which axes of
+    each leaf were rows and columns. The result does not depend on grouping,
+    ``max_batch``, sharding or the mesh, and can be saved by anything that saves a dict
+    of arrays, `numpy.savez` included. Arrays on several devices are
     gathered on the host of every process, so all processes must call this function.
 
     Args:
@@ -41,17 +46,20 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         >>> tx = on_matrices(optax.trace(0.9))
         >>> params = {"up": {"kernel": jnp.ones((3, 5))}}
         >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
-        {'inner_state/trace/up/kernel': (1, 5, 3)}
+        {'manifest/up/kernel': (2,), 'inner_state/trace/up/kernel': (1, 5, 3)}
     """
     paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
-    flat: dict[str, Array] = {}
+    flat: dict[str, Any] = {}
+    for origin in origins(state, paths):
+        flat |= origin.entries()
     for leaf, entries in entries_by_leaf(state, paths):
         for entry in entries:
             part = _gathered(_raw(leaf))
-            flat[entry.key()] = part if entry.rows is None else part[entry.rows]
+            flat[entry.key] = part if entry.rows is None else part[entry.rows]
     return flat
 
 
+@checked
 def from_portable(
     portable: Mapping[str, Array],
     state: optax.OptState,
@@ -68,7 +76,8 @@ def from_portable(
         state: The state to fill, as ``tx.init(params)`` makes it. It determines
             structure, dtypes and sharding.
         params: The parameters that `state` belongs to.
-        rename: Old path (or the leading part of one) to new path.
+        rename: Old path (or the leading part of one) to new path. The longest old path
+            counts. A parameter whose path is an old one here is new.
         missing: What to do about state that is missing from `portable` (added layers),
             or that has another shape there and belongs to no parameter (rotations of a
             chain): ``"error"``, or ``"init"`` to keep its initial value.
@@ -79,7 +88,11 @@ def from_portable(
         The filled state.
 
     Raises:
-        ValueError: If entries are missing, unused, or of another shape.
+        ValueError: If entries are missing, unused, or of another shape; if they are of
+            another method, or of other axes of the same leaf (another orientation of a
+            square matrix, another order of heads); if a renaming concerns nothing. To
+            carry state over to another method on purpose, leave out its entries under
+            ``method``.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -95,19 +108,26 @@ def from_portable(
             "`state` must hold arrays, as tx.init(params) makes them, got shapes; its "
             "values stay where `portable` has none."
         )
-    leaves, used, absent = [], set(), []
+    rename = rename or {}
+    leaves, used, absent, places = [], set[str](), [], []
+    for origin in origins(state, paths):
+        used |= origin.check(portable, rename)
     for leaf, entries in entries_by_leaf(state, paths):
         parts = []
         for entry in entries:
-            key = entry.key(rename)
-            used.add(key)
-            if key not in portable:
+            before = entry.before(rename)
+            key = entry.key if before is None else before.key
+            if before is not None:
+                used.add(key)
+                places.append((before.path, entry.path, key))
+            if before is None or key not in portable:
                 absent.append(key)
             elif not entry.path and np.shape(portable[key]) != np.shape(_raw(leaf)):
                 absent.append(f"{key} of shape {np.shape(_raw(leaf))}")
             else:
                 parts.append((entry.rows, portable[key], key))
         leaves.append(_fill(leaf, parts) if parts else leaf)
+    _check_renaming(rename, places, portable, paths)
     if absent and missing == "error":
         raise ValueError(_complaint("has no state for", absent, "missing", "init"))
     if (extra := sorted(set(portable) - used)) and unused == "error":
@@ -133,11 +153,11 @@ def check_restored(state: optax.OptState) -> None:
         >>> from optax_matrix import on_matrices
         >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
     """
-    is_ours = lambda x: isinstance(x, OnMatricesState)
-    for node in filter(is_ours, jax.tree.leaves(state, is_leaf=is_ours)):
+    for node in filter(is_state, jax.tree.leaves(state, is_leaf=is_state)):
+        check_position(node)
         for name, leaf in node.manifest.items():
-            ids = on_host(jax.tree.leaves(leaf)[0])
-            if not name.endswith(f"@{zlib.crc32(ids.tobytes()):08x}"):
+            rows = on_host(jax.tree.leaves(leaf)[0])
+            if not name.endswith(f"@{checksum(rows):08x}"):
                 raise ValueError(
                     f"`state` must hold in stack {name!r} the matrices that it is "
                     "named after, but holds others: it was restored by position from "
@@ -156,13 +176,51 @@ def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
                 f"`portable` must hold an array of shape {shape} for {key!r}, got "
                 f"{np.shape(value)}; the layer's shape or dimension numbers changed."
             )
-        new[... if rows is None else rows] = np.asarray(value)
+        new[... if rows is None else rows] = _typed(np.asarray(value), new.dtype, key)
     if _is_key(leaf):
         new = jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
     if not isinstance(leaf, jax.Array):
         return new
     # An uncommitted array, such as Adam's count, must stay uncommitted.
     return jax.device_put(new, leaf.sharding) if leaf.committed else jnp.asarray(new)
+
+
+def _typed(value: np.ndarray, dtype: np.dtype, key: str) -> np.ndarray:
+    """The array with the dtype that `numpy.savez` does not know, such as bfloat16."""
+    if value.dtype.type is not np.void:
+        return value
+    if value.dtype.itemsize == dtype.itemsize and dtype.kind == "V":
+        return value.view(dtype)
+    if value.dtype.itemsize == 2:
+        return value.view(jnp.bfloat16)
+    raise ValueError(
+        f"`portable` must hold numbers, got {value.dtype.str[1:]} bytes of an unknown "
+        f"dtype for {key!r} of dtype {dtype}; save it as float32."
+    )
+
+
+def _check_renaming(
+    rename: Mapping[str, str],
+    places: list[tuple[str, str, str]],
+    portable: Mapping[str, Any],
+    paths: Mapping[int, str],
+) -> None:
+    """Raises if a renaming has no parameter to give state to, or none to take it from.
+
+    ``places`` are the old path, the new path and the key of every entry of the state.
+    """
+    for old, new in rename.items():
+        if not any(is_in(path, new) for path in paths.values()):
+            raise ValueError(
+                f"`rename` must give paths of `params`, got {new!r}, which `params` do "
+                "not have; correct it, or leave it out."
+            )
+        keys = [k for was, now, k in places if is_in(was, old) and is_in(now, new)]
+        if keys and not any(key in portable for key in keys):
+            raise ValueError(
+                f"`rename` must take paths of `portable`, got {old!r}, which "
+                "`portable` does not have; correct it, or leave it out."
+            )
 
 
 def _is_key(leaf: Any) -> bool:

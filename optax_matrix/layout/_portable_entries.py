@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from optax_matrix.layout._on_matrices import OnMatricesState
+from optax_matrix.layout._state import is_state
 from optax_matrix.layout.groups import FILLER
 from optax_matrix.layout.paths import key_name, path_name
 
@@ -22,14 +22,31 @@ class Entry:
     path: str
     rows: np.ndarray | None = None
 
-    def key(self, rename: Mapping[str, str] | None = None) -> str:
-        """The portable key; with `rename` (old to new), the old one."""
-        path = self.path
-        for old, new in (rename or {}).items():
-            if path == new or path.startswith((f"{new}/", f"{new}#")):
-                path = old + path[len(new) :]
-                break
-        return "/".join(part for part in (self.place, path) if part)
+    @property
+    def key(self) -> str:
+        """The key in the portable form."""
+        return "/".join(part for part in (self.place, self.path) if part)
+
+    def before(self, rename: Mapping[str, str]) -> "Entry | None":
+        """This entry before paths were renamed (old to new); None if it is new."""
+        path = old_path(self.path, rename)
+        return None if path is None else dataclasses.replace(self, path=path)
+
+
+def old_path(path: str, rename: Mapping[str, str]) -> str | None:
+    """The path that a parameter had before; None if that path has another name now."""
+    moved = [old + path[len(new) :] for old, new in rename.items() if is_in(path, new)]
+    return next((old for old in (*moved, path) if _renamed(old, rename) == path), None)
+
+
+def is_in(path: str, part: str) -> bool:
+    """Whether a path is this one or begins with it."""
+    return path == part or path.startswith((f"{part}/", f"{part}#"))
+
+
+def _renamed(path: str, rename: Mapping[str, str]) -> str:
+    known = max((old for old in rename if is_in(path, old)), key=len, default=None)
+    return path if known is None else rename[known] + path[len(known) :]
 
 
 def entries_by_leaf(
@@ -37,15 +54,15 @@ def entries_by_leaf(
 ) -> Iterator[tuple[Any, list[Entry]]]:
     """Every leaf of the state with the portable entries that it consists of.
 
-    Manifests have no entries, as they follow from the parameters.
+    What states of `on_matrices` say about themselves is not among them (`origins`).
     """
-    manifests, known = _manifests(state), set(paths.values())
+    manifests, known = manifests_of(state), set(paths.values())
     for keys, leaf in jax.tree.leaves_with_path(state):
         owner = next((k for k in manifests if keys[: len(k)] == k), None)
         if owner is None:
             yield leaf, [Entry(*_split(keys, known))]
             continue
-        if key_name(keys[len(owner)]) == "manifest":
+        if key_name(keys[len(owner)]) in ("manifest", "method"):
             yield leaf, []
             continue
         manifest = manifests[owner]
@@ -54,7 +71,7 @@ def entries_by_leaf(
         if group is None:
             yield leaf, [Entry(place, "")]
             continue
-        rows = _rows_by_path(manifest[group], paths)
+        rows = rows_by_path(manifest[group], paths)
         scalar = jnp.ndim(leaf) == 0
         yield (
             leaf,
@@ -70,23 +87,25 @@ def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
     return path_name(keys), ""
 
 
-def _manifests(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
-    is_ours = lambda x: isinstance(x, OnMatricesState)
-    nodes = jax.tree.leaves_with_path(state, is_leaf=is_ours)
+def manifests_of(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
+    """The manifest of every state of `on_matrices`, by the keys of that state."""
+    nodes = jax.tree.leaves_with_path(state, is_leaf=is_state)
     return {
         keys: {
-            name: on_host(jax.tree.leaves(ids)[0])
-            for name, ids in node.manifest.items()
+            name: on_host(jax.tree.leaves(rows)[0])
+            for name, rows in node.manifest.items()
         }
         for keys, node in nodes
-        if is_ours(node)
+        if is_state(node)
     }
 
 
-def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.ndarray]:
+def rows_by_path(
+    manifest: np.ndarray, paths: Mapping[int, str]
+) -> dict[str, np.ndarray]:
     """Stack positions of each leaf's matrices; further pieces are named ``path#k``."""
     rows: dict[str, list[int]] = {}
-    for position, (crc, index) in enumerate(ids.tolist()):
+    for position, (crc, index) in enumerate(manifest[:, :2].tolist()):
         if (crc, index) == FILLER:
             continue
         if crc not in paths:
@@ -98,11 +117,13 @@ def _rows_by_path(ids: np.ndarray, paths: Mapping[int, str]) -> dict[str, np.nda
         piece = f"#{index >> 20}" if index >> 20 else ""
         rows.setdefault(paths[crc] + piece, []).append(position)
     return {
-        path: np.array(sorted(at, key=lambda i: ids[i, 1])) for path, at in rows.items()
+        path: np.array(sorted(at, key=lambda i: manifest[i, 1]))
+        for path, at in rows.items()
     }
 
 
 def on_host(x: Any) -> np.ndarray:
+    """The array on the host, gathered from all processes if need be."""
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         x = multihost_utils.process_allgather(x, tiled=True)
     return np.asarray(x)

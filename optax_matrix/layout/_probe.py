@@ -85,6 +85,7 @@ def _small(layout: Layout, newcomers: int) -> Layout:
             members=members,
             count=_COUNT + newcomers,
             ids=_ids(members),
+            forms=np.tile(group.forms[:1], (_COUNT + newcomers, 1)),
         )
     return dataclasses.replace(layout, groups=groups, views=views)
 

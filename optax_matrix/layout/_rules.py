@@ -2,12 +2,14 @@
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from optax_matrix.layout._default_rule import (
     Decision,
@@ -15,7 +17,8 @@ from optax_matrix.layout._default_rule import (
     default_rule,
     numbers_of_kernel,
 )
-from optax_matrix.layout._dimension_numbers import is_dimension_numbers
+from optax_matrix.layout._dimension_numbers import Side, is_dimension_numbers
+from optax_matrix.layout._oriented import Oriented
 from optax_matrix.layout._view import MatrixView, make_view
 from optax_matrix.layout.paths import map_named, named_leaves, path_name
 
@@ -31,10 +34,13 @@ class PathRule:
         decide: The rule.
         full: The same rule with embeddings and heads as matrices; None if ``decide``
             is that rule already.
+        patterns: Expressions that should match a parameter, with the argument that
+            each of them is from.
     """
 
     decide: Callable[[str, Any], Decision]
     full: Callable[[str, Any], Decision] | None = None
+    patterns: tuple[tuple[str, re.Pattern], ...] = ()
 
     def __call__(self, params: Any) -> Any:
         """The tree of dimension numbers, None for leaves that are not matrices."""
@@ -60,7 +66,10 @@ def by_path(
             None for the default rule.
 
     Returns:
-        A rule for the ``dimension_numbers`` argument of every recipe.
+        A rule for the ``dimension_numbers`` argument of every recipe. An expression
+        that matches no parameter may be a typo: `init` gives an
+        `UnmatchedPatternWarning`. Where some models lack the layers that are meant,
+        ``warnings.simplefilter("ignore", UnmatchedPatternWarning)`` silences it.
 
     Raises:
         ValueError: If an expression does not compile.
@@ -86,9 +95,36 @@ def by_path(
             return value, f"included by {include!r}"
         return fallback(path, leaf)
 
+    named = [("include", include_), ("exclude", exclude_)]
+    named += [("numbers", pattern) for pattern, _ in table]
     return PathRule(
-        decide, partial(decide, fallback=otherwise.full or otherwise.decide)
+        decide,
+        partial(decide, fallback=otherwise.full or otherwise.decide),
+        (*((name, p) for name, p in named if p), *otherwise.patterns),
     )
+
+
+class UnmatchedPatternWarning(UserWarning):
+    """An expression of `by_path` matches no parameter."""
+
+
+def warn_of_unmatched(dimension_numbers: Any, params: Any) -> None:
+    """Warns of expressions that match none of the parameters of a whole tree."""
+    patterns = getattr(dimension_numbers, "patterns", ())
+    is_masked = lambda x: isinstance(x, optax.MaskedNode)
+    leaves = named_leaves(params, is_leaf=lambda x: x is None or is_masked(x))
+    if not leaves or any(map(is_masked, leaves.values())):
+        return  # Another optimizer has the other leaves.
+    for argument, pattern in patterns:
+        if any(map(pattern.search, leaves)):
+            continue
+        shown = ", ".join(list(leaves)[:5]) + (", ..." if len(leaves) > 5 else "")
+        warnings.warn(
+            f"`{argument}` of `by_path` has {pattern.pattern!r}, which matches none of "
+            f"the parameters {shown}",
+            UnmatchedPatternWarning,
+            stacklevel=2,
+        )
 
 
 def with_embeddings(dimension_numbers: Any) -> Any:
@@ -105,7 +141,9 @@ def with_embeddings(dimension_numbers: Any) -> Any:
     if dimension_numbers is None:
         return by_path(include=".")
     if isinstance(dimension_numbers, PathRule) and dimension_numbers.full:
-        return PathRule(dimension_numbers.full)
+        return dataclasses.replace(
+            dimension_numbers, decide=dimension_numbers.full, full=None
+        )
     return dimension_numbers
 
 
@@ -124,6 +162,13 @@ class Resolved:
 
     view: MatrixView | None
     reason: str
+
+    def on_side(self, residual: Side) -> "Resolved":
+        """The same with another residual side, if it is a matrix."""
+        if self.view is None:
+            return self
+        view = dataclasses.replace(self.view, residual=residual)
+        return dataclasses.replace(self, view=view)
 
 
 def resolve(
@@ -151,6 +196,9 @@ def resolve(
                 "`params` must not hold two leaves of the same path; rename one of the "
                 "keys that contain '/'."
             )
+    if isinstance(dimension_numbers, Oriented):
+        found = resolve(dimension_numbers.numbers, params, leaves)
+        return {p: r.on_side(dimension_numbers.side(p)) for p, r in found.items()}
     decide = _decider(dimension_numbers, params)
     return {path: _resolve_leaf(path, leaf, decide) for path, leaf in leaves.items()}
 

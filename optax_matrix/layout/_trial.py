@@ -35,7 +35,7 @@ def tried(build: Build, hyperparams: Mapping[str, Any]) -> Build:
     try:
         build(EMPTY_LAYOUT, **hyperparams)
     except (ValueError, TypeError) as error:
-        if _raised_by_library(error):
+        if raised_in(error, "optax_matrix", "optax"):
             raise
         return build
     except Exception:  # Any error of a build that needs the groups.
@@ -48,8 +48,8 @@ def tried(build: Build, hyperparams: Mapping[str, Any]) -> Build:
     return build_unchecked
 
 
-def _raised_by_library(error: Exception) -> bool:
-    """Whether the innermost frame belongs to this package or to optax."""
+def raised_in(error: Exception, *packages: str) -> bool:
+    """Whether the innermost frame of an error belongs to one of these packages."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     module = frame.f_globals.get("__name__", "")
-    return module.partition(".")[0] in ("optax_matrix", "optax")
+    return module.partition(".")[0] in packages

@@ -37,7 +37,7 @@ class Group:
     """Matrices that are stacked and updated together; static but for `ids`.
 
     Attributes:
-        name: Key of the stack: shape, residual side, dtype, checksum of `ids`.
+        name: Key of the stack: shape, residual side, dtype, checksum of `manifest`.
         rows: Output size m.
         cols: Reduction size n.
         dtype: Dtype of the leaves.
@@ -49,6 +49,8 @@ class Group:
             in its leaf; `FILLER` for padding. Random keys into which these are folded
             depend on neither grouping nor placement. Under `owners` this is a traced
             array inside a step.
+        forms: How each matrix lies in its leaf, uint32 ``(count, 2)``, as ``form_of``
+            returns it.
     """
 
     name: str
@@ -60,6 +62,14 @@ class Group:
     members: tuple[Member, ...]
     count: int
     ids: Any = dataclasses.field(compare=False, repr=False)
+    forms: Any = dataclasses.field(compare=False, repr=False)
+
+    @property
+    def manifest(self) -> Any:
+        """Which matrices the stack holds: ``ids`` and ``forms``, ``(count, 4)``."""
+        both = (self.ids, self.forms)
+        numpy = all(isinstance(x, np.ndarray) for x in both)
+        return (np if numpy else jnp).concatenate(both, axis=1)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -85,13 +95,32 @@ def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
     yield chunk
 
 
-def make_group(rows, cols, dtype, residual, spec, members, ids) -> Group:
+def make_group(rows, cols, dtype, residual, spec, members, ids, forms) -> Group:
     """A group, named by its shape and by the checksum of its matrices in order."""
-    checksum = zlib.crc32(ids.tobytes())
     parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
-    name = "-".join(p for p in parts if p) + f"@{checksum:08x}"
-    members = tuple(members)
-    return Group(name, rows, cols, dtype, residual, spec, members, len(ids), ids)
+    name, members = "-".join(p for p in parts if p), tuple(members)
+    group = Group(
+        name, rows, cols, dtype, residual, spec, members, len(ids), ids, forms
+    )
+    return dataclasses.replace(group, name=f"{name}@{checksum(group.manifest):08x}")
+
+
+def checksum(manifest: np.ndarray) -> int:
+    """The number in the name of a stack that holds these matrices."""
+    return zlib.crc32(np.ascontiguousarray(manifest).tobytes())
+
+
+def form_of(view: MatrixView) -> np.ndarray:
+    """Two checksums, uint32 ``(2,)``: of a leaf's shape, and of how it is seen.
+
+    Leaves of one shape that are seen differently (another orientation of a square
+    matrix, another order of heads) thus differ in the second number alone.
+    """
+    sides = view.batch_axes, view.output_axes, view.reduction_axes
+    axes = [[a for a in side if view.shape[a] > 1] for side in sides]
+    seen = axes, view.output_sections, view.reduction_sections
+    numbers = [zlib.crc32(repr(x).encode()) for x in (view.shape, seen)]
+    return np.array(numbers, np.uint32)
 
 
 def identities(path: str, piece: int, index: np.ndarray) -> np.ndarray:

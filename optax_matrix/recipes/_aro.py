@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.layout import residual_sets, with_embeddings
+from optax_matrix.layout import oriented, residual_sets, with_embeddings
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
 from optax_matrix.recipes._method import Method
@@ -61,18 +61,22 @@ def aro(
         policy: How the rotation is chosen, as in `rotate`: ``"aro"``, ``"polar"``,
             ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, a `Policy`.
         orientation: Which side rotates. ``"residual"`` is the side of the residual
-            stream where the dimension numbers give it (`layout.infer`), and the shorter
-            side elsewhere; ``"short"``, ``"out"`` and ``"in"`` are the same for every
-            matrix. To choose matrix by matrix, set ``residual`` in the dimension
-            numbers, as in ``layout.by_path(numbers={"up": ...}, otherwise=rule)``.
-            Shared rotations are always on the residual side.
+            stream, by the usual names (input of q, k, v, up, gate; output of o, down)
+            or by `layout.infer`, and ``"prefer_right"`` elsewhere: the shorter side, of
+            equal ones the input. ``"except_up"``, ``"except_qkv"`` and
+            ``"except_embeddings"`` rotate the input side of all matrices (of embeddings
+            the width) but those. These are the five rules of Fig. 19, the first is its
+            best. ``"short"``, ``"out"`` and ``"in"`` are the same for all. To choose
+            matrix by matrix, set ``residual`` in the dimension numbers, as in
+            ``layout.by_path(numbers={"up": ...}, otherwise=rule)``. Shared rotations
+            are always on the residual side.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: The rotation is renewed every ``update_interval`` steps.
         sharing: None gives each matrix a rotation of its own. ``"global"`` has one for
             all matrices that touch the residual stream; ``"chain"`` has one for each
             place of the stream between layers, which are found by the numbers in paths
-            and the axes of scanned layers (`layout.residual_sets`). Sharing needs
-            dimension numbers with residual sides, such as ``layout.infer(model)``.
+            and the axes of scanned layers (`layout.residual_sets`). Sharing needs the
+            residual sides of all matrices, such as those of ``layout.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
             over all matrices that share (the paper), or over each of them.
         target: Root mean square of the update; 0.2 is the usual size of Adam's.
@@ -106,6 +110,9 @@ def aro(
     """
     if full_model:
         common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))
+    numbers = common.get("dimension_numbers")
+    if sharing is None:
+        numbers = oriented(numbers, orientation)
 
     def chain(layout, b1, b2, target):
         options = {"policy": policy, "qr": qr, "update_interval": update_interval}
@@ -135,7 +142,7 @@ def aro(
         )
     return Method(
         chain,
-        dimension_numbers=common.get("dimension_numbers"),
+        dimension_numbers=numbers,
         other=other,
         couples=sharing is not None,
     )

@@ -3,6 +3,7 @@
 from typing import Literal, Unpack
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
+from optax_matrix.layout import oriented
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
@@ -49,7 +50,7 @@ def eigen_adam(
         update_interval: The basis is renewed at step 1 and then every
             ``update_interval`` steps; the paper has 200 for exact eigenvectors.
         orientation: Which side rotates: ``"short"`` (the paper), ``"residual"``,
-            ``"out"``, ``"in"``, as in `aro`.
+            ``"out"``, ``"in"`` or another of `aro`.
         bias_correction: Whether to correct both moments as Adam does. The paper does
             not.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
@@ -89,7 +90,8 @@ def eigen_adam(
             momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         )
 
-    return Method(chain)
+    numbers = oriented(common.get("dimension_numbers"), orientation)
+    return Method(chain, dimension_numbers=numbers)
 
 
 scale_by_eigen_adam = direction(eigen_adam)

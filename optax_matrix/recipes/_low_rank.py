@@ -1,5 +1,6 @@
 """What the low-rank recipes share: Adam on coordinates, bases, the last layer."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -72,4 +73,5 @@ def with_last_layer(last_layer: LastLayer, common: Mapping[str, Any]) -> Any:
             "`last_layer` must be 'other' beside a tree or function of dimension "
             f"numbers, got {last_layer!r}; give the head numbers there."
         )
-    return by_path(include=f"(?i){HEADS}", otherwise=numbers)
+    rule = by_path(include=f"(?i){HEADS}", otherwise=numbers)
+    return dataclasses.replace(rule, patterns=numbers.patterns if numbers else ())

@@ -8,7 +8,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.layout import label_params, on_matrices
+from optax_matrix.layout import guarded, label_params, on_matrices
 from optax_matrix.transforms import Policy, keep_dtype
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
@@ -41,6 +41,7 @@ class Method:
         other_b2: Second decay rate of that AdamW; the first is 0.9.
         other_eps: Its epsilon.
         couples: Whether the chain lets matrices influence one another on purpose.
+        name: Name of the recipe, which its state bears; `recipe` sets it.
         is_step: Whether the chain returns finished steps: it applies the learning rate
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
@@ -54,6 +55,7 @@ class Method:
     other_b2: ArrayLike = 0.95
     other_eps: ArrayLike = 1e-8
     couples: bool = False
+    name: str | None = None
     is_step: bool = False
 
 
@@ -73,6 +75,7 @@ def update_of_matrices(
     inside = [x for name, x in arguments.items() if name not in _NOT_IN_CHAINS]
     return on_matrices(
         method.chain,
+        name=method.name,
         hyperparams={name: arguments[name] for name in names},
         dimension_numbers=_dimension_numbers(method, arguments),
         placement=arguments["placement"],
@@ -114,8 +117,10 @@ def optimizer_of_tree(
             mask=mask,
             mu_dtype=arguments["mu_dtype"],
         )
-    labels = label_params(_dimension_numbers(method, arguments))
-    return keep_dtype(optax.partition({"matrix": matrix, "other": other}, labels))
+    numbers = _dimension_numbers(method, arguments)
+    labels = label_params(numbers)
+    tx = optax.partition({"matrix": matrix, "other": other}, labels)
+    return guarded(keep_dtype(tx), numbers)
 
 
 def _dimension_numbers(method: Method, arguments: Arguments) -> Any:

@@ -33,7 +33,7 @@ from optax_matrix.recipes._method import (
     optimizer_of_tree,
     update_of_matrices,
 )
-from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.arguments import Mask, Transformation
 
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs
@@ -43,14 +43,15 @@ class Common(TypedDict, total=False):
     """Keywords of every recipe.
 
     Attributes:
-        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        weight_decay_mask: Tree or prefix tree of True and False, or a function from
+            the parameters to one, as in `optax.adamw`.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
         other: Optimizer of all other leaves; None for AdamW.
         other_learning_rate: Learning rate of that AdamW; None for the recipe's choice.
     """
 
-    weight_decay_mask: Any
+    weight_decay_mask: Mask | None
     dimension_numbers: Any
     placement: Any
     other: Transformation | None
@@ -170,7 +171,9 @@ class _Public:
         @functools.wraps(self.factory)
         def run(*args: Any, **kwargs: Any) -> Optimizer:
             arguments = {**self.fixed, **check(args, kwargs)}
-            return make(self.factory(**arguments), arguments)
+            name = self.name.removeprefix("scale_by_")
+            method = dataclasses.replace(self.factory(**arguments), name=name)
+            return make(method, arguments)
 
         parameters = self.signature.parameters
         public: Any = run

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from optax_matrix.layout import FILLER, Group, MatrixView, Member
-from optax_matrix.layout.groups import default_batch, identities, make_group
+from optax_matrix.layout.groups import default_batch, form_of, identities, make_group
 from optax_matrix.sharding._exchange import Exchange
 
 
@@ -80,6 +80,7 @@ def make_bundle(
             spec=(exchange.owners, *spec[1:]),
             members=_members(paths, view, indices),
             ids=ids,
+            forms=np.tile(form_of(view), (len(ids), 1)),
         )
         groups[group.name] = group
         start = 0

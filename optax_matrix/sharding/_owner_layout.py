@@ -55,10 +55,11 @@ class OwnerLayout(Layout):
             *(x or None for x in _without(self.specs[path], self.inside))
         )
 
-    def on_device(self, ids: Mapping[str, Array]) -> "OwnerLayout":
-        """The layout of one device's own matrices, which have these identities."""
+    def on_device(self, manifest: Mapping[str, Array]) -> "OwnerLayout":
+        """The layout of one device's own matrices, of which this is the manifest."""
+        own = lambda x: {"count": len(x), "ids": x[:, :2], "forms": x[:, 2:]}
         groups = {
-            name: dataclasses.replace(group, count=len(ids[name]), ids=ids[name])
+            name: dataclasses.replace(group, **own(manifest[name]))
             for name, group in self.groups.items()
         }
         return dataclasses.replace(self, groups=groups, is_local=True)
@@ -66,8 +67,8 @@ class OwnerLayout(Layout):
     def part(self) -> "OwnerLayout":
         """The layout of as many matrices as one device has, to evaluate shapes with."""
         ways = lambda group: math.prod(self.mesh.shape[x] for x in group.spec[0])
-        ids = {n: g.ids[: g.count // ways(g)] for n, g in self.groups.items()}
-        return dataclasses.replace(self.on_device(ids), is_local=False)
+        own = {n: g.manifest[: g.count // ways(g)] for n, g in self.groups.items()}
+        return dataclasses.replace(self.on_device(own), is_local=False)
 
     def stack(
         self, leaves: Mapping[str, Array], wire_dtype: Any = None

@@ -154,8 +154,8 @@ class owners:
         check_names(layout, whole, part)
         manual, full = specs_of_state(layout, whole)
 
-        def on_device(ids, params, arrays):
-            own = {n: own_part(ids[n], g, params) for n, g in layout.groups.items()}
+        def on_device(rows, params, arrays):
+            own = {n: own_part(rows[n], g, params) for n, g in layout.groups.items()}
             local = layout.on_device(own)
             stacks = local.stack(params) if needs_params else local.zeros()
             return make_state(local, stacks, arrays)
@@ -165,7 +165,7 @@ class owners:
         specs = {path: layout.moving_spec(path) for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return note(run(layout.ids, params, arrays), full)
+        return note(run(layout.manifest, params, arrays), full)
 
     def update(
         self,

@@ -98,23 +98,23 @@ def anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
     return {p: leaves[p] for p in traced[:1]}
 
 
-def own_part(ids: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
-    """The rows of a group's identities that belong to this device.
+def own_part(manifest: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
+    """The rows of a group's manifest that belong to this device.
 
     Args:
-        ids: The identities of all matrices.
+        manifest: The rows of all matrices.
         group: The group.
         leaves: Arrays to depend on without using their values; see `anchor`.
 
     Returns:
-        The identities of this device's matrices.
+        The rows of this device's matrices.
     """
     axes = group.spec[0]
-    count = len(ids) // jax.lax.axis_size(axes)
+    count = len(manifest) // jax.lax.axis_size(axes)
     start = jax.lax.axis_index(axes) * count
     for leaf in leaves.values():
         start += leaf.ravel()[:0].sum().astype(start.dtype)
-    return jax.lax.dynamic_slice_in_dim(jnp.asarray(ids), start, count)
+    return jax.lax.dynamic_slice_in_dim(jnp.asarray(manifest), start, count)
 
 
 def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:

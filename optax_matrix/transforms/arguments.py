@@ -1,7 +1,9 @@
-"""The argument type that needs optax; all others are in `optax_matrix.arguments`."""
+"""Argument types that need trees; all others are in `optax_matrix.arguments`."""
 
 from typing import Annotated, Any
 
+import jax
+import jax.numpy as jnp
 import optax
 from typing_extensions import TypeAliasType
 
@@ -15,6 +17,25 @@ def check_transformation(name: str, value: Any) -> None:
         )
 
 
+def check_mask(name: str, value: Any) -> None:
+    """Raises unless a value is a function, or a tree of True and False."""
+    if callable(value):
+        return
+    wrong = [leaf for leaf in jax.tree.leaves(value) if not _is_flag(leaf)]
+    if wrong:
+        raise ValueError(
+            f"`{name}` must be a tree of True and False like the parameters, or a "
+            f"function that makes one of them, got {wrong[0]!r} in it; for all but "
+            "vectors pass lambda params: jax.tree.map(lambda p: p.ndim > 1, params)."
+        )
+
+
+def _is_flag(leaf: Any) -> bool:
+    is_scalar = getattr(leaf, "shape", None) == () and leaf.dtype == jnp.bool_
+    return isinstance(leaf, bool) or is_scalar
+
+
+Mask = TypeAliasType("Mask", Annotated[Any, check_mask, "a mask"])
 Transformation = TypeAliasType(
     "Transformation",
     Annotated[

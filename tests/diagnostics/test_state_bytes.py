@@ -46,21 +46,22 @@ def test_adam_counts_each_leaf_twice():
 
 
 def test_stacks_of_a_recipe():
-    """RACS: m + n, a norm and an identity for each; Adam for the other leaves."""
+    """RACS: m + n, a norm and four numbers that say which matrix; Adam for the rest."""
     counted = state_bytes(om.racs(0.02), PARAMS)
     name = stack(counted)
     of_stack = counted.of_group(name)
     kinds = {f.field: (f.shape, f.scalar) for f in of_stack.fields}
     assert kinds == {
-        "manifest": ((2, 2), True),
+        "manifest": ((2, 4), True),
         "row_scale": ((2, 6), False),
         "col_scale": ((2, 4), False),
         "norm": ((2,), True),
     }
     assert of_stack.elements == 2 * (6 + 4)
-    assert of_stack.scalars == 2 * (1 + 2)
+    assert of_stack.scalars == 2 * (1 + 4)
     others = 2 * (6 + 1) * 4 + 2 * 40 * 2
-    assert counted.bytes == 4 * 2 * (6 + 4 + 3) + others + 4
+    name_and_count = 4 + 4
+    assert counted.bytes == 4 * 2 * (6 + 4 + 5) + others + name_and_count
     assert counted.elements == 2 * (6 + 4) + 2 * (6 + 1 + 40)
 
 
@@ -70,7 +71,15 @@ def test_names_are_those_of_the_method():
     grams = {
         f"gram/{side}/{x}" for side in ("rows", "cols") for x in ("normalized", "scale")
     }
-    own = {"manifest", "momentum/ema", "root", "weight", "count", "momentum/count"}
+    own = {
+        "method/soap",
+        "manifest",
+        "momentum/ema",
+        "root",
+        "weight",
+        "count",
+        "momentum/count",
+    }
     assert set(fields) == sides | grams | own | {"mu", "nu"}
     assert fields["rotation/rows"] == 4 * 2 * 6 * 6
 
@@ -104,7 +113,7 @@ def test_nothing_is_allocated():
     """Shapes of 10 TB: no array of their size can have been made."""
     params = {"kernel": jax.ShapeDtypeStruct((10**6, 2500000), jnp.float32)}
     counted = state_bytes(om.muon(1e-3), params)
-    assert counted.bytes == 10**13 + 8 + 4
+    assert counted.bytes == 10**13 + 16 + 4 + 4
 
 
 def test_table_has_a_line_for_each_array():

@@ -21,7 +21,8 @@ def _params():
     draw = lambda i, *s: jax.random.normal(jax.random.fold_in(key, i), s)
     return {
         "layers": {
-            str(i): {"up": draw(i, 3, 5), "down": draw(i + 50, 5, 3)} for i in range(11)
+            str(i): {"wide": draw(i, 3, 5), "tall": draw(i + 50, 5, 3)}
+            for i in range(11)
         },
         "stack": draw(99, 4, 3, 5),
         "scale": jnp.ones(3),
@@ -34,7 +35,7 @@ def test_equal_views_share_a_stack_in_natural_path_order():
     assert by_shape[5, 3].count == 15
     assert by_shape[3, 5].count == 11
     paths = [m.path for m in by_shape[3, 5].members]
-    assert paths == [f"layers/{i}/down" for i in range(11)]
+    assert paths == [f"layers/{i}/tall" for i in range(11)]
 
 
 def test_stack_holds_the_transposed_kernels_and_unstack_inverts_it():

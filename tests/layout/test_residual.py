@@ -212,10 +212,10 @@ def test_layers_without_an_order_are_refused(shapes):
 
 
 def test_what_is_not_known_is_said():
-    model = {"up": nn.LogicallyPartitioned(jnp.ones((4, 8)), ("features", "mlp"))}
-    layout = make_layout({"up": jnp.ones((4, 8))}, infer(model))
+    model = {"mix": nn.LogicallyPartitioned(jnp.ones((4, 8)), ("features", "mlp"))}
+    layout = make_layout({"mix": jnp.ones((4, 8))}, infer(model))
     message = (
-        r"`sharing` .* for up \(kernel \(in, out\)\).* names embed, d_model, hidden"
+        r"`sharing` .* for mix \(kernel \(in, out\)\).* names embed, d_model, hidden"
     )
     with pytest.raises(ValueError, match=message):
         residual_sets(layout, "global")

@@ -10,6 +10,7 @@ import pytest
 
 from optax_matrix.layout import (
     MatrixDimensionNumbers,
+    PathRule,
     by_path,
     default_rule,
     describe,
@@ -121,7 +122,7 @@ def test_include_and_exclude_by_expression():
 
 def test_numbers_by_expression_split_fused_kernels():
     rule = by_path(numbers={"qkv": MatrixDimensionNumbers(output_sections=(4, 2, 2))})
-    layout = make_layout({"qkv": _shape(6, 8), "up": _shape(6, 4)}, rule)
+    layout = make_layout({"qkv": _shape(6, 8), "dense": _shape(6, 4)}, rule)
     assert sorted(g.shape for g in layout.groups.values()) == [(2, 2, 6), (2, 4, 6)]
 
 
@@ -290,3 +291,59 @@ def test_tied_embedding_is_one_leaf_for_the_other_optimizer():
 
     params = nnx.state(Tied(nnx.Rngs(0)), nnx.Param)
     assert [row.optimizer for row in describe(params).rows] == ["other"]
+
+
+def _boxed(*axes):
+    return nn.LogicallyPartitioned(jnp.ones([4 + i for i in range(len(axes))]), axes)
+
+
+EXCLUDED = {
+    "pos_embed/embedding": ("length", "embed"),
+    "wpe/kernel": ("position", "embed"),
+    "embed_positions": ("length", "embed"),
+    "moe/router/kernel": ("embed", "num_experts"),
+    "router": ("embed", "tokens_per_expert"),
+    "mamba/conv1d/kernel": ("conv", "mlp", "embed"),
+    "mamba/A_log": ("embed", "state"),
+    "lm_head/kernel": ("embed", "classes"),
+}
+
+
+@pytest.mark.parametrize("path", EXCLUDED)
+def test_infer_leaves_out_what_the_default_rule_leaves_out_by_name(path):
+    model = {path: _boxed(*EXCLUDED[path]), "up/kernel": _boxed("embed", "mlp")}
+    params = nn.unbox(model)
+    layout = make_layout(params, infer(model))
+    assert set(layout.views) == {"up/kernel"}
+    assert layout.others[path] == default_rule(path, params[path])[1]
+    # Who wants it says so.
+    rule = by_path(include=path, otherwise=infer(model))
+    assert set(make_layout(params, rule).views) == set(params)
+
+
+def test_infer_leaves_out_depthwise_convolutions():
+    kernel = nn.LogicallyPartitioned(jnp.ones((3, 3, 1, 8)), ("h", "w", None, "embed"))
+    model = {"depthwise_conv/kernel": kernel}
+    layout = make_layout(nn.unbox(model), infer(model))
+    assert "depthwise" in layout.others["depthwise_conv/kernel"]
+
+
+def test_infer_takes_one_head_for_a_matrix():
+    """It has a side of length one only if the names of the axes are not known."""
+    kernel = nn.LogicallyPartitioned(jnp.ones((6, 1, 4)), ("embed", "heads", "kv"))
+    layout = make_layout({"a": jnp.ones((6, 1, 4))}, infer({"a": kernel}))
+    (view,) = layout.views.values()
+    assert (view.rows, view.cols, view.residual) == (4, 6, "in")
+
+
+def test_the_full_model_has_learned_positions_but_no_router():
+    model = {path: _boxed(*axes) for path, axes in EXCLUDED.items()}
+    rule = infer(model)
+    layout = make_layout(nn.unbox(model), PathRule(rule.full))
+    sides = {path: view.residual for path, view in layout.views.items()}
+    assert sides == {
+        "pos_embed/embedding": "out",
+        "wpe/kernel": "out",
+        "embed_positions": "out",
+        "lm_head/kernel": "in",
+    }

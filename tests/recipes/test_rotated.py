@@ -69,6 +69,15 @@ def short_side(step):
     return turned
 
 
+def prefer_right(step):
+    """ARO, Section 6.5: transposed where m >= n."""
+
+    def turned(g, state):
+        return step(g.T, state).T if g.shape[0] >= g.shape[1] else step(g, state)
+
+    return turned
+
+
 def matched(step):
     return lambda g, state: ref.rms_matched(step(g, state))
 
@@ -114,7 +123,7 @@ def eigen(base):
 
 
 def aro(base=ref.sinkhorn, **options):
-    return short_side(matched(partial(ref.aro, base=base, **options)))
+    return prefer_right(matched(partial(ref.aro, base=base, **options)))
 
 
 def damped(step, eps=1e-6):

@@ -188,4 +188,4 @@ def test_what_sharing_needs_is_said():
     with pytest.raises(ValueError, match=r"`sharing` must be one of .*'pairs'"):
         om.aro(1e-3, sharing="pairs")
     with pytest.raises(ValueError, match=r"`sharing` needs to know which side"):
-        om.aro(1e-3, sharing="global").init({"up": jnp.ones((4, 8))})
+        om.aro(1e-3, sharing="global").init({"dense": jnp.ones((4, 8))})

@@ -124,7 +124,7 @@ def _expected_bytes(chain, counts, mesh_name):
     for name, count in COUNTS[counts].items():
         m, n = LAYOUTS[name][0][-1], LAYOUTS[name][0][-2]
         owned = owned_per_device(name, count, mesh_name, MESHES[mesh_name])
-        manifest = 8  # Two uint32 per matrix.
+        manifest = 16  # Four uint32 per matrix.
         total += owned * (4 * floats * m * n + of_matrix + manifest)
     return total
 

@@ -13,17 +13,28 @@ import contextvars
 import difflib
 import functools
 import inspect
-import numbers
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import jax
-import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from typing_extensions import TypeAliasType
+
+from optax_matrix.arguments._alike import check_alike
+from optax_matrix.arguments._numbers import (
+    check_at_least_one,
+    check_decay,
+    check_not_negative,
+    check_not_negative_int,
+    check_positive,
+    check_positive_int,
+    check_rank,
+    check_rate,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +84,11 @@ class Checker:
         self.signature = signature
         parameters = signature.parameters.items()
         self.rules = {key: _rule(p.annotation) for key, p in parameters}
+        self.kernels = {
+            key: p.default
+            for key, p in parameters
+            if inspect.isroutine(p.default) and _is_kernel(p.annotation)
+        }
 
     def __call__(self, args: Any, kwargs: Any) -> dict[str, Any]:
         """The arguments of a call by name, defaults included.
@@ -89,6 +105,8 @@ class Checker:
         if _ENABLED.get():
             for name, value in bound.arguments.items():
                 self.rules[name](name, value)
+                if name in self.kernels:
+                    check_alike(name, value, self.kernels[name])
         return bound.arguments
 
     def _hint(self, kwargs: Collection[str]) -> str:
@@ -135,6 +153,12 @@ def is_number(annotation: Any) -> bool:
     return jax.Array in plain or (float in plain and int not in plain)
 
 
+def _is_kernel(annotation: Any) -> bool:
+    """Whether an argument is a function and nothing else."""
+    rules = [getattr(m, "__metadata__", (None,))[0] for m in members(annotation)]
+    return rules == [check_callable]
+
+
 def _rule(annotation: Any) -> Callable[[str, Any], None]:
     """The check that an annotation stands for; none for types without a rule."""
     words: list[Any] = []
@@ -171,67 +195,6 @@ def _admit(name: str, value: Any) -> None:
     del name, value
 
 
-def check_decay(name: str, value: Any) -> None:
-    """Raises unless a number lies in ``[0, 1)``."""
-    _check_number(name, value, "be in [0, 1)", lambda x: 0 <= x < 1)
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Raises unless a number is above zero."""
-    _check_number(name, value, "be positive", lambda x: x > 0)
-
-
-def check_not_negative(name: str, value: Any) -> None:
-    """Raises unless a number is zero or above."""
-    _check_number(name, value, "not be negative", lambda x: x >= 0)
-
-
-def check_at_least_one(name: str, value: Any) -> None:
-    """Raises unless a number is one or above."""
-    _check_number(name, value, "be at least 1", lambda x: x >= 1)
-
-
-def check_rate(name: str, value: Any) -> None:
-    """Raises unless a value is a number that is not negative, or a schedule.
-
-    None is refused, too: optax takes it for a learning rate and leaves out the sign.
-    """
-    if value is None:
-        raise ValueError(
-            f"`{name}` must be a number or a schedule, got None; pass 0.0 for none of "
-            "it. (For updates without a learning rate use the `scale_by_` form.)"
-        )
-    if not callable(value):
-        check_not_negative(name, value)
-
-
-def check_positive_int(name: str, value: Any) -> None:
-    """Raises unless a value is a static int of at least one that int32 holds."""
-    if not _is_int(value) or not 1 <= int(value) < 2**31:
-        raise ValueError(
-            f"`{name}` must be a positive int, got {value!r}; pass a static number, "
-            "such as 5, below 2**31."
-        )
-
-
-def check_not_negative_int(name: str, value: Any) -> None:
-    """Raises unless a value is a static int that 32 bits hold, such as a seed."""
-    if not _is_int(value) or not 0 <= int(value) < 2**32:
-        raise ValueError(f"`{name}` must be an int from 0 to 2**32 - 1, got {value!r}.")
-
-
-def check_rank(name: str, value: Any) -> None:
-    """Raises unless a rank is a positive int, or a float in (0, 1] for a fraction."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    size = float(value) if is_number else 0.0
-    is_fraction = is_number and not isinstance(value, numbers.Integral)
-    if not (0 < size <= 1 if is_fraction else size > 0):
-        raise ValueError(
-            f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
-            f"got {value!r}; pass 1.0 for all."
-        )
-
-
 def check_choice(
     name: str, value: Any, choices: Collection[Any], others: Collection[str] = ()
 ) -> None:
@@ -261,9 +224,10 @@ def check_callable(name: str, value: Any) -> None:
 
 
 def check_dtype(name: str, value: Any) -> None:
-    """Raises unless a value names a floating dtype."""
+    """Raises unless a value names a floating dtype; arrays have one, but are none."""
     try:
-        floating = jnp.issubdtype(jnp.dtype(value), jnp.floating) and value is not None
+        is_name = isinstance(value, str | type | np.dtype)
+        floating = is_name and jnp.issubdtype(jnp.dtype(value), jnp.floating)
     except TypeError:
         floating = False
     if not floating:
@@ -271,39 +235,6 @@ def check_dtype(name: str, value: Any) -> None:
             f"`{name}` must be a floating dtype or None, got {value!r}; pass "
             "jnp.bfloat16 or jnp.float32."
         )
-
-
-def _check_number(
-    name: str, value: Any, rule: str, holds: Callable[[float], bool]
-) -> None:
-    """Raises unless a concrete value is a real number for which the rule holds."""
-    if isinstance(value, jax.core.Tracer):
-        return
-    if callable(value):
-        raise ValueError(
-            f"`{name}` must be a number, got the function {value!r}; for a schedule "
-            "wrap the factory, as in om.inject_hyperparams(om.muon)(...)."
-        )
-    if not _is_number(value):
-        raise ValueError(
-            f"`{name}` must be a number and {rule}, got {value!r}; pass a float or a "
-            "traced scalar."
-        )
-    if not holds(float(value)):  # False for NaN.
-        raise ValueError(f"`{name}` must {rule}, got {value!r}; pass another number.")
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    if hasattr(value, "dtype") and hasattr(value, "ndim"):  # NumPy's and JAX's.
-        real = (jnp.floating, jnp.integer)
-        return value.ndim == 0 and any(jnp.issubdtype(value.dtype, t) for t in real)
-    return isinstance(value, int | float)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 # Aliases, so that `help` shows `b1: Decay` and not what it stands for.
