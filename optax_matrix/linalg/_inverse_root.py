@@ -1,5 +1,6 @@
 """Inverse p-th roots of symmetric positive semidefinite matrices."""
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
@@ -75,12 +77,13 @@ def inverse_root(
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
     damping = jnp.asarray(eps, y.dtype)
-    root = (_by_eigh if method == "eigh" else _by_newton)(y, int(p), damping)
+    kernel = partial(_by_eigh if method == "eigh" else _by_newton, p=int(p))
+    root = inverse_power(kernel, int(p), y, damping)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))
 
 
-def _by_eigh(y: Array, p: int, eps: Array) -> Array:
+def _by_eigh(y: Array, eps: Array, p: int) -> Array:
     w, q = eigenbasis(y)
     w = jnp.maximum(w, 0.0)
     w = w + eps * w[..., :1]
@@ -96,7 +99,7 @@ class _State(NamedTuple):
     active: Array
 
 
-def _by_newton(y: Array, p: int, eps: Array) -> Array:
+def _by_newton(y: Array, eps: Array, p: int) -> Array:
     top = _largest_eigenvalue(y)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     # Eigenvalues of at most one approach one from below, so that `error` decreases

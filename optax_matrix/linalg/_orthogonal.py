@@ -8,6 +8,7 @@ exponential, which is :math:`I + Q + O(Q^2)`.
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -183,7 +184,8 @@ def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     x = as_work(g)
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     error = full_dot(x, x.mT) - eye
-    size = jnp.sqrt(jnp.sum(error * error, axis=(-2, -1), keepdims=True))
+    # The limit does not depend on the size.
+    size = jax.lax.stop_gradient(jnp.linalg.norm(error, axis=(-2, -1), keepdims=True))
     inverse = x.mT / (1 + size / 2)
     for _ in range(steps):
         inverse = full_dot(inverse, 2 * eye - full_dot(x, inverse))

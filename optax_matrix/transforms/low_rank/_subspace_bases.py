@@ -148,7 +148,10 @@ def subspace_basis(
         u, known = s.vectors, is_some(s.vectors)
         u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
         steps = jnp.where(known | ~is_some(x), 1, _FIRST_STEPS)[..., 0, 0]
-        return switched(subspace_iteration(u, core, x, iterations=steps, qr=qr)[1], s)
+        ritz = subspace_iteration(
+            u, core, x, iterations=steps, most=_FIRST_STEPS, qr=qr
+        )[1]
+        return switched(ritz, s)
 
     def first(s: Subspace) -> jax.Array:
         return switched(left_vectors(s.gradient, s.rank), s)
