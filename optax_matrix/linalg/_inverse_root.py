@@ -13,6 +13,7 @@ from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.varying import vary_like
 
 InverseRootMethod = Literal["eigh", "newton"]
 # The smallest eigenvalue grows from eps to one, by a factor of (1 + 1/p)**p >= 2 per
@@ -129,6 +130,7 @@ def _by_newton(y: Array, eps: Array, p: int) -> Array:
 
     error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
     start = _State(jnp.zeros((), jnp.int32), m, eye, error, error > tolerance)
+    start = vary_like(start, m)
     return jax.lax.while_loop(unfinished, step, start).x * z ** (1 / p)
 
 

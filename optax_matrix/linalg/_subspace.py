@@ -15,6 +15,7 @@ from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.varying import vary_like
 
 
 def range_finder(
@@ -181,7 +182,8 @@ def subspace_iteration(
     u = as_work(basis)
     y = x.astype(u.dtype)
     most = iterations if isinstance(iterations, int) else most
-    v = _iterated(qr, most, jnp.asarray(iterations)[..., None, None], u, core, y)
+    number = jnp.asarray(iterations)[..., None, None]
+    v = _iterated(qr, most, number, vary_like(u, (core, y, number)), core, y)
     b = full_dot(v.mT, y)
     s = full_dot(b, b.mT)
     if core is not None:
@@ -249,4 +251,4 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
         )
     q = normal(key, y.shape[:-2], m, size, y.dtype)
     step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
-    return jax.lax.fori_loop(0, iterations, step, q)
+    return jax.lax.fori_loop(0, iterations, step, vary_like(q, y))

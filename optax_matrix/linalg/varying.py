@@ -1,4 +1,4 @@
-"""Loops inside `jax.shard_map`, whose state must vary over the same axes throughout."""
+"""Types of arrays inside `jax.shard_map`: the mesh axes over which they vary."""
 
 import functools
 from typing import Any
@@ -7,21 +7,25 @@ import jax
 import jax.numpy as jnp
 
 
-def vary_alike(*trees: Any) -> Any:
-    """Makes arrays vary over the same manual mesh axes, without changing them.
+def vary_like(tree: Any, like: Any) -> Any:
+    """Makes arrays vary over the mesh axes over which others do; values stay.
 
-    Inside `jax.shard_map` JAX checks over which axes of the mesh values vary. A
-    constant that starts a loop varies over none, and the values that replace it vary
-    like the data. Outside of `jax.shard_map` nothing happens.
+    Inside `jax.shard_map` JAX checks the axes over which values vary. A constant varies
+    over none, so a loop that starts from constants and continues with data is refused.
+    Outside of `jax.shard_map` nothing happens.
 
     Args:
-        *trees: Trees of arrays, among them the data.
+        tree: A tree of arrays.
+        like: A tree of arrays, the data.
 
     Returns:
-        The trees; each of their arrays varies over every axis over which one does.
+        The first tree, in which every array varies over all axes over which an array of
+        the second tree does.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
-        return trees
-    marks = [jnp.any(x != x) for x in jax.tree.leaves(trees)]
+        return tree
+    marks = [jnp.any(x != x) for x in jax.tree.leaves(like)]
+    if not marks:
+        return tree
     never = functools.reduce(jnp.logical_or, marks) & False
-    return jax.tree.map(lambda x: jnp.where(never, x, x), trees)
+    return jax.tree.map(lambda x: jnp.where(never, x, x), tree)
