@@ -245,8 +245,8 @@ def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:
     gram: Gram = s.tracked
     decay = jnp.asarray(decay, gram.normalized.dtype)
     x, peak = unit_peak(s.gradient)
-    scale = jnp.maximum(jnp.sqrt(decay) * gram.scale, peak)
-    core = decay * (gram.scale / scale) ** 2 * gram.normalized
+    scale = jnp.maximum(jnp.sqrt(decay) * gram.peak, peak)
+    core = decay * (gram.peak / scale) ** 2 * gram.normalized
     return core, jnp.sqrt(1 - decay) * (peak / scale) * x
 
 

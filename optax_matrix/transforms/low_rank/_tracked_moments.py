@@ -71,4 +71,4 @@ class TrackedMoments:
 
 def _weight(b: ArrayLike, t: jax.Array, dtype: DTypeLike) -> jax.Array:
     """The total weight ``1 - b**t`` of an average; 1 before the first step."""
-    return jnp.where(t == 0, 1, 1 - jnp.asarray(b, dtype) ** t)
+    return jnp.where(t == 0, 1, 1 - jnp.asarray(b, dtype) ** t.astype(dtype))
