@@ -47,7 +47,8 @@ SEEDS = {"aro-sign": 3}
 
 @kinds
 @pytest.mark.broad
-def test_reverse_mode_through_updates(name, x64):
+@pytest.mark.usefixtures("x64")
+def test_reverse_mode_through_updates(name):
     """As meta-gradients need it: against a difference, in float64."""
     shapes = {"a": {"kernel": (7, 4), "bias": (3,)}}
     start = 10 * SEEDS.get(name, 0)
@@ -118,10 +119,9 @@ def test_traces_inside_a_shard_map_with_its_checks(name):
 def test_trains_inside_a_shard_map_as_outside(name):
     one, both = sweep(RECIPES[name](0.01), by_scan)
     got, alone = jax.jit(both)(PAIR), jax.jit(one)
-    for i in range(2):
-        want = alone(jax.tree.map(lambda p, i=i: p[i : i + 1], PAIR))
-        close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-        jax.tree.map(lambda g, w, i=i: close(g[i : i + 1], w), got, want)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    each = [alone(jax.tree.map(lambda p, i=i: p[i : i + 1], PAIR)) for i in range(2)]
+    jax.tree.map(close, got, jax.tree.map(lambda *x: jnp.concatenate(x), *each))
 
 
 @recipes
@@ -132,11 +132,15 @@ def test_no_field_shadows_the_scale_of_reduce_on_plateau(name):
     assert optax.tree.get(state, "scale").shape == ()
 
 
+def two_steps(make, params):
+    return trained(make(), params, [params, params])
+
+
 def fails(make, params, mode):
     """Whether two updates of an optimizer do not trace in a mode."""
     with mode():
         try:
-            jax.eval_shape(lambda p: trained(make(), p, [p, p]), params)
+            jax.eval_shape(functools.partial(two_steps, make), params)
         except ValueError:  # Also the base of TypePromotionError.
             return True
     return False
@@ -171,8 +175,9 @@ def test_no_implicit_promotion(name, mode, monkeypatch):
     half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
     for rate, tree in ((0.1, params), (schedule, params), (0.1, half)):
         assert not fails(functools.partial(optax.adamw, rate), tree, mode)
+        run = functools.partial(two_steps, functools.partial(RECIPES[name], rate))
         with mode():
-            jax.eval_shape(lambda p: trained(RECIPES[name](rate), p, [p, p]), tree)
+            jax.eval_shape(run, tree)
 
 
 GRADIENTS = {

@@ -63,18 +63,18 @@ def _q_factor_jvp(compute, primals, tangents):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def polar_factor(compute: Callable[[Array], Array], rtol: float, x: Array) -> Array:
+def polar_factor(compute: Callable[..., Array], rtol: float, x: Array) -> Array:
     """The compact polar factor, with its derivative.
 
     Args:
-        compute: The kernel.
+        compute: The kernel, a function of ``x`` and ``rtol``.
         rtol: Singular values up to ``rtol`` times the largest count as zero.
         x: Matrices ``(..., m, n)`` in the working precision, of moderate size.
 
     Returns:
         The value of the kernel.
     """
-    return compute(x)
+    return compute(x, rtol)
 
 
 @polar_factor.defjvp
@@ -149,13 +149,11 @@ def _eigenvectors_jvp(primals, tangents):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def inverse_power(
-    compute: Callable[[Array, Array], Array], p: int, x: Array, eps: Array
-) -> Array:
+def inverse_power(compute: Callable[..., Array], p: int, x: Array, eps: Array) -> Array:
     r"""The root :math:`(X + \epsilon \lambda_{\max} I)^{-1/p}`, with its derivative.
 
     Args:
-        compute: The kernel, a function of ``x`` and ``eps``.
+        compute: The kernel, a function of ``x``, ``eps`` and ``p``.
         p: The root.
         x: Symmetric positive semidefinite matrices ``(..., n, n)`` in the working
             precision, of moderate size.
@@ -164,7 +162,7 @@ def inverse_power(
     Returns:
         The value of the kernel.
     """
-    return compute(x, eps)
+    return compute(x, eps, p)
 
 
 @inverse_power.defjvp

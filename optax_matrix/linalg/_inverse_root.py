@@ -1,6 +1,5 @@
 """Inverse p-th roots of symmetric positive semidefinite matrices."""
 
-from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -78,7 +77,7 @@ def inverse_root(
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
     damping = jnp.asarray(eps, y.dtype)
-    kernel = partial(_by_eigh if method == "eigh" else _by_newton, p=int(p))
+    kernel = _by_eigh if method == "eigh" else _by_newton
     root = inverse_power(kernel, int(p), y, damping)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))

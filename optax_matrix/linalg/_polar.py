@@ -6,7 +6,7 @@ which is finite and unique for rank-deficient matrices, too.
 """
 
 import math
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def polar_svd(
     """
     y, _ = unit_peak(as_work(x))
     cut = _rtol(rtol, y.dtype)
-    return polar_factor(partial(_compact_svd, rtol=cut), cut, y).astype(x.dtype)
+    return polar_factor(_compact_svd, cut, y).astype(x.dtype)
 
 
 def polar_eigh(
@@ -66,8 +66,8 @@ def polar_eigh(
         [[0.0, 1.0], [1.0, 0.0]]
     """
     y, transposed = wide_unit_peak(x)
-    cut = _rtol(None, y.dtype) if rtol is None else rtol**2
-    q = polar_factor(partial(_compact_eigh, cut=cut), cut**0.5, y)
+    cut = _rtol(None, y.dtype) ** 0.5 if rtol is None else rtol
+    q = polar_factor(_compact_eigh, cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -93,7 +93,7 @@ def polar_qr(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(partial(_compact_qr, rtol=cut), cut, y)
+    q = polar_factor(_compact_qr, cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -133,7 +133,7 @@ def polar_qdwh(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(partial(_compact_qdwh, cut=cut), cut, y)
+    q = polar_factor(_compact_qdwh, cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -201,9 +201,9 @@ def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...
     return tuple(weights)
 
 
-def _compact_eigh(y: Array, cut: float) -> Array:
+def _compact_eigh(y: Array, rtol: float) -> Array:
     w, v = eigh(full_dot(y, y.mT))
-    kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
+    kept = w > rtol**2 * jnp.max(w, axis=-1, keepdims=True)
     inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
     return full_dot(v * inverse_root[..., None, :], full_dot(v.mT, y))
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Decay, checked
+from optax_matrix.arguments import Decay, NotNegative, checked
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 
@@ -26,12 +26,13 @@ class ScaleBySecondMomentState(NamedTuple):
 
 @checked
 def scale_by_second_moment(
-    decay: Decay = 0.95, *, bias_correction: bool = False
+    decay: Decay = 0.95, *, bias_correction: bool = False, eps: NotNegative = 0.0
 ) -> optax.GradientTransformationExtraArgs:
     r"""Divides every entry by the square root of its averaged square.
 
     .. math::
-        V_t = \beta V_{t-1} + (1 - \beta) S_t^2, \qquad X_t \mapsto X_t / \sqrt{V_t}
+        V_t = \beta V_{t-1} + (1 - \beta) S_t^2, \qquad
+        X_t \mapsto X_t / (\sqrt{V_t} + \epsilon)
 
     :math:`S_t` is by default :math:`X_t` itself; after a momentum this is the two-fold
     Adam of ARO. If `update` receives the argument ``gradient``, :math:`S_t` is that
@@ -42,12 +43,15 @@ def scale_by_second_moment(
     Args:
         decay: Decay rate :math:`\beta`, in ``[0, 1)``.
         bias_correction: Whether to divide :math:`V_t` by :math:`1 - \beta^t`.
+        eps: The number :math:`\epsilon`. It is added before the correction, and so
+            divided by :math:`\sqrt{1 - \beta^t}` with it, as in the programs of GaLore,
+            Fira and APOLLO; Adam adds it afterwards.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1).
+        ValueError: If ``decay`` is not in [0, 1), or ``eps`` is negative.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -58,8 +62,8 @@ def scale_by_second_moment(
         [[2.0, -2.0, 0.0]]
 
     References:
-        ARO, Section 4.3 (two-fold Adam). Deviation: no epsilon, as nothing is divided
-        by zero.
+        ARO, Section 4.3 (two-fold Adam). Deviation: no epsilon by default, as nothing
+        is divided by zero.
     """
 
     def init_fn(params):
@@ -71,12 +75,13 @@ def scale_by_second_moment(
         del params, extra_args
         source = updates if gradient is None else gradient
         root = jax.tree.map(_mixed, state.root, source)
+        size = jax.tree.map(lambda r: r + jnp.asarray(eps, r.dtype), root)
         if state.weight is None:
-            return jax.tree.map(_divided, updates, root), state._replace(root=root)
+            return jax.tree.map(_divided, updates, size), state._replace(root=root)
         grow = lambda w: (decay * w + (1 - decay)).astype(w.dtype)
         weight = jax.tree.map(grow, state.weight)
         correct = lambda r, w: r / jnp.sqrt(w)[..., None, None]
-        updates = jax.tree.map(_divided, updates, jax.tree.map(correct, root, weight))
+        updates = jax.tree.map(_divided, updates, jax.tree.map(correct, size, weight))
         return updates, ScaleBySecondMomentState(root, weight)
 
     def _mixed(old, new):
