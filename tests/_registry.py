@@ -90,6 +90,10 @@ BLOCKS = {
         optax.scale_by_adam(), block_size=8, min_size=1, batch_axes=1
     ),
     "scale_by_second_moment": om.scale_by_second_moment,
+    "scale_by_second_moment-eps": lambda: om.scale_by_second_moment(
+        bias_correction=True, eps=1e-6
+    ),
+    "scale_by_amsgrad": lambda: om.in_float32(om.transforms.scale_by_amsgrad()),
     "precondition": om.precondition,
     "precondition-inner": lambda: om.precondition(
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"

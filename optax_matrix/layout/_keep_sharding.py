@@ -19,6 +19,7 @@ from optax_matrix.layout.specs import (
     visible_spec,
     with_auto_axes,
 )
+from optax_matrix.linalg.varying import vary_like
 
 
 class KeepSharding:
@@ -51,7 +52,7 @@ class KeepSharding:
 
         def make(params, arrays):
             stacks = layout.stack(params) if needs_params else layout.zeros()
-            return make_state(layout, stacks, arrays)
+            return vary_like(make_state(layout, stacks, arrays), params)
 
         mesh = visible_mesh(params)
         if mesh is None or not (_is_visible(mesh, params) or is_recording()):
@@ -84,6 +85,7 @@ class KeepSharding:
             return layout.unstack(new), state
 
         updates = leaves["updates"]
+        state = vary_like(state, leaves)
         mesh = visible_mesh(updates)
         if mesh is not None and AxisType.Explicit in mesh.axis_types:
             of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))

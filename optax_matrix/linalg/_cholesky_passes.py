@@ -12,6 +12,7 @@ from optax_matrix.linalg.hashing import hash_uint32
 from optax_matrix.linalg.lapack import cholesky
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
+from optax_matrix.linalg.varying import vary_like
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) took ten factorizations, three of which were repeats.
@@ -86,7 +87,7 @@ def cholesky_passes(
         count=jnp.zeros(skip.shape, jnp.int32),
         done=skip,
     )
-    end = jax.lax.while_loop(unfinished, one_pass, start)
+    end = jax.lax.while_loop(unfinished, one_pass, vary_like(start, (y, skip)))
     if not adaptive:
         return end.y, end.done
     # With columns of norm one, I plus the part of the Gram matrix above the diagonal is

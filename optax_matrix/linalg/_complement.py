@@ -11,6 +11,7 @@ from optax_matrix.linalg._orthonormalize import (
 )
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import for_each, normal
+from optax_matrix.linalg.varying import vary_like
 
 
 def complement_columns(
@@ -87,7 +88,7 @@ def complement_subspace(
     _check_count(basis.shape[-2] - basis.shape[-1], count)
     x = normal(key, basis.shape[:-2], basis.shape[-2], count, basis.dtype)
     step = lambda _, x: qr(x - full_dot(basis, full_dot(basis.mT, x)))
-    return jax.lax.fori_loop(0, 2, step, x)
+    return jax.lax.fori_loop(0, 2, step, vary_like(x, basis))
 
 
 def _completed(basis: Array) -> Array:

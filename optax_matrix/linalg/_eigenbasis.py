@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg.lapack import eigh
+from optax_matrix.linalg._derivatives import eigenvectors
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 
@@ -37,7 +37,7 @@ def eigenbasis(
     x = as_work(a)
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
-    w, q = eigh(y)
+    w, q = eigenvectors(y)
     w, q = jnp.flip(w, axis=-1), jnp.flip(q, axis=-1)
     q = with_positive_peaks(q)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)

@@ -20,6 +20,7 @@ from optax_matrix.linalg.scale import (
     unit_max,
     unit_peak,
 )
+from optax_matrix.linalg.varying import vary_like
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
 
@@ -186,7 +187,7 @@ def sinkhorn(
             new_u, new_v = jnp.sqrt(u * new_u), jnp.sqrt(v * new_v)
         return unit_max(new_u), unit_max(new_v)
 
-    start = jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])
+    start = vary_like((jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])), p)
     u, v = jax.lax.fori_loop(0, rounds, one_round, start)
     # The mean square of the result, from u, v and P.
     mean = jnp.sum(u * times(p, v), axis=-1, keepdims=True) / (

@@ -8,9 +8,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.varying import vary_like
 
 InverseRootMethod = Literal["eigh", "newton"]
 # The smallest eigenvalue grows from eps to one, by a factor of (1 + 1/p)**p >= 2 per
@@ -75,12 +77,13 @@ def inverse_root(
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
     damping = jnp.asarray(eps, y.dtype)
-    root = (_by_eigh if method == "eigh" else _by_newton)(y, int(p), damping)
+    kernel = _by_eigh if method == "eigh" else _by_newton
+    root = inverse_power(kernel, int(p), y, damping)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))
 
 
-def _by_eigh(y: Array, p: int, eps: Array) -> Array:
+def _by_eigh(y: Array, eps: Array, p: int) -> Array:
     w, q = eigenbasis(y)
     w = jnp.maximum(w, 0.0)
     w = w + eps * w[..., :1]
@@ -96,7 +99,7 @@ class _State(NamedTuple):
     active: Array
 
 
-def _by_newton(y: Array, p: int, eps: Array) -> Array:
+def _by_newton(y: Array, eps: Array, p: int) -> Array:
     top = _largest_eigenvalue(y)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     # Eigenvalues of at most one approach one from below, so that `error` decreases
@@ -126,6 +129,7 @@ def _by_newton(y: Array, p: int, eps: Array) -> Array:
 
     error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
     start = _State(jnp.zeros((), jnp.int32), m, eye, error, error > tolerance)
+    start = vary_like(start, m)
     return jax.lax.while_loop(unfinished, step, start).x * z ** (1 / p)
 
 

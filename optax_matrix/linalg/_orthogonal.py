@@ -8,6 +8,7 @@ exponential, which is :math:`I + Q + O(Q^2)`.
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -115,7 +116,7 @@ def cayley(q: Blocks) -> Blocks:
         [[0.0, 1.0], [-1.0, 0.0]]
     """
     x = as_work(q)
-    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
+    eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
     return solve(eye - x, eye + x).astype(q.dtype)
 
 
@@ -181,9 +182,10 @@ def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
         [[0.0, -0.909...], [0.909..., 0.0]]
     """
     x = as_work(g)
-    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
+    eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
     error = full_dot(x, x.mT) - eye
-    size = jnp.sqrt(jnp.sum(error * error, axis=(-2, -1), keepdims=True))
+    # The limit does not depend on the size.
+    size = jax.lax.stop_gradient(jnp.linalg.norm(error, axis=(-2, -1), keepdims=True))
     inverse = x.mT / (1 + size / 2)
     for _ in range(steps):
         inverse = full_dot(inverse, 2 * eye - full_dot(x, inverse))
@@ -207,7 +209,8 @@ def orthogonality_error(g: Float[Array, "*batch m n"]) -> Float[Array, "*batch"]
         POET's :math:`e_{orth}`, Figures 8 and 21 to 23.
     """
     x = as_work(g)
-    error = full_dot(x, x.mT) - jnp.eye(x.shape[-2], dtype=x.dtype)
+    gram = full_dot(x, x.mT)
+    error = gram - jnp.broadcast_to(jnp.eye(x.shape[-2], dtype=x.dtype), gram.shape)
     mean = jnp.mean(jnp.sum(error * error, axis=-1), axis=-1)
     return jnp.sqrt(mean).astype(g.dtype)
 
@@ -222,7 +225,8 @@ def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     degree = len(coefficients) - 1
     products = lambda h: h + -(-degree // h)
     h = min(range(1, degree + 1), key=products)
-    powers = [jnp.eye(x.shape[-1], dtype=x.dtype), x]
+    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
+    powers = [jnp.broadcast_to(eye, x.shape), x]
     while len(powers) <= h:
         powers.append(full_dot(powers[-1], x))
 

@@ -13,9 +13,10 @@ from jaxtyping import Array, Float
 
 from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
+from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg.lapack import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, unit_peak, work_dtype
 
 QRFallback = Literal["previous", "householder"]
 
@@ -58,9 +59,7 @@ def qr_householder(
         [[ 0.6 -0.8]
          [ 0.8  0.6]]
     """
-    y, spare, usable = _prepare(x, previous)
-    q = jnp.where(usable[..., None, None], _householder(y), spare)
-    return q.astype(x.dtype)
+    return q_factor(_qr_householder, x, previous)
 
 
 @checked
@@ -128,10 +127,19 @@ def cholesky_qr(
         batch. The paper prints :math:`X L^{-1}`.
     """
 
-    def kernel(x: Array, previous: Array | None) -> tuple[Array]:
-        return (_cholesky_qr(x, previous, shift, passes, fallback),)
+    def compute(x: Array, previous: Array | None, shift: Array) -> Array:
+        def kernel(x: Array, previous: Array | None) -> tuple[Array]:
+            return (_cholesky_qr(x, previous, shift, passes, fallback),)
 
-    return in_turn_on_cpu(kernel, x, previous)[0]
+        return in_turn_on_cpu(kernel, x, previous)[0]
+
+    return q_factor(compute, x, previous, jnp.asarray(shift, work_dtype(x.dtype)))
+
+
+def _qr_householder(x: Array, previous: Array | None) -> Array:
+    y, spare, usable = _prepare(x, previous)
+    q = jnp.where(usable[..., None, None], _householder(y), spare)
+    return q.astype(x.dtype)
 
 
 def _cholesky_qr(

@@ -5,14 +5,15 @@ All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
 which is finite and unique for rank-deficient matrices, too.
 """
 
-import functools
 import math
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._derivatives import polar_factor
 from optax_matrix.linalg.lapack import cholesky, eigh, qr, solve_lower, svd
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
@@ -38,7 +39,8 @@ def polar_svd(
         [[0.0, 1.0], [1.0, 0.0]]
     """
     y, _ = unit_peak(as_work(x))
-    return _compact_svd(y, _rtol(rtol, y.dtype)).astype(x.dtype)
+    cut = _rtol(rtol, y.dtype)
+    return polar_factor(_compact_svd, cut, y).astype(x.dtype)
 
 
 def polar_eigh(
@@ -64,11 +66,8 @@ def polar_eigh(
         [[0.0, 1.0], [1.0, 0.0]]
     """
     y, transposed = wide_unit_peak(x)
-    cut = _rtol(None, y.dtype) if rtol is None else rtol**2
-    w, v = eigh(full_dot(y, y.mT))
-    kept = w > cut * jnp.max(w, axis=-1, keepdims=True)
-    inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
-    q = full_dot(v * inverse_root[..., None, :], full_dot(v.mT, y))
+    cut = _rtol(None, y.dtype) ** 0.5 if rtol is None else rtol
+    q = polar_factor(_compact_eigh, cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -93,8 +92,8 @@ def polar_qr(
         [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
     y, transposed = wide_unit_peak(x)
-    q, r = qr(y.mT)
-    q = full_dot(_compact_svd(r.mT, _rtol(rtol, y.dtype)), q.mT)
+    cut = _rtol(rtol, y.dtype)
+    q = polar_factor(_compact_qr, cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -133,18 +132,22 @@ def polar_qdwh(
         <https://doi.org/10.1137/090774999>`_, 2010.
     """
     y, transposed = wide_unit_peak(x)
+    cut = _rtol(rtol, y.dtype)
+    q = polar_factor(_compact_qdwh, cut, y)
+    return (q.mT if transposed else q).astype(x.dtype)
+
+
+def _compact_qdwh(y: Array, cut: float) -> Array:
     q, r = qr(y.mT)
     r = r.mT
     u = _qdwh(r)
-    cut = _rtol(rtol, y.dtype)
     if cut:
         h = full_dot(u.mT, r)
         h = (h + h.mT) / 2
         top = _largest(h)
         eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
         u = (u + full_dot(u, _qdwh(h - cut * top * eye))) / 2
-    q = full_dot(u, q.mT)
-    return (q.mT if transposed else q).astype(x.dtype)
+    return full_dot(u, q.mT)
 
 
 def _largest(h: Array) -> Array:
@@ -182,7 +185,7 @@ def _qdwh(x: Array) -> Array:
     return x
 
 
-@functools.lru_cache
+@lru_cache
 def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...]:
     """Return the weights of the steps that map ``[l, 1]`` to one within eps."""
     weights = []
@@ -196,6 +199,18 @@ def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...
         weights.append((float(a), float(b), float(c)))
         l = min(l * (a + b * l2) / (1 + c * l2), 1.0)
     return tuple(weights)
+
+
+def _compact_eigh(y: Array, rtol: float) -> Array:
+    w, v = eigh(full_dot(y, y.mT))
+    kept = w > rtol**2 * jnp.max(w, axis=-1, keepdims=True)
+    inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
+    return full_dot(v * inverse_root[..., None, :], full_dot(v.mT, y))
+
+
+def _compact_qr(y: Array, rtol: float) -> Array:
+    q, r = qr(y.mT)
+    return full_dot(_compact_svd(r.mT, rtol), q.mT)
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:

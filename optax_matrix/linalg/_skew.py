@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
 
 
 def triangle_size(b: int) -> int:
@@ -109,4 +109,4 @@ def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
     square = full_dot(y, y)
     fourth = full_dot(square, square)
     total = jnp.sum(fourth * fourth, axis=(-2, -1))
-    return peak[..., 0, 0] * (total / 2) ** 0.125
+    return peak[..., 0, 0] * safe_root(total / 2, 8)

@@ -1,16 +1,21 @@
 """Leading left singular vectors and eigenvectors, by small decompositions."""
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from optax_matrix.linalg import lapack
+from optax_matrix.linalg._derivatives import singular_vectors
 from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.varying import vary_like
 
 
 def range_finder(
@@ -120,14 +125,15 @@ def left_vectors(
         [[0.0], [1.0], [0.0]]
     """
     y, _ = unit_peak(as_work(x))
-    m, n = y.shape[-2:]
-    if m > n:
-        q, r = lapack.qr(y)
-        u = full_dot(q, lapack.svd(r)[0])
-    else:
-        _, r = lapack.qr(y.mT)
-        u = lapack.svd(r.mT)[0]
+    u = singular_vectors(_thin_svd, y)
     return with_positive_peaks(u[..., :rank]).astype(x.dtype)
+
+
+def _thin_svd(y: Array) -> tuple[Array, Array, Array]:
+    m, n = y.shape[-2:]
+    q, r = lapack.qr(y if m > n else y.mT)
+    u, s, vt = lapack.svd(r if m > n else r.mT)
+    return (full_dot(q, u), s, vt) if m > n else (u, s, full_dot(vt, q.mT))
 
 
 def subspace_iteration(
@@ -136,6 +142,7 @@ def subspace_iteration(
     x: Float[Array, "*batch m n"],
     *,
     iterations: Int[ArrayLike, "*batch"] = 1,
+    most: int = 10,
     qr: Orthonormalize = cholesky_qr,
 ) -> tuple[Float[Array, "*batch r"], Float[Array, "*batch m r"]]:
     r"""Move a basis towards the leading eigenvectors of a factored matrix.
@@ -154,6 +161,8 @@ def subspace_iteration(
             of moderate size.
         iterations: Number of times that V is computed, at least one; may differ from
             matrix to matrix and may be traced.
+        most: Largest number of iterations where it is traced; reverse-mode
+            differentiation keeps memory for as many.
         qr: Kernel that makes columns orthonormal.
 
     Returns:
@@ -172,15 +181,9 @@ def subspace_iteration(
     """
     u = as_work(basis)
     y = x.astype(u.dtype)
+    most = iterations if isinstance(iterations, int) else most
     number = jnp.asarray(iterations)[..., None, None]
-
-    def step(i: Array, v: Array) -> Array:
-        h = full_dot(y, full_dot(y.mT, v))
-        if core is not None:
-            h = h + full_dot(u, full_dot(core.astype(u.dtype), full_dot(u.mT, v)))
-        return jnp.where(i < number, qr(unit_peak(h)[0], previous=v), v)
-
-    v = jax.lax.fori_loop(0, jnp.max(number), step, u)
+    v = _iterated(qr, most, number, vary_like(u, (core, y, number)), core, y)
     b = full_dot(v.mT, y)
     s = full_dot(b, b.mT)
     if core is not None:
@@ -188,6 +191,35 @@ def subspace_iteration(
         s = s + full_dot(full_dot(c, core.astype(u.dtype)), c.mT)
     values, w = eigenbasis(s)
     return values, full_dot(v, w).astype(basis.dtype)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _iterated(qr, most, number: Array, u: Array, core: Array | None, y: Array) -> Array:
+    step = _step(qr, number, u, core, y)
+    return jax.lax.fori_loop(0, jnp.minimum(jnp.max(number), most), step, u)
+
+
+@_iterated.defjvp
+def _iterated_jvp(qr, most, primals, tangents):
+    # With a fixed number of iterations, which reverse-mode differentiation needs.
+    number, *arrays = primals
+
+    def iterated(u, core, y):
+        step = _step(qr, number, u, core, y)
+        due = lambda i, v: jax.lax.cond(i < jnp.max(number), step, lambda _, v: v, i, v)
+        return jax.lax.fori_loop(0, most, due, u)
+
+    return jax.jvp(iterated, tuple(arrays), tuple(tangents[1:]))
+
+
+def _step(qr, number: Array, u: Array, core: Array | None, y: Array) -> Callable:
+    def step(i: Array, v: Array) -> Array:
+        h = full_dot(y, full_dot(y.mT, v))
+        if core is not None:
+            h = h + full_dot(u, full_dot(core.astype(u.dtype), full_dot(u.mT, v)))
+        return jnp.where(i < number, qr(unit_peak(h)[0], previous=v), v)
+
+    return step
 
 
 def overlap(
@@ -219,4 +251,4 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
         )
     q = normal(key, y.shape[:-2], m, size, y.dtype)
     step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
-    return jax.lax.fori_loop(0, iterations, step, q)
+    return jax.lax.fori_loop(0, iterations, step, vary_like(q, y))

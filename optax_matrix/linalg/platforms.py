@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
+from optax_matrix.linalg.varying import vary_like
 
 Kernel = Callable[[Array, Product], Array]
 
@@ -113,7 +114,8 @@ def in_turn_on_cpu(
             return tuple(map(put, places, results)), results[in_place:]
 
         parts = (jnp.arange(count), *stacks[in_place:])
-        places, rest = jax.lax.scan(one, stacks[:in_place], parts)
+        places = vary_like(stacks[:in_place], stacks)
+        places, rest = jax.lax.scan(one, places, parts)
         whole = lambda x: x.reshape(*batch, *x.shape[1:])
         return jax.tree.map(whole, (*places, *rest))
 

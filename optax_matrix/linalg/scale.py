@@ -42,6 +42,9 @@ def unit_peak(
     Afterwards squares and sums of squares neither overflow nor underflow, even for
     entries of 1e20 or 1e-20. A zero (or subnormal) matrix is divided by one.
 
+    The divisor counts as a constant in derivatives. That is exact where the divisor
+    cancels out of the result, as it should wherever this is used.
+
     Args:
         x: Matrices of shape ``(..., m, n)``, in the working precision.
 
@@ -51,6 +54,7 @@ def unit_peak(
     peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
+    peak = jax.lax.stop_gradient(peak)
     return x / peak, peak
 
 
@@ -75,10 +79,20 @@ def inverse(v: Array) -> Array:
 
 
 def unit_max(v: Array) -> Array:
-    """Divide nonnegative vectors by their largest entry; zero vectors stay zero."""
-    return v * inverse(jnp.max(v, axis=-1, keepdims=True, initial=0.0))
+    """Divide nonnegative vectors by their largest entry; zero vectors stay zero.
+
+    As in `unit_peak`, the divisor counts as a constant in derivatives.
+    """
+    largest = jnp.max(v, axis=-1, keepdims=True, initial=0.0)
+    return v * inverse(jax.lax.stop_gradient(largest))
 
 
 def safe_rsqrt(v: Array) -> Array:
     """Take the inverse square root of every entry; zeros stay zero."""
     return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))
+
+
+def safe_root(v: Array, p: int = 2) -> Array:
+    """Take the root of nonnegative entries; the derivative at zero is zero."""
+    zero, one = jnp.zeros_like(v), jnp.ones_like(v)
+    return jnp.where(v == 0, zero, jnp.where(v == 0, one, v) ** (1 / p))

@@ -43,6 +43,7 @@ def alice(
     b1: Decay = 0.9,
     b2: Decay = 0.9,
     b3: Decay = 0.999,
+    eps: NotNegative = 0.0,
     scale: Positive = 0.3,
     residual_scale: NotNegative = 0.4,
     update_interval: PositiveInt = 200,
@@ -85,6 +86,7 @@ def alice(
         b1: Decay rate of the momentum and of the compensation's norms.
         b2: Decay rate of the second moment.
         b3: Decay rate of the tracked average; 0 tracks nothing (`alice_0`).
+        eps: Added to the root of the second moment; none in the paper.
         scale: Factor :math:`\alpha`; 0.3, 0.3, 0.3, 0.25 in the paper.
         residual_scale: Factor :math:`\alpha_c`; 0.4, 0.4, 0.4, 0.2 in the paper.
         update_interval: U is renewed at steps 1, K, 2K, ...
@@ -125,14 +127,13 @@ def alice(
         starts from :math:`U_0 = 0`, which subspace iteration cannot leave; here the
         first basis is the gradient's leading left singular vectors, switched; a random
         subspace of the complement takes the place of columns of an ``m x m`` basis
-        (``sampling``); there is no epsilon, as nothing is divided by zero;
-        ``max_shrink``; those of `compensate` and `project_low_rank`. At a renewal the
-        moments stay in the old basis, as in the paper (``transport="keep"``). At r = m,
-        with ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
+        (``sampling``); ``max_shrink``; those of `compensate` and `project_low_rank`. At
+        a renewal the moments stay in the old basis, as in the paper. At r = m, with
+        ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.
     """
 
-    def chain(layout, b1, b2, b3, scale, residual_scale, limiter, max_shrink):
+    def chain(layout, b1, b2, b3, eps, scale, residual_scale, limiter, max_shrink):
         combine = back_project
         if compensation is not None:
             combine = compensate(
@@ -143,7 +144,7 @@ def alice(
                 max_shrink=max_shrink,
             )
         steps = project_low_rank(
-            coordinate_adam(b1, b2, False, mu_dtype),
+            coordinate_adam(b1, b2, False, mu_dtype, eps),
             combine=combine,
             rank=rank,
             side=side,

@@ -7,6 +7,7 @@ from optax_matrix.arguments import (
     Decay,
     Dtype,
     Kernel,
+    NotNegative,
     Positive,
     PositiveInt,
     Rank,
@@ -27,6 +28,8 @@ from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import gaussian_basis, project_low_rank, scale_gradient
 
+GivenBasis = Literal["gaussian"] | Kernel
+
 
 @recipe
 def _apollo(
@@ -36,11 +39,12 @@ def _apollo(
     norm: Literal["channel", "tensor"] = "channel",
     b1: Decay = 0.9,
     b2: Decay = 0.999,
+    eps: NotNegative = 0.0,
     scale: Positive = 1.0,
     limiter: AtLeastOne | None = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
     update_interval: PositiveInt = 200,
-    basis: Literal["gaussian"] | SingularBasis = "gaussian",
+    basis: GivenBasis | SingularBasis = "gaussian",
     side: ProjectedSide = "short",
     transport: Transport = "keep",
     bias_correction: bool = True,
@@ -63,12 +67,14 @@ def _apollo(
             scales the whole ``"tensor"``.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
+        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
         scale: Factor :math:`\alpha` under the root; the authors' code has 1 per channel
             and 128 per tensor.
         limiter: Largest growth of the update's norm per step; None for none.
         max_shrink: As in `limit_norm_growth`; None is the paper.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"gaussian"``; ``"randomized_svd"`` or ``"svd"`` as in `galore`.
+        basis: ``"gaussian"``; ``"randomized_svd"``, ``"svd"`` or a function as in
+            `galore`. The vectors of a function are part of the state.
         side: Which side is projected, as in `project_low_rank`.
         transport: What happens to the moments at a renewal, as in `project_low_rank`.
         bias_correction: Whether to correct both moments, as Adam does.
@@ -82,10 +88,10 @@ def _apollo(
         **common: See `Common`.
     """
 
-    def chain(layout, b1, b2, scale, limiter, max_shrink):
+    def chain(layout, b1, b2, eps, scale, limiter, max_shrink):
         drawn = gaussian_basis() if basis == "gaussian" else singular_basis(basis, qr)
         return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=scale_gradient(
                 norm, scale=scale, limiter=limiter, max_shrink=max_shrink
             ),
@@ -118,6 +124,9 @@ apollo = preset(
     same key until its renewal. `limit_norm_growth` limits the update. The state is
     ``2 n r`` numbers per matrix with ``m <= n``, one more for the limiter.
 
+    Args:
+        basis: ``"gaussian"``, or a function as in `galore`, whose vectors are stored.
+
     Returns:
         An optimizer of the whole tree.
 
@@ -138,10 +147,10 @@ apollo = preset(
     """,
     fixed={
         "norm": "channel",
-        "basis": "gaussian",
         "transport": "keep",
         "qr": cholesky_qr,
     },
+    types={"basis": GivenBasis},
 )
 apollo_mini = preset(
     _apollo,
@@ -189,7 +198,7 @@ apollo_svd = preset(
     more for the limiter.
 
     Args:
-        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors.
+        basis: ``"randomized_svd"``, ``"svd"`` for exact vectors, or a function.
 
     Returns:
         An optimizer of the whole tree.

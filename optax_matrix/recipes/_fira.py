@@ -38,6 +38,7 @@ def _fira(
     rank: Rank = 128,
     b1: Decay = 0.9,
     b2: Decay = 0.999,
+    eps: NotNegative = 0.0,
     scale: Positive = 0.25,
     residual_scale: NotNegative = 1.0,
     compensation: Literal["fira", "fira_plus"] = "fira",
@@ -65,6 +66,7 @@ def _fira(
             fraction of that; 128, 256, 256, 512 in the paper for 60M, 130M, 350M, 1B.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
+        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
         scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
             for 1B.
         residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
@@ -72,7 +74,7 @@ def _fira(
         limiter: Largest growth of the residual's norm per step.
         max_shrink: As in `limit_norm_growth`; None is the paper.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors (the paper).
+        basis: ``"randomized_svd"``, ``"svd"`` (paper) or a function, as in `galore`.
         side: Which side is projected, as in `project_low_rank`.
         transport: What happens to the moments at a renewal, as in `project_low_rank`.
         bias_correction: Whether to correct both moments, as Adam does.
@@ -87,7 +89,7 @@ def _fira(
     """
     plus = compensation == "fira_plus"
 
-    def chain(layout, b1, b2, scale, residual_scale, limiter, max_shrink):
+    def chain(layout, b1, b2, eps, scale, residual_scale, limiter, max_shrink):
         residual = compensate(
             compensation,
             scale=residual_scale if plus else residual_scale / scale,
@@ -95,7 +97,7 @@ def _fira(
             max_shrink=max_shrink,
         )
         return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=optax.chain(residual, optax.scale(scale)),
             rank=rank,
             side=side,

@@ -8,6 +8,7 @@ from optax_matrix.arguments import (
     Decay,
     Dtype,
     Kernel,
+    NotNegative,
     Positive,
     PositiveInt,
     Rank,
@@ -37,6 +38,7 @@ def galore(
     rank: Rank = 128,
     b1: Decay = 0.9,
     b2: Decay = 0.999,
+    eps: NotNegative = 0.0,
     scale: Positive = 0.25,
     update_interval: PositiveInt = 200,
     basis: SingularBasis = "randomized_svd",
@@ -68,9 +70,11 @@ def galore(
             fraction of that; 128, 256, 256, 512 in the paper for 60M, 130M, 350M, 1B.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
+        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
         scale: Factor :math:`\alpha` of the update.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors (the paper).
+        basis: ``"randomized_svd"``; ``"svd"`` for exact vectors (the paper); or a
+            function, see `transforms.given_basis`.
         side: Which side is projected, as in `project_low_rank`.
         transport: What happens to the moments at a renewal, as in `project_low_rank`.
         bias_correction: Whether to correct both moments, as Adam does.
@@ -98,14 +102,15 @@ def galore(
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
         renewals as in the authors' code, which projects the columns of square matrices
         (the paper and this recipe project the rows). Deviations: singular vectors come
-        from a randomized range finder; there is no epsilon (1e-6 in the code), as
-        nothing is divided by zero; coordinates that are rounding noise count as zero
-        (`project_low_rank`).
+        from a randomized range finder; no epsilon by default; coordinates that are
+        rounding noise count as zero (`project_low_rank`); weight decay applies to the
+        old weights, in that code to the new ones, ``learning_rate * weight_decay`` of
+        an update less.
     """
 
-    def chain(layout, b1, b2, scale):
+    def chain(layout, b1, b2, eps, scale):
         return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=optax.chain(as_combining(back_project), optax.scale(scale)),
             rank=rank,
             side=side,

@@ -4,50 +4,28 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import optax
-from jax.typing import ArrayLike, DTypeLike
-
 from optax_matrix.arguments import Kernel
 from optax_matrix.layout import HEADS, PathRule, by_path
-from optax_matrix.transforms import Basis, momentum, scale_by_second_moment, svd_basis
+from optax_matrix.transforms import Basis, given_basis, svd_basis
+from optax_matrix.transforms.low_rank import coordinate_adam as coordinate_adam
 
-SingularBasis = Literal["randomized_svd", "svd"]
+SingularBasis = Literal["randomized_svd", "svd"] | Kernel
 Transport = Literal["keep", "carry", "reset"] | Kernel
 LastLayer = Literal["other", "method"]
 
 
-def coordinate_adam(
-    b1: ArrayLike, b2: ArrayLike, bias_correction: bool, mu_dtype: DTypeLike | None
-) -> optax.GradientTransformation:
-    """Adam's direction, m / sqrt(v), for the ``inner`` of `project_low_rank`.
-
-    It has no epsilon and survives gradients of 1e20 and 1e-20.
-
-    Args:
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment.
-        bias_correction: Whether to correct both.
-        mu_dtype: Dtype of the momentum; None for float32.
-
-    Returns:
-        A transformation of stacks.
-    """
-    return optax.chain(
-        momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
-        scale_by_second_moment(b2, bias_correction=bias_correction),
-    )
-
-
 def singular_basis(basis: SingularBasis, qr: Any) -> Basis:
-    """The basis of leading singular vectors, approximate or exact.
+    """The basis of leading singular vectors, approximate or exact, or a given one.
 
     Args:
-        basis: ``"randomized_svd"`` or ``"svd"``.
+        basis: ``"randomized_svd"``, ``"svd"``, or a function from a `Subspace`.
         qr: Kernel that orthonormalizes columns.
 
     Returns:
         A basis for `project_low_rank`.
     """
+    if callable(basis):
+        return given_basis(basis)
     return svd_basis("exact" if basis == "svd" else "randomized", qr=qr)
 
 

@@ -7,7 +7,7 @@ import optax
 from optax_matrix.arguments import Decay, Dtype, NotNegative, Positive, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import correct_variance, in_float32
+from optax_matrix.transforms import correct_variance, in_float32, scale_by_amsgrad
 
 
 @recipe
@@ -19,6 +19,7 @@ def mars_adamw(
     b2: Decay = 0.99,
     eps: NotNegative = 1e-8,
     max_norm: Positive | None = 1.0,
+    amsgrad: bool = False,
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -38,6 +39,7 @@ def mars_adamw(
         b2: Decay rate of the second moment.
         eps: Added to the root of the second moment.
         max_norm: Largest Frobenius norm of a corrected gradient; None for no clipping.
+        amsgrad: Whether to divide by the largest second moment so far.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the first moments (None: at least float32) and of the stored
             gradient (None: that of the parameter).
@@ -62,10 +64,10 @@ def mars_adamw(
     """
 
     def chain(layout, gamma, b1, b2, eps, max_norm):
-        adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
+        scale = scale_by_amsgrad if amsgrad else optax.scale_by_adam
         return optax.chain(
             correct_variance(gamma, b1, max_norm, accumulator_dtype=mu_dtype),
-            in_float32(adam),
+            in_float32(scale(b1, b2, eps, mu_dtype=mu_dtype)),
         )
 
     return Method(chain)

@@ -1,5 +1,6 @@
 """Mousse: the polar factor of a preconditioned momentum."""
 
+from functools import partial
 from typing import Literal, Unpack
 
 import optax
@@ -12,7 +13,7 @@ from optax_matrix.arguments import (
     PositiveInt,
     Rate,
 )
-from optax_matrix.linalg import newton_schulz
+from optax_matrix.linalg import YOU, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.recipes._sides import RotatedSide
@@ -33,7 +34,8 @@ def mousse(
     b2: Decay = 0.95,
     root: PositiveInt = 8,
     side: RotatedSide = "both",
-    polar: Kernel = newton_schulz,
+    nesterov: bool = False,
+    polar: Kernel | None = None,
     scaling: ShapeRule = "max",
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
@@ -61,7 +63,9 @@ def mousse(
         b2: Decay rate of the averages of the Gram matrices.
         root: The root; 8 is the power 0.125 of the paper.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
-        polar: Kernel that returns the polar factor.
+        nesterov: Whether to look one step ahead: :math:`G_t + \beta_1 M_t`.
+        polar: Kernel that returns the polar factor; None for `linalg.newton_schulz`
+            with ``coefficients=linalg.YOU``, as its authors have.
         scaling: Rule of `scale_by_shape`: ``"max"``, ``"out/in"``, ``"unclipped"``,
             ``"sum"`` or ``"none"``.
         eps: Added to the diagonals, relative to the largest eigenvalue.
@@ -88,7 +92,7 @@ def mousse(
         Zhang et al., `Mousse <https://arxiv.org/abs/2603.09697>`_, 2026, and its
         authors' code. Deviations: neither the bias correction of the averages nor
         their trace is divided out, as the grafting undoes every factor; epsilon is
-        relative to the largest eigenvalue and 1e-6, where the code has 1e-10 of the
+        relative to the largest eigenvalue and 1e-6, where the code has 2e-10 of the
         mean, which is beyond float32; roots are taken by coupled Newton iterations, so
         that no eigendecomposition is compiled; ``scaling="max"`` is Moonlight's, for
         AdamW's learning rate.
@@ -96,14 +100,14 @@ def mousse(
 
     def chain(layout, b1, b2, eps):
         preconditioned = precondition(
-            orthogonalize(polar),
+            orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
             root=root,
             side=side,
             decay=b2,
             eps=eps,
             method=method,
             update_interval=update_interval,
-            momentum=momentum(b1, dtype=mu_dtype),
+            momentum=momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             graft=True,
         )
         return optax.chain(preconditioned, scale_by_shape(scaling))

@@ -77,7 +77,8 @@ def soap(
         update, where the code has none; bases start at the identity and move by power
         steps, where the code decomposes once; columns, and the second moment with them,
         are not sorted by their Rayleigh quotients; there is no epsilon; rows of the
-        rotated momentum that are rounding noise count as zero (`rotate`).
+        rotated momentum that are rounding noise count as zero (`rotate`); weight decay
+        applies to the old weights, there to the new ones.
     """
 
     def chain(layout, b1, b2, b3):

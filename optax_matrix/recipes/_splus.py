@@ -48,7 +48,7 @@ def splus(
         learning_rate: Learning rate, a number or a schedule; 0.1 to 0.2 in the paper.
         b1: Decay rate of the momentum.
         b2: Decay rate of the averages of the Gram matrices.
-        scale: The factor c: 2 in the paper, 0.5 in its authors' code.
+        scale: The factor c: 2, in the paper and, since June 2025, in its authors' code.
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is sign
             descent.
@@ -85,7 +85,8 @@ def splus(
         is compiled; rows of the rotated momentum that are rounding noise count as
         zero (`rotate`); the parameters are not averaged for evaluation, which
         `optax.ema` does; a matrix with a side above ``max_dim`` keeps the factor
-        c / (m + n), where the authors' PyTorch code gives it the rate of vectors.
+        c / (m + n), where the authors' PyTorch code gives it the rate of vectors;
+        weight decay applies to the old weights, in that code to the new ones.
     """
 
     def chain(layout, b1, b2, scale):

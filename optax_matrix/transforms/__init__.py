@@ -132,6 +132,7 @@ from optax_matrix.transforms.low_rank import (
     back_project,
     compensate,
     gaussian_basis,
+    given_basis,
     orthogonalize_low_rank,
     orthonormal_basis,
     project_low_rank,
@@ -157,8 +158,10 @@ from optax_matrix.transforms.rotation import (
 )
 from optax_matrix.transforms.second_moments import (
     PreconditionState,
+    ScaleByAmsgradState,
     ScaleBySecondMomentState,
     precondition,
+    scale_by_amsgrad,
     scale_by_second_moment,
 )
 from optax_matrix.transforms.stochastic_primitives import (
@@ -200,6 +203,7 @@ __all__ = [
     "QuantizedState",
     "RotateSharedState",
     "RotateState",
+    "ScaleByAmsgradState",
     "ScaleBySecondMomentState",
     "ScaleByTrackedAdamState",
     "Sets",
@@ -213,6 +217,7 @@ __all__ = [
     "equilibrate_rows_jointly",
     "equilibrate_with_ema",
     "gaussian_basis",
+    "given_basis",
     "in_float32",
     "inject_hyperparams",
     "keep_dtype",
@@ -231,6 +236,7 @@ __all__ = [
     "rotate",
     "rotate_shared",
     "row_rms",
+    "scale_by_amsgrad",
     "scale_by_second_moment",
     "scale_by_shape",
     "scale_by_tracked_adam",

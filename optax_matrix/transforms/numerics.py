@@ -6,7 +6,7 @@ They neither overflow nor underflow for entries as large as 1e20 or as small as 
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.linalg.scale import unit_peak, work_dtype
+from optax_matrix.linalg.scale import safe_root, unit_peak, work_dtype
 
 
 def widened(x: jax.Array) -> jax.Array:
@@ -48,7 +48,7 @@ def matrix_norm(x: jax.Array) -> jax.Array:
         Norms of shape ``(..., 1, 1)``; float32 for half-precision input.
     """
     y, peak = unit_peak(widened(x))
-    return peak * jnp.sqrt(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
+    return peak * safe_root(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
 
 
 def column_norms(x: jax.Array) -> jax.Array:
@@ -61,4 +61,4 @@ def column_norms(x: jax.Array) -> jax.Array:
         Norms ``(..., n)``, at least float32.
     """
     y, peak = unit_peak(widened(x))
-    return peak[..., 0] * jnp.sqrt(jnp.sum(y * y, axis=-2))
+    return peak[..., 0] * safe_root(jnp.sum(y * y, axis=-2))

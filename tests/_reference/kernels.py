@@ -5,13 +5,22 @@ import numpy as np
 JORDAN = (3.4445, -4.7750, 2.0315)
 
 
-def newton_schulz5(x, steps=5, eps=1e-7):
-    """Keller Jordan's NS5 on the short side of one matrix."""
-    a, b, c = JORDAN
+# You (2025), as in microsoft/dion, on which Mousse's program is based.
+YOU = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+
+
+def newton_schulz5(x, rows=(JORDAN,) * 5, eps=1e-7):
+    """Five steps on the short side of one matrix, Keller Jordan's by default."""
     flipped = x.shape[0] > x.shape[1]
     x = x.T if flipped else x
     x = x / (np.linalg.norm(x) + eps * np.max(np.abs(x), initial=1e-300))
-    for _ in range(steps):
+    for a, b, c in rows:
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.T if flipped else x

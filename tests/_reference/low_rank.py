@@ -33,12 +33,16 @@ def random_subspace(normals):
     return draw
 
 
-def adam_direction(sigma, state, b1, b2, corrected=False):
+def adam_direction(sigma, state, b1, b2, corrected=False, eps=0.0):
+    """With epsilon before the correction, as GaLore, Fira and APOLLO have it."""
     t = state["adam_t"] = state.get("adam_t", 0) + 1
     state["m"] = b1 * state.get("m", 0 * sigma) + (1 - b1) * sigma
     state["v"] = b2 * state.get("v", 0 * sigma) + (1 - b2) * sigma**2
     if not corrected:
         return over_root(state["m"], state["v"])
+    if eps:
+        step = np.sqrt(1 - b2**t) / (1 - b1**t)
+        return step * state["m"] / (np.sqrt(state["v"]) + eps)
     return over_root(state["m"] / (1 - b1**t), state["v"] / (1 - b2**t))
 
 
@@ -103,10 +107,10 @@ def alice(
     return scale * d
 
 
-def galore(g, state, *, rank, b1=0.9, b2=0.999, interval=3, scale=0.25):
-    """GaLore, Algorithm 2, without its epsilon."""
+def galore(g, state, *, rank, b1=0.9, b2=0.999, eps=0.0, interval=3, scale=0.25):
+    """GaLore, Algorithm 2."""
     t = state["t"] = state.get("t", -1) + 1
     if t % interval == 0:
         state["u"] = left_vectors(g, rank)
     u = state["u"]
-    return scale * u @ adam_direction(u.T @ g, state, b1, b2, corrected=True)
+    return scale * u @ adam_direction(u.T @ g, state, b1, b2, True, eps)

@@ -37,21 +37,32 @@ def sumo(g, state, *, rank, mu=0.95, interval=3, growth=1.1):
     return 0.2 * max(g.shape) ** 0.5 * q @ o
 
 
-def _projected(g, state, u, interval, b1=0.9, b2=0.999):
+def _projected(g, state, u, interval, b1=0.9, b2=0.999, eps=0.0):
     t = state["t"] = state.get("t", -1) + 1
     if t % interval == 0:
         state["u"] = u(t // interval)
     sigma = state["u"].T @ g
-    return state["u"], sigma, adam_direction(sigma, state, b1, b2, corrected=True)
+    return state["u"], sigma, adam_direction(sigma, state, b1, b2, True, eps)
 
 
 def _column_ratios(omega, sigma):
     return np.linalg.norm(omega, axis=0) / np.linalg.norm(sigma, axis=0)
 
 
-def fira(g, state, *, rank, interval=3, scale=0.25, residual_scale=1.0, growth=1.01):
+def fira(
+    g,
+    state,
+    *,
+    rank,
+    interval=3,
+    scale=0.25,
+    residual_scale=1.0,
+    growth=1.01,
+    basis=left_vectors,
+    **adam,
+):
     """Algorithm 1: the low-rank part by its scale, the residual by column norms."""
-    u, sigma, omega = _projected(g, state, lambda _: left_vectors(g, rank), interval)
+    u, sigma, omega = _projected(g, state, lambda _: basis(g, rank), interval, **adam)
     rest = (g - u @ sigma) * _column_ratios(omega, sigma)
     return scale * u @ omega + residual_scale * limited(rest, state, growth)
 
@@ -64,7 +75,7 @@ def fira_plus(g, state, *, rank, interval=3, scale=0.3, residual_scale=0.4):
     return scale * (u @ omega + residual_scale * rest)
 
 
-def apollo(g, state, *, rank, draw=None, interval=3, scale=1.0, growth=1.01):
+def apollo(g, state, *, rank, draw=None, interval=3, scale=1.0, growth=1.01, **adam):
     """Algorithm 1; one factor for the matrix at rank one, singular vectors undrawn."""
 
     def basis(epoch):
@@ -72,7 +83,7 @@ def apollo(g, state, *, rank, draw=None, interval=3, scale=1.0, growth=1.01):
             return left_vectors(g, rank)
         return draw(epoch, len(g), rank) / rank**0.5
 
-    _, sigma, omega = _projected(g, state, basis, interval)
+    _, sigma, omega = _projected(g, state, basis, interval, **adam)
     ratio = _column_ratios(omega, sigma)
     if rank == 1:
         ratio = np.linalg.norm(omega) / np.linalg.norm(sigma)

@@ -142,18 +142,21 @@ def mars_adamw(
     max_norm=1.0,
     eps=1e-8,
     weight_decay=0.1,
+    amsgrad=False,
 ):
     previous = state.get("g", np.zeros_like(g))
     state["g"] = g
     c = g + gamma * b1 / (1 - b1) * (g - previous)
     norm = np.linalg.norm(c)
     c = c * max_norm / norm if norm > max_norm else c
-    return adamw(w, c, state, lr, b1, b2, eps, weight_decay)
+    return adamw(w, c, state, lr, b1, b2, eps, weight_decay, amsgrad)
 
 
-def adamw(w, g, state, lr, b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1):
+def adamw(w, g, state, lr, b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1, amsgrad=False):
     t = state["t"] = state.get("t", 0) + 1
     m = state["m"] = b1 * state.get("m", np.zeros_like(g)) + (1 - b1) * g
     v = state["v"] = b2 * state.get("v", np.zeros_like(g)) + (1 - b2) * g**2
+    if amsgrad:  # As in PyTorch: the largest one before the correction.
+        v = state["v_max"] = np.maximum(state.get("v_max", 0.0), v)
     step = (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
     return decayed(w, lr, weight_decay) - lr * step

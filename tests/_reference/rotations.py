@@ -255,7 +255,8 @@ def splus(
     """SPlus by its authors' code (kvfrans/splus): the basis lags behind the update.
 
     Q_L sign(Q_L' M Q_R) Q_R', with the eigenvectors taken after the update, at t = 1,
-    K, 2K, ...; the identity before. `scale` over (m + n): 2 in the paper, 0.5 as coded.
+    K, 2K, ...; the identity before. `scale` over (m + n): 2 in the paper and, since
+    June 2025, as coded; 0.5 before.
     """
     m, n = g.shape
     t = state["t"] = state.get("t", 0) + 1
@@ -313,6 +314,7 @@ def mousse(
     orthogonalize=polar,
     graft=True,
     damping=0.0,
+    nesterov=False,
 ):
     """Mousse (Zhang et al. 2026), by its authors' code.
 
@@ -325,6 +327,7 @@ def mousse(
     """
     t = state["t"] = state.get("t", 0) + 1
     momentum = state["m"] = mu * state.get("m", np.zeros_like(g)) + g
+    momentum = g + mu * momentum if nesterov else momentum
     whiten = []
     for side, gram in (("out", g @ g.T), ("in", g.T @ g)):
         factor = state[side] = ema(state.get(side), gram, b2)

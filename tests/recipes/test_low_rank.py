@@ -92,6 +92,19 @@ def test_galore_is_algorithm_2():
 
 
 @pytest.mark.usefixtures("x64")
+def test_galore_with_its_programs_epsilon():
+    """At gradients of 1e-4 the program's 1e-6 makes the first update 26% smaller."""
+    tiny = 1e-4 * grads()
+    options = {"rank": RANK, "basis": "svd", "update_interval": INTERVAL}
+    got = run(om.scale_by_galore(eps=1e-6, **options), tiny)
+    state = {}
+    want = np.array([ref.galore(g, state, rank=RANK, eps=1e-6) for g in tiny])
+    np.testing.assert_allclose(got, want, atol=1e-10)
+    without = run(om.scale_by_galore(**options), tiny)
+    assert np.linalg.norm(got[0]) < 0.75 * np.linalg.norm(without[0])
+
+
+@pytest.mark.usefixtures("x64")
 @pytest.mark.broad
 def test_alice_without_its_parts_is_galore_on_a_subspace_iteration():
     """No tracking, switching and compensation: one power step, Ritz, Adam."""

@@ -48,6 +48,13 @@ def normals(epoch, m, count):
     return np.asarray(normal(key, (), m, count, jnp.float64))
 
 
+GIVEN = np.linalg.qr(gaussian(M, RANK, seed=73))[0]
+
+
+def given(*_):
+    return GIVEN
+
+
 CASES = {
     "sumo": (om.scale_by_sumo(rank=RANK, side="short", **SVD), ref.sumo),
     "fira": (om.scale_by_fira(rank=RANK, basis="svd", **LITERAL), ref.fira),
@@ -57,10 +64,26 @@ CASES = {
         ),
         functools.partial(ref.fira, scale=0.5, residual_scale=0.3),
     ),
+    "fira-epsilon": (
+        om.scale_by_fira(rank=RANK, basis="svd", eps=0.3, **LITERAL),
+        functools.partial(ref.fira, eps=0.3),
+    ),
+    "fira-given": (
+        om.scale_by_fira(rank=RANK, basis=given, **LITERAL),
+        functools.partial(ref.fira, basis=given),
+    ),
     "fira_plus": (om.scale_by_fira_plus(rank=RANK, **SVD), ref.fira_plus),
     "apollo": (
         om.scale_by_apollo(rank=RANK, scale=2.0, **LITERAL),
         functools.partial(ref.apollo, scale=2.0, draw=normals),
+    ),
+    "apollo-epsilon": (
+        om.scale_by_apollo(rank=RANK, eps=0.3, **LITERAL),
+        functools.partial(ref.apollo, draw=normals, eps=0.3),
+    ),
+    "apollo-given": (
+        om.scale_by_apollo(rank=RANK, basis=given, **LITERAL),
+        functools.partial(ref.apollo, draw=lambda *_: RANK**0.5 * GIVEN),
     ),
     "apollo_mini": (
         om.scale_by_apollo_mini(**LITERAL),
@@ -92,6 +115,13 @@ def test_recipes_are_their_papers_algorithms(name):
     want = [step(g, state) for g in grads()]
     # A few float64 decompositions with gaps of 10% and more.
     np.testing.assert_allclose(run(tx, grads())[0], want, atol=1e-10)
+
+
+def test_a_given_basis_of_another_shape_is_refused():
+    tx = om.scale_by_fira(rank=RANK, basis=lambda _: GIVEN.T)
+    params = {"kernel": jnp.zeros((N, M))}
+    with pytest.raises(ValueError, match=r"must return columns of shape \(6, 3\)"):
+        tx.update(params, tx.init(params))
 
 
 def test_every_low_rank_recipe_has_a_case():

@@ -10,7 +10,7 @@ import optax
 import pytest
 from _matrices import gaussian
 from _reference import rotations as ref
-from _reference.kernels import newton_schulz5
+from _reference.kernels import YOU, newton_schulz5
 from _registry import ROTATED
 
 import optax_matrix as om
@@ -200,6 +200,12 @@ CASES = {
         lambda: partial(ref.mousse, interval=3, eps=1e-13),
         3,
     ),
+    "mousse-nesterov": (
+        "mousse",
+        EXACT_MOUSSE | {"nesterov": True},
+        lambda: partial(ref.mousse, interval=3, eps=1e-13, nesterov=True),
+        3,
+    ),
 }
 QUICK = ("aro", "shampoo")
 
@@ -253,7 +259,12 @@ DEFAULTS = {
     ),
     "splus": lambda: partial(ref.splus, interval=10, basis=PowerSteps(2)),
     "mousse": lambda: moonlight(
-        partial(ref.mousse, eps=0.0, damping=1e-6, orthogonalize=newton_schulz5)
+        partial(
+            ref.mousse,
+            eps=0.0,
+            damping=1e-6,
+            orthogonalize=partial(newton_schulz5, rows=YOU),
+        )
     ),
 }
 

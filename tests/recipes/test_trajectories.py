@@ -84,6 +84,12 @@ VARIANTS = {
         partial(optimizers.mars_adamw, max_norm=np.inf, gamma=0.1, b1=0.9, b2=0.95),
         (0.95, 0.1, LR),
     ),
+    "mars_amsgrad": (
+        "mars_adamw",
+        {"amsgrad": True, "b2": 0.5},
+        partial(optimizers.mars_adamw, amsgrad=True, b2=0.5),
+        (0.95, 0.1, LR),
+    ),
 }
 
 

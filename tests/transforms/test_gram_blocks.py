@@ -28,7 +28,7 @@ def last(tx, grads, dtype=jnp.float32):
 
 
 def value(gram):
-    return np.float64(gram.scale) ** 2 * np.float64(gram.normalized)
+    return np.float64(gram.peak) ** 2 * np.float64(gram.normalized)
 
 
 @pytest.mark.broad
@@ -68,7 +68,7 @@ def test_a_zero_gradient_only_decays_the_average():
     np.testing.assert_allclose(value(after), 0.9 * value(gram), rtol=1e-6)
     nothing = mix_gram(no_gram(g), jnp.zeros_like(g), 0.9)
     assert not nothing.normalized.any()
-    assert not nothing.scale.any()
+    assert not nothing.peak.any()
 
 
 # The second moment

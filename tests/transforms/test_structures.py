@@ -173,7 +173,7 @@ def test_a_basis_of_lower_rank_leaves_what_proposition_4_says():
     for g in stream:
         _, state = tx.update({"w": jnp.asarray(g)}, state)
     gram = state.basis["w"].tracked
-    core = gram.normalized * gram.scale**2
+    core = gram.normalized * gram.peak**2
     whole = sum(0.5 ** (4 - t) * g @ g.T for t, g in enumerate(stream))
     left = rest.T @ (whole - lead @ core @ lead.T) @ rest
     np.testing.assert_allclose(left, np.diag(np.diag(left)), atol=1e-12)

@@ -4,7 +4,7 @@
 the coordinates. It turns the result into an update with `back_project` (GaLore, SUMO),
 `compensate`, which adds a part of the residual (Alice, Fira), or `scale_gradient`
 (APOLLO). Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`,
-`orthonormal_basis`. Two blocks move their subspace at every update:
+`orthonormal_basis`, `given_basis`. Two blocks move their subspace at every update:
 `scale_by_tracked_adam` (LDAdam) and `orthogonalize_low_rank` (Dion).
 """
 
@@ -15,6 +15,7 @@ from optax_matrix.transforms.low_rank._compensate import (
     Compensation,
     compensate,
 )
+from optax_matrix.transforms.low_rank._coordinate_adam import coordinate_adam
 from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
     OrthogonalizeLowRankState,
     orthogonalize_low_rank,
@@ -28,6 +29,7 @@ from optax_matrix.transforms.low_rank._scale_gradient import scale_gradient
 from optax_matrix.transforms.low_rank._subspace_bases import (
     Start,
     gaussian_basis,
+    given_basis,
     orthonormal_basis,
     subspace_basis,
     svd_basis,
@@ -53,7 +55,9 @@ __all__ = [
     "as_combining",
     "back_project",
     "compensate",
+    "coordinate_adam",
     "gaussian_basis",
+    "given_basis",
     "orthogonalize_low_rank",
     "orthonormal_basis",
     "project_low_rank",

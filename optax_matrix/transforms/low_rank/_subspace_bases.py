@@ -148,7 +148,10 @@ def subspace_basis(
         u, known = s.vectors, is_some(s.vectors)
         u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
         steps = jnp.where(known | ~is_some(x), 1, _FIRST_STEPS)[..., 0, 0]
-        return switched(subspace_iteration(u, core, x, iterations=steps, qr=qr)[1], s)
+        ritz = subspace_iteration(
+            u, core, x, iterations=steps, most=_FIRST_STEPS, qr=qr
+        )[1]
+        return switched(ritz, s)
 
     def first(s: Subspace) -> jax.Array:
         return switched(left_vectors(s.gradient, s.rank), s)
@@ -201,6 +204,44 @@ def orthonormal_basis(*, stored: bool = True, qr: Kernel = cholesky_qr) -> Basis
     )
 
 
+@checked
+def given_basis(find: Kernel) -> Basis:
+    """A basis of the user's: a fixed one, or one found by a function of the user's.
+
+    Args:
+        find: Function from a `Subspace` to columns ``(..., m, r)``, called at every
+            renewal, for example ``lambda s: jnp.eye(s.gradient.shape[-2], s.rank)``.
+            The columns should be orthonormal. One matrix serves the whole stack.
+
+    Returns:
+        A basis for `project_low_rank` that tracks nothing.
+
+    Raises:
+        ValueError: If ``find`` is no function; at `update`, if the columns do not have
+            the shape ``(m, r)``.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax, optax_matrix as om
+        >>> basis = om.transforms.given_basis(lambda s: jnp.array([[0.6], [0.8]]))
+        >>> tx = om.project_low_rank(optax.identity(), rank=1, basis=basis)
+        >>> w = {"w": jnp.array([[5.0, 0.0], [0.0, 5.0]])}
+        >>> tx.update(w, tx.init(w))[0]["w"].round(2).tolist()
+        [[1.8..., 2.4...], [2.4..., 3.2...]]
+    """
+
+    def refresh(s: Subspace) -> jax.Array:
+        found, shape = jnp.asarray(find(s)), (*s.gradient.shape[:-1], s.rank)
+        if found.ndim < 2 or found.shape not in (shape, shape[-2:]):
+            raise ValueError(
+                f"`basis` must return columns of shape {shape[-2:]}, with or without "
+                f"the batch axes of {shape}, got {found.shape}; the rows are those of "
+                "the projected side."
+            )
+        return jnp.broadcast_to(found.astype(s.gradient.dtype), shape)
+
+    return Basis(nothing_tracked, tracked_as_it_was, refresh)
+
+
 SUBSPACE_BASES: dict[str, Callable[[], Basis]] = {
     "randomized_svd": svd_basis,
     "svd": lambda: svd_basis("exact"),
@@ -242,8 +283,8 @@ def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:
     gram: Gram = s.tracked
     decay = jnp.asarray(decay, gram.normalized.dtype)
     x, peak = unit_peak(s.gradient)
-    scale = jnp.maximum(jnp.sqrt(decay) * gram.scale, peak)
-    core = decay * (gram.scale / scale) ** 2 * gram.normalized
+    scale = jnp.maximum(jnp.sqrt(decay) * gram.peak, peak)
+    core = decay * (gram.peak / scale) ** 2 * gram.normalized
     return core, jnp.sqrt(1 - decay) * (peak / scale) * x
 
 

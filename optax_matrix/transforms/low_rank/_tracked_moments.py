@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import safe_root
 from optax_matrix.transforms.numerics import safe_divide
 
 
@@ -44,9 +45,10 @@ class TrackedMoments:
         m, r = self.mean(mu, t), root / jnp.sqrt(weight)
         # Only entries of one column mix, so each column is normalised separately.
         size = jnp.max(jnp.maximum(jnp.abs(m), r), axis=-2, keepdims=True)
+        size = jax.lax.stop_gradient(size)  # It cancels out.
         m, r = safe_divide(m, size), safe_divide(r, size)
         variance = full_dot(c * c, r * r - m * m) + full_dot(c, m) ** 2
-        return jnp.sqrt(jnp.abs(variance) * weight) * size
+        return safe_root(jnp.abs(variance) * weight) * size
 
     def step(self, sigma: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
         """Takes one step of Adam in one basis.
@@ -69,4 +71,4 @@ class TrackedMoments:
 
 def _weight(b: ArrayLike, t: jax.Array, dtype: DTypeLike) -> jax.Array:
     """The total weight ``1 - b**t`` of an average; 1 before the first step."""
-    return jnp.where(t == 0, 1, 1 - jnp.asarray(b, dtype) ** t)
+    return jnp.where(t == 0, 1, 1 - jnp.asarray(b, dtype) ** t.astype(dtype))

@@ -187,7 +187,8 @@ class _Shared:
         if not updates:
             return updates, state
         sets, mean = self.sets, self._turned(updates)
-        peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in mean.items()})
+        fixed = jax.lax.stop_gradient(mean)  # The peaks cancel out.
+        peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in fixed.items()})
         peaks = sets.of_each(peak)
         unit = {n: safe_divide(x, peaks[n][:, None, None]) for n, x in mean.items()}
         extra["sum_rows"] = lambda parts: sets.of_each(sets.total(parts))

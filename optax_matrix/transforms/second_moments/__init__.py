@@ -2,13 +2,18 @@
 
 `scale_by_second_moment` averages the square of each entry, as Adam's denominator does.
 `precondition` averages the Gram matrices of rows and columns and multiplies by their
-inverse roots (Shampoo, Mousse).
+inverse roots (Shampoo, Mousse). `scale_by_amsgrad` divides by the largest second moment
+so far.
 """
 
 from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms.second_moments._precondition import (
     PreconditionState,
     precondition,
+)
+from optax_matrix.transforms.second_moments._scale_by_amsgrad import (
+    ScaleByAmsgradState,
+    scale_by_amsgrad,
 )
 from optax_matrix.transforms.second_moments._scale_by_second_moment import (
     ScaleBySecondMomentState,
@@ -18,9 +23,11 @@ from optax_matrix.transforms.second_moments._scale_by_second_moment import (
 __all__ = [
     "Gram",
     "PreconditionState",
+    "ScaleByAmsgradState",
     "ScaleBySecondMomentState",
     "mix_gram",
     "no_gram",
     "precondition",
+    "scale_by_amsgrad",
     "scale_by_second_moment",
 ]

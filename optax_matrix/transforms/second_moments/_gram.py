@@ -1,7 +1,7 @@
 """Averages of Gram matrices that neither overflow nor vanish.
 
 Squaring entries of 1e20 overflows float32. The average is therefore stored as a
-normalized matrix and a scale.
+normalized matrix and the size of its largest entry, its peak.
 """
 
 from typing import NamedTuple
@@ -15,18 +15,18 @@ from optax_matrix.linalg.scale import unit_peak
 
 
 class Gram(NamedTuple):
-    """The statistic ``scale**2 * normalized`` of a stack of matrices.
+    """The statistic ``peak**2 * normalized`` of a stack of matrices.
 
     Attributes:
         normalized: Symmetric matrices ``(..., p, p)``, at least float32, with entries
             of moderate size.
-        scale: About the largest gradient entry still present in the average,
+        peak: About the largest gradient entry still present in the average,
             ``(..., 1, 1)``. It decays with the average, so that ``normalized`` neither
             grows nor vanishes.
     """
 
     normalized: jax.Array
-    scale: jax.Array
+    peak: jax.Array
 
 
 def no_gram(x: jax.Array) -> Gram:
@@ -63,7 +63,7 @@ def mix_gram(
     weight = 1 - decay if weight is None else weight
     _, peak = unit_peak(x)
     peak = jnp.where(jnp.any(x != 0, axis=(-2, -1), keepdims=True), peak, 0)
-    scale = jnp.maximum(jnp.sqrt(decay) * old.scale, peak)
+    scale = jnp.maximum(jnp.sqrt(decay) * old.peak, peak)
     safe = jnp.where(scale == 0, 1, scale)
-    kept = decay * (old.scale / safe) ** 2 * old.normalized
+    kept = decay * (old.peak / safe) ** 2 * old.normalized
     return Gram(kept + weight * (peak / safe) ** 2 * cross_gram(x, x), scale)

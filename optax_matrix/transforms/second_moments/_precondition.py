@@ -200,12 +200,12 @@ class _Precondition:
         if self.corrects:
             weight = 1 - jnp.asarray(self.decay, root.dtype) ** (count + 1)
             root = root * weight ** (1 / self.p)
-        return safe_divide(root, gram.scale ** (2 / self.p))
+        return safe_divide(root, gram.peak ** (2 / self.p))
 
 
 def _begins(gram: Gram, old: Gram) -> jax.Array:
     """Which statistics have just received their first nonzero gradient."""
-    return (old.scale == 0) & (gram.scale > 0)
+    return (old.peak == 0) & (gram.peak > 0)
 
 
 def _whitened(x: jax.Array, root: Pair) -> jax.Array:

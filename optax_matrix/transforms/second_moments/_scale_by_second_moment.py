@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Decay, checked
+from optax_matrix.arguments import Decay, NotNegative, checked
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 _ROUNDING = 1e-5  # At the first step many ratios are equal to the bound.
@@ -28,12 +28,13 @@ class ScaleBySecondMomentState(NamedTuple):
 
 @checked
 def scale_by_second_moment(
-    decay: Decay = 0.95, *, bias_correction: bool = False
+    decay: Decay = 0.95, *, bias_correction: bool = False, eps: NotNegative = 0.0
 ) -> optax.GradientTransformationExtraArgs:
     r"""Divides every entry by the square root of its averaged square.
 
     .. math::
-        V_t = \beta V_{t-1} + (1 - \beta) S_t^2, \qquad X_t \mapsto X_t / \sqrt{V_t}
+        V_t = \beta V_{t-1} + (1 - \beta) S_t^2, \qquad
+        X_t \mapsto X_t / (\sqrt{V_t} + \epsilon)
 
     :math:`S_t` is by default :math:`X_t` itself; after a momentum this is the two-fold
     Adam of ARO. If `update` receives the argument ``gradient``, :math:`S_t` is that
@@ -51,12 +52,15 @@ def scale_by_second_moment(
     Args:
         decay: Decay rate :math:`\beta`, in ``[0, 1)``.
         bias_correction: Whether to divide :math:`V_t` by :math:`1 - \beta^t`.
+        eps: The number :math:`\epsilon`. It is added before the correction, and so
+            divided by :math:`\sqrt{1 - \beta^t}` with it, as in the programs of GaLore,
+            Fira and APOLLO; Adam adds it afterwards.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1).
+        ValueError: If ``decay`` is not in [0, 1), or ``eps`` is negative.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -67,8 +71,8 @@ def scale_by_second_moment(
         [[2.0, -2.0, 0.0]]
 
     References:
-        ARO, Section 4.3 (two-fold Adam). Deviations: no epsilon, as nothing is divided
-        by zero; the bound of the result.
+        ARO, Section 4.3 (two-fold Adam). Deviations: no epsilon by default, as nothing
+        is divided by zero; the bound of the result.
     """
 
     def init_fn(params):
@@ -94,13 +98,13 @@ def scale_by_second_moment(
 
     def divided(x, root, weight=None):
         square = 1 / (1 - jnp.asarray(decay, root.dtype))  # That of the bound.
+        root = root + jnp.asarray(eps, root.dtype)
         if weight is not None:
             weight = weight[..., None, None]
             root, square = root / jnp.sqrt(weight), square * weight
         ratio = safe_divide(widened(x), root)
         within = jnp.abs(ratio) <= (1 + _ROUNDING) * jnp.sqrt(square)
-        return jnp.where(within, ratio, square / jnp.where(within, 1, ratio)).astype(
-            x.dtype
-        )
+        beyond = square / jnp.where(within, 1, ratio)
+        return jnp.where(within, ratio, beyond).astype(x.dtype)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

@@ -79,6 +79,7 @@ def fingerprint(x: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
     shape = bits.shape[x.ndim - 2 :]  # float64 has its two halves in a last axis.
     place = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    mixed = hash_uint32(bits ^ (place * jnp.uint32(0x9E3779B9)))
+    mark = jnp.broadcast_to(place * jnp.uint32(0x9E3779B9), bits.shape)
+    mixed = hash_uint32(bits ^ mark)
     axes = tuple(range(x.ndim - 2, bits.ndim))
     return jnp.sum(mixed, axis=axes, dtype=jnp.uint32)

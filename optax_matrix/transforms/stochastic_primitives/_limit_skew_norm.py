@@ -19,6 +19,7 @@ from optax_matrix.linalg import (
     triangle_side,
     triangle_size,
 )
+from optax_matrix.transforms.numerics import safe_divide
 
 BOUND = 0.5
 _POLYNOMIALS = (cayley_neumann, cayley_taylor)
@@ -86,7 +87,8 @@ def limit_skew_norm(
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update
         norm = _norms(new)[..., None]
-        return jnp.where(norm > max_norm, new * (max_norm / norm) - q, update)
+        bounded = safe_divide(new, norm) * max_norm
+        return jnp.where(norm > max_norm, bounded - q, update)
 
     def init_fn(params: Any) -> optax.EmptyState:
         del params

@@ -16,6 +16,7 @@ from optax_matrix.linalg import (
     recover_frame,
     rotate_sides,
 )
+from optax_matrix.linalg.varying import vary_like
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.stochastic_primitives._blocks import (
@@ -280,14 +281,14 @@ class _Spo:
         """The permutations, newly drawn if a merge is due."""
         draw = partial(self.primitives.draw, count // self.interval)
         new = lambda: jax.tree.map(draw, params, self._ids(params))
-        return jax.lax.cond(due, new, lambda: perms)
+        return jax.lax.cond(due, lambda: vary_like(new(), perms), lambda: perms)
 
     def _reset(self, q: Any, inner_state: Any) -> tuple[Any, Any]:
         """Triangles of identity rotations, and the inner state reset accordingly."""
         q = jax.tree.map(jnp.zeros_like, q)
         if self.resets:
             inner_state = reset_moments(self.inner.init(q), inner_state, q)
-        return q, inner_state
+        return q, vary_like(inner_state, q)
 
     def _ids(self, params: Any) -> Any:
         if self.ids is None:

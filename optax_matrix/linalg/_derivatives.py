@@ -1,0 +1,189 @@
+"""Derivatives of kernels whose loops and decompositions JAX cannot differentiate.
+
+Each class of kernels computes one function of a matrix, so one formula serves all of
+them, however they compute it. A forward call costs what the kernel costs.
+
+Where a kernel is not differentiable, the formulas leave a part out and stay finite:
+columns that depend linearly on earlier ones count as constants, singular values that
+the kernel cuts off stay cut off, and vectors of equal eigenvalues do not turn into one
+another.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from optax_matrix.linalg._triangular import inverse_lower
+from optax_matrix.linalg.lapack import eigh, svd
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work, inverse, unit_peak
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def q_factor(
+    compute: Callable[..., Array], x: Array, previous: Array | None, *others: Any
+) -> Array:
+    """The Q of a QR decomposition, with its derivative.
+
+    Args:
+        compute: The kernel, a function of the other arguments.
+        x: Matrices ``(..., m, n)`` with ``m >= n``.
+        previous: What the kernel returns for a matrix that is zero or not finite.
+        *others: Further arguments of the kernel, on which Q does not depend.
+
+    Returns:
+        The value of the kernel.
+    """
+    return compute(x, previous, *others)
+
+
+@q_factor.defjvp
+def _q_factor_jvp(compute, primals, tangents):
+    x, previous, *others = primals
+    out = q_factor(compute, x, previous, *others)
+    q, (y, peak) = as_work(out), unit_peak(as_work(x))
+    size = inverse(jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True)))
+    y, dy = y * size, tangents[0].astype(y.dtype) * (size / peak)
+    r = jnp.triu(full_dot(q.mT, y))
+    least = 8 * float(jnp.finfo(y.dtype).eps) * y.shape[-2] ** 0.5
+    live = jnp.abs(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :] > least
+    eye = jnp.broadcast_to(jnp.eye(r.shape[-1], dtype=r.dtype), r.shape)
+    z = full_dot(jnp.where(live, dy, 0), inverse_lower(jnp.where(live, r, eye).mT).mT)
+    a = full_dot(q.mT, z)
+    below = jnp.tril(a, -1)
+    dq = full_dot(q, below - below.mT - a) + z
+    if previous is not None:
+        usable = jnp.all(jnp.isfinite(y), axis=(-2, -1)) & jnp.any(y != 0, (-2, -1))
+        dq = jnp.where(usable[..., None, None], dq, tangents[1].astype(dq.dtype))
+    return out, dq.astype(out.dtype)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def polar_factor(compute: Callable[..., Array], rtol: float, x: Array) -> Array:
+    """The compact polar factor, with its derivative.
+
+    Args:
+        compute: The kernel, a function of ``x`` and ``rtol``.
+        rtol: Singular values up to ``rtol`` times the largest count as zero.
+        x: Matrices ``(..., m, n)`` in the working precision, of moderate size.
+
+    Returns:
+        The value of the kernel.
+    """
+    return compute(x, rtol)
+
+
+@polar_factor.defjvp
+def _polar_factor_jvp(compute, rtol, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    out = polar_factor(compute, rtol, x)
+    tall = x.shape[-2] > x.shape[-1]
+    u, s, vt = svd(x.mT if tall else x)
+    kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
+    udx = full_dot(u.mT, dx.mT if tall else dx)
+    a = full_dot(udx, vt.mT)
+    left, right = s[..., :, None], s[..., None, :]
+    large, small = jnp.maximum(left, right), jnp.minimum(left, right)
+    both = kept[..., :, None] & kept[..., None, :]
+    mixed = kept[..., :, None] ^ kept[..., None, :]
+    b = jnp.where(both, (a - a.mT) * inverse(large + small), 0)
+    turned = (large * a + small * a.mT) * inverse(large**2 - small**2)
+    b = jnp.where(mixed, turned, b)
+    rest = (kept * inverse(s))[..., :, None] * (udx - full_dot(a, vt))
+    d = full_dot(u, full_dot(b, vt) + rest)
+    return out, d.mT if tall else d
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def singular_vectors(compute: Callable[[Array], Any], x: Array) -> Array:
+    """The left singular vectors, with their derivative.
+
+    Args:
+        compute: The kernel: a function to the thin decomposition U, s, V transposed.
+        x: Matrices ``(..., m, n)`` in the working precision, of moderate size.
+
+    Returns:
+        U, ``(..., m, k)`` with k the shorter side.
+    """
+    return compute(x)[0]
+
+
+@singular_vectors.defjvp
+def _singular_vectors_jvp(compute, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    u, s, vt = compute(x)
+    dxv = full_dot(dx, vt.mT)
+    a = full_dot(u.mT, dxv)
+    left, right = s[..., :, None], s[..., None, :]
+    gaps = _inverse_gaps((right - left) * (right + left))
+    turn = gaps * (a * right + left * a.mT)
+    outside = (dxv - full_dot(u, a)) * inverse(right)
+    return u, full_dot(u, turn) + outside
+
+
+@jax.custom_jvp
+def eigenvectors(x: Array) -> tuple[Array, Array]:
+    """`lapack.eigh`, with its derivative.
+
+    Args:
+        x: Symmetric matrices ``(..., n, n)`` in the working precision, of moderate
+            size.
+
+    Returns:
+        Ascending eigenvalues, and eigenvectors.
+    """
+    return eigh(x)
+
+
+@eigenvectors.defjvp
+def _eigenvectors_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    w, q = eigenvectors(x)
+    a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
+    gaps = _inverse_gaps(w[..., None, :] - w[..., :, None])
+    return (w, q), (jnp.diagonal(a, axis1=-2, axis2=-1), full_dot(q, gaps * a))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def inverse_power(compute: Callable[..., Array], p: int, x: Array, eps: Array) -> Array:
+    r"""The root :math:`(X + \epsilon \lambda_{\max} I)^{-1/p}`, with its derivative.
+
+    Args:
+        compute: The kernel, a function of ``x``, ``eps`` and ``p``.
+        p: The root.
+        x: Symmetric positive semidefinite matrices ``(..., n, n)`` in the working
+            precision, of moderate size.
+        eps: Damping relative to the largest eigenvalue.
+
+    Returns:
+        The value of the kernel.
+    """
+    return compute(x, eps, p)
+
+
+@inverse_power.defjvp
+def _inverse_power_jvp(compute, p, primals, tangents):
+    (x, eps), (dx, deps) = primals, tangents
+    out = inverse_power(compute, p, x, eps)
+    w, q = eigh(x)
+    a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
+    w, top, dtop = jnp.maximum(w, 0), w[..., -1:], a[..., -1, -1:]
+    eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
+    a = a + (deps * top + eps * dtop)[..., None] * eye
+    root = (w + eps * jnp.maximum(top, 0)) ** (1 / p)
+    left, right = root[..., :, None], root[..., None, :]
+    # The divided difference of w**(-1/p), a sum without cancellation.
+    powers = [left**k * right ** (p - 1 - k) for k in range(p)]
+    slope = -inverse(left) * inverse(right) * inverse(sum(powers[1:], powers[0]))
+    return out, full_dot(full_dot(q, slope * a), q.mT)
+
+
+def _inverse_gaps(gaps: Array) -> Array:
+    """Reciprocals of differences of values; zero for those that are equal."""
+    largest = jnp.max(jnp.abs(gaps), axis=(-2, -1), keepdims=True)
+    least = 8 * float(jnp.finfo(gaps.dtype).eps) * largest
+    return jnp.where(jnp.abs(gaps) > least, inverse(gaps), 0)
