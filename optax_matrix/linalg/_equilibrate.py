@@ -206,6 +206,8 @@ def rank_one_scales(
         s = P^\top q / \|q\|^2, \qquad q = P s / \|s\|^2, \qquad P = X^2,
 
     started from :math:`q = 1`: power iterations for the leading singular vectors of P.
+    A matrix with more rows than columns is transposed, so that :math:`q` belongs to the
+    shorter side.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -217,8 +219,9 @@ def rank_one_scales(
         state. A zero matrix gives zeros.
 
     Note:
-        ``row`` does not depend on the scale of ``x``. ``col`` is proportional to it and
-        does not overflow unless ``x`` does.
+        The scales of the shorter side do not depend on the scale of ``x``. Those of the
+        longer side are proportional to it and do not overflow unless ``x`` does. For a
+        square matrix the shorter side is that of the rows.
 
     Raises:
         ValueError: If ``rounds`` is not a positive int.
@@ -230,16 +233,20 @@ def rank_one_scales(
         True
 
     References:
-        RACS, Proposition 3, Algorithm 1. Deviation: square roots of the paper's
-        vectors.
+        RACS, Proposition 3, Algorithm 1. Deviations: square roots of the paper's
+        vectors; the scale of a row or column that is not zero is at least 1e-15 times
+        the largest, where the paper's vanishes in rounding.
     """
     y, peak = unit_peak(as_work(x))
+    tall = y.shape[-2] > y.shape[-1]
+    y = y.mT if tall else y
     p = y * y
     q, s = jnp.ones_like(p[..., 0]), jnp.zeros_like(p[..., 0, :])
     for _ in range(rounds):
         s = times(p.mT, q) * inverse(_square_norm(q))
         q = times(p, s) * inverse(_square_norm(s))
-    return jnp.sqrt(q), peak[..., 0] * jnp.sqrt(s)
+    short, long = _kept_alive(q, y), peak[..., 0] * _kept_alive(s, y.mT)
+    return (long, short) if tall else (short, long)
 
 
 def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
@@ -250,3 +257,10 @@ def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
 
 def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
+
+
+def _kept_alive(squares: Array, y: Array) -> Array:
+    """Take roots; those of rows of ``y`` that are not zero get a floor."""
+    root = jnp.sqrt(squares)
+    floor = 1e-15 * jnp.max(root, axis=-1, keepdims=True)
+    return jnp.where(jnp.any(y != 0, axis=-1), jnp.maximum(root, floor), root)

@@ -20,6 +20,7 @@ def racs(
     scale: Positive = 0.05,
     limiter: AtLeastOne = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
+    max_rms: AtLeastOne | None = 4.0,
     rounds: PositiveInt = 5,
     bias_correction: bool = False,
     weight_decay: Rate = 0.0,
@@ -34,8 +35,17 @@ def racs(
         \Delta = \alpha \eta \tilde{G}
 
     The fixed-point iteration starts from :math:`q = 1`; :math:`q_t, s_t` are moving
-    averages of its results, and :math:`\eta` is the limiter of `limit_norm_growth`. The
+    averages of its results, and :math:`\eta` is the limiter of `limit_norm_growth`. As
+    in the paper, G is ``m x n`` with ``m <= n``: of our (out, in) matrices, those with
+    more outputs than inputs are transposed, so that q belongs to the shorter side. The
     state is ``m + n + 1`` numbers per matrix, one more with bias correction.
+
+    The paper's update has no bound: s and q are the leading singular vectors of
+    :math:`G^2`, which vanish on all but one block of a gradient that decouples into
+    blocks (masks, sparse inputs), and one large entry in a gradient acts alike. With
+    ``max_rms``, no row of :math:`\Delta` exceeds a root mean square of
+    ``scale * max_rms / (1 - b1)``, 2 by default in the first step and 0.2 in the long
+    run, where the usual values are 0.5 and 0.05.
 
     Chain `optax.clip_by_global_norm` in front. An unclipped gradient of 1e20 keeps
     everything finite, but the averages remember it for about
@@ -50,6 +60,8 @@ def racs(
         limiter: Largest growth of the update's norm per step.
         max_shrink: Largest decrease per step of the norm that the limiter remembers, as
             in `limit_norm_growth`; None is the paper.
+        max_rms: Bound of the rows of :math:`\tilde{G}`, as in `equilibrate_with_ema`;
+            None is the paper.
         rounds: Number of rounds of the fixed-point iteration.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`. The
             paper does not: its first updates are 10, 5.3, 3.7, ... times larger than
@@ -74,16 +86,16 @@ def racs(
 
     References:
         RACS, Algorithm 1. Deviations: the state holds the roots of :math:`q` and
-        :math:`s`, so that large and small gradients neither overflow nor vanish;
-        matrices are not transposed to ``m <= n``, which the fixed point does not
-        depend on; an all-zero gradient leaves the state unchanged; ``max_shrink`` keeps
-        one tiny gradient from slowing the run for thousands of steps.
+        :math:`s`, so that large and small gradients neither overflow nor vanish; an
+        all-zero gradient leaves the state unchanged; ``max_shrink`` keeps one tiny
+        gradient from slowing the run for thousands of steps; ``max_rms``.
     """
 
-    def chain(layout, b1, scale, limiter, max_shrink):
+    def chain(layout, b1, scale, limiter, max_shrink, max_rms):
         statistics = partial(rank_one_scales, rounds=rounds)
+        options = {"bias_correction": bias_correction, "max_rms": max_rms}
         return optax.chain(
-            equilibrate_with_ema(statistics, b1, bias_correction=bias_correction),
+            equilibrate_with_ema(statistics, b1, **options),
             limit_norm_growth(limiter, max_shrink=max_shrink),
             optax.scale(scale),
         )

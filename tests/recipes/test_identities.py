@@ -110,7 +110,7 @@ CHAINS = {
     "racs": (
         recipes.scale_by_racs(),
         optax.chain(
-            transforms.equilibrate_with_ema(linalg.rank_one_scales, 0.9),
+            transforms.equilibrate_with_ema(linalg.rank_one_scales, 0.9, max_rms=4.0),
             transforms.limit_norm_growth(1.01),
             optax.scale(0.05),
         ),
