@@ -88,7 +88,8 @@ def racs(
         RACS, Algorithm 1. Deviations: the state holds the roots of :math:`q` and
         :math:`s`, so that large and small gradients neither overflow nor vanish; an
         all-zero gradient leaves the state unchanged; ``max_shrink`` keeps one tiny
-        gradient from slowing the run for thousands of steps; ``max_rms``.
+        gradient from slowing the run for thousands of steps; ``max_rms``, which acts on
+        0.4% of the updates of the examples' tiny LLaMA, all in the first ten steps.
     """
 
     def chain(layout, b1, scale, limiter, max_shrink, max_rms):
