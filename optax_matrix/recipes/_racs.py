@@ -73,8 +73,8 @@ def racs(
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, which the paper
-        does not state, that of Adam is ``scale * learning_rate``: at the defaults the
-        1e-3 of the paper's Adam.
+        does not state, that of Adam is ``0.05 * learning_rate``: with the paper's 0.02,
+        the 1e-3 of its Adam.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om
@@ -101,7 +101,7 @@ def racs(
             optax.scale(scale),
         )
 
-    return Method(chain, other_b2=0.999, other_rate=scale)
+    return Method(chain, other_b2=0.999, other_rate=0.05)
 
 
 scale_by_racs = direction(racs, without=["mu_dtype"])

@@ -88,10 +88,16 @@ def normuon(
     return decayed(w, lr, weight_decay) - lr * o
 
 
-def swan(w, g, state, lr, weight_decay=0.0):
+def swan(w, g, state, lr, scaling="max", weight_decay=0.0):
+    """Structured Fisher, Equations 30 to 32; scaled unless ``scaling="none"``."""
     del state
-    o = kernels.newton_schulz5(kernels.standardized_rows(g))
-    return decayed(w, lr, weight_decay) - lr * 0.2 * np.sqrt(max(w.shape)) * o
+    rows = kernels.standardized_rows(g)
+    o = kernels.newton_schulz5(rows)
+    if scaling == "max":
+        o = 0.2 * np.sqrt(max(w.shape)) * o
+    elif scaling == "norm":
+        o = o * np.linalg.norm(rows) / np.linalg.norm(o)
+    return decayed(w, lr, weight_decay) - lr * o
 
 
 def sinkgd(w, g, state, lr, rounds=5, weight_decay=0.1):

@@ -202,10 +202,12 @@ def test_numbers_may_be_traced():
     )
 
 
-def test_racs_takes_adams_rate_for_the_other_leaves():
+@pytest.mark.parametrize("scale", [0.05, 0.02, 1.0])
+def test_racs_takes_adams_rate_for_the_other_leaves(scale):
+    """The paper's Adam has 1e-3; the scale of RACS, 0.02 for 1.3B, is not Adam's."""
     params = {"bias": jnp.ones(3)}
     for rate in (0.02, optax.constant_schedule(0.02)):
-        tx = recipes.racs(rate)
+        tx = recipes.racs(rate, scale=scale)
         updates, _ = tx.update(params, tx.init(params), params)
         np.testing.assert_allclose(updates["bias"], -1e-3, rtol=1e-5)
 
