@@ -49,7 +49,7 @@ def alice(
     switch: Literal[
         "none", "complement", "full_basis", "gaussian_mix", "gaussian"
     ] = "complement",
-    sampling: Literal["subspace", "columns"] = "subspace",
+    sampling: Literal["columns", "subspace"] = "columns",
     start: Literal["randomized", "exact"] = "randomized",
     compensation: Literal["optimal", "fira", "fira_plus"] | None = "optimal",
     limiter: AtLeastOne = 1.01,
@@ -90,7 +90,7 @@ def alice(
         update_interval: U is renewed at steps 1, K, 2K, ...
         switch: Where the other r - l columns are drawn from, as in
             `transforms.subspace_basis`; ``"none"`` takes further eigenvectors.
-        sampling: ``"subspace"`` or ``"columns"`` (the paper), as for ``switch``.
+        sampling: ``"columns"`` (the paper) or ``"subspace"``, as for ``switch``.
         start: ``"randomized"`` or ``"exact"`` (an SVD) for the first basis.
         compensation: Kind of `compensate`; None for none.
         limiter: Largest growth of the compensation's norm per step.
@@ -123,9 +123,8 @@ def alice(
     References:
         Structured Fisher (Alice), Algorithms 2 to 4 and 10. Deviations: the paper
         starts from :math:`U_0 = 0`, which subspace iteration cannot leave; here the
-        first basis is the gradient's leading left singular vectors, switched; a random
-        subspace of the complement takes the place of columns of an ``m x m`` basis
-        (``sampling``); there is no epsilon, as nothing is divided by zero;
+        first basis is the gradient's leading left singular vectors, switched; there is
+        no epsilon, as nothing is divided by zero;
         ``max_shrink``; those of `compensate` and `project_low_rank`. At a renewal the
         moments stay in the old basis, as in the paper (``transport="keep"``). At r = m,
         with ``scale=1.0, switch="none", transport="carry", start="exact"``, it is

@@ -23,6 +23,16 @@ def subspace_iteration(q, u):
     return np.sort(np.linalg.eigvalsh(v.T @ q @ v))[::-1], v @ w
 
 
+def complement_columns(permutation):
+    """`draw` of Algorithm 2, of `permutation(epoch, size)`: columns of a complete QR."""
+
+    def draw(epoch, ritz, count):
+        rest = np.linalg.qr(ritz, mode="complete")[0][:, ritz.shape[1] :]
+        return rest[:, permutation(epoch, rest.shape[1])[:count]]
+
+    return draw
+
+
 def random_subspace(normals):
     """`draw` of random subspaces, of `normals(epoch, m, count)`."""
 

@@ -48,7 +48,7 @@ VALUES = {
     "rho": "0.5",
     "root": "2",
     "rounds": "2",
-    "sampling": "columns",
+    "sampling": "subspace",
     "scale": "0.5",
     "scaling": "out/in",
     "scheme": "simultaneous",
