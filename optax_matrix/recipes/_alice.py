@@ -44,7 +44,7 @@ def alice(
     b2: Decay = 0.9,
     b3: Decay = 0.999,
     scale: Positive = 0.3,
-    residual_scale: NotNegative = 0.4,
+    residual_scale: NotNegative | None = None,
     update_interval: PositiveInt = 200,
     switch: Literal[
         "none", "complement", "full_basis", "gaussian_mix", "gaussian"
@@ -86,7 +86,8 @@ def alice(
         b2: Decay rate of the second moment.
         b3: Decay rate of the tracked average; 0 tracks nothing (`alice_0`).
         scale: Factor :math:`\alpha`; 0.3, 0.3, 0.3, 0.25 in the paper.
-        residual_scale: Factor :math:`\alpha_c`; 0.4, 0.4, 0.4, 0.2 in the paper.
+        residual_scale: Factor :math:`\alpha_c`; 0.4, 0.4, 0.4, 0.2 in the paper, where
+            Fira's compensation has none. None is 0.4, and 1 with ``"fira"``.
         update_interval: U is renewed at steps 1, K, 2K, ...
         switch: Where the other r - l columns are drawn from, as in
             `transforms.subspace_basis`; ``"none"`` takes further eigenvectors.
@@ -134,15 +135,16 @@ def alice(
     def chain(layout, b1, b2, b3, scale, residual_scale, limiter, max_shrink):
         combine = back_project
         if compensation is not None:
+            usual = 1.0 if compensation == "fira" else 0.4
             combine = compensate(
                 compensation,
-                scale=residual_scale,
+                scale=usual if residual_scale is None else residual_scale,
                 decay=b1,
                 limiter=limiter,
                 max_shrink=max_shrink,
             )
         steps = project_low_rank(
-            coordinate_adam(b1, b2, False, mu_dtype),
+            coordinate_adam(b1, b2, False, mu_dtype, transport),
             combine=combine,
             rank=rank,
             side=side,

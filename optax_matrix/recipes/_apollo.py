@@ -85,7 +85,7 @@ def _apollo(
     def chain(layout, b1, b2, scale, limiter, max_shrink):
         drawn = gaussian_basis() if basis == "gaussian" else singular_basis(basis, qr)
         return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            coordinate_adam(b1, b2, bias_correction, mu_dtype, transport),
             combine=scale_gradient(
                 norm, scale=scale, limiter=limiter, max_shrink=max_shrink
             ),

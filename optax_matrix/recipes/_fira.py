@@ -95,7 +95,7 @@ def _fira(
             max_shrink=max_shrink,
         )
         return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            coordinate_adam(b1, b2, bias_correction, mu_dtype, transport),
             combine=optax.chain(residual, optax.scale(scale)),
             rank=rank,
             side=side,

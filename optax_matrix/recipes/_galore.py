@@ -105,7 +105,7 @@ def galore(
 
     def chain(layout, b1, b2, scale):
         return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype),
+            coordinate_adam(b1, b2, bias_correction, mu_dtype, transport),
             combine=optax.chain(as_combining(back_project), optax.scale(scale)),
             rank=rank,
             side=side,

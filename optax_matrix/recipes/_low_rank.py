@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
@@ -16,25 +18,47 @@ LastLayer = Literal["other", "method"]
 
 
 def coordinate_adam(
-    b1: ArrayLike, b2: ArrayLike, bias_correction: bool, mu_dtype: DTypeLike | None
+    b1: ArrayLike,
+    b2: ArrayLike,
+    bias_correction: bool,
+    mu_dtype: DTypeLike | None,
+    transport: Transport = "keep",
 ) -> optax.GradientTransformation:
-    """Adam's direction, m / sqrt(v), for the ``inner`` of `project_low_rank`.
+    r"""Adam's direction, m / sqrt(v), for the ``inner`` of `project_low_rank`.
 
-    It has no epsilon and survives gradients of 1e20 and 1e-20.
+    It has no epsilon and survives gradients of 1e20 and 1e-20. By the inequality of
+    Cauchy and Schwarz no entry exceeds
+
+    .. math::
+        (1 - \beta_1) / \sqrt{(1 - \beta_2) (1 - \beta_1^2 / \beta_2)},
+        \qquad \beta_1^2 < \beta_2
+
+    while both moments are averages of the same coordinates. Moments that were moved to
+    another basis could exceed it by far, and are clipped to it.
 
     Args:
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
         bias_correction: Whether to correct both.
         mu_dtype: Dtype of the momentum; None for float32.
+        transport: What happens to the moments at a renewal.
 
     Returns:
         A transformation of stacks.
     """
+    moved = transport not in ("keep", "reset")
     return optax.chain(
         optax.ema(b1, bias_correction, mu_dtype),
         scale_by_second_moment(b2, bias_correction=bias_correction),
+        *([optax.clip(_largest(b1, b2))] if moved else []),
     )
+
+
+def _largest(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
+    """The largest entry of Adam's direction, infinite where there is none."""
+    b1, b2 = jnp.asarray(b1, jnp.float32), jnp.asarray(b2, jnp.float32)
+    rest = (1 - b2) * jnp.maximum(1 - b1**2 / b2, 0)
+    return (1 - b1) / jnp.sqrt(rest)
 
 
 def singular_basis(basis: SingularBasis, qr: Any) -> Basis:

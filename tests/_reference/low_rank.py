@@ -24,7 +24,7 @@ def subspace_iteration(q, u):
 
 
 def complement_columns(permutation):
-    """`draw` of Algorithm 2, of `permutation(epoch, size)`: columns of a complete QR."""
+    """`draw` of Algorithm 2, columns of a complete QR, of `permutation(epoch, size)`."""
 
     def draw(epoch, ritz, count):
         rest = np.linalg.qr(ritz, mode="complete")[0][:, ritz.shape[1] :]
@@ -107,7 +107,11 @@ def alice(
     u = state["u"]
     sigma = u.T @ g
     state["core"] = b3 * core + (1 - b3) * sigma @ sigma.T
-    d = u @ adam_direction(sigma, state, b1, b2)
+    direction = adam_direction(sigma, state, b1, b2)
+    if carry:  # What moments of one sequence of coordinates cannot exceed.
+        largest = (1 - b1) / ((1 - b2) * (1 - b1**2 / b2)) ** 0.5
+        direction = np.clip(direction, -largest, largest)
+    d = u @ direction
     if compensate:
         d = d + residual_scale * compensation(g, u, state, decay=b1)
     return scale * d

@@ -62,20 +62,19 @@ def equilibrate_with_ema(
     Without bias correction the averages start at zero, and the first update is larger
     by :math:`(1-\beta)^{-1/2}` for each of the two scales.
 
-    Nothing bounds the result in general. At the fixed point of `rank_one_scales` the
-    mean square of every row, weighted by :math:`s^2`, is one; but rows and columns whose
-    scales are small beside the others have a small weight, and there the entries are
-    only known to be at most :math:`\|s\| / s_j` and :math:`\|q\| / q_i`. ``max_rms`` is a
-    bound: with :math:`m \le n` (otherwise columns take the place of rows), every row is
-    multiplied by
+    In general nothing bounds the result. At the fixed point of `rank_one_scales` the
+    mean square of every row, weighted by :math:`s^2`, is one; but where scales are
+    small beside the others, their weight is small too, and an entry may be as large as
+    :math:`\|s\| / s_j` and :math:`\|q\| / q_i`. ``max_rms`` sets a bound: with
+    :math:`m \le n` (otherwise columns take the place of rows), it multiplies row i by
 
     .. math::
         \min(1, \rho c / \mathrm{rms}(\tilde G_i)), \qquad
         c^2 = \sum_{ij} q_i^2 s_j^2 \tilde G_{ij}^2 / (\|q\|^2 \|s\|^2), \qquad
         1 \le c \le 1 / (1 - \beta)
 
-    where :math:`\rho` is ``max_rms``, and c, the root of the weighted mean square of the
-    whole matrix, is clipped to this range. No row exceeds the root mean square
+    where :math:`\rho` is ``max_rms``, and c, the root of the weighted mean square of
+    the whole matrix, is clipped to this range. No row exceeds the root mean square
     :math:`\rho / (1 - \beta)`, and no entry :math:`\sqrt{\max(m, n)}` times that.
 
     Args:
