@@ -77,6 +77,7 @@ gradients, runs on a tree by `map_matrices`.
 from optax_matrix.layout._default_rule import HEADS, default_rule
 from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._heads import heads_as_matrices
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._labels import label_params
@@ -121,6 +122,7 @@ __all__ = [
     "default_rule",
     "describe",
     "from_portable",
+    "heads_as_matrices",
     "infer",
     "label_params",
     "make_layout",

@@ -125,10 +125,10 @@ def alice(
         Structured Fisher (Alice), Algorithms 2 to 4 and 10. Deviations: the paper
         starts from :math:`U_0 = 0`, which subspace iteration cannot leave; here the
         first basis is the gradient's leading left singular vectors, switched; there is
-        no epsilon, as nothing is divided by zero;
-        ``max_shrink``; those of `compensate` and `project_low_rank`. At a renewal the
-        moments stay in the old basis, as in the paper (``transport="keep"``). At r = m,
-        with ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
+        no epsilon, as nothing is divided by zero; ``max_shrink``; those of `compensate`
+        and `project_low_rank`. At a renewal the moments stay in the old basis, as in
+        the paper (``transport="keep"``). At r = m, with ``scale=1.0, switch="none",
+        transport="carry", start="exact"`` and ``b1**2 >= b2``, it is
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.
     """
 

@@ -35,8 +35,7 @@ def mars_adamw(
         learning_rate: Learning rate, a number or a schedule.
         gamma: Strength of the correction.
         b1: Decay rate of the first moment.
-        b2: Decay rate of the second moment. MuonEq's tables run MARS-AdamW with
-            ``b1=0.9, b2=0.95``; the defaults are those of the authors of MARS.
+        b2: Decay rate of the second moment; MuonEq's tables have (0.9, 0.95).
         eps: Added to the root of the second moment.
         max_norm: Largest Frobenius norm of a corrected gradient; None for no clipping.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.

@@ -34,24 +34,20 @@ def racs(
         \tilde{G} = \mathrm{diag}(q_t)^{-1/2} \, G \, \mathrm{diag}(s_t)^{-1/2}, \quad
         \Delta = \alpha \eta \tilde{G}
 
-    The fixed-point iteration starts from :math:`q = 1`; :math:`q_t, s_t` are moving
-    averages of its results, and :math:`\eta` is the limiter of `limit_norm_growth`. As
-    in the paper, G is ``m x n`` with ``m <= n``: of our (out, in) matrices, those with
-    more outputs than inputs are transposed, so that q belongs to the shorter side. The
-    state is ``m + n + 1`` numbers per matrix, one more with bias correction.
+    The iteration starts from :math:`q = 1`; :math:`q_t, s_t` are moving averages of its
+    results, and :math:`\eta` is the limiter of `limit_norm_growth`. As in the paper, G
+    is ``m x n`` with ``m <= n``: our (out, in) matrices with more outputs than inputs
+    are transposed. The state is ``m + n + 1`` numbers per matrix, one more with bias
+    correction.
 
-    The paper's update has no bound: s and q are the leading singular vectors of
-    :math:`G^2`, which vanish on all but one block of a gradient that decouples into
-    blocks (masks, sparse inputs), and one large entry in a gradient acts alike. With
-    ``max_rms``, no row of :math:`\Delta` exceeds a root mean square of
-    ``scale * max_rms / (1 - b1)``, 2 by default in the first step and 0.2 in the long
-    run, where the usual values are 0.5 and 0.05.
+    The paper's update has no bound: s and q vanish on all but one block of a gradient
+    that decouples into blocks (masks, sparse inputs), and nearly so beside one large
+    entry. With ``max_rms``, no row of :math:`\Delta` exceeds a root mean square of
+    ``scale * max_rms / (1 - b1)``, 2 by default; usual are 0.5 at first, later 0.05.
 
-    Chain `optax.clip_by_global_norm` in front. An unclipped gradient of 1e20 keeps
-    everything finite, but the averages remember it for about
-    :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 at :math:`\beta = 0.9`. During that
-    time updates nearly vanish, and then the limiter lets them grow by 1.01 per step
-    only.
+    Chain `optax.clip_by_global_norm` in front: the averages remember a gradient of 1e20
+    for about :math:`\ln(10^{40}) / (-\ln\beta)` steps, 900 by default, in which updates
+    nearly vanish; then they grow by 1.01 per step only.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.02 in the paper.
@@ -60,8 +56,7 @@ def racs(
         limiter: Largest growth of the update's norm per step.
         max_shrink: Largest decrease per step of the norm that the limiter remembers, as
             in `limit_norm_growth`; None is the paper.
-        max_rms: Bound of the rows of :math:`\tilde{G}`, as in `equilibrate_with_ema`;
-            None is the paper.
+        max_rms: Bound of rows, as in `equilibrate_with_ema`; None is the paper.
         rounds: Number of rounds of the fixed-point iteration.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`. The
             paper does not: its first updates are 10, 5.3, 3.7, ... times larger than
@@ -93,10 +88,10 @@ def racs(
     """
 
     def chain(layout, b1, scale, limiter, max_shrink, max_rms):
-        statistics = partial(rank_one_scales, rounds=rounds)
+        scales = partial(rank_one_scales, rounds=rounds)
         options = {"bias_correction": bias_correction, "max_rms": max_rms}
         return optax.chain(
-            equilibrate_with_ema(statistics, b1, **options),
+            equilibrate_with_ema(scales, b1, **options),
             limit_norm_growth(limiter, max_shrink=max_shrink),
             optax.scale(scale),
         )

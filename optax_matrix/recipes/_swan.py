@@ -35,9 +35,8 @@ def swan(
         \tilde{G}_i = (G_i - \bar{G}_i) / \mathrm{std}(G_i), \qquad
         \Delta = c \, (\tilde{G} \tilde{G}^\top)^{-1/2} \tilde{G}
 
-    The rows are standardized one by one; the matrix is then whitened, which is the
-    polar factor; c is :math:`0.2 \sqrt{\max(m, n)}` or what ``scaling`` says. The
-    matrices have no state.
+    Rows are standardized one by one; whitening then gives the polar factor; c is
+    :math:`0.2 \sqrt{\max(m, n)}` or what ``scaling`` says. Matrices have no state.
 
     Args:
         learning_rate: Learning rate, a number or a schedule.
@@ -65,10 +64,9 @@ def swan(
     References:
         Ma et al., `SWAN <https://arxiv.org/abs/2412.13148>`_, 2024; Structured Fisher,
         Equations 30 to 32. Deviations: Muon's Newton-Schulz coefficients by default;
-        the update is scaled to the root mean square of Adam's, so that one learning
-        rate serves all leaves (``scaling``); ``eps`` is relative; a row whose entries
-        are equal up to rounding becomes zero; Newton-Schulz runs in at least float32,
-        as in `muon`.
+        the update has the root mean square of Adam's, so that one learning rate serves
+        all leaves (``scaling``); ``eps`` is relative; rows that are constant up to
+        rounding become zero; Newton-Schulz runs in at least float32, as in `muon`.
     """
 
     def chain(layout, eps):

@@ -24,7 +24,7 @@ def subspace_iteration(q, u):
 
 
 def complement_columns(permutation):
-    """`draw` of Algorithm 2, columns of a complete QR, of `permutation(epoch, size)`."""
+    """`draw` of columns of a complete QR, of `permutation(epoch, size)`."""
 
     def draw(epoch, ritz, count):
         rest = np.linalg.qr(ritz, mode="complete")[0][:, ritz.shape[1] :]

@@ -15,6 +15,7 @@ from optax_matrix.transforms.low_rank._compensate import (
     Compensation,
     compensate,
 )
+from optax_matrix.transforms.low_rank._moment_transport import largest_direction
 from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
     OrthogonalizeLowRankState,
     orthogonalize_low_rank,
@@ -54,6 +55,7 @@ __all__ = [
     "back_project",
     "compensate",
     "gaussian_basis",
+    "largest_direction",
     "orthogonalize_low_rank",
     "orthonormal_basis",
     "project_low_rank",

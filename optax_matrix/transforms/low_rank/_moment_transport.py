@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from optax_matrix.arguments import check_choice
 from optax_matrix.linalg.products import full_dot
@@ -113,3 +114,29 @@ def identity_overlap(sigma: jax.Array) -> jax.Array:
     """The overlap that means no change of basis, for coordinates ``(..., r, n)``."""
     eye = jnp.eye(sigma.shape[-2], dtype=sigma.dtype)
     return jnp.broadcast_to(eye, (*sigma.shape[:-2], *eye.shape))
+
+
+def largest_direction(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
+    r"""The largest entry that Adam's m / sqrt(v) may have.
+
+    .. math::
+        (1 - \beta_1) / \sqrt{(1 - \beta_2) (1 - \beta_1^2 / \beta_2)},
+        \qquad \beta_1^2 < \beta_2
+
+    by the inequality of Cauchy and Schwarz, with and without bias correction. It holds
+    while both moments average the same numbers, which moments carried to another basis
+    do not.
+
+    Args:
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the second moment.
+
+    Returns:
+        The bound; infinity where :math:`\beta_1^2 \ge \beta_2`.
+
+    Examples:
+        >>> float(largest_direction(0.9, 0.9).round(3))
+        1.0
+    """
+    b1, b2 = jnp.asarray(b1, jnp.float32), jnp.asarray(b2, jnp.float32)
+    return (1 - b1) / jnp.sqrt((1 - b2) * jnp.maximum(1 - b1**2 / b2, 0))
