@@ -73,8 +73,10 @@ def alice(
         \Delta_t = \alpha \, (U M_t / \sqrt{V_t} + \alpha_c C_t)
 
     with U from `transforms.subspace_basis` and C the residual of the projection with
-    its columns equilibrated (`compensate`). The state is ``2 n r + m r + r**2 + n + 2``
-    numbers per matrix with ``m <= n``, ``r**2 + 1`` fewer if ``b3`` is 0.
+    its columns equilibrated (`compensate`). At the defaults no column of the update has
+    a norm above :math:`\alpha (\sqrt r + \alpha_c \sqrt{(m - r) / (1 - \beta_1)})`. The
+    state is ``2 n r + m r + r**2 + n + 2`` numbers per matrix with ``m <= n``,
+    ``r**2 + 1`` fewer if ``b3`` is 0.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.02 in the paper.

@@ -36,7 +36,8 @@ def swan(
         \Delta = c \, (\tilde{G} \tilde{G}^\top)^{-1/2} \tilde{G}
 
     Rows are standardized one by one; whitening then gives the polar factor; c is
-    :math:`0.2 \sqrt{\max(m, n)}` or what ``scaling`` says. Matrices have no state.
+    :math:`0.2 \sqrt{\max(m, n)}` or what ``scaling`` says, and with the default
+    kernel no singular value exceeds 1.21 c. Matrices have no state.
 
     Args:
         learning_rate: Learning rate, a number or a schedule.

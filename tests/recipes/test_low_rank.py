@@ -93,24 +93,6 @@ def test_alice_is_algorithm_4(name):
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 
-@pytest.mark.broad
-def test_carried_moments_do_not_exceed_adams():
-    """Gradients of rank two in one plane, and a tiny one of full rank at a renewal.
-
-    That leaves a second moment of 1e-40 where the transport puts momenta. Adam's own
-    are at most (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) times the root.
-    """
-    rng = np.random.default_rng(0)
-    stream = rng.standard_normal((M, 2)) @ rng.standard_normal((7, 2, N))
-    stream[4:6] = 1e-20 * rng.standard_normal((2, M, N))
-    options = {"rank": RANK, "update_interval": 5, "transport": "carry", "scale": 1.0}
-    alice = om.scale_by_alice_0(leading=2, compensation=None, **options)
-    for tx, largest in ((alice, 1.0), (om.scale_by_galore(**options), 7.2703)):
-        # r orthonormal columns, times coordinates within the bound.
-        u = np.float64(run(tx, np.float32(stream)))
-        assert np.linalg.norm(u, axis=1).max() <= largest * RANK**0.5 * (1 + 1e-4)
-
-
 def test_fira_in_alice_has_no_further_factor():
     """Structured Fisher, F.7: only Fira+ has alpha_c."""
     updates = {}
