@@ -32,6 +32,7 @@ VALUES = {
     "limiter": "1.5",
     "max_dim": "8",
     "max_norm": "0.5",
+    "max_rms": "2",
     "max_shrink": "None",
     "merge_interval": "7",
     "method": "eigh",

@@ -109,6 +109,8 @@ WRONG = [
     (recipes.sinkgd, {"scheme": "both"}, "`scheme` must be one of"),
     (recipes.racs, {"b1": -0.1}, "`b1` must be in"),
     (recipes.racs, {"limiter": 0.5}, "`limiter` must be at least 1, got 0.5"),
+    (recipes.racs, {"max_rms": 0.5}, "`max_rms` must be at least 1, got 0.5"),
+    (recipes.swan, {"scaling": "rms"}, "`scaling` must be one of .*'norm'; got 'rms'"),
     (recipes.racs, {"rounds": 2.0}, "`rounds` must be a positive int"),
     (recipes.mars_adamw, {"gamma": -1.0}, "`gamma` must not be negative"),
     (recipes.mars_adamw, {"max_norm": 0.0}, "`max_norm` must be positive"),
