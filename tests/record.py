@@ -77,7 +77,7 @@ VARIANTS = {
     ],
     "alice": [
         {**LOW_RANK, "leading": 1, "compensation": "fira", "switch": "none"},
-        {**LOW_RANK, "leading": 1, "compensation": None, "sampling": "columns"},
+        {**LOW_RANK, "leading": 1, "compensation": None, "sampling": "subspace"},
         {"rank": 0.5, "leading": 0.5, "start": "exact", "last_layer": "method"},
     ],
     "alice_0": [{**LOW_RANK, "leading": 1, "compensation": "fira_plus"}],

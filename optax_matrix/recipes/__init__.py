@@ -15,7 +15,7 @@ their updates are finished steps.) Recipes do no arithmetic; read the blocks for
 **Learning rates of the other leaves.** By default, AdamW of the other leaves has the
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods
 have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
-``scaling="max"``), the ``scale`` of RACS in `racs`, 0.05 in `alice` and `alice_0`,
+``scaling="max"``), 0.05 in `racs`, `alice` and `alice_0`,
 0.001 in `splus`, and 5 b / 256 in `poet` and `oft`, b being the side of a block (10 f,
 where the block is a fraction f of a side).
 

@@ -45,12 +45,12 @@ def alice(
     b3: Decay = 0.999,
     eps: NotNegative = 0.0,
     scale: Positive = 0.3,
-    residual_scale: NotNegative = 0.4,
+    residual_scale: NotNegative | None = None,
     update_interval: PositiveInt = 200,
     switch: Literal[
         "none", "complement", "full_basis", "gaussian_mix", "gaussian"
     ] = "complement",
-    sampling: Literal["subspace", "columns"] = "subspace",
+    sampling: Literal["columns", "subspace"] = "columns",
     start: Literal["randomized", "exact"] = "randomized",
     compensation: Literal["optimal", "fira", "fira_plus"] | None = "optimal",
     limiter: AtLeastOne = 1.01,
@@ -74,8 +74,10 @@ def alice(
         \Delta_t = \alpha \, (U M_t / \sqrt{V_t} + \alpha_c C_t)
 
     with U from `transforms.subspace_basis` and C the residual of the projection with
-    its columns equilibrated (`compensate`). The state is ``2 n r + m r + r**2 + n + 2``
-    numbers per matrix with ``m <= n``, ``r**2 + 1`` fewer if ``b3`` is 0.
+    its columns equilibrated (`compensate`). At the defaults no column of the update has
+    a norm above :math:`\alpha (\sqrt r + \alpha_c \sqrt{(m - r) / (1 - \beta_1)})`. The
+    state is ``2 n r + m r + r**2 + n + 2`` numbers per matrix with ``m <= n``,
+    ``r**2 + 1`` fewer if ``b3`` is 0.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.02 in the paper.
@@ -88,11 +90,12 @@ def alice(
         b3: Decay rate of the tracked average; 0 tracks nothing (`alice_0`).
         eps: Added to the root of the second moment; none in the paper.
         scale: Factor :math:`\alpha`; 0.3, 0.3, 0.3, 0.25 in the paper.
-        residual_scale: Factor :math:`\alpha_c`; 0.4, 0.4, 0.4, 0.2 in the paper.
+        residual_scale: Factor :math:`\alpha_c`; 0.4, 0.4, 0.4, 0.2 in the paper, where
+            Fira's compensation has none. None is 0.4, and 1 with ``"fira"``.
         update_interval: U is renewed at steps 1, K, 2K, ...
         switch: Where the other r - l columns are drawn from, as in
             `transforms.subspace_basis`; ``"none"`` takes further eigenvectors.
-        sampling: ``"subspace"`` or ``"columns"`` (the paper), as for ``switch``.
+        sampling: ``"columns"`` (the paper) or ``"subspace"``, as for ``switch``.
         start: ``"randomized"`` or ``"exact"`` (an SVD) for the first basis.
         compensation: Kind of `compensate`; None for none.
         limiter: Largest growth of the compensation's norm per step.
@@ -125,20 +128,20 @@ def alice(
     References:
         Structured Fisher (Alice), Algorithms 2 to 4 and 10. Deviations: the paper
         starts from :math:`U_0 = 0`, which subspace iteration cannot leave; here the
-        first basis is the gradient's leading left singular vectors, switched; a random
-        subspace of the complement takes the place of columns of an ``m x m`` basis
-        (``sampling``); ``max_shrink``; those of `compensate` and `project_low_rank`. At
-        a renewal the moments stay in the old basis, as in the paper. At r = m, with
-        ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
+        first basis is the gradient's leading left singular vectors, switched;
+        ``max_shrink``; those of `compensate` and `project_low_rank`. At a renewal the
+        moments stay in the old basis, as in the paper (``transport="keep"``). At r = m,
+        with ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.
     """
 
     def chain(layout, b1, b2, b3, eps, scale, residual_scale, limiter, max_shrink):
         combine = back_project
         if compensation is not None:
+            usual = 1.0 if compensation == "fira" else 0.4
             combine = compensate(
                 compensation,
-                scale=residual_scale,
+                scale=usual if residual_scale is None else residual_scale,
                 decay=b1,
                 limiter=limiter,
                 max_shrink=max_shrink,

@@ -1,11 +1,10 @@
 """What the low-rank recipes share: Adam on coordinates, bases, the last layer."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from optax_matrix.arguments import Kernel
-from optax_matrix.layout import HEADS, PathRule, by_path
+from optax_matrix.layout import heads_as_matrices
 from optax_matrix.transforms import Basis, given_basis, svd_basis
 from optax_matrix.transforms.low_rank import coordinate_adam as coordinate_adam
 
@@ -30,26 +29,6 @@ def singular_basis(basis: SingularBasis, qr: Any) -> Basis:
 
 
 def with_last_layer(last_layer: LastLayer, common: Mapping[str, Any]) -> Any:
-    """Dimension numbers for which the output head is a matrix, or those given.
-
-    Args:
-        last_layer: ``"method"`` for a matrix, or ``"other"``.
-        common: The common keywords of the recipe.
-
-    Returns:
-        Dimension numbers.
-
-    Raises:
-        ValueError: If ``last_layer="method"`` is passed beside dimension numbers that
-            cover every leaf already.
-    """
+    """Dimension numbers as given, or (``"method"``) with output heads as matrices."""
     numbers = common.get("dimension_numbers")
-    if last_layer == "other":
-        return numbers
-    if numbers is not None and not isinstance(numbers, PathRule):
-        raise ValueError(
-            "`last_layer` must be 'other' beside a tree or function of dimension "
-            f"numbers, got {last_layer!r}; give the head numbers there."
-        )
-    rule = by_path(include=f"(?i){HEADS}", otherwise=numbers)
-    return dataclasses.replace(rule, patterns=numbers.patterns if numbers else ())
+    return numbers if last_layer == "other" else heads_as_matrices(numbers)

@@ -36,7 +36,7 @@ def mars_adamw(
         learning_rate: Learning rate, a number or a schedule.
         gamma: Strength of the correction.
         b1: Decay rate of the first moment.
-        b2: Decay rate of the second moment.
+        b2: Decay rate of the second moment; MuonEq's tables have (0.9, 0.95).
         eps: Added to the root of the second moment.
         max_norm: Largest Frobenius norm of a corrected gradient; None for no clipping.
         amsgrad: Whether to divide by the largest second moment so far.

@@ -1,7 +1,7 @@
 """SWAN: standardize the rows of the gradient, then whiten it."""
 
 from functools import partial
-from typing import Unpack
+from typing import Literal, Unpack
 
 import optax
 
@@ -9,7 +9,13 @@ from optax_matrix.arguments import Dtype, Kernel, NotNegative, Rate
 from optax_matrix.linalg import newton_schulz, standardize_rows
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import equilibrate, orthogonalize, scale_by_shape
+from optax_matrix.transforms import (
+    equilibrate,
+    orthogonalize,
+    preserve_norm,
+    scale_by_shape,
+)
+from optax_matrix.transforms.update_size import ShapeRule
 
 
 @recipe
@@ -18,6 +24,7 @@ def swan(
     *,
     eps: NotNegative = 1e-8,
     polar: Kernel = newton_schulz,
+    scaling: Literal[ShapeRule, "norm"] = "max",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -26,15 +33,19 @@ def swan(
 
     .. math::
         \tilde{G}_i = (G_i - \bar{G}_i) / \mathrm{std}(G_i), \qquad
-        \Delta = 0.2 \sqrt{\max(m, n)} \, (\tilde{G} \tilde{G}^\top)^{-1/2} \tilde{G}
+        \Delta = c \, (\tilde{G} \tilde{G}^\top)^{-1/2} \tilde{G}
 
-    The rows are standardized one by one; the matrix is then whitened, which is the
-    polar factor. The matrices have no state.
+    Rows are standardized one by one; whitening then gives the polar factor; c is
+    :math:`0.2 \sqrt{\max(m, n)}` or what ``scaling`` says, and with the default
+    kernel no singular value exceeds 1.21 c. Matrices have no state.
 
     Args:
         learning_rate: Learning rate, a number or a schedule.
         eps: Floor of a row's variance, relative to the mean square of the matrix.
         polar: Kernel that returns the polar factor.
+        scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32 as printed; or
+            ``"norm"`` for the Frobenius norm of :math:`\tilde{G}`, a rescaling that
+            SWAN's own paper offers.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the first moment of the other leaves; None for that of the
             parameter.
@@ -52,17 +63,19 @@ def swan(
         0.0
 
     References:
-        Ma et al., `SWAN <https://arxiv.org/abs/2412.13148>`_, 2024. Deviations: Muon's
-        Newton-Schulz coefficients by default; the update is scaled to the root mean
-        square of Adam's, so that one learning rate serves all leaves; ``eps`` is
-        relative; Newton-Schulz runs in at least float32, as in `muon`.
+        Ma et al., `SWAN <https://arxiv.org/abs/2412.13148>`_, 2024; Structured Fisher,
+        Equations 30 to 32. Deviations: Muon's Newton-Schulz coefficients by default;
+        the update has the root mean square of Adam's, so that one learning rate serves
+        all leaves (``scaling``); ``eps`` is relative; rows that are constant up to
+        rounding become zero; Newton-Schulz runs in at least float32, as in `muon`.
     """
 
     def chain(layout, eps):
+        whiten = orthogonalize(polar)
         return optax.chain(
             equilibrate(partial(standardize_rows, eps=eps)),
-            orthogonalize(polar),
-            scale_by_shape("max"),
+            preserve_norm(whiten) if scaling == "norm" else whiten,
+            scale_by_shape("none" if scaling == "norm" else scaling),
         )
 
     return Method(chain, other_b2=0.999)

@@ -177,8 +177,8 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             racs,
-            "gradient → averaged rank-one row and column scales → limit norm "
-            "growth → scale",
+            "gradient → averaged rank-one row and column scales → bound rows → limit "
+            "norm growth → scale",
             "m + n",
             "[Structured Fisher](https://arxiv.org/abs/2502.07752) (RACS), Alg. 1",
         ),

@@ -67,7 +67,7 @@ def standardized_rows(x, eps=1e-8):
 
 
 def racs_fixed_point(g, rounds=5):
-    """Lines 4-5 of RACS, Algorithm 1: the vectors s and q."""
+    """Lines 4-5 of RACS, Algorithm 1, for m <= n: the vectors s and q."""
     squared = g**2
     q = np.ones(g.shape[0])
     for _ in range(rounds):

@@ -23,6 +23,16 @@ def subspace_iteration(q, u):
     return np.sort(np.linalg.eigvalsh(v.T @ q @ v))[::-1], v @ w
 
 
+def complement_columns(permutation):
+    """`draw` of columns of a complete QR, of `permutation(epoch, size)`."""
+
+    def draw(epoch, ritz, count):
+        rest = np.linalg.qr(ritz, mode="complete")[0][:, ritz.shape[1] :]
+        return rest[:, permutation(epoch, rest.shape[1])[:count]]
+
+    return draw
+
+
 def random_subspace(normals):
     """`draw` of random subspaces, of `normals(epoch, m, count)`."""
 
@@ -101,7 +111,11 @@ def alice(
     u = state["u"]
     sigma = u.T @ g
     state["core"] = b3 * core + (1 - b3) * sigma @ sigma.T
-    d = u @ adam_direction(sigma, state, b1, b2)
+    direction = adam_direction(sigma, state, b1, b2)
+    if carry:  # What moments of one sequence of coordinates cannot exceed.
+        largest = (1 - b1) / ((1 - b2) * (1 - b1**2 / b2)) ** 0.5
+        direction = np.clip(direction, -largest, largest)
+    d = u @ direction
     if compensate:
         d = d + residual_scale * compensation(g, u, state, decay=b1)
     return scale * d

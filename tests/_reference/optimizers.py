@@ -88,10 +88,16 @@ def normuon(
     return decayed(w, lr, weight_decay) - lr * o
 
 
-def swan(w, g, state, lr, weight_decay=0.0):
+def swan(w, g, state, lr, scaling="max", weight_decay=0.0):
+    """Structured Fisher, Equations 30 to 32; scaled unless ``scaling="none"``."""
     del state
-    o = kernels.newton_schulz5(kernels.standardized_rows(g))
-    return decayed(w, lr, weight_decay) - lr * 0.2 * np.sqrt(max(w.shape)) * o
+    rows = kernels.standardized_rows(g)
+    o = kernels.newton_schulz5(rows)
+    if scaling == "max":
+        o = 0.2 * np.sqrt(max(w.shape)) * o
+    elif scaling == "norm":
+        o = o * np.linalg.norm(rows) / np.linalg.norm(o)
+    return decayed(w, lr, weight_decay) - lr * o
 
 
 def sinkgd(w, g, state, lr, rounds=5, weight_decay=0.1):
@@ -109,13 +115,17 @@ def racs(
     scale=0.05,
     limiter=1.01,
     max_shrink=2.0,
+    max_rms=4.0,
     rounds=5,
     bias_correction=False,
 ):
-    """Algorithm 1 but for `max_shrink`, which is infinite there.
+    """Algorithm 1, in which m <= n, but for `max_shrink` and `max_rms`.
 
-    An all-zero gradient leaves everything as it is.
+    Both are infinite in the paper. An all-zero gradient leaves everything as it is.
     """
+    if len(g) > g.shape[1]:
+        options = (lr, beta, scale, limiter, max_shrink, max_rms, rounds)
+        return racs(w.T, g.T, state, *options, bias_correction).T
     if not np.any(g):
         return w
     s, q = kernels.racs_fixed_point(g, rounds)
@@ -125,6 +135,11 @@ def racs(
     if bias_correction:
         s, q = s / (1 - beta**t), q / (1 - beta**t)
     scaled = g / np.sqrt(np.outer(q, s))
+    if max_rms < np.inf:
+        usual = np.sqrt(np.average(scaled**2, weights=np.outer(q, s) ** 2))
+        rows = np.sqrt(np.mean(scaled**2, axis=1, keepdims=True))
+        largest = max_rms * np.clip(usual, 1.0, 1 / (1 - beta))
+        scaled = scaled * np.minimum(1.0, largest / rows)
     norm = np.linalg.norm(scaled)
     eta = limiter / max(norm / state["phi"], limiter) if t > 1 else 1.0
     state["phi"] = max(eta * norm, state.get("phi", 0.0) / max_shrink)

@@ -172,6 +172,19 @@ def test_constant_rows_do_not_inflate_rounding():
     assert np.abs(linalg.standardize_rows(x)).max() < 1e-2
 
 
+@pytest.mark.parametrize("n", [5, 6, 7, 4097])
+def test_constant_rows_become_zero_compiled_or_not(n):
+    """And not noise, which a polar factor would bring to the size of an update."""
+    rows = np.random.default_rng(n).standard_normal((30, 4, 1)).astype(np.float32)
+    x = jnp.asarray(rows * np.ones(n, np.float32))
+    for f in (linalg.standardize_rows, jitted("standardize_rows")):
+        np.testing.assert_array_equal(f(x), 0)
+    # What is there beside a large mean is not rounding.
+    ramp = jnp.float32(1 + 1e-5 * np.linspace(-1, 1, n))[None] * jnp.ones((4, 1))
+    y = linalg.standardize_rows(ramp, eps=0.0)
+    np.testing.assert_allclose(np.std(y, axis=-1), 1, rtol=1e-3)
+
+
 def up_to_scale(x):
     d = np.diagonal(x)
     return d / d[0]

@@ -131,6 +131,47 @@ def test_complements_are_orthonormal_and_orthogonal():
         np.testing.assert_allclose(whole[0], np.eye(12), atol=2 * ORTHONORMAL)
 
 
+@pytest.mark.usefixtures("x64")
+def test_columns_are_those_of_a_complete_qr():
+    """Of LAPACK's, for bases that lie anywhere or along the axes, in any order."""
+    m, r = 12, 5
+    order = np.random.default_rng(0).permutation(m)
+    axes = np.eye(m)[:, [2, 0, 7, 1, 4]]
+    bases = [orthonormal(m, r), axes, -np.eye(m)[:, :r], np.eye(m)[:, r - 1 :: -1]]
+    bases.append(np.linalg.qr(np.eye(m)[:, order[:r]] + orthonormal(m, r, 3) / 50)[0])
+    bases.append(orthonormal(m, m - 1)[:, :r])
+    keys = jax.random.split(KEY, len(bases))
+    drawn = jitted("complement_columns", m - r)(jnp.asarray(np.stack(bases)), keys)
+    for u, got in zip(bases, np.asarray(drawn), strict=True):
+        want = np.linalg.qr(u, mode="complete")[0][:, r:]
+        at = np.argmax(want.T @ got, axis=0)
+        assert sorted(at) == list(range(m - r))
+        np.testing.assert_allclose(got, want[:, at], atol=1e-14)
+    # Those of the whole basis but for its first columns, which it contains.
+    count = m - 2
+    draw = jax.jit(
+        functools.partial(linalg.complement_columns, leading=2), static_argnums=1
+    )
+    got = np.asarray(draw(jnp.asarray(bases[0]), count, KEY))
+    want = np.linalg.qr(bases[0], mode="complete")[0]
+    want[:, :r] = bases[0]
+    np.testing.assert_allclose(
+        got, want[:, 2 + np.argmax(want[:, 2:].T @ got, 0)], atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("kind", ["anywhere", "along axes"])
+def test_columns_of_large_bases_are_orthonormal_and_along_axes(kind):
+    m, r, count = 512, 128, 88
+    start = np.eye(m)[:, ::-1][:, :r] if kind != "anywhere" else 0
+    u = jnp.float32(np.linalg.qr(start + orthonormal(m, r) / 50)[0])
+    s = np.asarray(jitted("complement_columns", count)(u, KEY), np.float64)
+    assert_orthonormal(s)
+    np.testing.assert_allclose(np.asarray(u, np.float64).T @ s, 0, atol=ORTHONORMAL)
+    # Participation ratio of a random vector: m / 3.
+    assert np.mean(1 / np.sum(s**4, axis=0)) < m / 20
+
+
 def test_columns_are_drawn_without_replacement_and_all_of_them_in_time():
     u = jnp.eye(6)[:, 2:4]
     draw = jax.jit(jax.vmap(lambda k: linalg.complement_columns(u, 2, k)))

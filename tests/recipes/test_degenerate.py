@@ -109,6 +109,8 @@ WRONG = [
     (recipes.sinkgd, {"scheme": "both"}, "`scheme` must be one of"),
     (recipes.racs, {"b1": -0.1}, "`b1` must be in"),
     (recipes.racs, {"limiter": 0.5}, "`limiter` must be at least 1, got 0.5"),
+    (recipes.racs, {"max_rms": 0.5}, "`max_rms` must be at least 1, got 0.5"),
+    (recipes.swan, {"scaling": "rms"}, "`scaling` must be one of .*'norm'; got 'rms'"),
     (recipes.racs, {"rounds": 2.0}, "`rounds` must be a positive int"),
     (recipes.mars_adamw, {"gamma": -1.0}, "`gamma` must not be negative"),
     (recipes.mars_adamw, {"max_norm": 0.0}, "`max_norm` must be positive"),
@@ -202,10 +204,12 @@ def test_numbers_may_be_traced():
     )
 
 
-def test_racs_takes_adams_rate_for_the_other_leaves():
+@pytest.mark.parametrize("scale", [0.05, 0.02, 1.0])
+def test_racs_takes_adams_rate_for_the_other_leaves(scale):
+    """The paper's Adam has 1e-3; the scale of RACS, 0.02 for 1.3B, is not Adam's."""
     params = {"bias": jnp.ones(3)}
     for rate in (0.02, optax.constant_schedule(0.02)):
-        tx = recipes.racs(rate)
+        tx = recipes.racs(rate, scale=scale)
         updates, _ = tx.update(params, tx.init(params), params)
         np.testing.assert_allclose(updates["bias"], -1e-3, rtol=1e-5)
 

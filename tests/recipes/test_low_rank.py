@@ -43,19 +43,30 @@ def run(tx, stream):
     return np.swapaxes(updates, -1, -2)
 
 
-def normals(epoch, m, count):
-    """The numbers that the library draws for this kernel."""
+def key_of(epoch):
+    """The key that the library has for this kernel between two renewals."""
     layout = make_layout({"kernel": jnp.zeros((N, M))})
     key = jax.random.fold_in(jax.random.key(0), epoch)
     for number in next(iter(layout.groups.values())).ids[0]:
         key = jax.random.fold_in(key, number)
-    return np.asarray(normal(key, (), m, count, jnp.float64))
+    return key
 
 
+def normals(epoch, m, count):
+    return np.asarray(normal(key_of(epoch), (), m, count, jnp.float64))
+
+
+def permutation(epoch, size):
+    return np.asarray(jax.random.permutation(key_of(epoch), size))
+
+
+COLUMNS = ref.complement_columns(permutation)
+SUBSPACE = ref.random_subspace(normals)
 CASES = {
-    "alice": (om.scale_by_alice, {"b3": 0.9}),
-    "carried": (om.scale_by_alice, {"b3": 0.9, "transport": "carry"}),
-    "alice_0": (om.scale_by_alice_0, {}),
+    "alice": (om.scale_by_alice, {"b3": 0.9}, COLUMNS),
+    "subspace": (om.scale_by_alice, {"b3": 0.9, "sampling": "subspace"}, SUBSPACE),
+    "carried": (om.scale_by_alice, {"b3": 0.9, "transport": "carry"}, COLUMNS),
+    "alice_0": (om.scale_by_alice_0, {}, COLUMNS),
 }
 
 
@@ -66,13 +77,13 @@ CASES = {
 )
 @pytest.mark.broad
 def test_alice_is_algorithm_4(name):
-    recipe, options = CASES[name]
+    recipe, options, draw = CASES[name]
     got = run(recipe(rank=RANK, leading=LEADING, **EXACT, **options), grads())
     step = functools.partial(
         ref.alice,
         rank=RANK,
         leading=LEADING,
-        draw=ref.random_subspace(normals),
+        draw=draw,
         b3=options.get("b3", 0.0),
         carry="transport" in options,
     )
@@ -80,6 +91,19 @@ def test_alice_is_algorithm_4(name):
     want = [step(g, state) for g in grads()]
     # Two float64 renewals from gaps of the eigenvalues of 10% and more.
     np.testing.assert_allclose(got, want, atol=1e-9)
+
+
+def test_fira_in_alice_has_no_further_factor():
+    """Structured Fisher, F.7: only Fira+ has alpha_c."""
+    updates = {}
+    for kind, scale in (("fira", None), ("fira", 1.0), ("fira_plus", None)):
+        tx = om.scale_by_alice(rank=2, compensation=kind, residual_scale=scale)
+        updates[kind, scale] = run(tx, np.float32(grads(1)))
+    np.testing.assert_array_equal(updates["fira", None], updates["fira", 1.0])
+    tx = om.scale_by_alice(rank=2, compensation="fira_plus", residual_scale=0.4)
+    np.testing.assert_array_equal(
+        run(tx, np.float32(grads(1))), updates["fira_plus", None]
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -225,9 +249,9 @@ def compiled(recipe, shape, **options):
 
 @pytest.mark.parametrize(
     ("recipe", "side", "factorizations"),
-    # For Ritz r, and one QR for that, one for the complement; for the range r + 8.
+    # For Ritz r, and one QR for that; for the range r + 8, one QR in a loop.
     [
-        (functools.partial(om.scale_by_alice, leading=4), 10, 2),
+        (functools.partial(om.scale_by_alice, leading=4), 10, 1),
         (om.scale_by_galore, 18, 1),
     ],
     ids=["alice", "galore"],

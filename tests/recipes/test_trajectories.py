@@ -76,7 +76,31 @@ VARIANTS = {
         partial(
             optimizers.racs, bias_correction=True, limiter=1.2, rounds=3, scale=0.1
         ),
-        (0.999, 0.0, 0.1 * LR),
+        (0.999, 0.0, 0.05 * LR),
+    ),
+    "racs_literal": (
+        "racs",
+        {"max_rms": None, "max_shrink": None},
+        partial(optimizers.racs, max_rms=np.inf, max_shrink=np.inf),
+        (0.999, 0.0, 0.05 * LR),
+    ),
+    "swan_norm": (
+        "swan",
+        {"scaling": "norm"},
+        partial(optimizers.swan, scaling="norm"),
+        (0.999, 0.0, LR),
+    ),
+    "swan_unscaled": (
+        "swan",
+        {"scaling": "none"},
+        partial(optimizers.swan, scaling="none"),
+        (0.999, 0.0, LR),
+    ),
+    "mars_adamw_of_muoneq": (
+        "mars_adamw",
+        {"b1": 0.9, "b2": 0.95},
+        partial(optimizers.mars_adamw, b1=0.9, b2=0.95),
+        (0.95, 0.1, LR),
     ),
     "mars_adamw_unclipped": (
         "mars_adamw",

@@ -7,12 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
-    Decay,
-    check_callable,
-    checked,
-)
-from optax_matrix.linalg.scale import unit_peak, work_dtype
+from optax_matrix.arguments import AtLeastOne, Decay, check_callable, checked
+from optax_matrix.linalg.products import times
+from optax_matrix.linalg.scale import unit_max, unit_peak, work_dtype
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 Statistics = Annotated[
@@ -42,6 +39,7 @@ def equilibrate_with_ema(
     decay: Decay,
     *,
     bias_correction: bool = False,
+    max_rms: AtLeastOne | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Divides rows and columns by the square root of averaged second moments.
 
@@ -64,6 +62,21 @@ def equilibrate_with_ema(
     Without bias correction the averages start at zero, and the first update is larger
     by :math:`(1-\beta)^{-1/2}` for each of the two scales.
 
+    In general nothing bounds the result. At the fixed point of `rank_one_scales` the
+    mean square of every row, weighted by :math:`s^2`, is one; but where scales are
+    small beside the others, their weight is small too, and an entry may be as large as
+    :math:`\|s\| / s_j` and :math:`\|q\| / q_i`. ``max_rms`` sets a bound: with
+    :math:`m \le n` (otherwise columns take the place of rows), it multiplies row i by
+
+    .. math::
+        \min(1, \rho c / \mathrm{rms}(\tilde G_i)), \qquad
+        c^2 = \sum_{ij} q_i^2 s_j^2 \tilde G_{ij}^2 / (\|q\|^2 \|s\|^2), \qquad
+        1 \le c \le 1 / (1 - \beta)
+
+    where :math:`\rho` is ``max_rms``, and c, the root of the weighted mean square of
+    the whole matrix, is clipped to this range. No row exceeds the root mean square
+    :math:`\rho / (1 - \beta)`, and no entry :math:`\sqrt{\max(m, n)}` times that.
+
     Args:
         statistics: Function from matrices ``(..., m, n)`` to ``(row, col)``, square
             roots of the row and column statistics, of shape ``(..., m)`` and
@@ -71,12 +84,15 @@ def equilibrate_with_ema(
             NorMuon.
         decay: Decay rate :math:`\beta` of both averages, in ``[0, 1)``.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
+        max_rms: Largest root mean square :math:`\rho` of a row, at least one, relative
+            to that of the matrix as above; None for no bound.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``statistics`` is not callable or ``decay`` is not in [0, 1).
+        ValueError: If ``statistics`` is not callable, ``decay`` is not in [0, 1), or
+            ``max_rms`` is below one.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -111,6 +127,11 @@ def equilibrate_with_ema(
                 mixed = decay * weight + (1 - decay)
                 weight = jnp.where(live, mixed, weight).astype(weight.dtype)
             scaled = _divided(wide, row, col, weight)
+            if max_rms is not None:
+                usual = _weighted_rms(wide, row, col) * (
+                    1 if weight is None else weight
+                )
+                scaled = _bounded(scaled, max_rms * jnp.clip(usual, 1, 1 / (1 - decay)))
             return scaled.astype(x.dtype), row, col, weight
 
         out = jax.tree.map(
@@ -155,6 +176,31 @@ def _divided(x, row, col, weight):
     if row is not None:
         x = safe_divide(x, (row / root)[..., :, None])
     return x
+
+
+def _weighted_rms(x, row, col):
+    """Root of the mean square of a result, its squared scales being the weights."""
+    a = unit_max(jnp.ones_like(x[..., 0]) if row is None else row)
+    b = unit_max(jnp.ones_like(x[..., 0, :]) if col is None else col)
+    y, peak = unit_peak(x)
+    squares = jnp.sum(a**2 * times(y * y, b**2), axis=-1)
+    weights = jnp.sum(a**4, axis=-1) * jnp.sum(b**4, axis=-1)
+    size = peak[..., 0, 0]
+    for scale in (row, col):
+        if scale is not None:
+            size = safe_divide(size, jnp.max(scale, axis=-1))
+    return size * jnp.sqrt(safe_divide(squares, weights))
+
+
+def _bounded(x, largest):
+    """Shrinks the lines of the longer side to a largest root mean square."""
+    if x.shape[-2] > x.shape[-1]:
+        return _bounded(x.mT, largest).mT
+    peak = jnp.max(abs(x), axis=-1, keepdims=True)
+    y = safe_divide(x, peak)
+    rms = peak * jnp.sqrt(jnp.mean(y * y, axis=-1, keepdims=True))
+    largest = largest[..., None, None]
+    return jnp.where(rms > largest, x * safe_divide(largest, rms), x)
 
 
 def row_rms(x: jax.Array) -> tuple[jax.Array, None]:

@@ -58,6 +58,10 @@ def compensate(
     ``fira_plus``   C of ``fira``, rescaled to :math:`\|U \omega\|_F`
     ==============  ====================================================================
 
+    No column of the first kind exceeds the norm :math:`\sqrt{(m - r) / (1 - \beta)}`,
+    and Fira+ as a whole not that of :math:`U \omega`. Fira's columns have no bound
+    where the basis holds little of a column of G, and only their growth is limited.
+
     "Limited" means by `limit_norm_growth`. Columns of the residual that are rounding
     noise relative to the columns of G are set to zero; at r = m this is all of them.
     The state is n + 1 numbers per matrix, 1 for ``"fira"``, none for ``"fira_plus"``.

@@ -80,7 +80,8 @@ def project_low_rank(
     * ``"carry"`` transports the fields ``mu``, ``trace`` and ``ema``, and the statistic
       that the basis tracks, to the new basis with :math:`U_{new}^\top U_{old}`. Second
       moments and counts are kept, so that quotients of the moments may be large for a
-      while; `scale_by_tracked_adam` transports both moments.
+      while: recipes clip them to Adam's largest value without a transport.
+      `scale_by_tracked_adam` transports both moments.
     * ``"reset"`` initialises it again.
     * A function from the inner state and the tree of :math:`U_{new}^\top U_{old}`
       returns the new inner state. The statistic of the basis is transported as above.

@@ -87,7 +87,7 @@ def subspace_basis(
     *,
     leading: Rank = 40,
     switch: Switch = "complement",
-    sampling: Sampling = "subspace",
+    sampling: Sampling = "columns",
     start: Start = "randomized",
     tracks: bool | None = None,
     qr: Kernel = cholesky_qr,
@@ -117,10 +117,10 @@ def subspace_basis(
         leading: Number l: an int, clipped to the rank (nothing is switched then), or a
             float for a fraction of the rank.
         switch: A name from the table.
-        sampling: How to draw from a complement: ``"subspace"`` for a uniformly random
-            subspace, with matrix products only; ``"columns"`` for columns of a full QR,
-            drawn without replacement, as in the paper, which decomposes an ``m x m``
-            matrix.
+        sampling: How to draw from a complement: ``"columns"`` for columns of a complete
+            QR (the paper, `linalg.complement_columns`), which are nearly unit vectors;
+            ``"subspace"`` for a uniformly random subspace
+            (`linalg.complement_subspace`). Adam's second moments depend on the choice.
         start: The first :math:`U'`: ``"randomized"``, as above, or ``"exact"``, the
             leading left singular vectors of G from an SVD.
         tracks: Whether to track :math:`\tilde Q`; None for ``decay != 0``, which is

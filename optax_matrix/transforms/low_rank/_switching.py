@@ -10,7 +10,7 @@ from optax_matrix.linalg import complement_columns, complement_subspace
 from optax_matrix.linalg.random import normal
 
 Switch = Literal["complement", "full_basis", "gaussian_mix", "gaussian", "none"]
-Sampling = Literal["subspace", "columns"]
+Sampling = Literal["columns", "subspace"]
 
 
 def _none(ritz, leading, key, sampling, qr):
