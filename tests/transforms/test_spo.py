@@ -91,7 +91,7 @@ def test_trajectory_is_the_papers(case, hold):
     path, _, _ = run(tx, params, noises)
     full, size = options["variant"] == "full", options["block"]
     for i in range(2):
-        want = ref.poet(
+        want, _ = ref.poet(
             np.asarray(params["w"][i]).T,
             lambda w, t, i=i: 0.1 * w + noises[t, i].T,
             lambda side, merges, i=i: np.asarray(
@@ -311,7 +311,8 @@ def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     q = [{"in": jnp.ones((1, 3))}, {"in": jnp.ones((1, 3))}]
     fresh = inner.init(q)
     _, state = inner.update(q, fresh)
-    adam, schedule = reset_moments(fresh, state, q)
+    due = [{"in": jnp.ones((1,), bool)}] * 2
+    adam, schedule = reset_moments(fresh, state, due)
     assert not any(x.any() for x in jax.tree.leaves(adam))
     assert int(schedule.count) == 1
 

@@ -6,6 +6,10 @@ At regular intervals the rotations are merged into the weights and new ones are 
 `limit_skew_norm` keeps Q small enough for the map to be accurate.
 """
 
+from optax_matrix.transforms.stochastic_primitives._adam_per_matrix import (
+    ScaleByAdamPerMatrixState,
+    scale_by_adam_per_matrix,
+)
 from optax_matrix.transforms.stochastic_primitives._blocks import (
     Block,
     Reset,
@@ -27,10 +31,12 @@ __all__ = [
     "Primitives",
     "Reset",
     "RotatedSides",
+    "ScaleByAdamPerMatrixState",
     "SpoState",
     "Variant",
     "bound_for",
     "limit_skew_norm",
     "rotated_blocks",
+    "scale_by_adam_per_matrix",
     "spo",
 ]

@@ -1,6 +1,7 @@
 """Stochastic primitive optimization: training orthogonal factors of weights (POET)."""
 
 import dataclasses
+import functools
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -8,7 +9,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Dtype, Kernel, PositiveInt, Seed, checked
+from optax_matrix.arguments import (
+    Dtype,
+    Kernel,
+    Positive,
+    PositiveInt,
+    Seed,
+    checked,
+)
 from optax_matrix.linalg import (
     cayley_neumann,
     materialize,
@@ -30,7 +38,11 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     rounded,
     update_towards,
 )
-from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
+from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import reached
+from optax_matrix.transforms.stochastic_primitives._moment_reset import (
+    reset_moments,
+    where_due,
+)
 from optax_matrix.transforms.stochastic_primitives._one_by_one_on_cpu import (
     one_by_one_on_cpu,
 )
@@ -44,6 +56,7 @@ class SpoState(NamedTuple):
 
     Attributes:
         count: Number of updates.
+        merges: Per leaf and matrix the number of merges, int32 ``(...)``.
         perms: Per leaf and side the permutation of the primitive, int32 ``(..., m)``
             or ``(..., n)``.
         q: Per leaf and side the strict upper triangles of the blocks' Q,
@@ -56,6 +69,7 @@ class SpoState(NamedTuple):
     """
 
     count: Any
+    merges: Any
     perms: Any
     q: Any
     frame: Any
@@ -71,6 +85,7 @@ def spo(
     block: Block = 256,
     orthogonal: Kernel = cayley_neumann,
     merge_interval: PositiveInt | None = 400,
+    merge_at: Positive | None = None,
     sides: RotatedSides = "both",
     reset: Reset = "moments",
     hold: Literal["stored", "recovered"] = "stored",
@@ -88,7 +103,8 @@ def spo(
     that of W, at the current Q. ``inner`` turns it into a step of Q, and the update is
     the new :math:`R W_0 P` minus W. After every ``merge_interval`` updates
     :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0`, and new permutations are
-    drawn. No ``m x m`` matrix is ever formed. Gradients of Q are clipped to
+    drawn. With ``merge_at`` a matrix is also merged by itself as soon as the norm of one
+    of its Q reaches that value. No ``m x m`` matrix is ever formed. Gradients of Q are clipped to
     :math:`\pm 10^{18}`, so that their squares stay finite.
 
     The update already contains the learning rate, that of ``inner``; do not rescale it
@@ -112,11 +128,15 @@ def spo(
         orthogonal: Kernel from skew-symmetric to orthogonal blocks:
             `linalg.cayley_neumann`, `linalg.cayley_taylor`, `linalg.cayley`,
             `linalg.exponential`.
-        merge_interval: Number of updates between merges; None for no merge.
+        merge_interval: Number of updates between merges of all matrices; None for none.
+        merge_at: Norm (`linalg.skew_norm`) of a block's Q at which its matrix is merged
+            besides; None for no such merges.
         sides: ``"both"``; ``"in"`` for R alone, which is OFT; ``"out"`` for P alone.
         reset: State of ``inner`` that a merge resets: ``"moments"`` for its moments and
             the counts stored with them, but not separate counts such as those of
-            schedules; ``"none"`` for nothing.
+            schedules; ``"none"`` for nothing. Where ``merge_at`` merges a matrix by
+            itself, moments are reset only if ``inner`` has a count for each matrix, as
+            `scale_by_adam_per_matrix` has; with `optax.adam` they are kept.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"``, see above.
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
             from which its permutations are drawn; None draws the same permutations for
@@ -157,6 +177,7 @@ def spo(
         inner=optax.with_extra_args_support(inner),
         primitives=Primitives(blocks, variant, orthogonal, seed),
         interval=merge_interval,
+        merge_at=merge_at,
         resets=reset == "moments",
         stored=hold == "stored",
         ids=ids,
@@ -170,6 +191,7 @@ class _Spo:
     inner: optax.GradientTransformationExtraArgs
     primitives: Primitives
     interval: int | None
+    merge_at: Any
     resets: bool
     stored: bool
     ids: Any
@@ -183,6 +205,7 @@ class _Spo:
         permuted = lambda w, perm: permute(widened(w), perm)
         return SpoState(
             count=jnp.zeros((), jnp.int32),
+            merges=jax.tree.map(lambda w: jnp.zeros(w.shape[:-2], jnp.int32), params),
             perms=perms,
             q=q,
             frame=jax.tree.map(permuted, params, perms) if self.stored else None,
@@ -210,24 +233,27 @@ class _Spo:
         )
         q: Any = optax.apply_updates(state.q, steps)
         count: Any = optax.safe_increment(state.count)
-        due, perms = None, state.perms
-        if self.interval is not None:
-            due = count % self.interval == 0
-            perms = self._drawn(due, count, params, perms)
-        merges = self.stored and due is not None
+        due, merges, perms = self._due(count, q, params), state.merges, state.perms
+        if due is not None:
+            merges = jax.tree.map(jnp.add, merges, due)
+            perms = self._drawn(due, merges, params, perms)
+        moves = self.stored and due is not None
         # The gradient is not needed any more: the update reuses its memory.
         place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
         new, *merged, applied = one_by_one_on_cpu(
-            partial(self._move, due if merges else None),
-            1 + merges,
+            self._move,
+            1 + moves,
             *(place, frame, params, state.perms, perms, state.q, q),
+            due if moves else jax.tree.map(lambda _: None, params),
         )
-        frame = merged[0] if merges else frame
+        frame = merged[0] if moves else frame
         if due is not None:
+            reset = partial(self._reset, due)
             keep = lambda *state: state
-            q, inner_state = jax.lax.cond(due, self._reset, keep, q, inner_state)
+            q, inner_state = jax.lax.cond(_some(due), reset, keep, q, inner_state)
         return new, SpoState(
             count=count,
+            merges=merges,
             perms=perms,
             q=q,
             frame=frame if self.stored else None,
@@ -260,7 +286,7 @@ class _Spo:
 
         return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
 
-    def _move(self, due, place, frame, w, perms, drawn, q, new_q) -> tuple[Any, ...]:
+    def _move(self, place, frame, w, perms, drawn, q, new_q, due) -> tuple[Any, ...]:
         """The update; the frame, if merges are on; a fingerprint of the new W."""
         del place
         target = self._materialized(frame, perms, new_q)
@@ -270,26 +296,50 @@ class _Spo:
         update, applied = update_towards(target, w, self.update_dtype)
         if due is None:
             return update, fingerprint(applied)
-        merge = lambda: permute(target, drawn)
-        return update, jax.lax.cond(due, merge, lambda: frame), fingerprint(applied)
+        merge = lambda: where_due(due, permute(target, drawn), frame)
+        merged = jax.lax.cond(jnp.any(due), merge, lambda: frame)
+        return update, merged, fingerprint(applied)
 
     def _materialized(self, frame, perms, q) -> jax.Array:
         return materialize(frame, self.primitives.blocks(q, frame), perms)
 
-    def _drawn(self, due, count, params: Any, perms: Any) -> Any:
-        """The permutations, newly drawn if a merge is due."""
-        draw = partial(self.primitives.draw, count // self.interval)
-        new = lambda: jax.tree.map(draw, params, self._ids(params))
-        return jax.lax.cond(due, new, lambda: perms)
+    def _due(self, count: Any, q: Any, params: Any) -> Any:
+        """Which matrices to merge, ``(...)`` per leaf; None if none ever are."""
+        if self.interval is None and self.merge_at is None:
+            return None
+        every = False if self.interval is None else count % self.interval == 0
 
-    def _reset(self, q: Any, inner_state: Any) -> tuple[Any, Any]:
+        def one(w, sides):
+            due = jnp.broadcast_to(every, w.shape[:-2])
+            if self.merge_at is None:
+                return due
+            return due | reached(sides, self.merge_at)
+
+        return jax.tree.map(one, params, q)
+
+    def _drawn(self, due: Any, merges: Any, params: Any, perms: Any) -> Any:
+        """The permutations, newly drawn for the matrices that are due."""
+
+        def one(due, merges, w, ids, perms):
+            drawn = self.primitives.draw(merges, w, ids)
+            return {side: where_due(due, drawn[side], p) for side, p in perms.items()}
+
+        new = lambda: jax.tree.map(one, due, merges, params, self._ids(params), perms)
+        return jax.lax.cond(_some(due), new, lambda: perms)
+
+    def _reset(self, due: Any, q: Any, inner_state: Any) -> tuple[Any, Any]:
         """Triangles of identity rotations, and the inner state reset accordingly."""
-        q = jax.tree.map(jnp.zeros_like, q)
+        due = jax.tree.map(lambda d, sides: dict.fromkeys(sides, d), due, q)
         if self.resets:
-            inner_state = reset_moments(self.inner.init(q), inner_state, q)
-        return q, inner_state
+            inner_state = reset_moments(self.inner.init(q), inner_state, due)
+        return jax.tree.map(lambda d, x: where_due(d, 0, x), due, q), inner_state
 
     def _ids(self, params: Any) -> Any:
         if self.ids is None:
             return jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1)), params)
         return {name: self.ids[name] for name in params}
+
+
+def _some(due: Any) -> jax.Array:
+    """Whether any matrix of a tree is due."""
+    return functools.reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(due)), False)
