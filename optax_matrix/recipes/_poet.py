@@ -19,8 +19,8 @@ from optax_matrix.arguments import (
 from optax_matrix.linalg import cayley_neumann
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, preset, recipe
-from optax_matrix.transforms import limit_skew_norm, spo
-from optax_matrix.transforms.stochastic_primitives import bound_for
+from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix, spo
+from optax_matrix.transforms.stochastic_primitives import norm_for
 
 
 @recipe
@@ -33,6 +33,8 @@ def poet(
     terms: PositiveInt = 4,
     orthogonal: Kernel | None = None,
     max_norm: Positive | Literal["auto"] | None = "auto",
+    merge_at: Positive | Literal["auto"] | None = None,
+    q_decay: NotNegative = 0.01,
     sides: Literal["both", "in", "out"] = "both",
     reset: Literal["moments", "none"] = "moments",
     hold: Literal["stored", "recovered"] = "stored",
@@ -115,17 +117,19 @@ def poet(
     kernel = partial(cayley_neumann, terms=terms) if orthogonal is None else orthogonal
     wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
-    def chain(layout, learning_rate, b1, b2, eps, max_norm):
-        adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
+    def chain(layout, learning_rate, b1, b2, eps, max_norm, merge_at, q_decay):
+        adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
+        decay = optax.add_decayed_weights(q_decay)
         step = optax.scale_by_learning_rate(learning_rate)
-        bound = bound_for(max_norm, kernel)
+        bound = norm_for("max_norm", max_norm, kernel)
         bounded = [] if bound is None else [limit_skew_norm(bound)]
         return spo(
-            optax.chain(adam, step, *bounded),
+            optax.chain(adam, decay, step, *bounded),
             variant=variant,
             block=block,
             orthogonal=kernel,
             merge_interval=merge_interval,
+            merge_at=norm_for("merge_at", merge_at, kernel),
             sides=sides,
             reset=reset,
             hold=hold,

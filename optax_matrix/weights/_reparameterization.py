@@ -15,7 +15,7 @@ from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.layout.specs import keep_sharding
 from optax_matrix.transforms import limit_skew_norm
-from optax_matrix.transforms.stochastic_primitives import Primitives, bound_for
+from optax_matrix.transforms.stochastic_primitives import Primitives, norm_for
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._sharding import (
@@ -215,7 +215,7 @@ class Reparameterization:
         Raises:
             ValueError: If ``max_norm`` is not positive.
         """
-        bound = bound_for(max_norm, self.primitives.orthogonal)
+        bound = norm_for("max_norm", max_norm, self.primitives.orthogonal)
         if bound is not None:
             rotations = optax.chain(rotations, limit_skew_norm(bound))
         parts: dict[Hashable, optax.GradientTransformation] = {

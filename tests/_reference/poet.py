@@ -68,8 +68,20 @@ class Adam:
 
 
 def poet(
-    w, gradient, draw, steps, block, *, lr, interval, k, full, sides, reset,
-    merge_at=np.inf, decay=0.0,
+    w,
+    gradient,
+    draw,
+    steps,
+    block,
+    *,
+    lr,
+    interval,
+    k,
+    full,
+    sides,
+    reset,
+    merge_at=np.inf,
+    decay=0.0,
 ):
     """W after each step, and the steps after which W was merged.
 

@@ -122,7 +122,9 @@ def test_it_turns_as_far_as_it_likes_and_keeps_singular_values():
     assert int(state.merges["w"][0]) > 2
     assert left[0.5] < 0.2 < 0.5 < left[None]  # Adam's steps of 0.05 go on.
     # Each merge is off by at most 0.5^10 / 2 on one side.
-    assert np.abs(values[0.5] - 1).max() < int(state.merges["w"][0]) * 0.5**10 / 2 + 1e-5
+    assert (
+        np.abs(values[0.5] - 1).max() < int(state.merges["w"][0]) * 0.5**10 / 2 + 1e-5
+    )
 
 
 @pytest.mark.broad
@@ -158,15 +160,16 @@ def test_a_matrix_without_gradients_and_nan_are_never_merged():
 
 def test_adam_per_matrix_is_adam():
     q = {"w": {"in": jnp.float32(gaussian(2, 3, 6)), "out": jnp.zeros((2, 1, 3))}}
-    txs = scale_by_adam_per_matrix(0.8, 0.99, 1e-3), optax.scale_by_adam(0.8, 0.99, 1e-3)
+    txs = (
+        scale_by_adam_per_matrix(0.8, 0.99, 1e-3),
+        optax.scale_by_adam(0.8, 0.99, 1e-3),
+    )
     states = [tx.init(q) for tx in txs]
     for _ in range(3):
         outs = [tx.update(q, s) for tx, s in zip(txs, states, strict=True)]
         states = [s for _, s in outs]
         q = jax.tree.map(jnp.sin, q)
-    jax.tree.map(
-        partial(np.testing.assert_allclose, rtol=1e-5), outs[0][0], outs[1][0]
-    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), outs[0][0], outs[1][0])
     half = scale_by_adam_per_matrix(mu_dtype=jnp.bfloat16).init(q)
     assert half.mu["w"]["in"].dtype == jnp.bfloat16
 

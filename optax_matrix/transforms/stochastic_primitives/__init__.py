@@ -18,8 +18,9 @@ from optax_matrix.transforms.stochastic_primitives._blocks import (
     rotated_blocks,
 )
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
-    bound_for,
     limit_skew_norm,
+    norm_for,
+    reached,
 )
 from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
     Primitives,
@@ -34,8 +35,9 @@ __all__ = [
     "ScaleByAdamPerMatrixState",
     "SpoState",
     "Variant",
-    "bound_for",
     "limit_skew_norm",
+    "norm_for",
+    "reached",
     "rotated_blocks",
     "scale_by_adam_per_matrix",
     "spo",

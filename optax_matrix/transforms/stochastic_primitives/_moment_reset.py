@@ -31,7 +31,9 @@ def reset_moments(fresh: Any, state: Any, due: Any) -> Any:
     every = functools.reduce(jnp.logical_and, map(jnp.all, of_matrices.values()), True)
     pairs = jax.tree.leaves_with_path(state)
     found = [_stack(keys, x, of_matrices) for keys, x in pairs]
-    owners = [_owner(keys[:end]) for (keys, _), (end, _) in zip(pairs, found, strict=True)]
+    owners = [
+        _owner(keys[:end]) for (keys, _), (end, _) in zip(pairs, found, strict=True)
+    ]
     resets = {o for o, (end, _) in zip(owners, found, strict=True) if end is not None}
     whole = {o for o, (_, which) in zip(owners, found, strict=True) if which is None}
 
