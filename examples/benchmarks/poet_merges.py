@@ -160,10 +160,9 @@ def run(variant: str, seed: int, args) -> dict:
 
 def table(rows: list[dict]) -> None:
     """Means over seeds, and the spread of the loss."""
-    print(
-        "| variant | seeds | loss | singular values | e_orth | Tr R / m | merges | cos |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    titles = ["variant", "seeds", "loss", "singular values", "e_orth", "Tr R / m"]
+    print("|", " | ".join([*titles, "merges", "cos"]), "|")
+    print("|" + 8 * "---|")
     for variant in VARIANTS:
         own = [row for row in rows if row["variant"] == variant]
         if not own:
@@ -196,7 +195,8 @@ def main() -> None:
     settings = args.steps, args.block, args.batch
     rows = [r for r in rows if (r["steps"], r["block"], r["batch"]) == settings]
     if args.table:
-        return table([r for r in rows if r["seed"] in args.seeds])
+        table([r for r in rows if r["seed"] in args.seeds])
+        return
     done = {(row["variant"], row["seed"]) for row in rows}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:

@@ -1,8 +1,8 @@
 """The factory of `Reparameterization`: POET as a reparameterization of weights."""
 
-from typing import Any
+from typing import Any, Literal
 
-from optax_matrix.arguments import Kernel, PositiveInt, Seed, checked
+from optax_matrix.arguments import Kernel, Positive, PositiveInt, Seed, checked
 from optax_matrix.linalg import cayley_neumann
 from optax_matrix.transforms.stochastic_primitives import (
     Block,
@@ -10,6 +10,7 @@ from optax_matrix.transforms.stochastic_primitives import (
     Reset,
     RotatedSides,
     Variant,
+    norm_for,
     rotated_blocks,
 )
 from optax_matrix.weights._reparameterization import Reparameterization
@@ -22,6 +23,7 @@ def reparameterize(
     block: Block = 256,
     orthogonal: Kernel = cayley_neumann,
     merge_interval: PositiveInt | None = 400,
+    merge_at: Positive | Literal["auto"] | None = None,
     sides: RotatedSides = "both",
     reset: Reset = "moments",
     seed: Seed = 0,
@@ -57,8 +59,12 @@ def reparameterize(
             ``"in"`` (R).
         orthogonal: Kernel from skew-symmetric to orthogonal blocks, such as
             `linalg.cayley_neumann`.
-        merge_interval: T_m, the number of updates between two merges; None for no
-            merges.
+        merge_interval: T_m, the number of updates between two merges of all matrices;
+            None for no such merges.
+        merge_at: Norm of a block's Q at which ``merge_if_due`` merges its matrix by
+            itself, as in `poet`. Use `transforms.scale_by_adam_per_matrix` with it:
+            the moments of `optax.scale_by_adam`, whose one count serves all matrices,
+            are kept at such a merge.
         sides: ``"both"``; ``"in"`` (R alone, which is OFT) or ``"out"``.
         reset: ``"moments"``: a merge resets the optimizer's moments of the rotations.
             ``"none"``: it keeps them.
@@ -102,6 +108,7 @@ def reparameterize(
     return Reparameterization(
         primitives=Primitives(blocks, variant, orthogonal, seed),
         merge_interval=merge_interval,
+        merge_at=norm_for("merge_at", merge_at, orthogonal),
         reset=reset,
         dimension_numbers=dimension_numbers,
         train_others=train_others,

@@ -22,6 +22,7 @@ from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
     norm_for,
     reached,
 )
+from optax_matrix.transforms.stochastic_primitives._moment_reset import where_due
 from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
     Primitives,
 )
@@ -41,4 +42,5 @@ __all__ = [
     "rotated_blocks",
     "scale_by_adam_per_matrix",
     "spo",
+    "where_due",
 ]

@@ -40,10 +40,10 @@ def scale_by_adam_per_matrix(
     .. math::
         \Delta_t = \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \epsilon}
 
-    This is `optax.scale_by_adam`, but for its count, of which that has one for all
-    matrices. `spo` and `reparameterize` reset the moments of a matrix when it is merged,
-    and with them its own count here. Schedules of ``b1`` and ``b2`` are followed
-    exactly: moments are divided by the sums of their weights.
+    `optax.scale_by_adam` has one count t for all matrices. Here each matrix has its
+    own, which `spo` and `reparameterize` reset with its moments when they merge it.
+    Schedules of ``b1`` and ``b2`` are followed exactly: moments are divided by the sums
+    of their weights.
 
     Args:
         b1: Decay rate :math:`\beta_1` of the first moment.

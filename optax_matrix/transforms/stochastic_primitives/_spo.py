@@ -103,9 +103,9 @@ def spo(
     that of W, at the current Q. ``inner`` turns it into a step of Q, and the update is
     the new :math:`R W_0 P` minus W. After every ``merge_interval`` updates
     :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0`, and new permutations are
-    drawn. With ``merge_at`` a matrix is also merged by itself as soon as the norm of one
-    of its Q reaches that value. No ``m x m`` matrix is ever formed. Gradients of Q are clipped to
-    :math:`\pm 10^{18}`, so that their squares stay finite.
+    drawn. With ``merge_at`` a matrix is also merged by itself as soon as the norm of
+    one of its Q reaches that value. No ``m x m`` matrix is ever formed. Gradients of Q
+    are clipped to :math:`\pm 10^{18}`, so that their squares stay finite.
 
     The update already contains the learning rate, that of ``inner``; do not rescale it
     afterwards. Any other change to W (weight decay, averaging, a restore, updates that
