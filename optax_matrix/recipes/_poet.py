@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import optax
 
@@ -20,7 +20,7 @@ from optax_matrix.linalg import cayley_neumann
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, preset, recipe
 from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix, spo
-from optax_matrix.transforms.stochastic_primitives import norm_for
+from optax_matrix.transforms.stochastic_primitives import norm_for, relative_size
 
 
 @recipe
@@ -141,7 +141,7 @@ def poet(
     return Method(
         chain,
         is_step=True,
-        other_rate=5.0 * _relative_size(block),
+        other_rate=5.0 * relative_size(block),
         other_b2=0.999,
         other_eps=eps,
     )
@@ -177,14 +177,3 @@ oft = preset(
     """,
     fixed={"sides": "in"},
 )
-
-
-def _relative_size(block: Any) -> float:
-    """Side of the largest block, relative to the paper's largest (256 or 0.5)."""
-    sides = block.values() if isinstance(block, Mapping) else [block]
-    sizes = [2 * b if isinstance(b, float) else b / 256 for b in sides if _is_number(b)]
-    return max(sizes, default=1.0)  # `spo` refuses anything else.
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)

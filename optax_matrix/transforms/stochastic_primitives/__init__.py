@@ -15,6 +15,7 @@ from optax_matrix.transforms.stochastic_primitives._blocks import (
     Reset,
     RotatedSides,
     Variant,
+    relative_size,
     rotated_blocks,
 )
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
@@ -39,6 +40,7 @@ __all__ = [
     "limit_skew_norm",
     "norm_for",
     "reached",
+    "relative_size",
     "rotated_blocks",
     "scale_by_adam_per_matrix",
     "spo",
