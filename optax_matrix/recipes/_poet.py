@@ -16,7 +16,7 @@ from optax_matrix.arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cayley_neumann
+from optax_matrix.linalg import cayley, cayley_neumann
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, preset, recipe
 from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix, spo
@@ -155,9 +155,12 @@ oft = preset(
     .. math::
         W = R \, W_0
 
-    The angles between the neurons of a matrix and their norms do not change. With
-    ``merge_interval=None`` the blocks never change, as in fine-tuning by OFT; to rotate
-    them further than ``max_norm``, use its own kernel, ``orthogonal=linalg.cayley``.
+    The angles between the neurons of a matrix and their norms do not change. Blocks are
+    never merged by default, and so need a map that is exact for every Q.
+
+    Args:
+        merge_interval: As in `poet`.
+        orthogonal: As in `poet`.
 
     Returns:
         An optimizer of the whole tree, as `poet`.
@@ -172,8 +175,11 @@ oft = preset(
 
     References:
         Qiu et al., `Controlling Text-to-Image Diffusion by Orthogonal Finetuning
-        <https://arxiv.org/abs/2306.07280>`_, 2023; POET's R : P = 1 : 0 (Figure 5).
-        Deviations from the former: random permutations and merges.
+        <https://arxiv.org/abs/2306.07280>`_, 2023; POET's R : P = 1 : 0 (Figure 5), for
+        which set ``merge_interval`` and ``orthogonal``. Deviation from the former:
+        a random permutation.
     """,
     fixed={"sides": "in"},
+    merge_interval=None,
+    orthogonal=cayley,
 )

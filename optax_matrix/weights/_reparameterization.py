@@ -15,6 +15,7 @@ from jaxtyping import Array
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.layout.specs import keep_sharding
+from optax_matrix.layout.zeros import warn_of_zero_leaves
 from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms.stochastic_primitives import (
     Primitives,
@@ -88,6 +89,7 @@ class Reparameterization:
             parameters; permutations and rotations are replicated over their mesh.
         """
         views = self._views(params)
+        warn_of_zero_leaves(named_leaves(params), views, "rotations")
         is_frozen = lambda path: path in views or not self.train_others
         weights = map_named(lambda p, x: x if is_frozen(p) else _ABSENT, params)
         others = map_named(lambda p, x: _ABSENT if is_frozen(p) else x, params)

@@ -66,7 +66,8 @@ def test_state_is_three_times_what_is_trained_and_w0():
     params = {"kernel": jax.ShapeDtypeStruct((n, m), jnp.bfloat16)}
     block = state_of(om.poet(1e-3, block=b), params)
     assert size(block.q) == (m + n) * (b - 1) // 2
-    assert size(block.inner_state) == 2 * size(block.q) + 1
+    # Both moments, and for each side the sums of their weights.
+    assert size(block.inner_state) == 2 * size(block.q) + 4
     assert size(block.frame) == m * n
     assert size((block.perms, block.applied)) == m + n + 1
     full = state_of(om.poet(1e-3, variant="full", block=0.5, hold="recovered"), params)
