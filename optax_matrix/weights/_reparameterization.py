@@ -19,7 +19,7 @@ from optax_matrix.layout.zeros import warn_of_zero_leaves
 from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms.stochastic_primitives import (
     Primitives,
-    norm_for,
+    bound_for,
     reached,
     where_due,
 )
@@ -216,7 +216,7 @@ class Reparameterization:
         Raises:
             ValueError: If ``max_norm`` is not positive.
         """
-        bound = norm_for("max_norm", max_norm, self.primitives.orthogonal)
+        bound = bound_for(max_norm, self.primitives.orthogonal)
         if bound is not None:
             rotations = optax.chain(rotations, limit_skew_norm(bound))
         parts: dict[Hashable, optax.GradientTransformation] = {

@@ -11,7 +11,7 @@ from _matrices import gaussian
 from _reference import poet as ref
 
 import optax_matrix as om
-from optax_matrix.linalg import draw_permutations
+from optax_matrix.linalg import cayley_neumann, draw_permutations
 from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
@@ -26,14 +26,14 @@ def inner(decay=0.0):
     )
 
 
-def run(tx, w, noises):
+def run(tx, w, noises, slope=0.1):
     """Weights and state after each step of a descent to zero, with noise."""
 
     @jax.jit
     def scan(w, noises):
         def body(carry, noise):
             w, state = carry
-            updates, state = tx.update({"w": 0.1 * w["w"] + noise}, state, w)
+            updates, state = tx.update({"w": slope * w["w"] + noise}, state, w)
             return (optax.apply_updates(w, updates), state), (w, state)
 
         return jax.lax.scan(body, (w, tx.init(w)), noises)
@@ -63,7 +63,8 @@ def noises(steps=STEPS):
 )
 def test_each_matrix_is_merged_when_its_own_q_is_large(options, decay):
     """Every matrix of the stack follows the restatement that knows it alone."""
-    tx = om.spo(inner(decay), merge_interval=7, merge_at=AT, ids=IDS, **options)
+    kernel = {"orthogonal": cayley_neumann, "ids": IDS}
+    tx = om.spo(inner(decay), merge_interval=7, merge_at=AT, **kernel, **options)
     w, noise, found = gaussian(*SHAPE, seed=1), noises(), []
     path, states = run(tx, jnp.asarray(w), jnp.asarray(noise))
     size = options["block"]
@@ -107,7 +108,8 @@ def test_it_turns_as_far_as_it_likes_and_keeps_singular_values():
     left, values = {}, {}
     for at in (None, 0.5):
         chain = optax.chain(inner(), limit_skew_norm(0.5))
-        tx = om.spo(chain, block=6, sides="in", merge_interval=None, merge_at=at)
+        options = {"block": 6, "sides": "in", "orthogonal": cayley_neumann}
+        tx = om.spo(chain, merge_interval=None, merge_at=at, **options)
 
         def step(carry, _, tx=tx):
             w, state = carry
@@ -134,8 +136,8 @@ def test_moments_are_reset_for_the_merged_matrix_only(own_count):
     chain = optax.chain(adam, optax.scale_by_schedule(lambda _: -LR))
     tx = om.spo(chain, block=4, merge_interval=None, merge_at=AT, ids=IDS)
     w, noise = jnp.float32(gaussian(*SHAPE, seed=1)), jnp.float32(noises())
-    noise = noise.at[:, 1].multiply(0)
-    _, states = run(tx, w, noise)
+    noise = noise.at[:, 1].set(0)
+    _, states = run(tx, w, noise, slope=0.0)
     merges = np.asarray(states.merges["w"])
     assert merges[-1, 0] > 0 == merges[-1, 1]
     last = int(np.flatnonzero(np.diff(merges[:, 0]))[-1]) + 1

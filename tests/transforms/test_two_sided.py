@@ -68,7 +68,8 @@ def test_adam_inside_is_soap_of_low_rank(transport):
                 if transport == "keep":  # Their signs are the library's.
                     signs = (x[t, i] for x in bases(states))
                     u, v = (
-                        np.sign(np.sum(a * b, 0)) * a for a, b in zip((u, v), signs, strict=True)
+                        np.sign(np.sum(a * b, 0)) * a
+                        for a, b in zip((u, v), signs, strict=True)
                     )
             want = u @ inner(u.T @ g @ v) @ v.T
             np.testing.assert_allclose(got[t, i], want, atol=1e-6, err_msg=f"{t}")

@@ -43,7 +43,9 @@ def _drawn(tree, seed=1):
 
 def _poet(**options):
     return om.reparameterize(
-        **{"block": 4, "merge_interval": 3, "dimension_numbers": RULE} | options
+        **{"block": 4, "merge_interval": 3, "dimension_numbers": RULE}
+        | {"orthogonal": om.linalg.cayley_neumann}  # With a bound in the optimizer.
+        | options
     )
 
 

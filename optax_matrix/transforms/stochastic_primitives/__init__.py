@@ -19,8 +19,8 @@ from optax_matrix.transforms.stochastic_primitives._blocks import (
     rotated_blocks,
 )
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
+    bound_for,
     limit_skew_norm,
-    norm_for,
     reached,
 )
 from optax_matrix.transforms.stochastic_primitives._moment_reset import where_due
@@ -37,8 +37,8 @@ __all__ = [
     "ScaleByAdamPerMatrixState",
     "SpoState",
     "Variant",
+    "bound_for",
     "limit_skew_norm",
-    "norm_for",
     "reached",
     "relative_size",
     "rotated_blocks",

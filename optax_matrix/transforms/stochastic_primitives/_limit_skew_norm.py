@@ -28,26 +28,25 @@ _ROUNDING = 2.0**-10  # The norm of what was brought to a bound is the bound to 
 _POLYNOMIALS = (cayley_neumann, cayley_taylor)
 
 
-def norm_for(name: str, value: Any, orthogonal: Any) -> Any:
-    """The norm of Q that ``"auto"`` stands for.
+def bound_for(max_norm: Any, orthogonal: Any) -> Any:
+    """The bound that ``"auto"`` stands for.
 
     Args:
-        name: Name of the argument, ``max_norm`` or ``merge_at``.
-        value: ``"auto"``, a number, or None.
+        max_norm: ``"auto"``, a number, or None for no bound.
         orthogonal: Kernel from skew to orthogonal blocks.
 
     Returns:
-        The value. ``"auto"`` gives 0.5 for polynomial kernels, otherwise None.
+        The bound, or None for no bound. ``"auto"`` gives 0.5 for polynomial kernels.
 
     Raises:
-        ValueError: If ``value`` is none of these.
+        ValueError: If ``max_norm`` is none of these.
     """
-    if isinstance(value, str) and value == "auto":
+    if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
         return BOUND if kernel in _POLYNOMIALS else None
-    if value is not None:
-        check_positive(name, value)
-    return value
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+    return max_norm
 
 
 @checked

@@ -18,7 +18,7 @@ from optax_matrix.arguments import (
     checked,
 )
 from optax_matrix.linalg import (
-    cayley_neumann,
+    cayley,
     materialize,
     permute,
     recover_frame,
@@ -83,7 +83,7 @@ def spo(
     *,
     variant: Variant = "block",
     block: Block = 256,
-    orthogonal: Kernel = cayley_neumann,
+    orthogonal: Kernel = cayley,
     merge_interval: PositiveInt | None = 400,
     merge_at: Positive | None = None,
     sides: RotatedSides = "both",
@@ -114,20 +114,19 @@ def spo(
     With ``hold="stored"`` :math:`W_0` is part of the state, in float32 for
     half-precision parameters, so that training does not stall where an update rounds to
     zero. With ``"recovered"`` it is computed from W at every step with the inverses of
-    R and P. This saves the memory, but it needs a norm of Q below about 0.9, and
-    rounding errors of W remain.
+    R and P. This saves the memory, but rounding errors of W remain, and
+    `linalg.cayley_neumann` needs a norm of Q below about 0.9.
 
     Args:
         inner: Any transformation of a tree of Q's triangles, learning rate included,
-            such as ``optax.chain(optax.adam(1e-3), limit_skew_norm(0.5))``. The bound
-            keeps ``orthogonal`` accurate between merges; nothing else does.
+            such as ``optax.adam(1e-3)``. With `linalg.cayley_neumann` end it with
+            ``limit_skew_norm(0.5)``, which keeps that map accurate between merges.
         variant: ``"block"`` for blocks that cover all of a side, the last one smaller
             if needed; ``"full"`` for one block on a random part of it.
         block: Size of a block: an int, or with ``"full"`` also a float for a fraction
             of the side; or a dict with one for ``"in"`` (R) and one for ``"out"`` (P).
-        orthogonal: Kernel from skew-symmetric to orthogonal blocks:
-            `linalg.cayley_neumann`, `linalg.cayley_taylor`, `linalg.cayley`,
-            `linalg.exponential`.
+        orthogonal: Kernel from skew-symmetric to orthogonal blocks: `linalg.cayley`,
+            `linalg.cayley_neumann`, `linalg.cayley_taylor`, `linalg.exponential`.
         merge_interval: Number of updates between merges of all matrices; None for none.
         merge_at: Norm (`linalg.skew_norm`) of a block's Q at which its matrix is merged
             besides; None for no such merges.
@@ -169,8 +168,9 @@ def spo(
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Algorithm 1,
         where W is in x out; here R acts on columns and P on rows, and Q of P has the
-        opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); the last block may
-        be smaller, which the authors' code rejects; moments are reset, as in that code.
+        opposite sign. Deviations: the exact Cayley transform in place of
+        `linalg.cayley_neumann`; the last block may be smaller, which the authors' code
+        rejects; moments are reset, as in that code; ``merge_at``.
     """
     blocks = rotated_blocks(block, sides, variant)
     spo = _Spo(
