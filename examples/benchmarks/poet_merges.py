@@ -113,11 +113,8 @@ def trained(variant: str, settings: tuple, params, batches):
 def matrices(params) -> list[np.ndarray]:
     """The matrices of the layers, in float64."""
     leaves = jax.tree.leaves_with_path(params)
-    return [
-        np.float64(x)
-        for k, x in leaves
-        if "layers" in jax.tree_util.keystr(k) and x.ndim == 2
-    ]
+    inside = [x for keys, x in leaves if "layers" in jax.tree_util.keystr(keys)]
+    return [np.asarray(x, np.float64) for x in inside if x.ndim == 2]
 
 
 def run(variant: str, seed: int, args) -> dict:

@@ -50,7 +50,7 @@ def transposed(inner: optax.GradientTransformation) -> Any:
         return turn(updates), state
 
     return optax.GradientTransformationExtraArgs(
-        lambda p: inner.init(turn(p)), update_fn
+        lambda params: inner.init(turn(params)), update_fn
     )
 
 

@@ -1,7 +1,6 @@
 """Stochastic primitive optimization: training orthogonal factors of weights (POET)."""
 
 import dataclasses
-import functools
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -38,7 +37,7 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     rounded,
     update_towards,
 )
-from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import reached
+from optax_matrix.transforms.stochastic_primitives._merges import Merges, some
 from optax_matrix.transforms.stochastic_primitives._moment_reset import (
     reset_moments,
     where_due,
@@ -173,14 +172,13 @@ def spo(
         rejects; moments are reset, as in that code; ``merge_at``.
     """
     blocks = rotated_blocks(block, sides, variant)
+    primitives = Primitives(blocks, variant, orthogonal, seed)
     spo = _Spo(
         inner=optax.with_extra_args_support(inner),
-        primitives=Primitives(blocks, variant, orthogonal, seed),
-        interval=merge_interval,
-        merge_at=merge_at,
+        primitives=primitives,
+        merges=Merges(primitives, merge_interval, merge_at, ids),
         resets=reset == "moments",
         stored=hold == "stored",
-        ids=ids,
         update_dtype=update_dtype,
     )
     return optax.GradientTransformationExtraArgs(spo.init, spo.update)
@@ -190,22 +188,19 @@ def spo(
 class _Spo:
     inner: optax.GradientTransformationExtraArgs
     primitives: Primitives
-    interval: int | None
-    merge_at: Any
+    merges: Merges
     resets: bool
     stored: bool
-    ids: Any
     update_dtype: Any
 
     def init(self, params: Any) -> SpoState:
-        perms = jax.tree.map(
-            partial(self.primitives.draw, 0), params, self._ids(params)
-        )
+        merges = jax.tree.map(lambda w: jnp.zeros(w.shape[:-2], jnp.int32), params)
+        perms = self.merges.draw(merges, params)
         q = jax.tree.map(self.primitives.zeros, params)
         permuted = lambda w, perm: permute(widened(w), perm)
         return SpoState(
             count=jnp.zeros((), jnp.int32),
-            merges=jax.tree.map(lambda w: jnp.zeros(w.shape[:-2], jnp.int32), params),
+            merges=merges,
             perms=perms,
             q=q,
             frame=jax.tree.map(permuted, params, perms) if self.stored else None,
@@ -233,10 +228,14 @@ class _Spo:
         )
         q: Any = optax.apply_updates(state.q, steps)
         count: Any = optax.safe_increment(state.count)
-        due, merges, perms = self._due(count, q, params), state.merges, state.perms
+        due, merges, perms = (
+            self.merges.due(count, q, params),
+            state.merges,
+            state.perms,
+        )
         if due is not None:
             merges = jax.tree.map(jnp.add, merges, due)
-            perms = self._drawn(due, merges, params, perms)
+            perms = self.merges.redraw(due, merges, params, perms)
         moves = self.stored and due is not None
         # The gradient is not needed any more: the update reuses its memory.
         place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
@@ -250,7 +249,7 @@ class _Spo:
         if due is not None:
             reset = partial(self._reset, due)
             keep = lambda *state: state
-            q, inner_state = jax.lax.cond(_some(due), reset, keep, q, inner_state)
+            q, inner_state = jax.lax.cond(some(due), reset, keep, q, inner_state)
         return new, SpoState(
             count=count,
             merges=merges,
@@ -303,43 +302,9 @@ class _Spo:
     def _materialized(self, frame, perms, q) -> jax.Array:
         return materialize(frame, self.primitives.blocks(q, frame), perms)
 
-    def _due(self, count: Any, q: Any, params: Any) -> Any:
-        """Which matrices to merge, ``(...)`` per leaf; None if none ever are."""
-        if self.interval is None and self.merge_at is None:
-            return None
-        every = False if self.interval is None else count % self.interval == 0
-
-        def one(w, sides):
-            due = jnp.broadcast_to(every, w.shape[:-2])
-            if self.merge_at is None:
-                return due
-            return due | reached(sides, self.merge_at)
-
-        return jax.tree.map(one, params, q)
-
-    def _drawn(self, due: Any, merges: Any, params: Any, perms: Any) -> Any:
-        """The permutations, newly drawn for the matrices that are due."""
-
-        def one(due, merges, w, ids, perms):
-            drawn = self.primitives.draw(merges, w, ids)
-            return {side: where_due(due, drawn[side], p) for side, p in perms.items()}
-
-        new = lambda: jax.tree.map(one, due, merges, params, self._ids(params), perms)
-        return jax.lax.cond(_some(due), new, lambda: perms)
-
     def _reset(self, due: Any, q: Any, inner_state: Any) -> tuple[Any, Any]:
         """Triangles of identity rotations, and the inner state reset accordingly."""
         due = jax.tree.map(lambda d, sides: dict.fromkeys(sides, d), due, q)
         if self.resets:
             inner_state = reset_moments(self.inner.init(q), inner_state, due)
         return jax.tree.map(lambda d, x: where_due(d, 0, x), due, q), inner_state
-
-    def _ids(self, params: Any) -> Any:
-        if self.ids is None:
-            return jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1)), params)
-        return {name: self.ids[name] for name in params}
-
-
-def _some(due: Any) -> jax.Array:
-    """Whether any matrix of a tree is due."""
-    return functools.reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(due)), False)
