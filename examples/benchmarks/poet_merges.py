@@ -40,8 +40,8 @@ VARIANTS = {
     "bound": {"max_norm": 0.5, "merge_at": None},
     "merge when needed": {"max_norm": 0.5, "merge_at": 0.5},
     "cayley": FREE | {"orthogonal": cayley},
+    "cayley, half the rate": FREE | {"orthogonal": cayley, "factor": 0.5},
     "merge, moments kept": {"max_norm": 0.5, "merge_at": 0.5, "reset": "none"},
-    "merge at 0.7": {"max_norm": 0.7, "merge_at": 0.7},
 }
 
 

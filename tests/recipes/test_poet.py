@@ -180,3 +180,24 @@ def test_hyperparameters_can_be_injected():
     assert set(state.hyperparams) >= {"learning_rate", "b1", "b2", "eps"}
     updates, _ = jax.jit(tx.update)(PARAMS, state, PARAMS)
     assert bool(jnp.isfinite(updates["attention"]["kernel"]).all())
+
+
+@pytest.mark.broad
+def test_decay_of_q_and_merges_when_needed_reach_the_primitives():
+    grads = jax.tree.map(lambda x: jnp.sin(7 * x), PARAMS)
+    tx = om.poet(0.1, block=4, b1=0.0, q_decay=0.5, merge_interval=None, merge_at=0.4)
+    step, q = jax.jit(tx.update), lambda state: optax.tree.get(state, "q")
+    updates, first = step(grads, tx.init(PARAMS), PARAMS)
+    params = optax.apply_updates(PARAMS, updates)
+    zero = jax.tree.map(jnp.zeros_like, grads)
+    _, second = step(zero, first, params)
+    shrunk = lambda new, old: np.testing.assert_allclose(new, 0.95 * old, rtol=1e-5)
+    jax.tree.map(shrunk, q(second), q(first))
+    assert all(jnp.any(x != 0) for x in jax.tree.leaves(q(first)))
+    merges = lambda state: jax.tree.leaves(optax.tree.get(state, "merges"))
+    assert not any(map(jnp.any, merges(second)))
+    state = first
+    for _ in range(4):
+        updates, state = step(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    assert all(map(jnp.all, merges(state)))
