@@ -37,7 +37,8 @@ def _orthogonal(recipe, rank, lr):
     OFT has only the parameters of the columns.
     """
     block = 2 * rank + 1
-    return recipe(lr, block=block, merge_interval=100, hold="recovered", other=FROZEN)
+    options = {"merge_interval": 100, "hold": "recovered", "terms": 4, "q_decay": 0.0}
+    return recipe(lr, block=block, other=FROZEN, **options)
 
 
 METHODS = {

@@ -33,7 +33,9 @@ RECIPES = {
     "dion-low_rank": small("dion", rank=0.5),
     "alice-carry": small("alice", update_interval=2, transport="carry", stagger=True),
     "poet": small("poet", merge_interval=2),
-    "poet-full": small("poet", variant="full", block=0.5, hold="recovered"),
+    "poet-full": small(
+        "poet", variant="full", block=0.5, hold="recovered", terms=4, merge_at=0.02
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from optax_matrix.layout._layout import make_layout
 from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.zeros import zero_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,8 @@ def describe(
 ) -> Description:
     """Lists for every leaf whether and how it is viewed as matrices, and why.
 
+    ``all zeros`` marks leaves with a matrix of zeros: `poet` and `oft` never move it.
+
     Args:
         params: Parameters, or their shapes.
         dimension_numbers: As in `on_matrices`.
@@ -68,6 +71,9 @@ def describe(
         for member in group.members:
             groups.setdefault(member.path, []).append(name)
 
+    leaves = named_leaves(params)
+    zeros = zero_leaves(leaves, layout.views)
+
     def row(path: str, leaf: Any) -> Row:
         shape = tuple(leaf.shape)
         if path in layout.others:
@@ -75,6 +81,7 @@ def describe(
         view = layout.views[path]
         pieces = ", ".join(f"{p.count}x ({p.rows}, {p.cols})" for p in view.pieces)
         names = ", ".join(dict.fromkeys(groups[path]))
-        return Row(path, shape, pieces, names, matrix, layout.reasons[path])
+        why = layout.reasons[path] + ("; all zeros" if path in zeros else "")
+        return Row(path, shape, pieces, names, matrix, why)
 
-    return Description(tuple(row(p, leaf) for p, leaf in named_leaves(params).items()))
+    return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))

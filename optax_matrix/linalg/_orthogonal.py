@@ -61,7 +61,7 @@ def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Eq. 6.
-        Deviation: the default is k = 4. The paper's tables print k = 5, most likely
+        The default k = 4 is that of Appendix J. The tables print k = 5, most likely
         counting the identity as a term; an even k gives a smaller error than k + 1.
     """
     return _polynomial(q, [1.0, *[2.0] * terms, 1.0])

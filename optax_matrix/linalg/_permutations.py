@@ -22,7 +22,8 @@ def draw_permutations(
     Args:
         ids: Identity of each matrix, uint32 ``(..., k)``, such as `layout.Group.ids`.
         n: Length of the permutations.
-        *numbers: What else determines the draw (seed, side, merge); may be traced.
+        *numbers: What else determines the draw (seed, side, merge): integers, or
+            arrays ``(...)`` with one for each matrix; may be traced.
 
     Returns:
         Permutations of 0 to n - 1, int32 ``(..., n)``.
@@ -32,14 +33,17 @@ def draw_permutations(
         (1, 4)
     """
 
-    def one(identity: Array) -> Array:
+    def one(identity: Array, *numbers: Array) -> Array:
         key = seeded(0)
         for number in numbers:
             key = jax.random.fold_in(key, number)
         key = folded(key, identity)
         return jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))
 
-    return jnp.vectorize(one, signature="(k)->(n)")(jnp.asarray(ids, jnp.uint32))
+    signature = ",".join(["(k)", *["()"] * len(numbers)]) + "->(n)"
+    return jnp.vectorize(one, signature=signature)(
+        jnp.asarray(ids, jnp.uint32), *(jnp.asarray(x, jnp.uint32) for x in numbers)
+    )
 
 
 def permute(

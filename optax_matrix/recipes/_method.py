@@ -9,6 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.layout import guarded, label_params, on_matrices
+from optax_matrix.layout.zeros import warn_of_zeros
 from optax_matrix.transforms import Policy, keep_dtype
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
@@ -103,6 +104,10 @@ def optimizer_of_tree(
     if decay is None:
         decay = arguments["weight_decay"]
     matrix = update_of_matrices(method, arguments)
+    if method.is_step:
+        matrix = warn_of_zeros(
+            matrix, _dimension_numbers(method, arguments), "poet and oft"
+        )
     if not method.is_step:
         decayed = method.wrap_decay(optax.add_decayed_weights(decay, mask))
         matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))

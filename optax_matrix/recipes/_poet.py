@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import optax
 
@@ -16,11 +16,11 @@ from optax_matrix.arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cayley_neumann
+from optax_matrix.linalg import cayley, cayley_neumann
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, preset, recipe
-from optax_matrix.transforms import limit_skew_norm, spo
-from optax_matrix.transforms.stochastic_primitives import bound_for
+from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix, spo
+from optax_matrix.transforms.stochastic_primitives import bound_for, relative_size
 
 
 @recipe
@@ -30,9 +30,11 @@ def poet(
     variant: Literal["block", "full"] = "block",
     block: int | float | Mapping[str, int | float] = 256,
     merge_interval: PositiveInt | None = 400,
-    terms: PositiveInt = 4,
     orthogonal: Kernel | None = None,
+    terms: PositiveInt | None = None,
     max_norm: Positive | Literal["auto"] | None = "auto",
+    merge_at: Positive | None = None,
+    q_decay: NotNegative = 0.01,
     sides: Literal["both", "in", "out"] = "both",
     reset: Literal["moments", "none"] = "moments",
     hold: Literal["stored", "recovered"] = "stored",
@@ -56,12 +58,9 @@ def poet(
     is recovered), three times the trainable parameters, and permutations.
 
     There is no ``scale_by_poet``: updates are finished steps, and weight decay does not
-    act on matrices.
-
-    With the default kernel each merge multiplies singular values by up to
-    :math:`1 + s^{10} / 2` on either side, where s is the norm of Q, and training
-    diverges once s exceeds 1. The paper's rates reach that within a merge interval:
-    noise alone brings blocks of 64 to 1.9 at 4e-3. ``max_norm`` bounds s.
+    act on matrices. A matrix that starts at zero stays zero (LoRA's B, some output
+    projections): `describe` marks it and `init` warns, where values can be seen. Start
+    it elsewhere, or exclude it by ``dimension_numbers``.
 
     Args:
         learning_rate: Learning rate of Q, a number or a schedule. In the paper it is
@@ -72,12 +71,15 @@ def poet(
             of the side; a dict with one for ``"in"`` and one for ``"out"`` splits the
             budget between R and P.
         merge_interval: Number of updates between merges; None for no merge.
-        terms: Number of terms k of `linalg.cayley_neumann`.
-        orthogonal: Another kernel from skew-symmetric to orthogonal blocks, as in
-            `spo`; None for `linalg.cayley_neumann`.
-        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`); 0.5 is a
-            rotation by 53 degrees. None is no bound, as in the paper. ``"auto"`` is 0.5
-            for `linalg.cayley_neumann` and `linalg.cayley_taylor`, else None.
+        orthogonal: Kernel from skew-symmetric to orthogonal blocks, as in `spo`; None
+            for `linalg.cayley`, or `linalg.cayley_neumann` if ``terms`` is given.
+        terms: Number of terms k of `linalg.cayley_neumann`; 4 in the paper.
+        max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`). ``"auto"``
+            is None, no bound, and 0.5 for `linalg.cayley_neumann` and
+            `linalg.cayley_taylor`. With it no plane turns by more than 53 degrees, and
+            a Gaussian Q of side 64 (256) turns vectors by 26 (22).
+        merge_at: Norm of a block's Q at which its matrix is merged by itself besides.
+        q_decay: Decoupled weight decay of Q, which turns R and P back to the identity.
         sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
         reset: ``"moments"`` sets Adam's moments to zero at a merge; ``"none"`` keeps
             them.
@@ -107,25 +109,37 @@ def poet(
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
-        those of `spo`; ``max_norm``; the authors' code halves the learning rate of Q,
-        and adds eps before it corrects the bias of the second moment; the gradient clip
-        at 0.1 and its tightening after a merge belong to the training loop, where they
-        act on the gradients of W: gradients of Q exist in `reparameterize` only.
+        those of `spo`; the exact Cayley transform, which the paper approximates by
+        ``terms=4, max_norm=None``. At its rates, norms of Q pass 1 within a merge
+        interval, and this series then stretches singular values without bound
+        (``examples/RESULTS.md``). The authors' code halves the learning rate of Q, has
+        no ``q_decay``, and adds eps before it corrects the bias of the second moment.
+        The gradient clip at 0.1 and its tightening after a merge belong to the training
+        loop, where they act on the gradients of W: those of Q exist in `reparameterize`
+        only.
     """
-    kernel = partial(cayley_neumann, terms=terms) if orthogonal is None else orthogonal
+    kernel = orthogonal or cayley
+    if terms is not None:
+        if orthogonal is not None:
+            raise ValueError(
+                f"`terms` must be None beside `orthogonal`, got {terms}; pass one."
+            )
+        kernel = partial(cayley_neumann, terms=terms)
     wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
-    def chain(layout, learning_rate, b1, b2, eps, max_norm):
-        adam = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
+    def chain(layout, learning_rate, b1, b2, eps, max_norm, merge_at, q_decay):
+        adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
+        decay = optax.add_decayed_weights(q_decay)
         step = optax.scale_by_learning_rate(learning_rate)
         bound = bound_for(max_norm, kernel)
         bounded = [] if bound is None else [limit_skew_norm(bound)]
         return spo(
-            optax.chain(adam, step, *bounded),
+            optax.chain(adam, decay, step, *bounded),
             variant=variant,
             block=block,
             orthogonal=kernel,
             merge_interval=merge_interval,
+            merge_at=merge_at,
             sides=sides,
             reset=reset,
             hold=hold,
@@ -137,7 +151,7 @@ def poet(
     return Method(
         chain,
         is_step=True,
-        other_rate=5.0 * _relative_size(block),
+        other_rate=5.0 * relative_size(block),
         other_b2=0.999,
         other_eps=eps,
     )
@@ -151,9 +165,8 @@ oft = preset(
     .. math::
         W = R \, W_0
 
-    The angles between the neurons of a matrix and their norms do not change. With
-    ``merge_interval=None`` the blocks never change, as in fine-tuning by OFT; to rotate
-    them further than ``max_norm``, use its own kernel, ``orthogonal=linalg.cayley``.
+    The angles between the neurons of a matrix and their norms do not change. Blocks are
+    never merged by default.
 
     Returns:
         An optimizer of the whole tree, as `poet`.
@@ -168,19 +181,10 @@ oft = preset(
 
     References:
         Qiu et al., `Controlling Text-to-Image Diffusion by Orthogonal Finetuning
-        <https://arxiv.org/abs/2306.07280>`_, 2023; POET's R : P = 1 : 0 (Figure 5).
-        Deviations from the former: random permutations and merges.
+        <https://arxiv.org/abs/2306.07280>`_, 2023; with ``merge_interval=400`` POET's
+        R : P = 1 : 0 (Figure 5). Deviation from the former: a random permutation.
     """,
     fixed={"sides": "in"},
+    merge_interval=None,
+    q_decay=0.0,
 )
-
-
-def _relative_size(block: Any) -> float:
-    """Side of the largest block, relative to the paper's largest (256 or 0.5)."""
-    sides = block.values() if isinstance(block, Mapping) else [block]
-    sizes = [2 * b if isinstance(b, float) else b / 256 for b in sides if _is_number(b)]
-    return max(sizes, default=1.0)  # `spo` refuses anything else.
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)

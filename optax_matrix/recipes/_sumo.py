@@ -1,5 +1,6 @@
 """SUMO: the exact polar factor of a momentum in a subspace."""
 
+from functools import partial
 from typing import Literal, Unpack
 
 import optax
@@ -25,7 +26,6 @@ from optax_matrix.recipes._low_rank import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.recipes._sides import ProjectedSide
 from optax_matrix.transforms import (
     limit_norm_growth,
     match_rms,
@@ -34,6 +34,7 @@ from optax_matrix.transforms import (
     project_low_rank,
     scale_by_shape,
 )
+from optax_matrix.transforms.sides import LowRankSide
 
 
 @recipe
@@ -43,12 +44,14 @@ def sumo(
     rank: Rank = 128,
     b1: Decay = 0.95,
     polar: Kernel = polar_qr,
-    scaling: Literal["max", "rms", "none"] = "max",
+    scaling: Literal["max", "sqrt_max", "rms", "none"] = "max",
     scale: Positive = 1.0,
     limiter: AtLeastOne | None = 1.1,
+    max_shrink: AtLeastOne | None = None,
     update_interval: PositiveInt = 200,
+    renew_below: Positive | None = None,
     basis: SingularBasis = "randomized_svd",
-    side: ProjectedSide = "long",
+    side: LowRankSide = "long",
     transport: Transport = "carry",
     stagger: bool = False,
     seed: Seed = 0,
@@ -66,7 +69,7 @@ def sumo(
 
     where Q holds the leading left singular vectors of a recent gradient. When they are
     renewed, :math:`M \leftarrow (Q_{new}^\top Q_{old}) M`. The state is ``n r + m r``
-    numbers per matrix, one more for the limiter.
+    numbers per matrix (``r^2`` more for both sides), one more for the limiter.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 1e-5 to 3e-5 in the
@@ -77,19 +80,24 @@ def sumo(
         b1: Decay rate :math:`\mu` of the momentum.
         polar: Kernel of the polar factor: `linalg.polar_qr` is exact; the paper's
             ablation is `linalg.newton_schulz`.
-        scaling: The factor c: ``"max"`` is :math:`0.2 \sqrt{\max(m, n)}` as printed,
+        scaling: The factor c: ``"max"`` is Moonlight's :math:`0.2 \sqrt{\max(m, n)}`,
             with which the root mean square of the update is
-            :math:`0.2 \sqrt{r / \min(m, n)}`; ``"rms"`` scales to a root mean square of
-            0.2; ``"none"`` is 1.
+            :math:`0.2 \sqrt{r / \min(m, n)}`; ``"sqrt_max"`` is
+            :math:`\sqrt{\max(m, n)}` as printed; ``"rms"`` scales to a root mean square
+            of 0.2; ``"none"`` is 1.
         scale: Factor :math:`\alpha`; 4 at rank 4 and 2 at rank 8 in the paper's
             fine-tuning.
         limiter: Largest growth of the polar factor's norm per step; None for none. A
             momentum of full rank has a polar factor of norm :math:`\sqrt r`, so this
             affects momenta of lower rank only.
+        max_shrink: Largest factor by which the norm that the limiter remembers falls
+            per step, as in `limit_norm_growth`; None for no bound, as in the paper.
         update_interval: Q is renewed at steps 1, K + 1, 2K + 1, ...
+        renew_below: Norm of :math:`Q^\top G` at or below which Q is renewed besides
+            (``project_low_rank``); the paper gives no value.
         basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors.
         side: Which side is projected, as in `project_low_rank`; ``"long"`` is
-            Algorithm 1, ``"short"`` is GaLore's choice.
+            Algorithm 1, ``"short"`` is GaLore's choice, ``"both"`` Definition C.1.
         transport: What happens to the momentum at a renewal, as in `project_low_rank`.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
         seed: Seed of the random numbers.
@@ -112,17 +120,17 @@ def sumo(
         [[0.0, 0.0], [0.0, 1.0]]
 
     References:
-        SUMO, Algorithm 1. Its Block 4 scales by :math:`\sqrt{\max(m, n)}`, "following"
-        Moonlight, whose factor 0.2 is used here. The ratio in Block 3 is printed
-        :math:`\|O_t\| / \|O_t\|`; the text has :math:`\|O_{t-1}\|`. An average in place
-        of the sum (Appendix C) has the same polar factor. Deviations: the polar factor
-        of a rank-deficient momentum is the compact one; the alternative criterion for a
-        renewal, :math:`\|Q^\top G\| \le \varsigma`, has no value in the paper and is
-        left out; those of `project_low_rank` and `limit_norm_growth`.
+        SUMO, Algorithm 1. The ratio in Block 3 is printed :math:`\|O_t\| / \|O_t\|`;
+        the text has :math:`\|O_{t-1}\|`. An average in place of the sum (Appendix C)
+        has the same polar factor. Deviations: Block 4 scales by
+        :math:`\sqrt{\max(m, n)}`, "following" Moonlight, whose factor 0.2 is added by
+        default; the polar factor of a rank-deficient momentum is the compact one; those
+        of `project_low_rank`.
     """
 
-    def chain(layout, b1, scale, limiter):
-        limited = [] if limiter is None else [limit_norm_growth(limiter)]
+    def chain(layout, b1, scale, limiter, max_shrink, renew_below):
+        limit = partial(limit_norm_growth, max_shrink=max_shrink)
+        limited = [] if limiter is None else [limit(limiter)]
         inner = optax.chain(
             momentum(b1, dtype=mu_dtype), orthogonalize(polar), *limited
         )
@@ -133,6 +141,7 @@ def sumo(
             basis=singular_basis(basis, qr),
             update_interval=update_interval,
             phase=0,
+            renew_below=renew_below,
             stagger=stagger,
             transport=transport,
             seed=seed,

@@ -316,14 +316,14 @@ METHODS: dict[str, list[Row]] = {
     "Orthogonal factors of the weights": [
         Row(
             poet,
-            "chain rule to the skew generators → Adam → bound the norm → W = R W₀ P",
+            "chain rule to the skew generators → Adam → Cayley transform → W = R W₀ P",
             'mn + 3t + m + n (3t + m + n with `hold="recovered"`)',
             "[POET](https://arxiv.org/abs/2506.08001)",
             {"block": 4},
         ),
         Row(
             oft,
-            "POET with P = I: W = R W₀",
+            "POET with P = I, never merged: W = R W₀",
             'mn + 3t + in (3t + in with `hold="recovered"`)',
             "[OFT](https://arxiv.org/abs/2306.07280); POET, Fig. 5",
             {"block": 4},

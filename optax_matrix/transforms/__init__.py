@@ -90,6 +90,7 @@ Train orthogonal factors of the weights:
 
 * `spo` trains Q with any transformation; the update is R W₀ P - W, learning rate
   included (POET, OFT). `limit_skew_norm` bounds the norm of Q.
+  `scale_by_adam_per_matrix` is Adam for a Q that is merged by itself.
 
 Wrap other transformations:
 
@@ -165,8 +166,10 @@ from optax_matrix.transforms.second_moments import (
     scale_by_second_moment,
 )
 from optax_matrix.transforms.stochastic_primitives import (
+    ScaleByAdamPerMatrixState,
     SpoState,
     limit_skew_norm,
+    scale_by_adam_per_matrix,
     spo,
 )
 from optax_matrix.transforms.update_size import (
@@ -203,6 +206,7 @@ __all__ = [
     "QuantizedState",
     "RotateSharedState",
     "RotateState",
+    "ScaleByAdamPerMatrixState",
     "ScaleByAmsgradState",
     "ScaleBySecondMomentState",
     "ScaleByTrackedAdamState",
@@ -236,6 +240,7 @@ __all__ = [
     "rotate",
     "rotate_shared",
     "row_rms",
+    "scale_by_adam_per_matrix",
     "scale_by_amsgrad",
     "scale_by_second_moment",
     "scale_by_shape",

@@ -15,6 +15,7 @@ from optax_matrix.arguments import check_choice
 
 MatrixSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]
+LowRankSide = Literal["out", "in", "short", "long", "both"]
 
 
 def check_side(name: str, value: Any) -> None:
@@ -27,6 +28,11 @@ def check_projected_side(name: str, value: Any) -> None:
     """Raises unless a value is a `ProjectedSide`, or a dict of them."""
     names = get_args(ProjectedSide)
     _check_names(name, value, names, names)
+
+
+def check_low_rank_side(name: str, value: Any) -> None:
+    """Raises unless a value is a `LowRankSide`, or a dict of `ProjectedSide`."""
+    _check_names(name, value, get_args(LowRankSide), get_args(ProjectedSide))
 
 
 def _check_names(
@@ -46,6 +52,7 @@ def _check_names(
 
 MatrixSides = Annotated[MatrixSide | Mapping[str, str], check_side]
 ProjectedSides = Annotated[ProjectedSide | Mapping[str, str], check_projected_side]
+LowRankSides = Annotated[LowRankSide | Mapping[str, str], check_low_rank_side]
 
 
 class Pair(NamedTuple):

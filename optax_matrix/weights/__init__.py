@@ -30,12 +30,18 @@ orthogonal R and P made of random blocks, so singular values stay what the
 initialization made them. Any other change of W (weight decay, averaging, a restored
 checkpoint, a masked update) is detected exactly, bit for bit, and absorbed into W₀. W₀
 is part of the state, in float32, so bfloat16 parameters do not stall;
-``hold="recovered"`` computes it from W instead and stores nothing. With the default map
-`linalg.cayley_neumann`, each merge stretches singular values by up to s¹⁰/2 on either
-side, where s is the norm of Q, which the paper does not bound. ``max_norm=0.5`` bounds
-it (`transforms.limit_skew_norm`); None is the paper. ``orthogonal=om.linalg.cayley`` is
-exact and needs no bound. On CPU, `poet` takes large matrices one by one; elsewhere it
-takes whole stacks.
+``hold="recovered"`` computes it from W instead and stores nothing. On CPU, `poet` takes
+large matrices one by one; elsewhere it takes whole stacks.
+
+The default map from Q to rotations is exact (`linalg.cayley`). The paper's is a series
+of products, `linalg.cayley_neumann`, by ``terms=4``: each merge stretches singular
+values by up to s¹⁰/2 on either side, where s is the norm of Q. At the paper's rates s
+passes 1. ``max_norm=0.5``, the default with ``terms``, bounds it
+(`transforms.limit_skew_norm`), and ``merge_at=0.5`` merges a matrix by itself as soon
+as a Q of it reaches 0.5, so that it turns further than the bound allows. On the tiny
+LLaMA (``examples/RESULTS.md``) the bound was as good as the exact map, and merges cost
+a little. Where products are much faster than solving systems, as on TPUs, take
+``terms=4``.
 
 **POET with frozen weights.** `reparameterize` is POET in its memory-saving form.
 Weights are W₀, which is frozen, between rotations, and only the rotations have

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from optax_matrix.layout import MatrixView
 from optax_matrix.layout.groups import ids_of_pieces
 from optax_matrix.linalg import materialize, permute
-from optax_matrix.transforms.stochastic_primitives import Primitives
+from optax_matrix.transforms.stochastic_primitives import Primitives, where_due
 
 Sides = dict[str, Array]
 Views = Mapping[str, MatrixView]
@@ -29,8 +29,9 @@ def zeros(primitives: Primitives, view: MatrixView, dtype: Any) -> list[Sides]:
 
 
 def draw(primitives: Primitives, views: Views, merges: Any) -> dict[str, list[Sides]]:
-    """The permutations of all leaves after `merges` merges, by path, piece and side.
+    """The permutations of all leaves, by path, piece and side.
 
+    They follow from the numbers of merges, by path and piece, one for each matrix.
     Those of all matrices of one shape are drawn together, by a single sort.
     """
     perms: dict[str, Any] = {p: [None] * len(v.pieces) for p, v in views.items()}
@@ -42,7 +43,8 @@ def draw(primitives: Primitives, views: Views, merges: Any) -> dict[str, list[Si
     for shape, pool in pools.items():
         ids = np.concatenate([own for *_, own in pool])
         like: Any = jax.ShapeDtypeStruct((len(ids), *shape), jnp.float32)
-        drawn = primitives.draw(merges, like, ids)
+        epochs = jnp.concatenate([merges[path][i] for path, i, _ in pool])
+        drawn = primitives.draw(epochs, like, ids)
         ends = np.cumsum([len(own) for *_, own in pool])
         for (path, i, own), end in zip(pool, ends, strict=True):
             part = slice(end - len(own), end)
@@ -58,6 +60,7 @@ def turn(
     triangles: list[Sides],
     perms: list[Sides],
     new: list[Sides] | None = None,
+    due: list[Array] | None = None,
 ) -> Array:
     """Computes the weights from a leaf of permuted matrices and its rotations.
 
@@ -67,19 +70,20 @@ def turn(
         in_turn: Whether to compute matrices one after another, which takes less memory.
         leaf: W_0, in the order of `perms`.
         triangles: The rotations of each piece. In a slice of scanned layers the axis
-        that
-            counts the matrices may be missing, here and in `perms`.
+            that counts the matrices may be missing, here and in `perms`.
         perms: The permutations of each piece.
-        new: Permutations to apply to the weights, if any.
+        new: Permutations to apply to the weights of the matrices that are due, if any;
+            the others stay W_0.
+        due: Which matrices are due, for each piece; with ``new`` only.
 
     Returns:
         An array of the leaf's shape and dtype.
     """
 
     def make(parts: tuple) -> Array:
-        frame, q, perms, new = parts
+        frame, q, perms, new, due = parts
         w = materialize(frame, primitives.blocks(q, frame), perms)
-        return w if new is None else permute(w, new)
+        return w if new is None else where_due(due, permute(w, new), frame)
 
     # Intermediate values are recomputed in the backward pass instead of being stored.
     one_by_one = lambda parts: jax.lax.map(jax.checkpoint(make), parts)
@@ -87,7 +91,7 @@ def turn(
     for i, frame in enumerate(view.to_matrices(leaf[None])):
         q = {side: _many(x, len(frame), 2) for side, x in triangles[i].items()}
         order = {side: _many(x, len(frame), 1) for side, x in perms[i].items()}
-        parts = (frame, q, order, new and new[i])
+        parts = (frame, q, order, new and new[i], due and due[i])
         out.append((one_by_one if in_turn and len(frame) > 1 else make)(parts))
     return view.from_matrices(out)[0]
 

@@ -1,6 +1,7 @@
 """POET as a reparameterization: fixed matrices between trainable rotations."""
 
 import dataclasses
+import functools
 from collections.abc import Hashable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,8 +15,14 @@ from jaxtyping import Array
 from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.layout.specs import keep_sharding
+from optax_matrix.layout.zeros import warn_of_zero_leaves
 from optax_matrix.transforms import limit_skew_norm
-from optax_matrix.transforms.stochastic_primitives import Primitives, bound_for
+from optax_matrix.transforms.stochastic_primitives import (
+    Primitives,
+    bound_for,
+    reached,
+    where_due,
+)
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._sharding import (
@@ -35,13 +42,13 @@ class Frozen(NamedTuple):
             in the order of `perms`; trained leaves are absent.
         perms: Permutations by path, piece and side, int32
             ``(matrices, size of the side)``.
-        merges: Number of merges so far.
-        count: Number of updates since the last merge.
+        merges: Numbers of merges so far, by path and piece, int32 ``(matrices,)``.
+        count: Number of updates since the last merge of all matrices.
     """
 
     weights: Any
     perms: dict[str, list[dict[str, Array]]]
-    merges: Array
+    merges: dict[str, list[Array]]
     count: Array
 
 
@@ -65,6 +72,7 @@ class Reparameterization:
 
     primitives: Primitives
     merge_interval: int | None
+    merge_at: Any
     reset: str
     dimension_numbers: Any
     train_others: bool
@@ -81,6 +89,7 @@ class Reparameterization:
             parameters; permutations and rotations are replicated over their mesh.
         """
         views = self._views(params)
+        warn_of_zero_leaves(named_leaves(params), views, "rotations")
         is_frozen = lambda path: path in views or not self.train_others
         weights = map_named(lambda p, x: x if is_frozen(p) else _ABSENT, params)
         others = map_named(lambda p, x: _ABSENT if is_frozen(p) else x, params)
@@ -122,7 +131,7 @@ class Reparameterization:
         opt_state: Any = None,
         tx: optax.GradientTransformation | None = None,
     ) -> tuple[Frozen, Trainable, Any]:
-        """Multiplies the rotations into the weights and starts new rotations.
+        """Multiplies all rotations into the weights and starts new rotations.
 
         Args:
             frozen: The frozen part.
@@ -137,25 +146,9 @@ class Reparameterization:
         Raises:
             ValueError: If the state is to be reset and there is no optimizer.
         """
-        views = self._views(frozen.weights)
-        merges = frozen.merges + 1
-        drawn = draw(self.primitives, views, merges)
-        perms = jax.tree.map(in_type_of, frozen.perms, drawn)
-
-        def one(path: str, leaf: Any) -> Any:
-            if path not in views:
-                return leaf
-            run = partial(turn, self.primitives, views[path], self.in_turn)
-            trees = (trainable.rotations, frozen.perms, perms)
-            return keep_sharding(run, leaf, *(tree[path] for tree in trees))
-
-        weights = map_named(one, frozen.weights)
-        rotations = jax.tree.map(jnp.zeros_like, trainable.rotations)
-        trainable = trainable._replace(rotations=rotations)
-        if opt_state is not None and self.reset == "moments":
-            opt_state = reset_rotations(opt_state, _fresh(tx, trainable))
-        count = jnp.zeros_like(frozen.count)
-        return Frozen(weights, perms, merges, count), trainable, opt_state
+        due = jax.tree.map(lambda n: jnp.ones_like(n, bool), frozen.merges)
+        frozen = frozen._replace(count=jnp.zeros_like(frozen.count))
+        return self._merge(due, tx, frozen, trainable, opt_state)
 
     def merge_if_due(
         self,
@@ -166,7 +159,7 @@ class Reparameterization:
         *,
         updated: ArrayLike = True,
     ) -> tuple[Frozen, Trainable, Any]:
-        """Counts an update, and merges every ``merge_interval`` updates.
+        """Counts an update, and merges what is due by the interval or ``merge_at``.
 
         Call it once after each update; it can be called inside `jax.jit`.
 
@@ -183,12 +176,20 @@ class Reparameterization:
             As `merge`.
         """
         count = frozen.count + jnp.asarray(updated, frozen.count.dtype)
-        if self.merge_interval is None:
-            return frozen._replace(count=count), trainable, opt_state
+        every = jnp.zeros((), bool)
+        if self.merge_interval is not None:
+            every = updated & (count >= self.merge_interval)
+        frozen = frozen._replace(count=jnp.where(every, 0, count))
+        if self.merge_interval is None and self.merge_at is None:
+            return frozen, trainable, opt_state
+        due = jax.tree.map(lambda n: jnp.broadcast_to(every, n.shape), frozen.merges)
+        if self.merge_at is not None:
+            grown = lambda due, q: due | updated & reached(q, self.merge_at)
+            due = jax.tree.map(grown, due, trainable.rotations)
         return jax.lax.cond(
-            updated & (count >= self.merge_interval),
-            lambda f, t, s: self.merge(f, t, s, tx),
-            lambda f, t, s: (f._replace(count=count), t, s),
+            functools.reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(due)), every),
+            partial(self._merge, due, tx),
+            lambda *parts: parts,
             frozen,
             trainable,
             opt_state,
@@ -225,23 +226,58 @@ class Reparameterization:
         labels: Any = (ROTATIONS, OTHERS)
         return optax.partition(parts, Trainable(*labels))
 
+    def _merge(
+        self, due: Any, tx: Any, frozen: Frozen, trainable: Trainable, opt_state: Any
+    ) -> tuple[Frozen, Trainable, Any]:
+        """Merges the matrices that are due, by path and piece ``(matrices,)``."""
+        views = self._views(frozen.weights)
+        old = frozen.merges
+        merges = jax.tree.map(lambda n, d: in_type_of(n, n + d), old, due)
+        drawn = draw(self.primitives, views, merges)
+        by_side = lambda pick: (
+            lambda d, *sides: {
+                side: pick(d, *(s[side] for s in sides)) for side in sides[0]
+            }
+        )
+        renew = lambda d, old, new: in_type_of(old, where_due(d, new, old))
+        perms = jax.tree.map(by_side(renew), due, frozen.perms, drawn)
+
+        def one(path: str, leaf: Any) -> Any:
+            if path not in views:
+                return leaf
+            run = partial(turn, self.primitives, views[path], self.in_turn)
+            trees = (trainable.rotations, frozen.perms, perms, due)
+            return keep_sharding(run, leaf, *(tree[path] for tree in trees))
+
+        weights = map_named(one, frozen.weights)
+        clear = by_side(lambda d, q: in_type_of(q, where_due(d, 0, q)))
+        rotations = jax.tree.map(clear, due, trainable.rotations)
+        trainable = trainable._replace(rotations=rotations)
+        if opt_state is not None and self.reset == "moments":
+            opt_state = reset_rotations(opt_state, _fresh(tx, trainable), due)
+        return Frozen(weights, perms, merges, frozen.count), trainable, opt_state
+
     def _views(self, tree: Any) -> dict[str, MatrixView]:
         resolved = resolve(self.dimension_numbers, tree)
         return {path: r.view for path, r in resolved.items() if r.view is not None}
 
     def _start(self, views: dict[str, MatrixView], matrices: dict[str, Any]) -> tuple:
-        """Permuted matrices, permutations and rotations by path, and both counts."""
-        frames, rotations, perms = {}, {}, draw(self.primitives, views, 0)
+        """Permuted matrices, permutations, rotations and merges by path; the count."""
+        frames, rotations = {}, {}
+        none = lambda piece: jnp.zeros((piece.count,), jnp.int32)
+        merges = {path: list(map(none, views[path].pieces)) for path in matrices}
+        perms = draw(self.primitives, views, merges)
         for path, leaf in matrices.items():
             view, replicated = views[path], partial(replicated_beside, leaf)
             perms[path] = jax.tree.map(replicated, perms[path])
             start = zeros(self.primitives, view, leaf.dtype)
             rotations[path] = jax.tree.map(replicated, start)
+            merges[path] = jax.tree.map(replicated, merges[path])
             frames[path] = keep_sharding(partial(ordered, view), leaf, perms[path])
         zero = jnp.zeros((), jnp.int32)
         for leaf in list(matrices.values())[:1]:
             zero = replicated_beside(leaf, zero)
-        return frames, perms, rotations, zero, zero
+        return frames, perms, rotations, merges, zero
 
 
 def _fresh(tx: optax.GradientTransformation | None, trainable: Trainable) -> Any:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from optax_matrix.arguments import Kernel, PositiveInt, Seed, checked
-from optax_matrix.linalg import cayley_neumann
+from optax_matrix.arguments import Kernel, Positive, PositiveInt, Seed, checked
+from optax_matrix.linalg import cayley
 from optax_matrix.transforms.stochastic_primitives import (
     Block,
     Primitives,
@@ -20,8 +20,9 @@ def reparameterize(
     *,
     variant: Variant = "block",
     block: Block = 256,
-    orthogonal: Kernel = cayley_neumann,
+    orthogonal: Kernel = cayley,
     merge_interval: PositiveInt | None = 400,
+    merge_at: Positive | None = None,
     sides: RotatedSides = "both",
     reset: Reset = "moments",
     seed: Seed = 0,
@@ -41,9 +42,9 @@ def reparameterize(
     are plain arrays that can be saved at any time. At the end, ``materialize`` returns
     the parameters of an ordinary model.
 
-    Use the object's ``optimizer``, which bounds the norm of Q as `poet` does, or end
-    your own chain with `transforms.limit_skew_norm`. For larger Q the default map is
-    not a rotation.
+    With `linalg.cayley_neumann` use the object's ``optimizer``, which bounds the norm
+    of Q as `poet` does, or end your own chain with `transforms.limit_skew_norm`: for
+    larger Q that map is not a rotation.
 
     Frozen matrices have the dtype of the parameters, and every merge rounds to it: the
     singular values of bfloat16 weights (64 x 64) were off by 1e-2 after one merge and
@@ -55,10 +56,14 @@ def reparameterize(
         block: Side b of the blocks; with ``"full"`` a float is a fraction of the
             dimension. A mapping has one entry each for the sides ``"out"`` (P) and
             ``"in"`` (R).
-        orthogonal: Kernel from skew-symmetric to orthogonal blocks, such as
-            `linalg.cayley_neumann`.
-        merge_interval: T_m, the number of updates between two merges; None for no
-            merges.
+        orthogonal: Kernel from skew-symmetric to orthogonal blocks: `linalg.cayley`,
+            which is exact, or POET's `linalg.cayley_neumann`.
+        merge_interval: T_m, the number of updates between two merges of all matrices;
+            None for no such merges.
+        merge_at: Norm of a block's Q at which ``merge_if_due`` merges its matrix by
+            itself, as in `poet`. Use `transforms.scale_by_adam_per_matrix` with it:
+            the moments of `optax.scale_by_adam`, whose one count serves all matrices,
+            are kept at such a merge.
         sides: ``"both"``; ``"in"`` (R alone, which is OFT) or ``"out"``.
         reset: ``"moments"``: a merge resets the optimizer's moments of the rotations.
             ``"none"``: it keeps them.
@@ -95,13 +100,15 @@ def reparameterize(
     References:
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
-        Eq. 6 with k = 4; moments are reset by default, as in the authors' code; the
-        part of the last block that extends beyond the dimension is the identity.
+        the exact Cayley transform, as in `poet`; moments are reset by default, as in
+        the authors' code; the part of the last block that extends beyond the dimension
+        is the identity; ``merge_at``.
     """
     blocks = rotated_blocks(block, sides, variant)
     return Reparameterization(
         primitives=Primitives(blocks, variant, orthogonal, seed),
         merge_interval=merge_interval,
+        merge_at=merge_at,
         reset=reset,
         dimension_numbers=dimension_numbers,
         train_others=train_others,

@@ -1,26 +1,31 @@
 """Reset of the optimizer state of rotations after a merge."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from optax_matrix.layout.paths import key_name
+from optax_matrix.transforms.stochastic_primitives import where_due
 from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
 
 
-def reset_rotations(state: Any, fresh: Any) -> Any:
+def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
     """Replaces the part of a state that belongs to the rotations by a fresh one.
 
     That part is every array under ``rotations``, and the scalars of an inner state
     whose arrays are all of rotations, such as the count of an Adam for rotations only.
-    The count of a schedule, whose state has no arrays, is kept.
+    The count of a schedule, whose state has no arrays, is kept. Moments beside a scalar
+    are reset only where all matrices are due, others (`scale_by_adam_per_matrix`) for
+    each matrix by itself.
 
     Args:
         state: State of any optimizer of a `Trainable`.
         fresh: The state that ``init`` of the optimizer returns.
+        due: Which matrices are merged, by path and piece, ``(matrices,)``.
 
     Returns:
         The state with parts of `fresh`, in the dtypes and shardings of `state`.
@@ -38,15 +43,21 @@ def reset_rotations(state: Any, fresh: Any) -> Any:
         if all(_of_rotations(p) for p in arrays if p[: len(owner)] == owner)
     }
 
-    def renewed(place, is_scalar):
-        return place[:-1] in alone if is_scalar else _of_rotations(place)
+    counted = {place[:-1] for place, s in zip(places, scalar, strict=True) if s}
+    single = {
+        tuple(map(key_name, k)): x for k, x in jax.tree_util.tree_leaves_with_path(due)
+    }
+    every = functools.reduce(jnp.logical_and, map(jnp.all, single.values()), True)
 
-    leaves = [
-        in_type_of(old, new) if renewed(place, s) else old
-        for (_, old), new, place, s in zip(
-            pairs, jax.tree.leaves(fresh), places, scalar, strict=True
-        )
-    ]
+    def renewed(place, is_scalar, new, old):
+        if not (place[:-1] in alone if is_scalar else _of_rotations(place)):
+            return old
+        by_matrix = not is_scalar and place[:-5] in owners - counted
+        which = single[place[-3:-1]] if by_matrix else jnp.asarray(every)
+        return in_type_of(old, where_due(which, new, old))
+
+    rows = zip(places, scalar, jax.tree.leaves(fresh), pairs, strict=True)
+    leaves = [renewed(place, s, new, old) for place, s, new, (_, old) in rows]
     return jax.tree.unflatten(structure, leaves)
 
 

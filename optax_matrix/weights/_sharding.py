@@ -27,7 +27,8 @@ def shardings_beside(matrices: dict[str, Any], parts: tuple) -> tuple:
 
     Args:
         matrices: Leaves by path.
-        parts: Frames, permutations and rotations by path, and two counts.
+        parts: Frames, permutations, rotations and numbers of merges by path, and a
+            count.
 
     Returns:
         Shardings of the parts: frames are sharded like the leaves, the rest is
@@ -35,11 +36,10 @@ def shardings_beside(matrices: dict[str, Any], parts: tuple) -> tuple:
     """
     found = {path: _sharding(leaf) for path, leaf in matrices.items()}
     whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}
-    _, perms, rotations, *_ = parts
+    _, *others, _ = parts
     on_mesh = lambda path, tree: jax.tree.map(lambda _: whole[path], tree)
-    trees = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in (perms, rotations))
-    scalar = next(iter(whole.values()), None)
-    return found, *trees, scalar, scalar
+    trees = ({p: on_mesh(p, t) for p, t in tree.items()} for tree in others)
+    return found, *trees, next(iter(whole.values()), None)
 
 
 def _sharding(leaf: Any) -> NamedSharding | None:

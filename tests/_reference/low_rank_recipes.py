@@ -19,22 +19,38 @@ def cubic(x, steps, norm):
     return x
 
 
-def sumo(g, state, *, rank, mu=0.95, interval=3, growth=1.1):
-    """Algorithm 1, exact singular vectors; without its learning rate and decay."""
+def sumo(
+    g,
+    state,
+    *,
+    rank,
+    mu=0.95,
+    interval=3,
+    growth=1.1,
+    factor=0.2,
+    below=-1.0,
+    both=False,
+):
+    """Algorithm 1, exact singular vectors; without its learning rate and decay.
+
+    The projected side is the rows; with ``both`` it is Definition C.1.
+    """
     t = state["t"] = state.get("t", -1) + 1
-    moment = state.get("moment", np.zeros((rank, g.shape[1])))
-    if t % interval == 0:
-        new = left_vectors(g, rank)
+    right = np.eye(g.shape[1]) if not both else left_vectors(g.T, rank)
+    low = t > 0 and np.linalg.norm(state["q"].T @ g @ state["r"]) <= below
+    if t % interval == 0 or low:
+        old = state.get("q"), state.get("r"), state.get("moment", 0.0)
+        state["q"], state["r"], state["moment"] = left_vectors(g, rank), right, 0.0
         if t > 0:
-            moment = (new.T @ state["q"]) @ moment
-        state["q"] = new
-    q = state["q"]
-    moment = state["moment"] = mu * moment + q.T @ g
+            q_turn, r_turn = state["q"].T @ old[0], old[1].T @ right
+            state["moment"] = q_turn @ old[2] @ r_turn
+    q, r = state["q"], state["r"]
+    moment = state["moment"] = mu * state["moment"] + q.T @ g @ r
     o = polar(moment)
     if t > 0 and np.linalg.norm(o) / state["norm"] > growth:
         o = o / np.linalg.norm(o) * growth * state["norm"]
     state["norm"] = np.linalg.norm(o)
-    return 0.2 * max(g.shape) ** 0.5 * q @ o
+    return factor * max(g.shape) ** 0.5 * q @ o @ r.T
 
 
 def _projected(g, state, u, interval, b1=0.9, b2=0.999, eps=0.0):

@@ -46,49 +46,73 @@ class Side:
         ]
         return [np.triu(x - x.T, 1) for x in full]
 
+    def norm(self):
+        fourth = (np.linalg.matrix_power(q, 4) for q in self.q)
+        return max((np.linalg.norm(x) ** 2 / 2) ** (1 / 8) for x in fourth)
+
     def move(self, steps):
         self.q = [q + x - x.T for q, x in zip(self.q, steps, strict=True)]
 
 
 class Adam:
-    def __init__(self, lr, b1=0.9, b2=0.999, eps=1e-6):
-        self.lr, self.b1, self.b2, self.eps = lr, b1, b2, eps
+    def __init__(self, lr, b1=0.9, b2=0.999, eps=1e-6, decay=0.0):
+        self.lr, self.b1, self.b2, self.eps, self.decay = lr, b1, b2, eps, decay
         self.t, self.m, self.v = 0, 0.0, 0.0
 
-    def step(self, g):
+    def step(self, g, q):
         self.t += 1
         self.m = self.b1 * self.m + (1 - self.b1) * g
         self.v = self.b2 * self.v + (1 - self.b2) * g**2
         m, v = self.m / (1 - self.b1**self.t), self.v / (1 - self.b2**self.t)
-        return -self.lr * m / (np.sqrt(v) + self.eps)
+        return -self.lr * (m / (np.sqrt(v) + self.eps) + self.decay * np.triu(q, 1))
 
 
-def poet(w, gradient, draw, steps, block, *, lr, interval, k, full, sides, reset):
-    """W after each step.
+def poet(
+    w,
+    gradient,
+    draw,
+    steps,
+    block,
+    *,
+    lr,
+    interval,
+    k,
+    full,
+    sides,
+    reset,
+    merge_at=np.inf,
+    decay=0.0,
+):
+    """W after each step, and the steps after which W was merged.
 
     `gradient(w, t)` is dL/dW; `draw(side, merges)` gives permutations of `in` (R) and
     `out` (P). `block` maps a side and its size to that of its blocks.
     """
-    c, w0, path = coefficients(k), w, []
+    c, w0, path, merges = coefficients(k), w, [], []
     sizes = dict(zip(("in", "out"), w.shape, strict=True))
 
     def fresh(merges):
         return {s: Side(n, block(n), full, draw(s, merges)) for s, n in sizes.items()}
 
+    def start():
+        return {s: [Adam(lr, decay=decay) for _ in x.slices] for s, x in r_p.items()}
+
     r_p = fresh(0)
-    adams = {s: [Adam(lr) for _ in x.slices] for s, x in r_p.items()}
+    adams = start()
     for t in range(steps):
         r, p = (r_p[s].matrix(c) for s in ("in", "out"))
         g = gradient(w, t)
         of = {"in": g @ (w0 @ p).T, "out": (r @ w0).T @ g}
         for s in sides:
             grads = r_p[s].gradient(of[s], c)
-            pairs = zip(adams[s], grads, strict=True)
-            r_p[s].move([adam.step(x) for adam, x in pairs])
+            rows = zip(adams[s], grads, r_p[s].q, strict=True)
+            r_p[s].move([adam.step(x, q) for adam, x, q in rows])
         w = r_p["in"].matrix(c) @ w0 @ r_p["out"].matrix(c)
         path.append(w)
-        if (t + 1) % interval == 0:
-            w0, r_p = w, fresh((t + 1) // interval)
+        norm = max(r_p[s].norm() for s in sides)
+        if (t + 1) % interval == 0 or norm >= merge_at:
+            merges.append(t)
+            w0, r_p = w, fresh(len(merges))
             if reset:
-                adams = {s: [Adam(lr) for _ in x.slices] for s, x in r_p.items()}
-    return np.stack(path)
+                adams = start()
+    return np.stack(path), merges

@@ -57,6 +57,10 @@ def given(*_):
 
 CASES = {
     "sumo": (om.scale_by_sumo(rank=RANK, side="short", **SVD), ref.sumo),
+    "sumo-both": (
+        om.scale_by_sumo(rank=RANK, side="both", scaling="sqrt_max", **SVD),
+        functools.partial(ref.sumo, both=True, factor=1.0),
+    ),
     "fira": (om.scale_by_fira(rank=RANK, basis="svd", **LITERAL), ref.fira),
     "fira-scaled": (
         om.scale_by_fira(
@@ -185,13 +189,63 @@ def test_the_polar_factor_of_a_moment_without_full_rank_is_finite_and_compact():
 
 
 @pytest.mark.broad
+def test_sumos_limiter_allows_the_growth_of_block_3_after_any_shrinking():
+    """From a momentum of full rank to one of rank one and back."""
+    stream = np.float32(np.stack([*grads(2), rank_one(M, N), *grads(3)]))
+    options = {"rank": 1.0, "side": "short", "scaling": "none", "b1": 0.0}
+    norms = lambda **more: np.linalg.norm(
+        run(om.scale_by_sumo(**options, **more), stream)[0], axis=(1, 2)
+    )
+    want = [M**0.5, M**0.5, *1.1 ** np.arange(4.0)]
+    np.testing.assert_allclose(norms(), want, rtol=1e-4)
+    assert norms(max_shrink=2.0)[3] > 1.3  # What it remembers fell by two only.
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_sumo_renews_a_matrix_whose_coordinates_are_small():
+    """The alternative criterion of Algorithm 1, for each matrix by itself."""
+    first, second = gaussian(2, M, M, seed=5)
+    u = np.linalg.qr(first)[0]
+    inside, outside = u[:, :RANK], u[:, RANK:]  # The gradient moves to the latter.
+    noise = gaussian(8, RANK, N, seed=6) + 3 * gaussian(RANK, N, seed=7)
+    moving = np.stack([(inside if t < 2 else outside) @ x for t, x in enumerate(noise)])
+    moving[2:] += 0.01 * inside @ noise[0]
+    steady = second[:, :RANK] @ noise
+    below, interval = 0.5, 5
+    options = {"rank": RANK, "side": "short", "basis": "svd"}
+    tx = om.scale_by_sumo(renew_below=below, update_interval=interval, **options)
+
+    def body(state, kernels):
+        updates, state = tx.update(kernels, state)
+        return state, updates
+
+    kernels = {"a": np.swapaxes(moving, 1, 2), "b": np.swapaxes(steady, 1, 2)}
+    start = tx.init(jax.tree.map(lambda x: jnp.asarray(x[0]), kernels))
+    run = jax.jit(lambda s, g: jax.lax.scan(body, s, g))
+    got = run(start, jax.tree.map(jnp.asarray, kernels))[1]
+    for name, stream in (("a", moving), ("b", steady)):
+        state, never = {}, {}
+        step = functools.partial(ref.sumo, rank=RANK, interval=interval)
+        want = [step(g, state, below=below) for g in stream]
+        plain = [step(g, never) for g in stream]
+        updates = np.swapaxes(got[name], 1, 2)
+        np.testing.assert_allclose(updates, want, atol=1e-10)
+        gap = np.abs(np.subtract(want, plain)).max(axis=(1, 2)) > 0.01
+        assert gap[2] == (name == "a")
+        assert not gap[:2].any()
+
+
+@pytest.mark.broad
 def test_sizes_of_sumos_update():
-    """RMS 0.2 sqrt(r / min(m, n)) as printed; 0.2 on request; NS5 is near both."""
+    """RMS 0.2 sqrt(r / min(m, n)), or as printed, or 0.2; NS5 is near both."""
     g = np.float32(grads(1))
     rms = lambda **options: np.sqrt(
         np.mean(run(om.scale_by_sumo(rank=RANK, **options), g)[0] ** 2)
     )
     np.testing.assert_allclose(rms(), 0.2 * (RANK / M) ** 0.5, rtol=1e-5)
+    printed = rms(scaling="sqrt_max")
+    np.testing.assert_allclose(printed, (RANK / M) ** 0.5, rtol=1e-5)
     np.testing.assert_allclose(rms(scaling="rms", scale=2.0), 0.4, rtol=1e-5)
     ablation = rms(scaling="none", polar=newton_schulz)
     exact = (RANK / (M * N)) ** 0.5
@@ -349,6 +403,9 @@ def test_last_layer_and_errors():
         (om.sumo, {"polar": "svd"}),
         (om.sumo, {"scaling": "out/in"}),
         (om.sumo, {"limiter": 0.0}),
+        (om.sumo, {"max_shrink": 0.5}),
+        (om.sumo, {"renew_below": 0.0}),
+        (om.sumo, {"side": "all"}),
         (om.fira, {"residual_scale": -1.0}),
         (om.fira, {"basis": "gaussian"}),
         (om.apollo, {"rank": 0}),

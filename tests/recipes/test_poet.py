@@ -11,7 +11,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.layout import OnMatricesState
-from optax_matrix.linalg import cayley
 
 PARAMS = {
     "attention": {"kernel": jnp.asarray(gaussian(2, 8, 6), jnp.float32)},
@@ -66,7 +65,8 @@ def test_state_is_three_times_what_is_trained_and_w0():
     params = {"kernel": jax.ShapeDtypeStruct((n, m), jnp.bfloat16)}
     block = state_of(om.poet(1e-3, block=b), params)
     assert size(block.q) == (m + n) * (b - 1) // 2
-    assert size(block.inner_state) == 2 * size(block.q) + 1
+    # Both moments, and for each side the sums of their weights.
+    assert size(block.inner_state) == 2 * size(block.q) + 4
     assert size(block.frame) == m * n
     assert size((block.perms, block.applied)) == m + n + 1
     full = state_of(om.poet(1e-3, variant="full", block=0.5, hold="recovered"), params)
@@ -80,7 +80,7 @@ def test_state_is_three_times_what_is_trained_and_w0():
 def test_kernel_and_terms_reach_the_primitives():
     grads = jax.tree.map(lambda x: jnp.sin(7 * x), PARAMS)
     moved = lambda **options: one_update(om.poet(0.15, block=4, **options), grads)[0]
-    exact = moved(orthogonal=cayley)["attention"]["kernel"]
+    exact = moved()["attention"]["kernel"]
     w = PARAMS["attention"]["kernel"]
     gap = {
         terms: float(jnp.abs(moved(terms=terms)["attention"]["kernel"] - exact).max())
@@ -180,3 +180,24 @@ def test_hyperparameters_can_be_injected():
     assert set(state.hyperparams) >= {"learning_rate", "b1", "b2", "eps"}
     updates, _ = jax.jit(tx.update)(PARAMS, state, PARAMS)
     assert bool(jnp.isfinite(updates["attention"]["kernel"]).all())
+
+
+@pytest.mark.broad
+def test_decay_of_q_and_merges_when_needed_reach_the_primitives():
+    grads = jax.tree.map(lambda x: jnp.sin(7 * x), PARAMS)
+    tx = om.poet(0.1, block=4, b1=0.0, q_decay=0.5, merge_interval=None, merge_at=0.4)
+    step, q = jax.jit(tx.update), lambda state: optax.tree.get(state, "q")
+    updates, first = step(grads, tx.init(PARAMS), PARAMS)
+    params = optax.apply_updates(PARAMS, updates)
+    zero = jax.tree.map(jnp.zeros_like, grads)
+    _, second = step(zero, first, params)
+    shrunk = lambda new, old: np.testing.assert_allclose(new, 0.95 * old, rtol=1e-5)
+    jax.tree.map(shrunk, q(second), q(first))
+    assert all(jnp.any(x != 0) for x in jax.tree.leaves(q(first)))
+    merges = lambda state: jax.tree.leaves(optax.tree.get(state, "merges"))
+    assert not any(map(jnp.any, merges(second)))
+    state = first
+    for _ in range(4):
+        updates, state = step(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    assert all(map(jnp.all, merges(state)))

@@ -10,9 +10,11 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
+from optax_matrix.transforms import scale_by_adam_per_matrix
 
-POET = om.reparameterize(block=4, merge_interval=3)
-TX = POET.optimizer(optax.adam(0.05), optax.adam(0.05))
+POET = om.reparameterize(block=4, merge_interval=3, merge_at=0.2)
+ADAM = optax.chain(scale_by_adam_per_matrix(), optax.scale(-0.05))
+TX = POET.optimizer(ADAM, optax.adam(0.05))
 SPECS = {"up": P("fsdp", "tp"), "layers": P(None, None, "fsdp"), "bias": P("tp")}
 
 
@@ -60,7 +62,8 @@ def test_a_checkpoint_in_the_middle_of_a_period_goes_on_bit_for_bit(alone, tmp_p
         state = step(*state)
     equal = jax.tree.map(np.array_equal, state, states[7])
     assert all(jax.tree.leaves(equal))
-    assert int(state[0].merges) == 2
+    merges = np.concatenate(jax.tree.leaves(state[0].merges))
+    assert merges.min() >= 2 < merges.max()  # Some by themselves.
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_it_trains_under_fsdp(kind, rotations, alone, cpus):
         for name in ("up", "layers"):
             lies = parts[0].weights[name].sharding
             assert lies.is_equivalent_to(shardings[name], parts[0].weights[name].ndim)
-    assert int(parts[0].merges) == 1
+    assert all((n >= 1).all() for n in jax.tree.leaves(parts[0].merges))
 
 
 @pytest.mark.broad

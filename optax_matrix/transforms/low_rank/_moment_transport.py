@@ -19,13 +19,17 @@ INVARIANT = ("count", "mini_step", "gradient_step", "norm", "weight", "col_scale
 QUADRATIC = ("nu", "root")
 
 
-def check_transport(transport: Any, stored: bool, stagger: bool) -> None:
+def check_transport(
+    transport: Any, stored: bool, stagger: bool, renew_below: Any = None
+) -> None:
     """Raises unless a transport is known and compatible with the other options.
 
     Args:
         transport: Transport, as in `project_low_rank`.
         stored: Whether the basis is stored.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
+        renew_below: Norm at which one matrix gets a new basis, as in
+            `project_low_rank`.
 
     Raises:
         ValueError: If it is unknown or not compatible.
@@ -37,14 +41,20 @@ def check_transport(transport: Any, stored: bool, stagger: bool) -> None:
             f"`transport` must be 'keep' for a basis that is not stored, got "
             f"{transport!r}; store it, as in gaussian_basis(stored=True)."
         )
-    if transport == "reset" and stagger:
+    if renew_below is not None and not stored:
         raise ValueError(
-            "`transport` must not be 'reset' with stagger=True, because all stacks "
+            f"`renew_below` must be None for a basis that is not stored, got "
+            f"{renew_below!r}; store it, as in gaussian_basis(stored=True)."
+        )
+    if transport == "reset" and (stagger or renew_below is not None):
+        option = "stagger=True" if stagger else "renew_below"
+        raise ValueError(
+            f"`transport` must not be 'reset' with {option}, because all stacks "
             "share one inner state; pass 'carry' or 'keep'."
         )
 
 
-def carry_moments(state: Any, overlaps: Any) -> Any:
+def carry_moments(state: Any, overlaps: Any, side: str = "rows") -> Any:
     r"""Transports moments that are linear in the gradient to another basis.
 
     .. math::
@@ -56,6 +66,7 @@ def carry_moments(state: Any, overlaps: Any) -> Any:
     Args:
         state: State of a transformation of coordinates ``(..., r, n)``.
         overlaps: Per leaf :math:`U_{new}^\top U_{old}`, ``(..., r, r)``.
+        side: ``"rows"``, or ``"columns"`` for coordinates ``(..., n, r)``.
 
     Returns:
         The new state.
@@ -63,34 +74,38 @@ def carry_moments(state: Any, overlaps: Any) -> Any:
     Raises:
         ValueError: If a state holds arrays in an unknown field.
     """
+    carry = lambda part: carry_moments(part, overlaps, side)
     if hasattr(state, "_fields"):
         return state._replace(
-            **{name: _field(state, name, overlaps) for name in state._fields}
+            **{name: _field(state, name, overlaps, side) for name in state._fields}
         )
     if isinstance(state, tuple | list):
-        return type(state)(carry_moments(part, overlaps) for part in state)
+        return type(state)(map(carry, state))
     if isinstance(state, dict) and not _holds_arrays(state):
-        return {name: carry_moments(part, overlaps) for name, part in state.items()}
+        return {name: carry(part) for name, part in state.items()}
     if jax.tree.leaves(state):
         raise ValueError(_message("an array", type(state).__name__))
     return state
 
 
-def _field(state: Any, name: str, overlaps: Any) -> Any:
+def _field(state: Any, name: str, overlaps: Any, side: str) -> Any:
     value = getattr(state, name)
     if name in LINEAR:
-        return jax.tree.map(_carried, overlaps, value)
+        return jax.tree.map(lambda c, m: _carried(c, m, side), overlaps, value)
     if name in INVARIANT or name in QUADRATIC:
         return value
     if _holds_arrays(value):
         raise ValueError(_message(f"the field {name!r}", type(state).__name__))
-    return carry_moments(value, overlaps)
+    return carry_moments(value, overlaps, side)
 
 
-def _carried(c: jax.Array, m: Any) -> Any:
+def _carried(c: jax.Array, m: Any, side: str) -> Any:
     if isinstance(m, optax.MaskedNode):
         return m
-    return full_dot(c, m.astype(c.dtype)).astype(m.dtype)
+    wide = m.astype(c.dtype)
+    return (full_dot(c, wide) if side == "rows" else full_dot(wide, c.mT)).astype(
+        m.dtype
+    )
 
 
 def _holds_arrays(value: Any) -> bool:

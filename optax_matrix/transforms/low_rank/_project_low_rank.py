@@ -1,13 +1,21 @@
 """Running a transformation in a subspace of the rows or columns of the gradient."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import NotNegativeInt, PositiveInt, Rank, Seed, checked
+from optax_matrix.arguments import (
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Rank,
+    Seed,
+    checked,
+)
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
@@ -23,8 +31,14 @@ from optax_matrix.transforms.low_rank._moment_transport import (
 from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
 from optax_matrix.transforms.low_rank._subspace_bases import find_basis
+from optax_matrix.transforms.low_rank._two_sided import (
+    carry_columns,
+    carry_inside,
+    check_two_sided,
+    transposed,
+)
 from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import ProjectedSides, views_of
+from optax_matrix.transforms.sides import LowRankSides, views_of
 
 
 class ProjectLowRankState(NamedTuple):
@@ -34,6 +48,8 @@ class ProjectLowRankState(NamedTuple):
         count: Number of updates.
         basis: Per leaf a `BasisState`.
         inner_state: State of the inner transformation, of coordinates ``(..., r, n)``.
+            With ``side="both"`` a state of this type for the columns, which holds that
+            of the inner transformation, of coordinates ``(..., r, r)``.
         combine_state: State of ``combine``.
     """
 
@@ -49,10 +65,11 @@ def project_low_rank(
     *,
     combine: Any = back_project,
     rank: Rank = 128,
-    side: ProjectedSides = "short",
+    side: LowRankSides = "short",
     basis: Any = "randomized_svd",
     update_interval: PositiveInt = 200,
     phase: NotNegativeInt = 1,
+    renew_below: Positive | None = None,
     stagger: bool = False,
     transport: Any = "keep",
     seed: Seed = 0,
@@ -73,6 +90,11 @@ def project_low_rank(
     change its basis, and its coordinates are zero. A matrix whose gradients have all
     been of this kind has no basis yet; it gets one at the next renewal, or at the next
     step t that is a power of two.
+
+    With ``side="both"`` the coordinates are :math:`\sigma_t = U_t^\top G_t V_t` and the
+    update is :math:`U_t \omega_t V_t^\top`. U is the basis of G, as for the rows alone,
+    and V is that of the rows of :math:`U_t^\top G_t`; with singular vectors these are
+    the right singular vectors of G. Adam as ``inner`` gives SOAP of low rank.
 
     At a renewal the ``transport`` decides what happens to the inner state:
 
@@ -98,7 +120,8 @@ def project_low_rank(
             a fraction of the shorter side, rounded up.
         side: Side to project: ``"short"`` or ``"long"`` (the rows of square matrices
             for both), ``"out"`` (rows), ``"in"`` (columns); or a dict that gives one of
-            them for each leaf of a dict of stacks.
+            them for each leaf of a dict of stacks. ``"both"`` projects both, see above;
+            it needs the default ``combine``, and a name as ``transport``.
         basis: ``"randomized_svd"``, ``"svd"``, ``"subspace"`` (Alice's, with its
             defaults), ``"gaussian"``, ``"orthonormal"``; a basis returned by
             `transforms.svd_basis`, `transforms.subspace_basis`, ...; or functions
@@ -107,6 +130,10 @@ def project_low_rank(
         phase: Offset of the renewals, which are due where ``phase + t`` is divisible by
             K, with t from 0: 1 for updates 1, K, 2K, ... (Alice), 0 for updates 1,
             K + 1, 2K + 1, ... (GaLore).
+        renew_below: Norm :math:`\varsigma` of the coordinates in the old basis,
+            :math:`\|U^\top G_t\|_F \leq \varsigma`, at which a matrix gets a new basis
+            besides; None for no such renewals. With ``side="both"`` each side goes by
+            its own projection.
         stagger: Whether to renew stacks in turn, spread evenly over K updates, each
             under its own condition, instead of all at once.
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
@@ -135,20 +162,33 @@ def project_low_rank(
 
     References:
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
-        Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1.
+        Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1 (with the alternative
+        criterion of a renewal, on which its Theorem 3.8 rests) and, for both sides,
+        Definition C.1.
     """
     found = find_basis(basis)
-    check_transport(transport, found.stored, stagger)
-    block = _ProjectLowRank(
-        inner=optax.with_extra_args_support(inner),
-        combine=as_combining(combine),
-        rank=rank,
-        side=side,
-        renewal=Renewal(found, update_interval, phase, stagger, seed),
-        transport=transport,
-        ids=ids,
-    )
-    return optax.GradientTransformationExtraArgs(block.init, block.update)
+    check_transport(transport, found.stored, stagger, renew_below)
+
+    def block(inner: Any, rank: Any, side: Any, seed: int, transport: Any, carry: Any):
+        block = _ProjectLowRank(
+            inner=optax.with_extra_args_support(inner),
+            combine=as_combining(combine),
+            rank=rank,
+            side=side,
+            renewal=Renewal(found, update_interval, phase, stagger, seed, renew_below),
+            transport=transport,
+            carry=carry,
+            ids=ids,
+        )
+        return optax.GradientTransformationExtraArgs(block.init, block.update)
+
+    if side != "both":
+        return block(inner, rank, side, seed, transport, carry_moments)
+    check_two_sided(combine, transport)
+    seeds = seed, (seed + 1) % 2**32
+    columns = block(transposed(inner), 1.0, "in", seeds[1], transport, carry_columns)
+    outside = "keep" if transport == "reset" else transport  # It resets by itself.
+    return block(columns, rank, "out", seeds[0], outside, carry_inside)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +199,7 @@ class _ProjectLowRank:
     side: Any
     renewal: Renewal
     transport: Any
+    carry: Callable[[Any, Any], Any]
     ids: Any
 
     def init(self, params: Any) -> ProjectLowRankState:
@@ -168,7 +209,7 @@ class _ProjectLowRank:
         inner_state = self.inner.init(sigma)
         if self.transport == "carry":  # Reject unsupported states at `init`.
             overlaps = jax.tree.map(identity_overlap, sigma)
-            jax.eval_shape(carry_moments, inner_state, overlaps)
+            jax.eval_shape(self.carry, inner_state, overlaps)
         return ProjectLowRankState(
             count=jnp.zeros((), jnp.int32),
             basis=jax.tree.map(self._no_basis, seen, sigma),
@@ -225,7 +266,7 @@ class _ProjectLowRank:
         if self.transport == "reset":
             sigma = structure.unflatten([self._no_coordinates(x) for x in leaves])
             return lambda *_: self.inner.init(sigma)
-        transport = carry_moments if self.transport == "carry" else self.transport
+        transport = self.carry if self.transport == "carry" else self.transport
         return lambda state, change: transport(state, structure.unflatten(change))
 
     def _rank(self, seen: jax.Array) -> int:

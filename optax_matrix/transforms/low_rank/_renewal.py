@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace, is_some
+from optax_matrix.transforms.low_rank._combine import coordinates
 from optax_matrix.transforms.low_rank._moment_transport import identity_overlap
+from optax_matrix.transforms.numerics import matrix_norm
 
 Find = Callable[[Subspace], jax.Array]
 Move = Callable[[Any, list], Any]
@@ -41,6 +43,8 @@ class Renewal:
             multiple of ``interval``.
         stagger: Whether every stack has its own phase.
         seed: Seed of the keys.
+        below: Norm of the coordinates in the old basis at which one matrix is renewed
+            besides; None for no such renewals.
     """
 
     basis: Basis
@@ -48,6 +52,7 @@ class Renewal:
     phase: int
     stagger: bool
     seed: int
+    below: Any = None
 
     def keys(self, count: jax.Array, ids: list) -> list:
         """A key for each matrix, constant between two renewals of its stack."""
@@ -90,9 +95,15 @@ class Renewal:
             seek = (count & (count - 1)) == 0  # Powers of two, and the first update.
             found = self._finding()
             last = jnp.where(seek, len(found), 0)
-            which = jnp.where(due & (count > 0), 1, last)
+            where: list = [due] * len(held)
+            if self.below is not None:
+                for i in group:
+                    where[i] = due | self._is_low(gradient[i], held[i].vectors)
+            some = functools.reduce(jnp.logical_or, (jnp.any(where[i]) for i in group))
+            which = jnp.where(some & (count > 0), 1, last)
             new = _New(
-                group, due, gradient, keys, held, inner_state, move, self.basis.move
+                *(group, some, where, gradient, keys, held, inner_state, move),
+                self.basis.move,
             )
             branches = [functools.partial(new.found_by, find) for find in found]
             vectors, moved = jax.lax.switch(which, [new.as_it_was, *branches])
@@ -100,6 +111,10 @@ class Renewal:
             for i, *parts in zip(group, vectors, tracked, strict=True):
                 held[i] = BasisState(*parts)
         return held, inner_state
+
+    def _is_low(self, g: jax.Array, u: jax.Array) -> jax.Array:
+        """Which matrices have a basis and small coordinates, ``(..., 1, 1)``."""
+        return is_some(u) & (matrix_norm(coordinates(g, u)) <= self.below)
 
     def _finding(self) -> list[Find]:
         """The functions that find bases; the last one finds first bases."""
@@ -124,6 +139,7 @@ class _New:
 
     group: list[int]
     due: jax.Array
+    where: list
     gradient: list
     keys: list
     held: list
@@ -142,7 +158,7 @@ class _New:
         vectors, change = [], [identity_overlap(h.vectors.mT) for h in self.held]
         for i in self.group:
             old, g = self.held[i].vectors, self.gradient[i]
-            here = has_gradient(g) & (self.due | ~is_some(old))
+            here = has_gradient(g) & (self.where[i] | ~is_some(old))
             new = new_vectors(find, g, self.held[i], self.keys[i], here)
             vectors.append(new)
             change[i] = jnp.where(here, overlap(new, old), change[i])

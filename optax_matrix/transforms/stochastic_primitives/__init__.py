@@ -6,17 +6,24 @@ At regular intervals the rotations are merged into the weights and new ones are 
 `limit_skew_norm` keeps Q small enough for the map to be accurate.
 """
 
+from optax_matrix.transforms.stochastic_primitives._adam_per_matrix import (
+    ScaleByAdamPerMatrixState,
+    scale_by_adam_per_matrix,
+)
 from optax_matrix.transforms.stochastic_primitives._blocks import (
     Block,
     Reset,
     RotatedSides,
     Variant,
+    relative_size,
     rotated_blocks,
 )
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
     bound_for,
     limit_skew_norm,
+    reached,
 )
+from optax_matrix.transforms.stochastic_primitives._moment_reset import where_due
 from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
     Primitives,
 )
@@ -27,10 +34,15 @@ __all__ = [
     "Primitives",
     "Reset",
     "RotatedSides",
+    "ScaleByAdamPerMatrixState",
     "SpoState",
     "Variant",
     "bound_for",
     "limit_skew_norm",
+    "reached",
+    "relative_size",
     "rotated_blocks",
+    "scale_by_adam_per_matrix",
     "spo",
+    "where_due",
 ]

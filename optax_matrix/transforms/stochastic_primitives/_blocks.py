@@ -45,6 +45,21 @@ def rotated_blocks(
     return {side: block[side] for side in rotated}
 
 
+def relative_size(block: Any) -> float:
+    """Side of the largest block, relative to the paper's largest (256 or 0.5).
+
+    Args:
+        block: Size of the blocks, as in `spo`.
+
+    Returns:
+        A number; 1 for what `spo` refuses.
+    """
+    sides = block.values() if isinstance(block, Mapping) else [block]
+    numbers = [b for b in sides if isinstance(b, int | float)]
+    sizes = [2 * b if isinstance(b, float) else b / 256 for b in numbers]
+    return max(sizes, default=1.0)
+
+
 def _check_block(block: Any, variant: str) -> None:
     is_int = isinstance(block, numbers.Integral) and not isinstance(block, bool)
     if is_int and int(block) >= 2:

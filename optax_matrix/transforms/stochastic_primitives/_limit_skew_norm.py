@@ -4,11 +4,14 @@ Polynomial maps from skew-symmetric to orthogonal matrices are accurate only for
 norms.
 """
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from optax_matrix.arguments import Positive, check_positive, checked
 from optax_matrix.linalg import (
@@ -22,6 +25,7 @@ from optax_matrix.linalg import (
 from optax_matrix.transforms.numerics import safe_divide
 
 BOUND = 0.5
+_ROUNDING = 2.0**-10  # The norm of what was brought to a bound is the bound to this.
 _POLYNOMIALS = (cayley_neumann, cayley_taylor)
 
 
@@ -86,7 +90,7 @@ def limit_skew_norm(
 
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update
-        norm = _norms(new)[..., None]
+        norm = block_norms(new, "params")[..., None]
         bounded = safe_divide(new, norm) * max_norm
         return jnp.where(norm > max_norm, bounded - q, update)
 
@@ -106,12 +110,23 @@ def limit_skew_norm(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def _norms(triangles: jax.Array) -> jax.Array:
-    """Upper bounds on the norms of blocks, computed one matrix at a time."""
+def block_norms(triangles: jax.Array, name: str = "q") -> jax.Array:
+    """Upper bounds on the norms of blocks, computed one matrix at a time.
+
+    Args:
+        triangles: Triangles ``(..., b (b - 1) / 2)``.
+        name: Name of the argument that they come from, for the message.
+
+    Returns:
+        `linalg.skew_norm` of each block, ``(...)``.
+
+    Raises:
+        ValueError: If the last axis has another length.
+    """
     side = triangle_side(triangles.shape[-1])
     if triangle_size(side) != triangles.shape[-1]:
         raise ValueError(
-            "`params` must be triangles (..., b (b - 1) / 2), got shape "
+            f"`{name}` must be triangles (..., b (b - 1) / 2), got shape "
             f"{triangles.shape}; apply this to the Q of `spo` or `reparameterize` only."
         )
     norm = lambda x: skew_norm(to_skew(x, side))
@@ -119,3 +134,19 @@ def _norms(triangles: jax.Array) -> jax.Array:
     if triangles.ndim < 3 or jax.typeof(triangles).sharding.spec[0] is not None:
         return norm(triangles)
     return jax.lax.map(norm, triangles)
+
+
+def reached(q: Mapping[str, jax.Array], merge_at: ArrayLike) -> jax.Array:
+    """Which matrices have a block whose norm has reached a value.
+
+    Args:
+        q: Triangles ``(..., k, b (b - 1) / 2)`` for each side that rotates.
+        merge_at: The value. Norms that `limit_skew_norm` brought to the same value
+            count as having reached it.
+
+    Returns:
+        Booleans ``(...)``.
+    """
+    least = (1 - _ROUNDING) * merge_at
+    due = [jnp.any(block_norms(x) >= least, axis=-1) for x in q.values()]
+    return functools.reduce(jnp.logical_or, due)

@@ -47,7 +47,7 @@ class Primitives:
         """Draws the permutations of each side after a given number of merges.
 
         Args:
-            epoch: Number of merges so far.
+            epoch: Number of merges so far, one for all matrices or ``(...)``.
             w: Matrices ``(..., m, n)``.
             ids: Identity of each matrix, uint32 ``(..., k)``.
 

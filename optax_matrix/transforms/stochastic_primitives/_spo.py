@@ -8,9 +8,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Dtype, Kernel, PositiveInt, Seed, checked
+from optax_matrix.arguments import (
+    Dtype,
+    Kernel,
+    Positive,
+    PositiveInt,
+    Seed,
+    checked,
+)
 from optax_matrix.linalg import (
-    cayley_neumann,
+    cayley,
     materialize,
     permute,
     recover_frame,
@@ -31,7 +38,11 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     rounded,
     update_towards,
 )
-from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
+from optax_matrix.transforms.stochastic_primitives._merges import Merges, some
+from optax_matrix.transforms.stochastic_primitives._moment_reset import (
+    reset_moments,
+    where_due,
+)
 from optax_matrix.transforms.stochastic_primitives._one_by_one_on_cpu import (
     one_by_one_on_cpu,
 )
@@ -45,6 +56,7 @@ class SpoState(NamedTuple):
 
     Attributes:
         count: Number of updates.
+        merges: Per leaf and matrix the number of merges, int32 ``(...)``.
         perms: Per leaf and side the permutation of the primitive, int32 ``(..., m)``
             or ``(..., n)``.
         q: Per leaf and side the strict upper triangles of the blocks' Q,
@@ -57,6 +69,7 @@ class SpoState(NamedTuple):
     """
 
     count: Any
+    merges: Any
     perms: Any
     q: Any
     frame: Any
@@ -70,8 +83,9 @@ def spo(
     *,
     variant: Variant = "block",
     block: Block = 256,
-    orthogonal: Kernel = cayley_neumann,
+    orthogonal: Kernel = cayley,
     merge_interval: PositiveInt | None = 400,
+    merge_at: Positive | None = None,
     sides: RotatedSides = "both",
     reset: Reset = "moments",
     hold: Literal["stored", "recovered"] = "stored",
@@ -89,8 +103,9 @@ def spo(
     that of W, at the current Q. ``inner`` turns it into a step of Q, and the update is
     the new :math:`R W_0 P` minus W. After every ``merge_interval`` updates
     :math:`W_0 \leftarrow R W_0 P`, :math:`Q \leftarrow 0`, and new permutations are
-    drawn. No ``m x m`` matrix is ever formed. Gradients of Q are clipped to
-    :math:`\pm 10^{18}`, so that their squares stay finite.
+    drawn. With ``merge_at`` a matrix is also merged by itself as soon as the norm of
+    one of its Q reaches that value. No ``m x m`` matrix is ever formed. Gradients of Q
+    are clipped to :math:`\pm 10^{18}`, so that their squares stay finite.
 
     The update already contains the learning rate, that of ``inner``; do not rescale it
     afterwards. Any other change to W (weight decay, averaging, a restore, updates that
@@ -99,25 +114,28 @@ def spo(
     With ``hold="stored"`` :math:`W_0` is part of the state, in float32 for
     half-precision parameters, so that training does not stall where an update rounds to
     zero. With ``"recovered"`` it is computed from W at every step with the inverses of
-    R and P. This saves the memory, but it needs a norm of Q below about 0.9, and
-    rounding errors of W remain.
+    R and P. This saves the memory, but rounding errors of W remain, and
+    `linalg.cayley_neumann` needs a norm of Q below about 0.9.
 
     Args:
         inner: Any transformation of a tree of Q's triangles, learning rate included,
-            such as ``optax.chain(optax.adam(1e-3), limit_skew_norm(0.5))``. The bound
-            keeps ``orthogonal`` accurate between merges; nothing else does.
+            such as ``optax.adam(1e-3)``. With `linalg.cayley_neumann` end it with
+            ``limit_skew_norm(0.5)``, which keeps that map accurate between merges.
         variant: ``"block"`` for blocks that cover all of a side, the last one smaller
             if needed; ``"full"`` for one block on a random part of it.
         block: Size of a block: an int, or with ``"full"`` also a float for a fraction
             of the side; or a dict with one for ``"in"`` (R) and one for ``"out"`` (P).
-        orthogonal: Kernel from skew-symmetric to orthogonal blocks:
-            `linalg.cayley_neumann`, `linalg.cayley_taylor`, `linalg.cayley`,
-            `linalg.exponential`.
-        merge_interval: Number of updates between merges; None for no merge.
+        orthogonal: Kernel from skew-symmetric to orthogonal blocks: `linalg.cayley`,
+            `linalg.cayley_neumann`, `linalg.cayley_taylor`, `linalg.exponential`.
+        merge_interval: Number of updates between merges of all matrices; None for none.
+        merge_at: Norm (`linalg.skew_norm`) of a block's Q at which its matrix is merged
+            besides; None for no such merges.
         sides: ``"both"``; ``"in"`` for R alone, which is OFT; ``"out"`` for P alone.
         reset: State of ``inner`` that a merge resets: ``"moments"`` for its moments and
             the counts stored with them, but not separate counts such as those of
-            schedules; ``"none"`` for nothing.
+            schedules; ``"none"`` for nothing. Where ``merge_at`` merges a matrix by
+            itself, moments are reset only if ``inner`` has a count for each matrix, as
+            `scale_by_adam_per_matrix` has; with `optax.adam` they are kept.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"``, see above.
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
             from which its permutations are drawn; None draws the same permutations for
@@ -150,17 +168,18 @@ def spo(
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025, Algorithm 1,
         where W is in x out; here R acts on columns and P on rows, and Q of P has the
-        opposite sign. Deviations: k = 4 (`linalg.cayley_neumann`); the last block may
-        be smaller, which the authors' code rejects; moments are reset, as in that code.
+        opposite sign. Deviations: the exact Cayley transform in place of
+        `linalg.cayley_neumann`; the last block may be smaller, which the authors' code
+        rejects; moments are reset, as in that code; ``merge_at``.
     """
     blocks = rotated_blocks(block, sides, variant)
+    primitives = Primitives(blocks, variant, orthogonal, seed)
     spo = _Spo(
         inner=optax.with_extra_args_support(inner),
-        primitives=Primitives(blocks, variant, orthogonal, seed),
-        interval=merge_interval,
+        primitives=primitives,
+        merges=Merges(primitives, merge_interval, merge_at, ids),
         resets=reset == "moments",
         stored=hold == "stored",
-        ids=ids,
         update_dtype=update_dtype,
     )
     return optax.GradientTransformationExtraArgs(spo.init, spo.update)
@@ -170,20 +189,19 @@ def spo(
 class _Spo:
     inner: optax.GradientTransformationExtraArgs
     primitives: Primitives
-    interval: int | None
+    merges: Merges
     resets: bool
     stored: bool
-    ids: Any
     update_dtype: Any
 
     def init(self, params: Any) -> SpoState:
-        perms = jax.tree.map(
-            partial(self.primitives.draw, 0), params, self._ids(params)
-        )
+        merges = jax.tree.map(lambda w: jnp.zeros(w.shape[:-2], jnp.int32), params)
+        perms = self.merges.draw(merges, params)
         q = jax.tree.map(self.primitives.zeros, params)
         permuted = lambda w, perm: permute(widened(w), perm)
         return SpoState(
             count=jnp.zeros((), jnp.int32),
+            merges=merges,
             perms=perms,
             q=q,
             frame=jax.tree.map(permuted, params, perms) if self.stored else None,
@@ -211,24 +229,31 @@ class _Spo:
         )
         q: Any = optax.apply_updates(state.q, steps)
         count: Any = optax.safe_increment(state.count)
-        due, perms = None, state.perms
-        if self.interval is not None:
-            due = count % self.interval == 0
-            perms = self._drawn(due, count, params, perms)
-        merges = self.stored and due is not None
+        due, merges, perms = (
+            self.merges.due(count, q, params),
+            state.merges,
+            state.perms,
+        )
+        if due is not None:
+            merges = jax.tree.map(jnp.add, merges, due)
+            perms = self.merges.redraw(due, merges, params, perms)
+        moves = self.stored and due is not None
         # The gradient is not needed any more: the update reuses its memory.
         place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
         new, *merged, applied = one_by_one_on_cpu(
-            partial(self._move, due if merges else None),
-            1 + merges,
+            self._move,
+            1 + moves,
             *(place, frame, params, state.perms, perms, state.q, q),
+            due if moves else jax.tree.map(lambda _: None, params),
         )
-        frame = merged[0] if merges else frame
+        frame = merged[0] if moves else frame
         if due is not None:
+            reset = partial(self._reset, due)
             keep = lambda *state: state
-            q, inner_state = jax.lax.cond(due, self._reset, keep, q, inner_state)
+            q, inner_state = jax.lax.cond(some(due), reset, keep, q, inner_state)
         return new, SpoState(
             count=count,
+            merges=merges,
             perms=perms,
             q=q,
             frame=frame if self.stored else None,
@@ -261,7 +286,7 @@ class _Spo:
 
         return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
 
-    def _move(self, due, place, frame, w, perms, drawn, q, new_q) -> tuple[Any, ...]:
+    def _move(self, place, frame, w, perms, drawn, q, new_q, due) -> tuple[Any, ...]:
         """The update; the frame, if merges are on; a fingerprint of the new W."""
         del place
         target = self._materialized(frame, perms, new_q)
@@ -271,26 +296,17 @@ class _Spo:
         update, applied = update_towards(target, w, self.update_dtype)
         if due is None:
             return update, fingerprint(applied)
-        merge = lambda: permute(target, drawn)
-        return update, jax.lax.cond(due, merge, lambda: frame), fingerprint(applied)
+        merge = lambda: where_due(due, permute(target, drawn), frame)
+        merged = jax.lax.cond(jnp.any(due), merge, lambda: frame)
+        return update, merged, fingerprint(applied)
 
     def _materialized(self, frame, perms, q) -> jax.Array:
         return materialize(frame, self.primitives.blocks(q, frame), perms)
 
-    def _drawn(self, due, count, params: Any, perms: Any) -> Any:
-        """The permutations, newly drawn if a merge is due."""
-        draw = partial(self.primitives.draw, count // self.interval)
-        new = lambda: jax.tree.map(draw, params, self._ids(params))
-        return jax.lax.cond(due, lambda: vary_like(new(), perms), lambda: perms)
-
-    def _reset(self, q: Any, inner_state: Any) -> tuple[Any, Any]:
+    def _reset(self, due: Any, q: Any, inner_state: Any) -> tuple[Any, Any]:
         """Triangles of identity rotations, and the inner state reset accordingly."""
-        q = jax.tree.map(jnp.zeros_like, q)
+        due = jax.tree.map(lambda d, sides: dict.fromkeys(sides, d), due, q)
         if self.resets:
-            inner_state = reset_moments(self.inner.init(q), inner_state, q)
+            inner_state = reset_moments(self.inner.init(q), inner_state, due)
+        q = jax.tree.map(lambda d, x: where_due(d, 0, x), due, q)
         return q, vary_like(inner_state, q)
-
-    def _ids(self, params: Any) -> Any:
-        if self.ids is None:
-            return jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1)), params)
-        return {name: self.ids[name] for name in params}

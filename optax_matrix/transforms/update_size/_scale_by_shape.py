@@ -8,11 +8,12 @@ import optax
 from optax_matrix.arguments import check_choice
 from optax_matrix.transforms._map_matrices import map_matrices
 
-ShapeRule = Literal["out/in", "unclipped", "max", "sum", "none"]
+ShapeRule = Literal["out/in", "unclipped", "max", "sqrt_max", "sum", "none"]
 SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
     "out/in": lambda rows, cols: max(1.0, rows / cols) ** 0.5,
     "unclipped": lambda rows, cols: (rows / cols) ** 0.5,
     "max": lambda rows, cols: 0.2 * max(rows, cols) ** 0.5,
+    "sqrt_max": lambda rows, cols: max(rows, cols) ** 0.5,
     "sum": lambda rows, cols: 1 / (rows + cols),
     "none": lambda rows, cols: 1.0,  # noqa: ARG005
 }
@@ -29,6 +30,7 @@ def scale_by_shape(
     * ``"unclipped"``: :math:`\sqrt{m/n}` (Muon+)
     * ``"max"``: :math:`0.2 \sqrt{\max(m, n)}` (Moonlight): a semi-orthogonal matrix
       gets a root mean square of 0.2, the usual size of Adam's update
+    * ``"sqrt_max"``: :math:`\sqrt{\max(m, n)}` (SUMO, as printed)
     * ``"sum"``: :math:`1 / (m + n)` (SPlus, up to its factor)
     * ``"none"``: 1
 

@@ -1,0 +1,87 @@
+"""Matrices that start at zero, which rotations never move."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from optax_matrix.layout._rules import resolve
+from optax_matrix.layout._view import MatrixView
+from optax_matrix.layout.paths import named_leaves
+
+
+def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> set[str]:
+    """The leaves with a matrix of zeros, as far as values can be seen.
+
+    Args:
+        leaves: Leaves by path; tracers, shapes and arrays of other hosts are skipped.
+        views: Their views as matrices.
+
+    Returns:
+        Their paths.
+    """
+
+    def has_zeros(path: str) -> bool:
+        leaf, view = leaves[path], views[path]
+        if not _can_be_seen(leaf) or not leaf.size:
+            return False
+        axes = view.output_axes + view.reduction_axes
+        return bool(jnp.any(jnp.all(leaf == 0, axis=axes)))
+
+    return {path for path in views if path in leaves and has_zeros(path)}
+
+
+def warn_of_zeros(tx: Any, dimension_numbers: Any, name: str) -> Any:
+    """A transformation whose `init` warns of matrices that start at zero.
+
+    Args:
+        tx: A transformation that never moves such matrices.
+        dimension_numbers: Which leaves are its matrices, as in `on_matrices`.
+        name: Its name, for the message.
+
+    Returns:
+        The transformation.
+    """
+
+    def init_fn(params: Any) -> Any:
+        if type(params).__name__ != "_ParamsPlaceholder":  # Of `optax.tree.map_params`.
+            resolved = resolve(dimension_numbers, params)
+            views = {p: r.view for p, r in resolved.items() if r.view is not None}
+            warn_of_zero_leaves(named_leaves(params), views, name)
+        return tx.init(params)
+
+    return optax.GradientTransformationExtraArgs(init_fn, tx.update)
+
+
+def warn_of_zero_leaves(
+    leaves: Mapping[str, Any], views: Mapping[str, MatrixView], name: str
+) -> None:
+    """Warns of leaves that a method will never move because they start at zero.
+
+    Args:
+        leaves: Leaves by path.
+        views: The views of those that are matrices.
+        name: Name of the method.
+    """
+    if found := sorted(zero_leaves(leaves, views)):
+        paths = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+        warnings.warn(
+            f"Matrices that start at zero are never moved by {name}, because any "
+            f"rotation of zero is zero: {paths}. Initialize them, for example with "
+            "om.initialize_matrices, or leave them to the other optimizer with "
+            "dimension_numbers=om.layout.by_path(exclude=...).",
+            stacklevel=2,
+        )
+
+
+def _can_be_seen(leaf: Any) -> bool:
+    if isinstance(leaf, jax.core.Tracer):
+        return False
+    if isinstance(leaf, jax.Array):
+        return leaf.is_fully_addressable
+    return isinstance(leaf, np.ndarray)
