@@ -97,6 +97,8 @@ PLAN = compare.Comparison(
     tokenizer=None,
     seeds=2,
     eval_every=2,
+    validation=128,
+    checksum="-",
 )
 
 
