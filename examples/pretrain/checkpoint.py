@@ -120,9 +120,9 @@ class Checkpoints:
             return step, state, position
         latest = max(damaged)
         raise UserError(
-            f"In {self._directory}, none of the checkpoints that were tried can be read "
-            f"(step {latest}: {damaged[latest]}); restore them from a copy, or start "
-            f"again elsewhere."
+            f"In {self._directory}, none of the checkpoints that were tried can be "
+            f"read (step {latest}: {damaged[latest]}); restore them from a copy, or "
+            f"start again elsewhere."
         )
 
     def _read(self, step, like):
@@ -166,8 +166,8 @@ class Checkpoints:
             yield
         except Exception as error:  # Orbax and TensorStore raise different ones.
             raise UserError(
-                f"Cannot write a checkpoint to {self._directory} ({first_line(error)}); "
-                f"repair or free the disk, then resume the run."
+                f"Cannot write a checkpoint to {self._directory} "
+                f"({first_line(error)}); repair or free the disk, then resume the run."
             ) from None
 
 

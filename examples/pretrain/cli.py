@@ -12,7 +12,8 @@ from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.interrupt import Interrupted, raised
 
-SEEDS = 2**31  # Those that both JAX and Grain take.
+BOUND = 2**31  # Of counts and seeds: JAX has int32.
+LARGEST = 3e38  # Learning rate: float32.
 DTYPES = ("float32", "bfloat16")
 LAYERS = ("scan", "unroll")
 
@@ -125,13 +126,15 @@ def _check(options):
         )
     counts = ("steps", "batch", "accumulate", "context", "eval_every", "validation")
     for name in (*counts, "seeds", "checkpoint_every", "log_every"):
-        value = getattr(options, name, None)
+        value, flag = getattr(options, name, None), "--" + name.replace("_", "-")
         if value is not None and value < 1:
-            flag = "--" + name.replace("_", "-")
             raise UserError(f"{flag} must be 1 or more, got {value}; raise it.")
-    if not 0 <= getattr(options, "seed", 0) < SEEDS:
+        if value is not None and value >= BOUND:
+            raise UserError(f"{flag} must be below {BOUND}, got {value}; lower it.")
+    seed = getattr(options, "seed", 0)
+    if not 0 <= seed < BOUND:
         raise UserError(
-            f"--seed must be from 0 to {SEEDS - 1}, got {options.seed}; choose another."
+            f"--seed must be from 0 to {BOUND - 1}, got {seed}; choose another."
         )
 
 
@@ -176,7 +179,7 @@ def _positive_rate(text):
         rate = float(text)
     except ValueError:
         rate = 0.0
-    if not 0 < rate < float("inf"):
+    if not 0 < rate <= LARGEST:
         raise UserError(f"{text!r} is not a learning rate; give a number such as 3e-3.")
     return rate
 

@@ -43,8 +43,8 @@ def claimed(
         lock = _lock(directory)
     except OSError as error:
         raise UserError(
-            f"Cannot write to {directory} ({error}); make it writable, or choose another "
-            f"--out."
+            f"Cannot write to {directory} ({error}); make it writable, or choose "
+            f"another --out."
         ) from None
     with lock:
         if resume:
@@ -69,8 +69,8 @@ def recorded(directory: pathlib.Path) -> dict | None:
         settings = error
     if not isinstance(settings, dict):
         raise UserError(
-            f"{path} is damaged ({settings if settings else 'no settings'}); restore it "
-            f"from a copy, or choose another --out."
+            f"{path} is damaged ({settings or 'no settings'}); restore it from a copy, "
+            f"or choose another --out."
         )
     return settings
 

@@ -1,5 +1,6 @@
 """The exception that the command line prints as one line, with exit code 2."""
 
+import os
 import re
 
 
@@ -8,8 +9,8 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; of TensorStore's, the system's words."""
+    """The first line of an error's message; of TensorStore's, what the system said."""
     text = str(error).strip()
-    if words := re.search(r"\[OS error \d+: \w+ ([^]]+)\]", text):
-        return words[1]
+    if code := re.search(r"os_error_code='(\d+)'", text):
+        return os.strerror(int(code[1]))
     return (text.splitlines() or [type(error).__name__])[0]

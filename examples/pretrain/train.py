@@ -5,13 +5,12 @@ import dataclasses
 import math
 import pathlib
 
-import jax
 import numpy as np
 
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.directory import claimed
-from examples.pretrain.errors import UserError, first_line
+from examples.pretrain.errors import UserError
 from examples.pretrain.interrupt import Interrupted, deferred
 from examples.pretrain.metrics import Metrics
 from examples.pretrain.optimizers import find
@@ -86,22 +85,12 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
         The final validation loss.
 
     Raises:
-        UserError: If the optimizer refuses the model, the run diverges, the directory
-            is taken, or the disk fails.
+        UserError: If the run diverges, the directory is taken, or the disk fails.
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint of the last step.
     """
     trainer = Trainer(run.model, find(run.optimizer), run.steps, run.accumulate)
-    check(run.optimizer, trainer)
     with claimed(books.out, dataclasses.asdict(run), resume=books.resume):
         return _train(run, trainer, data, books)
-
-
-def check(optimizer: str, trainer: Trainer) -> None:
-    """Refuses options that do not fit the matrices of the model."""
-    try:
-        jax.eval_shape(lambda: trainer.init(0))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{optimizer}: {first_line(error)}") from None
 
 
 def _train(run, trainer, data, books):
