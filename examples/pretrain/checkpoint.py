@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from examples.pretrain.directory import check_same
 from examples.pretrain.errors import UserError, first_line
 
 # What fails is raised, and logged with tracebacks as well.
@@ -47,9 +48,11 @@ class Checkpoints:
 
     Args:
         directory: Directory of the checkpoints; made if missing.
+        settings: Everything that decides the outcome of the run, if the directory
+            shall hold it: checkpoints of a run with other settings are refused.
     """
 
-    def __init__(self, directory: pathlib.Path):
+    def __init__(self, directory: pathlib.Path, settings: dict | None = None):
         options = ocp.CheckpointManagerOptions(
             max_to_keep=2,
             cleanup_tmp_directories=True,
@@ -58,15 +61,21 @@ class Checkpoints:
         )
         self._directory = directory.resolve()
         with self._writing():
-            self._manager = ocp.CheckpointManager(self._directory, options=options)
+            self._manager = ocp.CheckpointManager(
+                self._directory, options=options, metadata=settings
+            )
+        if settings is not None:
+            with self._writing():
+                recorded = self._manager.metadata().custom_metadata
+            check_same(recorded, json.loads(json.dumps(settings)), directory)
 
-    def save(self, step: int, state: Any, position: dict) -> None:
+    def save(self, step: int, state: Any, position: Any) -> None:
         """Writes a checkpoint in the background; returns when the arrays are copied.
 
         Args:
             step: Number of updates done.
             state: Tree of arrays.
-            position: The data iterator's `get_state()`, or anything else as JSON.
+            position: The data iterator's `get_state()`, or anything else that is JSON.
 
         Raises:
             UserError: If the state is not finite; it would displace the last that is.
@@ -92,7 +101,7 @@ class Checkpoints:
         """Whether there is a complete checkpoint."""
         return self._manager.latest_step() is not None
 
-    def restore(self, like: Any) -> tuple[int, Any, dict]:
+    def restore(self, like: Any) -> tuple[int, Any, Any]:
         """The latest checkpoint that is whole; says so if it is not the latest.
 
         Damaged ones are set aside under another name.
@@ -166,7 +175,7 @@ class Checkpoints:
             yield
         except Exception as error:  # Orbax and TensorStore raise different ones.
             raise UserError(
-                f"Cannot write a checkpoint to {self._directory} "
+                f"Cannot write checkpoints to {self._directory} "
                 f"({first_line(error)}); repair or free the disk, then resume the run."
             ) from None
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pathlib
@@ -40,7 +41,7 @@ def claimed(
         if not resume and not _is_free(directory):
             raise UserError(f"{directory} is not empty; {hint}.")
         directory.mkdir(parents=True, exist_ok=True)
-        lock = _lock(directory)
+        lock = locked(directory)
     except OSError as error:
         raise UserError(
             f"Cannot write to {directory} ({error}); make it writable, or choose "
@@ -48,10 +49,28 @@ def claimed(
         ) from None
     with lock:
         if resume:
-            _check_same(recorded(directory), settings, directory)
+            check_same(recorded(directory), settings, directory)
         else:
             write_whole(directory / RECORD, json.dumps(settings, indent=2) + "\n")
         yield
+
+
+def locked(directory: pathlib.Path) -> io.IOBase:
+    """Opens and locks a file in a directory until it is closed or the process ends.
+
+    Raises:
+        UserError: If another process has locked it.
+    """
+    file = (directory / LOCK).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(
+            f"Another process is at work in {directory}; wait for it or end it, or "
+            f"choose another --out."
+        ) from None
+    return file
 
 
 def recorded(directory: pathlib.Path) -> dict | None:
@@ -97,21 +116,8 @@ def _is_free(directory):
     return directory.is_dir() and own.issuperset(p.name for p in directory.iterdir())
 
 
-def _lock(directory):
-    """Opens the file that is locked; the kernel ends the lock with the process."""
-    file = (directory / LOCK).open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise UserError(
-            f"Another process is at work in {directory}; wait for it or end it, or "
-            f"choose another --out."
-        ) from None
-    return file
-
-
-def _check_same(old, new, directory):
+def check_same(old: dict | None, new: dict, directory: pathlib.Path) -> None:
+    """Raises `UserError` if a run in a directory has other settings than this one."""
     model = lambda tree: tree["model"] if isinstance(tree.get("model"), dict) else {}
     flat = lambda tree: dict(tree | model(tree), model=None)
     old, new = flat(old or {}), flat(new)
