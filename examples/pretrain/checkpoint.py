@@ -22,8 +22,8 @@ from examples.pretrain.directory import check_same
 from examples.pretrain.errors import UserError, first_line
 
 # What fails is raised, and logged with tracebacks as well.
-for name in ("absl", "asyncio"):
-    logging.getLogger(name).setLevel(logging.CRITICAL)
+for library in ("absl", "asyncio"):
+    logging.getLogger(library).setLevel(logging.CRITICAL)
 
 
 def _without_orbax(hook):
@@ -60,12 +60,12 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
         )
         self._directory = directory.resolve()
-        with self._writing():
+        with self._told("open"):
             self._manager = ocp.CheckpointManager(
                 self._directory, options=options, metadata=settings
             )
         if settings is not None:
-            with self._writing():
+            with self._told("open"):
                 recorded = self._manager.metadata().custom_metadata
             check_same(recorded, json.loads(json.dumps(settings)), directory)
 
@@ -88,7 +88,7 @@ class Checkpoints:
                 f"The state after step {step} is not finite and was not saved; {kept}. "
                 f"Start again with a smaller --learning-rate."
             )
-        with self._writing():
+        with self._told("write"):
             if not self._directory.is_dir():
                 raise FileNotFoundError("the folder has vanished")
             record = {"position": position, "checksum": int(checksum) ^ _crc(position)}
@@ -149,7 +149,7 @@ class Checkpoints:
     def _set_aside(self, damaged, whole):
         for step, reason in damaged.items():
             name = f"damaged-{step}"
-            with self._writing():
+            with self._told("write"):
                 shutil.rmtree(self._directory / name, ignore_errors=True)
                 (self._directory / str(step)).rename(self._directory / name)
             print(
@@ -162,20 +162,20 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits until everything is written."""
-        with self._writing():
+        with self._told("write"):
             try:
                 self._manager.wait_until_finished()
             finally:
                 self._manager.close()
 
     @contextlib.contextmanager
-    def _writing(self):
-        """Turns errors into one line."""
+    def _told(self, what):
+        """Makes one line of every error."""
         try:
             yield
         except Exception as error:  # Orbax and TensorStore raise different ones.
             raise UserError(
-                f"Cannot write checkpoints to {self._directory} "
+                f"Cannot {what} the checkpoints in {self._directory} "
                 f"({first_line(error)}); repair or free the disk, then resume the run."
             ) from None
 
@@ -185,6 +185,8 @@ def _examine(state):
     """Whether all numbers of a tree are finite, and a checksum of their bits."""
     finite, checksum = jnp.bool_(True), jnp.uint32(0)
     for index, x in enumerate(jax.tree.leaves(state)):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
         if jnp.issubdtype(x.dtype, jnp.inexact):
             finite &= jnp.isfinite(x).all()
             x = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")

@@ -185,7 +185,10 @@ def _positive_rate(text):
 
 
 def _train(options):
-    """Trains one model, with metrics and checkpoints in the output directory."""
+    """Trains one model, with metrics and checkpoints in the output directory.
+
+    Ctrl-C and SIGTERM end it after a checkpoint; --resume continues it.
+    """
     from examples.pretrain import train as training
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing

@@ -48,6 +48,8 @@ def claimed(
             f"another --out."
         ) from None
     with lock:
+        if not resume and not _is_free(directory):  # Since it was locked.
+            raise UserError(f"{directory} is not empty; {hint}.")
         if resume:
             check_same(recorded(directory), settings, directory)
         else:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
+import sys
 
 import numpy as np
 
@@ -100,6 +101,9 @@ def _train(run, trainer, data, books):
         if books.resume and checkpoints.exist():
             start, state, position = checkpoints.restore(state)
             batches.set_state(position)
+        elif books.resume:
+            message = f"There is no checkpoint in {books.out}; the run starts over."
+            print(message, file=sys.stderr)
         metrics = Metrics(books.out / "metrics.jsonl", after=start)
         with (
             contextlib.closing(metrics),

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from examples.pretrain.cli import main
+from examples.pretrain.directory import claimed
+from examples.pretrain.errors import UserError
 
 TINY = ("--context", "8", "--batch", "4", "--steps", "4", "--validation", "4")
 EVERY = ("--eval-every", "2")
@@ -100,6 +102,20 @@ def test_a_record_without_settings_is_another_run(capsys, tmp_path, text, record
     (tmp_path / "run.json").write_text(json.dumps(record))
     arguments = ("--resume", "--data", text, *TINY, "--out", str(tmp_path))
     assert "holds another run" in mistake(capsys, "train", *arguments)
+
+
+def test_what_a_killed_start_leaves_behind_is_no_run(tmp_path):
+    for name in ("lock", "run.json.part"):
+        (tmp_path / name).write_text("{")
+    with claimed(tmp_path, {"seed": 3}, resume=False):
+        assert json.loads((tmp_path / "run.json").read_text()) == {"seed": 3}
+        with (
+            pytest.raises(UserError, match="Another process"),
+            claimed(tmp_path, {"seed": 3}, resume=True),
+        ):
+            pass
+    with claimed(tmp_path, {"seed": 3}, resume=True):
+        pass
 
 
 def test_unwritable_place_gets_one_line(capsys, tmp_path, text):

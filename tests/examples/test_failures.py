@@ -149,6 +149,14 @@ def test_an_empty_step_folder_is_passed_over(again):
     assert_same(restored(out), end)
 
 
+def test_a_run_without_checkpoints_starts_over_and_says_so(again):
+    out, start, end = again.out, again.start, again.end
+    shutil.rmtree(out / "checkpoints")
+    assert "no checkpoint" in start("--resume")
+    assert_same(restored(out), end)
+    assert [row["step"] for row in read(out / "metrics.jsonl")] == [2, 4, 6]
+
+
 def test_no_whole_checkpoint_is_an_error_and_touches_nothing(again):
     out, start = again.out, again.start
     for number in (4, 6):
