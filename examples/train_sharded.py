@@ -19,6 +19,7 @@ and HOST0 is the address of host 0, whose port all others must reach.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -37,6 +38,8 @@ import optax_matrix as om
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS
+from examples.pretrain.directory import locked
+from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import OPTIMIZERS, WEIGHT_DECAY
 from examples.pretrain.step import (
     CLIP,
@@ -176,24 +179,41 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
         raise SystemExit(f"error: --batch must be divisible by {ways}.")
     books, held_out = open_books(config.context)
     settings = (args.optimizer, args.learning_rate, args.steps)
-    state, train_step, loss = prepare(config, mesh, *settings)
     start, losses, every = 0, [], max(args.steps // 10, 1)
-    checkpoints = args.checkpoints and Checkpoints(args.checkpoints)
-    if checkpoints and checkpoints.exist():
-        start, state, _ = checkpoints.restore(state)
-    for step in range(start + 1, args.steps + 1):
-        windows = load(books, step - 1, args.batch, mesh)
-        state, value = train_step(state, windows)
-        losses.append(value)
-        if step % 10 == 0 and jax.process_index() == 0:
-            print(f"step {step} loss {value:.4f}", flush=True)
-        if checkpoints and (step % every == 0 or step == args.steps):
-            checkpoints.save(step, state, {})
-    if checkpoints:
-        checkpoints.close()
+    with contextlib.ExitStack() as stack:
+        checkpoints = args.checkpoints and open_checkpoints(args, config, stack)
+        state, train_step, loss = prepare(config, mesh, *settings)
+        if checkpoints and checkpoints.exist():
+            start, state, losses = checkpoints.restore(state)
+        for step in range(start + 1, args.steps + 1):
+            windows = load(books, step - 1, args.batch, mesh)
+            state, value = train_step(state, windows)
+            losses.append(value)
+            if step % 10 == 0 and jax.process_index() == 0:
+                print(f"step {step} loss {value:.4f}", flush=True)
+            if checkpoints and (step % every == 0 or step == args.steps):
+                losses = [float(value) for value in losses]
+                checkpoints.save(step, state, losses)
     batches = [load(held_out, number, args.batch, mesh) for number in range(8)]
     validation = np.mean([float(loss(state.params, windows)) for windows in batches])
     return [float(value) for value in losses], float(validation)
+
+
+def open_checkpoints(args, config, stack) -> Checkpoints:
+    """The checkpoints of this run, closed with the stack.
+
+    Each one holds all losses so far. Mesh and processes may be others than before. The
+    first process locks the directory.
+    """
+    if jax.process_index() == 0:
+        args.checkpoints.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(args.checkpoints))
+    names = ("optimizer", "learning_rate", "steps", "batch")
+    settings = {name: getattr(args, name) for name in names}
+    settings["model"] = dataclasses.asdict(config)
+    return stack.enter_context(
+        contextlib.closing(Checkpoints(args.checkpoints, settings))
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -224,7 +244,10 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--processes and --process need --coordinator HOST:PORT")
     if args.distributed or args.coordinator:
         jax.distributed.initialize(args.coordinator, args.processes, args.process)
-    losses, validation = train(args)
+    try:
+        losses, validation = train(args)
+    except (UserError, OSError) as error:
+        raise SystemExit(f"error: {' '.join(str(error).split())}") from None
     if jax.process_index() == 0:
         print(f"validation loss {validation:.4f}")
         if args.losses:

@@ -5,4 +5,8 @@ reads options in their names; `poet` and `lora` are the methods that train somet
 other than the weights. `step` is one update, `train` one run that can be killed and
 resumed, `compare` several runs under one protocol, `report` and `plot` print and draw
 the results, and `cli` has the two commands.
+
+A run has a directory of its own, which `directory` locks. `checkpoint` saves and checks
+its state: never one that is not finite, and a damaged checkpoint is passed over.
+`interrupt` is Ctrl-C and SIGTERM. Bad disks and input end in one line (`errors`).
 """

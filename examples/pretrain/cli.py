@@ -10,7 +10,10 @@ from rich.console import Console
 
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
+from examples.pretrain.interrupt import Interrupted, raised
 
+BOUND = 2**31  # Of counts and seeds: JAX has int32.
+LARGEST = 3e38  # Learning rate: float32.
 DTYPES = ("float32", "bfloat16")
 LAYERS = ("scan", "unroll")
 
@@ -22,18 +25,21 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: Arguments after the program's name; None for those of `sys.argv`.
 
     Returns:
-        The exit code: 0 for success, 2 for a mistake in the input, 130 if interrupted.
+        The exit code: 0 for success, 2 for a mistake in the input or a bad disk, 128
+        and the signal's number (130 for Ctrl-C) if interrupted.
     """
     try:
-        options = _parser().parse_args(arguments)
-        _check(options)
-        return options.command(options)
-    except UserError as error:
+        with raised():
+            options = _parser().parse_args(arguments)
+            _check(options)
+            return options.command(options)
+    except (UserError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; `train` continues with --resume", file=sys.stderr)
-        return 130
+    except Interrupted as signal:
+        remedy = "`train` continues with --resume, `compare` starts over"
+        print(f"interrupted{signal.where}; {remedy}", file=sys.stderr)
+        return 128 + signal.number
 
 
 class _Parser(argparse.ArgumentParser):
@@ -120,10 +126,16 @@ def _check(options):
         )
     counts = ("steps", "batch", "accumulate", "context", "eval_every", "validation")
     for name in (*counts, "seeds", "checkpoint_every", "log_every"):
-        value = getattr(options, name, None)
+        value, flag = getattr(options, name, None), "--" + name.replace("_", "-")
         if value is not None and value < 1:
-            flag = "--" + name.replace("_", "-")
             raise UserError(f"{flag} must be 1 or more, got {value}; raise it.")
+        if value is not None and value >= BOUND:
+            raise UserError(f"{flag} must be below {BOUND}, got {value}; lower it.")
+    seed = getattr(options, "seed", 0)
+    if not 0 <= seed < BOUND:
+        raise UserError(
+            f"--seed must be from 0 to {BOUND - 1}, got {seed}; choose another."
+        )
 
 
 def _windows(options, seed):
@@ -156,9 +168,10 @@ def _model(options, vocab):
     return config
 
 
-def _shared(options):
+def _shared(options, checksum):
     names = ("steps", "batch", "accumulate", "data", "tokenizer", "eval_every")
-    return {name: getattr(options, name) for name in names}
+    names += ("validation",)
+    return {name: getattr(options, name) for name in names} | {"checksum": checksum}
 
 
 def _positive_rate(text):
@@ -166,13 +179,16 @@ def _positive_rate(text):
         rate = float(text)
     except ValueError:
         rate = 0.0
-    if not 0 < rate < float("inf"):
+    if not 0 < rate <= LARGEST:
         raise UserError(f"{text!r} is not a learning rate; give a number such as 3e-3.")
     return rate
 
 
 def _train(options):
-    """Trains one model, with metrics and checkpoints in the output directory."""
+    """Trains one model, with metrics and checkpoints in the output directory.
+
+    Ctrl-C and SIGTERM end it after a checkpoint; --resume continues it.
+    """
     from examples.pretrain import train as training
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing
@@ -188,7 +204,7 @@ def _train(options):
         optimizer=options.optimizer,
         learning_rate=rate,
         seed=options.seed,
-        **_shared(options),
+        **_shared(options, data.checksum),
     )
     books = training.Bookkeeping(
         options.out, options.resume, options.checkpoint_every, options.log_every
@@ -218,25 +234,23 @@ def _compare(options):
         learning_rates=tuple(rates),
         sweep=options.sweep,
         seeds=options.seeds,
-        **_shared(options),
+        **_shared(options, first.checksum),
     )
-    _claim_comparison(options.out, plan)
-    curves = compare.compare(plan, lambda seed: _open(options, seed))
-    rows = protocol.summarize(curves)
-    console = Console()
-    report.show(plan, rows, console)
-    plot.draw(curves, rows, options.out / "curves.png")
-    compare.write_results(options.out / "results.json", plan, curves, rows)
+    with _claimed(options.out, plan):
+        curves = compare.compare(plan, lambda seed: _open(options, seed))
+        rows = protocol.summarize(curves)
+        console = Console()
+        report.show(plan, rows, console)
+        plot.draw(curves, rows, options.out / "curves.png")
+        compare.write_results(options.out / "results.json", plan, curves, rows)
     print(f"curves in {options.out / 'curves.png'}, numbers in results.json beside it")
     return 0
 
 
-def _claim_comparison(out, plan):
+def _claimed(out, plan):
     """Refuses a directory that holds another comparison or run."""
-    from examples.pretrain.train import claim
+    from examples.pretrain.directory import claimed, recorded
 
-    record = out / "run.json"
     same = json.loads(json.dumps(dataclasses.asdict(plan)))
-    repeated = record.exists() and json.loads(record.read_text()) == same
     hint = "it holds another comparison or run; delete it or choose another --out"
-    claim(out, same, resume=repeated, hint=hint)
+    return claimed(out, same, resume=recorded(out) == same, hint=hint)

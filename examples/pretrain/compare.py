@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from examples.pretrain.config import ModelConfig
+from examples.pretrain.directory import write_whole
 from examples.pretrain.optimizers import find
 from examples.pretrain.progress import Bar, display
 from examples.pretrain.protocol import (
@@ -42,6 +43,8 @@ class Comparison:
         tokenizer: Value of `--tokenizer`.
         seeds: Runs of each optimizer at each learning rate.
         eval_every: Number of updates between two evaluations.
+        validation: Windows of an evaluation.
+        checksum: Checksum of the data.
     """
 
     model: ModelConfig
@@ -55,6 +58,8 @@ class Comparison:
     tokenizer: str | None
     seeds: int
     eval_every: int
+    validation: int
+    checksum: str
 
     @property
     def tokens(self) -> int:
@@ -122,4 +127,4 @@ def write_results(path: pathlib.Path, plan, curves, rows: list[Row]) -> None:
         "rows": [dataclasses.asdict(row) for row in rows],
         "curves": [dataclasses.asdict(curve) for curve in curves],
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_whole(path, json.dumps(content, indent=1) + "\n")

@@ -4,6 +4,9 @@ import json
 import os
 import pathlib
 
+from examples.pretrain.directory import write_whole
+from examples.pretrain.errors import UserError
+
 
 class Metrics:
     """Appends to a JSONL file.
@@ -17,26 +20,45 @@ class Metrics:
 
     def __init__(self, path: pathlib.Path, after: int = 0):
         kept = [json.dumps(row) for row in read(path) if row["step"] <= after]
-        part = path.with_suffix(".part")
-        part.write_text("".join(line + "\n" for line in kept))
-        os.replace(part, path)
-        self._file = path.open("a")
+        write_whole(path, "".join(line + "\n" for line in kept))
+        self._path, self._file = path, path.open("ab", buffering=0)
 
     def write(self, **values) -> None:
-        """Adds one line and flushes it; it survives if the process is killed."""
-        self._file.write(json.dumps(values) + "\n")
-        self._file.flush()
+        """Adds one line; it survives if the process is killed.
+
+        Raises:
+            UserError: If the disk fails, or the file has vanished.
+        """
+        try:
+            if not os.fstat(self._file.fileno()).st_nlink:
+                raise FileNotFoundError("the file has vanished")
+            self._file.write((json.dumps(values) + "\n").encode())
+        except OSError as error:
+            raise UserError(
+                f"Cannot write {self._path} ({error}); repair or free the disk, then "
+                f"resume the run."
+            ) from None
 
     def close(self) -> None:
         self._file.close()
 
 
 def read(path: pathlib.Path) -> list[dict]:
-    """The complete lines of a metrics file; none if the file does not exist."""
+    """The complete lines of a metrics file; none if the file does not exist.
+
+    Raises:
+        UserError: If a line is damaged.
+    """
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
             rows.append(json.loads(line))
+            rows[-1]["step"] + 0
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f"Line {number} of {path} is damaged; repair or delete it."
+            ) from None
     return rows

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 import grain
 import numpy as np
 
-from examples.pretrain.errors import UserError
+from examples.pretrain.errors import UserError, first_line
+from examples.pretrain.texts import checksum
 from examples.pretrain.windows import Data, Windows
 
 DEFAULT_TOKENIZER = "hf-internal-testing/llama-tokenizer"  # LLaMA's, 32000 tokens
@@ -44,7 +45,7 @@ def load_tokenizer(name: str) -> Encoding:
             tokenizer = tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # The library raises plain `Exception`.
         raise UserError(
-            f"Cannot load the tokenizer {name!r} ({_first_line(error)}); give "
+            f"Cannot load the tokenizer {name!r} ({first_line(error)}); give "
             f"--tokenizer a tokenizer.json or the name of one on the hub."
         ) from None
     ends = ("</s>", "<|endoftext|>", "[SEP]")
@@ -67,10 +68,6 @@ def _require(name):
         raise UserError(
             f"This needs the library `{name}`; run pip install 'optax_matrix[hf]'."
         ) from None
-
-
-def _first_line(error):
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class StreamWindows(grain.IterDataset):
@@ -166,7 +163,7 @@ def from_streams(open_train, open_validation, encoding: Encoding, windows: Windo
     count = max(windows.validation // windows.micro_batch, 1) * windows.micro_batch
     rows = np.stack(list(itertools.islice(iter(cut(open_validation)), count)))
     rows = rows.reshape(-1, windows.micro_batch, windows.context + 1)
-    return Data(train, rows, encoding.vocab)
+    return Data(train, rows, encoding.vocab, checksum([rows]))
 
 
 def hugging_face(split: str, *name, **options):
@@ -180,7 +177,7 @@ def hugging_face(split: str, *name, **options):
             )
         except Exception as error:  # Network, hub and builder raise different ones.
             raise UserError(
-                f"Cannot open the dataset {name[0]!r} ({_first_line(error)}); check "
+                f"Cannot open the dataset {name[0]!r} ({first_line(error)}); check "
                 f"the network, or give --data a text file or `books`."
             ) from None
         return _TextOf(stream)

@@ -1,7 +1,9 @@
 """Texts that fit in memory: read, split, cut into windows, shuffled by Grain."""
 
 import gzip
+import hashlib
 import pathlib
+import zlib
 from collections.abc import Callable, Sequence
 
 import grain
@@ -40,7 +42,7 @@ def read_text(path: pathlib.Path) -> bytes:
         raise UserError(
             f"There is no file {path}; give --data a text file, `books` or `c4`."
         ) from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         message = f"Cannot read {path} ({error}); give --data a text file."
         raise UserError(message) from None
 
@@ -77,7 +79,8 @@ def from_texts(
     Raises:
         UserError: If the text is too short for a batch of training or validation.
     """
-    parts = [split(encode(text)) for text in texts]
+    tokens = [encode(text) for text in texts]
+    parts = [split(text) for text in tokens]
     train = TokenWindows([part[0] for part in parts], windows.context)
     held_out = TokenWindows([part[1] for part in parts], windows.context)
     _check_length(train, held_out, windows)
@@ -90,7 +93,17 @@ def from_texts(
         .batch(windows.accumulate, drop_remainder=True)
     )
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-    return Data(dataset.to_iter_dataset(options), _spread(held_out, windows), vocab)
+    rows = _spread(held_out, windows)
+    return Data(dataset.to_iter_dataset(options), rows, vocab, checksum(tokens))
+
+
+def checksum(tokens: Sequence[np.ndarray]) -> str:
+    """SHA-256 of several arrays of tokens, as a hexadecimal number."""
+    digest = hashlib.sha256()
+    for array in tokens:
+        digest.update(str((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _check_length(train, held_out, windows):

@@ -2,16 +2,17 @@
 
 import contextlib
 import dataclasses
-import json
 import math
-import os
 import pathlib
+import sys
 
 import numpy as np
 
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import ModelConfig
+from examples.pretrain.directory import claimed
 from examples.pretrain.errors import UserError
+from examples.pretrain.interrupt import Interrupted, deferred
 from examples.pretrain.metrics import Metrics
 from examples.pretrain.optimizers import find
 from examples.pretrain.progress import Bar, display
@@ -34,6 +35,8 @@ class Run:
         tokenizer: Value of `--tokenizer`.
         seed: Seed of the weights and of the order of the data.
         eval_every: Number of updates between two evaluations.
+        validation: Windows of an evaluation.
+        checksum: Checksum of the data.
     """
 
     model: ModelConfig
@@ -46,6 +49,8 @@ class Run:
     tokenizer: str | None
     seed: int
     eval_every: int
+    validation: int
+    checksum: str
 
     @property
     def tokens(self) -> int:
@@ -69,55 +74,6 @@ class Bookkeeping:
     log_every: int = 10
 
 
-def claim(
-    directory: pathlib.Path,
-    settings: dict,
-    *,
-    resume: bool,
-    hint: str = "continue the run in it with --resume, or choose another --out",
-) -> None:
-    """Reserves a directory for this run.
-
-    Args:
-        directory: Where the run will write.
-        settings: Everything that decides its outcome.
-        resume: Whether to continue the run in the directory.
-        hint: End of the error message if the directory is not empty.
-
-    Raises:
-        UserError: If the directory holds another run, or none to resume, or cannot be
-            made.
-    """
-    record = directory / "run.json"
-    settings = json.loads(json.dumps(settings))
-    if resume:
-        if not record.exists():
-            raise UserError(f"There is no run in {directory}; start without --resume.")
-        _check_same(json.loads(record.read_text()), settings, directory)
-        return
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory} is not empty; {hint}.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        part = directory / "run.json.part"
-        part.write_text(json.dumps(settings, indent=2) + "\n")
-        os.replace(part, record)
-    except OSError as error:
-        message = f"Cannot write to {directory} ({error}); choose another --out."
-        raise UserError(message) from None
-
-
-def _check_same(old, new, directory):
-    flat = lambda tree: dict(tree | tree.get("model", {}), model=None)
-    old, new = flat(old), flat(new)
-    for key in new:
-        if old.get(key) != new[key]:
-            raise UserError(
-                f"{directory} holds another run: its {key} is {old.get(key)!r}, not "
-                f"{new[key]!r}; repeat its settings or choose another --out."
-            )
-
-
 def train(run: Run, data: Data, books: Bookkeeping) -> float:
     """Trains to the end of the schedule.
 
@@ -128,17 +84,32 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
 
     Returns:
         The final validation loss.
+
+    Raises:
+        UserError: If the run diverges, the directory is taken, or the disk fails.
+        Interrupted: On Ctrl-C or SIGTERM, after a checkpoint of the last step.
     """
     trainer = Trainer(run.model, find(run.optimizer), run.steps, run.accumulate)
-    claim(books.out, dataclasses.asdict(run), resume=books.resume)
+    with claimed(books.out, dataclasses.asdict(run), resume=books.resume):
+        return _train(run, trainer, data, books)
+
+
+def _train(run, trainer, data, books):
     batches = iter(data.train)
     start, state = 0, trainer.init(run.seed)
     with contextlib.closing(Checkpoints(books.out / "checkpoints")) as checkpoints:
         if books.resume and checkpoints.exist():
             start, state, position = checkpoints.restore(state)
             batches.set_state(position)
+        elif books.resume:
+            message = f"There is no checkpoint in {books.out}; the run starts over."
+            print(message, file=sys.stderr)
         metrics = Metrics(books.out / "metrics.jsonl", after=start)
-        with contextlib.closing(metrics), display() as progress:
+        with (
+            contextlib.closing(metrics),
+            display() as progress,
+            deferred() as signals,
+        ):
             bar = Bar(progress, run.optimizer, run.steps, start, run.tokens)
             for step in range(start + 1, run.steps + 1):
                 state, loss = trainer.update(
@@ -146,8 +117,10 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
                 )
                 if _due(step, run, run.eval_every, books.log_every):
                     metrics.write(**_measure(run, step, state, loss, data, bar))
-                if _due(step, run, books.checkpoint_every):
+                if signals or _due(step, run, books.checkpoint_every):
                     checkpoints.save(step, state, batches.get_state())
+                if signals and step < run.steps:
+                    raise Interrupted(signals[0], f" at step {step}")
     return evaluate(run.model, state.params, data.validation)
 
 

@@ -46,8 +46,10 @@ class Data:
         train: Dataset of batches `(accumulate, batch / accumulate, context + 1)`.
         validation: Tokens `(batches, micro_batch, context + 1)`.
         vocab: Number of tokens of the encoding.
+        checksum: SHA-256 of the encoded text; of a stream, of the validation set.
     """
 
     train: grain.IterDataset
     validation: np.ndarray
     vocab: int
+    checksum: str

@@ -1,5 +1,6 @@
 """The command line: what works, and mistakes answered in one line."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import sys
 import pytest
 
 from examples.pretrain.cli import main
+from examples.pretrain.directory import claimed
+from examples.pretrain.errors import UserError
 
 TINY = ("--context", "8", "--batch", "4", "--steps", "4", "--validation", "4")
 EVERY = ("--eval-every", "2")
@@ -43,6 +46,12 @@ MISTAKES = {
     "negative rate": (("train", "--learning-rate", "-1"), "3e-3"),
     "rate that is none": (("train", "--learning-rate", "big"), "big"),
     "rates that are none": (("compare", "--learning-rates", "1e-3,,"), "3e-3"),
+    "negative seed": (("train", "--seed", "-1"), "--seed must be from 0 to 2147483647"),
+    "large seed": (("train", "--seed", "2147483648"), "--seed must be from 0"),
+    "too many steps": (("train", "--steps", "2147483648"), "--steps must be below"),
+    "rate beyond float32": (("train", "--learning-rate", "1e39"), "3e-3"),
+    "blocks of nothing": (("train", "--optimizer", "poet:block=0"), "`block` must be"),
+    "long name": (("train", "--data", "x" * 5000), "Cannot read xxx"),
     "nothing to resume": (("train", "--resume"), "start without --resume"),
 }
 
@@ -58,6 +67,55 @@ def test_short_text_gets_one_line(capsys, tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("too short")
     assert "too short" in mistake(capsys, "train", "--data", str(path))
+
+
+@pytest.mark.parametrize("cut", [9, -1])  # In zlib's part, and in the checksum.
+def test_damaged_gzip_gets_one_line(capsys, tmp_path, cut):
+    path = tmp_path / "text.txt.gz"
+    content = bytearray(gzip.compress(bytes(range(97, 123)) * 40))
+    content[cut:] = bytes(255 - byte for byte in content[cut:])
+    path.write_bytes(content)
+    assert "Cannot read" in mistake(capsys, "train", "--data", str(path))
+
+
+@pytest.mark.parametrize("command", [("train",), ("train", "--resume"), ("compare",)])
+def test_a_long_name_of_a_directory_gets_one_line(capsys, tmp_path, text, command):
+    out = str(tmp_path / ("x" * 300))
+    said = mistake(capsys, *command, "--data", text, *TINY, "--out", out)
+    assert "File name too long" in said
+    assert "another --out" in said
+
+
+@pytest.mark.parametrize("command", [("train", "--resume"), ("compare",)])
+@pytest.mark.parametrize("record", [b"", b'{"model": ', b"[]", b"null", b"\xff\xfe"])
+def test_a_damaged_record_gets_one_line(capsys, tmp_path, text, command, record):
+    (tmp_path / "run.json").write_bytes(record)
+    out = str(tmp_path)
+    said = mistake(capsys, *command, "--data", text, *TINY, "--out", out)
+    assert "run.json is damaged" in said
+    assert "another --out" in said
+    assert (tmp_path / "run.json").read_bytes() == record
+
+
+@pytest.mark.parametrize("record", [{}, {"model": 3}])
+def test_a_record_without_settings_is_another_run(capsys, tmp_path, text, record):
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    arguments = ("--resume", "--data", text, *TINY, "--out", str(tmp_path))
+    assert "holds another run" in mistake(capsys, "train", *arguments)
+
+
+def test_what_a_killed_start_leaves_behind_is_no_run(tmp_path):
+    for name in ("lock", "run.json.part"):
+        (tmp_path / name).write_text("{")
+    with claimed(tmp_path, {"seed": 3}, resume=False):
+        assert json.loads((tmp_path / "run.json").read_text()) == {"seed": 3}
+        with (
+            pytest.raises(UserError, match="Another process"),
+            claimed(tmp_path, {"seed": 3}, resume=True),
+        ):
+            pass
+    with claimed(tmp_path, {"seed": 3}, resume=True):
+        pass
 
 
 def test_unwritable_place_gets_one_line(capsys, tmp_path, text):

@@ -128,6 +128,17 @@ def test_bad_files_are_refused(tmp_path, name, content, hint):
         open_data(str(path), WINDOWS)
 
 
+def test_the_checksum_is_that_of_the_tokens():
+    sums = {
+        from_texts(texts, windows).checksum
+        for windows in (WINDOWS, dataclasses.replace(WINDOWS, seed=5, batch=8))
+        for texts in ([TEXT], [TEXT])
+    }
+    others = ([TEXT[:-1]], [TEXT[:-1] + b"!"], [TEXT[:512], TEXT[512:]])
+    assert len(sums) == 1
+    assert len(sums.union(from_texts(t, WINDOWS).checksum for t in others)) == 4
+
+
 def test_enough_text_by_the_message_is_enough(tmp_path):
     """The number of tokens in the error message is enough."""
     path = tmp_path / "text.txt"

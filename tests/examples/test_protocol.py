@@ -97,6 +97,8 @@ PLAN = compare.Comparison(
     tokenizer=None,
     seeds=1,
     eval_every=10,
+    validation=128,
+    checksum="-",
 )
 
 

@@ -1,8 +1,10 @@
 """The sharded trainer on eight devices of one process: FSDP x TP, whole matrices."""
 
 import dataclasses
+import json
 import math
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -130,3 +132,51 @@ def test_mistakes_are_one_line(arguments, words, capsys, cpus):
     with pytest.raises(SystemExit) as stop:
         example.main(arguments)
     assert words in f"{stop.value} {capsys.readouterr().err}"
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Trains a small model with checkpoints in a folder; returns what it wrote."""
+    monkeypatch.setitem(example.SIZES, "small", dataclasses.replace(MODEL, layers=1))
+    folder, file = tmp_path / "checkpoints", tmp_path / "losses.json"
+    places = ("--checkpoints", str(folder), "--losses", str(file))
+
+    def train(*more):
+        example.main(["--size", "small", "--steps", "4", *places, *more])
+        return json.loads(file.read_text())
+
+    return folder, train
+
+
+@pytest.mark.broad
+def test_a_continued_run_keeps_all_losses_and_refuses_other_settings(small):
+    folder, train = small
+    whole = train()
+    assert len(whole["losses"]) == 4
+    shutil.rmtree(folder / "4")
+    assert train() == whole
+    for option, value in OTHERS.items():
+        with pytest.raises(SystemExit) as stop:
+            train(option, value)
+        message = str(stop.value)
+        assert message.startswith("error: ")
+        assert "\n" not in message
+        assert f"its {option[2:].replace('-', '_')} is" in message
+    assert (folder / "4").exists()
+
+
+OTHERS = {
+    "--learning-rate": "1e-3",
+    "--batch": "8",
+    "--optimizer": "muon",
+    "--steps": "5",
+}
+
+
+@pytest.mark.broad
+def test_a_run_that_diverges_keeps_its_last_finite_checkpoint(small):
+    folder, train = small
+    with pytest.raises(SystemExit, match=r"error: .* not finite"):
+        train("--learning-rate", "3e38")
+    # The warm-up is one step at a rate of zero; the next one leaves weights of 1e37.
+    assert {path.name for path in folder.iterdir() if path.name.isdigit()} == {"1", "2"}

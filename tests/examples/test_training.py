@@ -1,14 +1,8 @@
-"""Updates, accumulation, sweeps with one compilation, and runs that survive SIGKILL."""
+"""Updates, accumulation, sweeps with one compilation, and metrics."""
 
 import dataclasses
 import functools
 import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -16,8 +10,8 @@ import optax
 import pytest
 
 from examples.pretrain import compare, step
-from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import SIZES
+from examples.pretrain.errors import UserError
 from examples.pretrain.metrics import Metrics, read
 from examples.pretrain.optimizers import OPTIMIZERS, WEIGHT_DECAY, adamw
 from examples.pretrain.texts import from_texts
@@ -28,7 +22,6 @@ MODEL = dataclasses.replace(
 )
 TEXT = bytes(range(97, 123)) * 80
 PEAK = np.float32(1e-2)
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(trainer, data, steps, seed=0):
@@ -97,6 +90,8 @@ PLAN = compare.Comparison(
     tokenizer=None,
     seeds=2,
     eval_every=2,
+    validation=128,
+    checksum="-",
 )
 
 
@@ -192,6 +187,14 @@ def test_the_same_adamw_moves_what_is_no_matrix(after_two_updates, name):
         assert 0.2 * 0.68 < size / PEAK < 0.2 * 1.14
 
 
+@pytest.mark.parametrize("line", ["{", "3", "[]", "{}", '{"step": "2"}'])
+def test_a_damaged_line_of_metrics_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    with pytest.raises(UserError, match=r"Line 2 of .*metrics\.jsonl is damaged"):
+        Metrics(path, after=2)
+
+
 def test_metrics_are_cut_to_the_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"step": i, "loss": 0.1 * i}) for i in (1, 2, 3, 4)]
@@ -204,64 +207,3 @@ def test_metrics_are_cut_to_the_checkpoint(tmp_path):
         (2, 0.2),
         (3, 7.0),
     ]
-
-
-def command(out, *more):
-    arguments = "train --optimizer muoneq --context 16 --batch 4 --steps 120 --seed 3"
-    flags = "--accumulate 2 --checkpoint-every 30 --log-every 1 --eval-every 50"
-    return [
-        *(sys.executable, "-W", "error", "-m", "examples.pretrain"),
-        *arguments.split(),
-        *flags.split(),
-        *("--validation", "8", "--out", str(out), *more),
-    ]
-
-
-def outcome(out):
-    """Weights, optimizer state and metrics of a finished run, but for its speed."""
-    model = dataclasses.replace(SIZES["tiny"], context=16)
-    like = step.Trainer(model, OPTIMIZERS["muoneq"], 120, 2).init(0)
-    checkpoints = Checkpoints(out / "checkpoints")
-    done, state, position = checkpoints.restore(like)
-    checkpoints.close()
-    rows = read(out / "metrics.jsonl")
-    for row in rows:
-        del row["tokens_per_second"]
-    return done, jax.tree.leaves(state), position, rows
-
-
-def start(arguments):
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(arguments, cwd=ROOT, **quiet)
-
-
-def kill_in_mid_run(out):
-    """Starts the run and kills it once it is past a checkpoint."""
-    metrics = out / "metrics.jsonl"
-    process = start(command(out))
-    deadline = time.monotonic() + 240
-    while len(read(metrics)) < 50:
-        assert process.poll() is None, "the run ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    return read(metrics)[-1]["step"]
-
-
-@pytest.mark.broad
-def test_resumed_after_sigkill_is_bit_for_bit_the_same(tmp_path):
-    killed, straight = tmp_path / "killed", tmp_path / "straight"
-    uninterrupted = start(command(straight))
-    reached = kill_in_mid_run(killed)
-    assert 50 <= reached < 120
-    assert start(command(killed, "--resume")).wait() == 0
-    assert uninterrupted.wait() == 0
-    done, state, position, rows = outcome(killed)
-    want_done, want_state, want_position, want_rows = outcome(straight)
-    assert done == want_done == 120
-    assert position == want_position
-    assert [row["step"] for row in rows] == list(range(1, 121))
-    assert rows == want_rows
-    for a, b in zip(state, want_state, strict=True):
-        np.testing.assert_array_equal(a, b)

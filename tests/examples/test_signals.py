@@ -1,0 +1,189 @@
+"""Runs that are interrupted: Ctrl-C, SIGTERM and SIGKILL, then resumed bit for bit."""
+
+import dataclasses
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from examples.pretrain import step, train as training
+from examples.pretrain.checkpoint import Checkpoints
+from examples.pretrain.cli import main
+from examples.pretrain.config import SIZES
+from examples.pretrain.metrics import read
+from examples.pretrain.optimizers import OPTIMIZERS
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 60
+OFTEN = ("--checkpoint-every", "2")
+
+
+def arguments(out, *more):
+    settings = f"train --optimizer muoneq --context 16 --batch 4 --steps {STEPS}"
+    flags = "--seed 3 --accumulate 2 --validation 8 --log-every 1 --eval-every 20"
+    every = ("--checkpoint-every", "15", "--out", str(out))
+    return [*settings.split(), *flags.split(), *every, *more]
+
+
+def outcome(out):
+    """Weights, optimizer state and metrics of a finished run, but for its speed."""
+    model = dataclasses.replace(SIZES["tiny"], context=16)
+    like = step.Trainer(model, OPTIMIZERS["muoneq"], STEPS, 2).init(0)
+    checkpoints = Checkpoints(out / "checkpoints")
+    done, state, position = checkpoints.restore(like)
+    checkpoints.close()
+    rows = read(out / "metrics.jsonl")
+    for row in rows:
+        del row["tokens_per_second"]
+    return done, jax.tree.leaves(state), position, rows
+
+
+def assert_same(got, want):
+    assert got[0] == want[0] == STEPS
+    assert [row["step"] for row in got[3]] == list(range(1, STEPS + 1))
+    assert got[2:] == want[2:]
+    for a, b in zip(got[1], want[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def start(arguments):
+    """A process of its own; what it says beside its result goes to a pipe."""
+    command = [sys.executable, "-W", "error", "-m", "examples.pretrain", *arguments]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, **streams)
+
+
+def finish(process):
+    """The exit code, and what the process said."""
+    try:
+        said = process.communicate(timeout=240)[1]
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, said
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The outcome of a run that nothing interrupts."""
+    out = tmp_path_factory.mktemp("straight") / "run"
+    assert finish(start(arguments(out))) == (0, "")
+    return outcome(out)
+
+
+ENDS = {
+    signal.SIGKILL: (-signal.SIGKILL, ""),
+    signal.SIGTERM: (143, "interrupted at step"),
+    signal.SIGINT: (130, "interrupted at step"),
+}
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, marks=pytest.mark.broad),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_resumed_after_a_signal_is_bit_for_bit_the_same(tmp_path, straight, number):
+    out = tmp_path / "run"
+    process = start(arguments(out))
+    deadline = time.monotonic() + 240
+    while len(read(out / "metrics.jsonl")) < 20:  # Past a checkpoint.
+        assert process.poll() is None, "the run ended before it was interrupted"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    code, said = finish(process)
+    assert code == ENDS[number][0]
+    assert said.startswith(ENDS[number][1])
+    assert said.count("\n") == (number != signal.SIGKILL)
+    reached = read(out / "metrics.jsonl")[-1]["step"]
+    assert 20 <= reached < STEPS
+    saved = max(int(p.name) for p in (out / "checkpoints").glob("[0-9]*[0-9]"))
+    assert saved == (reached if number != signal.SIGKILL else reached // 15 * 15)
+    assert finish(start(arguments(out, "--resume"))) == (0, "")
+    assert_same(outcome(out), straight)
+
+
+def weights(out):
+    model = dataclasses.replace(SIZES["tiny"], context=16)
+    like = step.Trainer(model, OPTIMIZERS["adamw"], 8, 2).init(0)
+    checkpoints = Checkpoints(out / "checkpoints")
+    done, state, _ = checkpoints.restore(like)
+    checkpoints.close()
+    return done, jax.tree.leaves(state)
+
+
+@pytest.mark.broad
+def test_sigterm_saves_and_the_second_signal_does_not_wait(
+    tmp_path, monkeypatch, capsys
+):
+    evaluate, coming = training.evaluate, []
+
+    def hook(*given):
+        while coming:
+            os.kill(os.getpid(), coming.pop())
+        return evaluate(*given)
+
+    monkeypatch.setattr(training, "evaluate", hook)
+    more = ("--eval-every", "2", "--optimizer", "adamw", "--steps", "8")
+    straight, once, twice = (tmp_path / name for name in ("straight", "once", "twice"))
+    assert main(arguments(straight, *more)) == 0
+    coming += [signal.SIGTERM]
+    assert main(arguments(once, *more)) == 143
+    said = capsys.readouterr().err
+    assert said.startswith("interrupted at step 2; ")
+    assert said.count("\n") == 1
+    assert weights(once)[0] == 2
+    coming += [signal.SIGINT, signal.SIGTERM]  # The last one first.
+    assert main(arguments(twice, *more)) == 130
+    assert capsys.readouterr().err.startswith("interrupted; ")
+    assert not (twice / "checkpoints" / "2").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    for out in (once, twice):
+        assert main(arguments(out, *more, "--resume")) == 0
+        for got, want in zip(weights(out), weights(straight), strict=True):
+            jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.fixture(scope="module")
+def seconds(tmp_path_factory):
+    """What a whole run takes."""
+    begun = time.monotonic()
+    out = tmp_path_factory.mktemp("timed") / "run"
+    assert finish(start(arguments(out, *OFTEN)))[0] == 0
+    return time.monotonic() - begun
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments_and_resumed_it_is_the_same(
+    tmp_path, straight, seconds, seed
+):
+    """Five times: while it starts, trains, saves, or right after it was resumed."""
+    out, draw, kills = tmp_path / "run", random.Random(seed), 0
+    while kills < 5:
+        resume = ["--resume"] * (out / "run.json").exists()
+        process = start(arguments(out, *OFTEN, *resume))
+        try:
+            process.wait(draw.uniform(0.2, 1) * seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+            assert finish(process)[0] == -signal.SIGKILL
+        else:
+            assert finish(process)[0] == 0
+            assert_same(outcome(out), straight)
+            out = tmp_path / f"run after {kills}"
+    resume = ["--resume"] * (out / "run.json").exists()
+    assert finish(start(arguments(out, *OFTEN, *resume)))[0] == 0
+    assert_same(outcome(out), straight)
