@@ -2,15 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from optax_matrix.arguments import check_choice
 from optax_matrix.layout._guarded import check_shapes
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
+from optax_matrix.layout._nonfinite import (
+    NonFinite,
+    check_finite,
+    finite_part,
+    settled,
+)
 from optax_matrix.layout._probe import refuse_coupling
 from optax_matrix.layout._rules import resolve, warn_of_unmatched
 from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
@@ -29,6 +36,7 @@ def on_matrices(
     max_batch: int | None = None,
     needs_params: bool = False,
     probe: bool = True,
+    nonfinite: NonFinite = "propagate",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
 
@@ -63,6 +71,12 @@ def on_matrices(
             too. Weight decay does not need this: chain it outside.
         probe: Whether `init` tests that matrices do not influence one another. Blocks
             of this package do not need the test.
+        nonfinite: What happens if the gradient of a matrix holds a NaN or infinity.
+            Other matrices go on as ever, and only ``"zero"`` changes the state of this
+            one. ``"propagate"`` gives NaN as its update, which `optax.apply_if_finite`
+            and loggers notice; ``"skip"`` gives zero; ``"zero"`` takes the gradient for
+            zero, so that momentum moves the matrix on; ``"raise"`` is ``"propagate"``
+            with an error that names the leaf, under `jax.experimental.checkify`.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
@@ -83,6 +97,7 @@ def on_matrices(
         (2.0, 1.0)
     """
     _check(name, placement, max_batch)
+    check_choice("nonfinite", nonfinite, get_args(NonFinite))
     make = _as_build(build)
     wrapper = _OnMatrices(
         name=name,
@@ -94,6 +109,7 @@ def on_matrices(
         placement=KeepSharding() if placement is None else placement,
         needs_params=needs_params,
         probe=probe,
+        nonfinite=nonfinite,
     )
     return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
 
@@ -109,6 +125,7 @@ class _OnMatrices:
     placement: Placement[Any]
     needs_params: bool
     probe: bool
+    nonfinite: NonFinite
     # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
 
@@ -150,6 +167,8 @@ class _OnMatrices:
         layout = self.placement.layout(like, resolved, self.max_batch)
         _check_manifest(layout, state)
 
+        if self.nonfinite == "raise":
+            check_finite(leaves, layout.views)
         matrices = {"updates": {path: leaves[path] for path in layout.views}}
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in layout.views}
@@ -158,12 +177,16 @@ class _OnMatrices:
         def step(local, stacks, state, arrays):
             hyperparams, extra_args = join(arrays)
             tx = optax.with_extra_args_support(self.rebuild(local, **hyperparams))
+            grads, bad = finite_part(stacks["updates"])
             new: Any
             new, inner_state = tx.update(
-                stacks["updates"], state.inner_state, stacks.get("params"), **extra_args
+                grads, state.inner_state, stacks.get("params"), **extra_args
             )
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
             new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
+            new, inner_state = settled(
+                self.nonfinite, bad, new, inner_state, state.inner_state
+            )
             return new, state._replace(inner_state=inner_state)
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)

@@ -16,7 +16,7 @@ TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask"),
     *("other", "other_learning_rate"),
 }
-_NOT_IN_CHAINS = TREE_ONLY | {"dimension_numbers", "placement"}
+_NOT_IN_CHAINS = TREE_ONLY | {"dimension_numbers", "placement", "nonfinite"}
 
 Arguments = Mapping[str, Any]  # Those of a recipe, by name.
 Wrap = Callable[[optax.GradientTransformation], optax.GradientTransformation]
@@ -81,6 +81,7 @@ def update_of_matrices(
         dimension_numbers=_dimension_numbers(method, arguments),
         placement=arguments["placement"],
         needs_params=method.is_step,
+        nonfinite=arguments["nonfinite"] or "propagate",
         probe=not method.couples and any(map(_is_foreign, inside)),
     )
 

@@ -26,6 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 import optax
 
 from optax_matrix.arguments import Checker, Rate
+from optax_matrix.layout import NonFinite
 from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
     TREE_ONLY,
@@ -49,6 +50,8 @@ class Common(TypedDict, total=False):
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
         other: Optimizer of all other leaves; None for AdamW.
         other_learning_rate: Learning rate of that AdamW; None for the recipe's choice.
+        nonfinite: What a gradient that is not finite does to its matrix, as in
+            `on_matrices`; None for ``"propagate"``.
     """
 
     weight_decay_mask: Mask | None
@@ -56,6 +59,7 @@ class Common(TypedDict, total=False):
     placement: Any
     other: Transformation | None
     other_learning_rate: Rate | None
+    nonfinite: NonFinite | None
 
 
 def recipe(factory: Callable[P, Method]) -> Callable[P, Optimizer]:

@@ -103,10 +103,11 @@ Wrap other transformations:
 >>> float(tx.init(params).hyperparams["b1"])
 0.89999...
 
-**Non-finite gradients.** Finite gradients of any size, zero included, give finite
-updates and state. A NaN in a gradient is not hidden: it propagates to the update and
-the statistics of its own matrix, but to no other matrix in the same stack. To skip such
-steps and keep the state, wrap the whole optimizer:
+**Gradients that are not finite.** Finite gradients of any size, zero included, give
+finite updates and state. If a gradient holds a NaN or infinity, its matrix gets the
+update that the keyword ``nonfinite`` of every recipe chooses, and other matrices go on
+as ever. By default that update is NaN, and the state stays as it was. To skip the whole
+step, also for leaves that are not matrices, wrap the optimizer:
 
 >>> tx = optax.apply_if_finite(om.muon(0.02), max_consecutive_errors=5)
 >>> bad = {"kernel": params["kernel"].at[0, 0].set(jnp.nan), "bias": params["bias"]}

@@ -1,0 +1,67 @@
+"""What happens to a matrix whose gradient is not finite."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import checkify
+
+NonFinite = Literal["propagate", "skip", "zero", "raise"]
+
+Stacks = Mapping[str, jax.Array]
+
+
+def check_finite(leaves: Mapping[str, jax.Array], paths: Iterable[str]) -> None:
+    """Adds a check to the program, by `checkify`, for each gradient of these paths."""
+    for path in paths:
+        finite = jnp.all(jnp.isfinite(leaves[path]))
+        checkify.check(finite, f"the gradient of {path!r} must be finite, and is not")
+
+
+def finite_part(stacks: Stacks) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Gradients with zeros for the matrices that are not finite.
+
+    Args:
+        stacks: By group the gradients, ``(count, m, n)``.
+
+    Returns:
+        The gradients, and by group which of the matrices are not finite, ``(count,)``.
+    """
+    bad = {n: ~jnp.all(jnp.isfinite(x), axis=(-2, -1)) for n, x in stacks.items()}
+    return {n: _where(bad[n], 0, x) for n, x in stacks.items()}, bad
+
+
+def settled(
+    policy: NonFinite, bad: Stacks, new: Stacks, state: Any, old: Any
+) -> tuple[dict[str, jax.Array], Any]:
+    """Updates and state after a step with `finite_part` of the gradients.
+
+    Args:
+        policy: One of the words.
+        bad: Which matrices had a gradient that was not finite.
+        new: By group the updates.
+        state: The new state of the transformation.
+        old: Its state before.
+
+    Returns:
+        The updates and the state that the policy gives.
+    """
+    if policy == "zero":
+        return dict(new), state
+    value = 0 if policy == "skip" else jnp.nan
+    new = {n: _where(bad[n], value, x) for n, x in new.items()}
+
+    def kept(path, after, before):
+        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        of_group = next((name for name in names if name in bad), None)
+        if of_group is None or jnp.ndim(after) == 0:
+            return after
+        return _where(bad[of_group], before, after)
+
+    return new, jax.tree_util.tree_map_with_path(kept, state, old)
+
+
+def _where(bad: jax.Array, value: Any, x: jax.Array) -> jax.Array:
+    each = bad.reshape(bad.shape + (1,) * (x.ndim - 1))
+    return jnp.where(each, jnp.asarray(value, x.dtype), x)
