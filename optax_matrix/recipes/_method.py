@@ -105,11 +105,10 @@ def optimizer_of_tree(
     if decay is None:
         decay = arguments["weight_decay"]
     matrix = update_of_matrices(method, arguments)
+    numbers = _dimension_numbers(method, arguments)
     if method.is_step:
-        matrix = warn_of_zeros(
-            matrix, _dimension_numbers(method, arguments), "poet and oft"
-        )
-    if not method.is_step:
+        matrix = warn_of_zeros(matrix, numbers, "poet and oft")
+    else:
         decayed = method.wrap_decay(optax.add_decayed_weights(decay, mask))
         matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))
     other = arguments["other"] or method.other
@@ -123,9 +122,8 @@ def optimizer_of_tree(
             mask=mask,
             mu_dtype=arguments["mu_dtype"],
         )
-    numbers = _dimension_numbers(method, arguments)
-    labels = label_params(numbers)
-    tx = optax.partition({"matrix": matrix, "other": other}, labels)
+    transforms = {"matrix": matrix, "other": other}
+    tx = optax.partition(transforms, label_params(numbers))
     return guarded(keep_dtype(tx), numbers)
 
 

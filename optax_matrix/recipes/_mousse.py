@@ -13,10 +13,10 @@ from optax_matrix.arguments import (
     PositiveInt,
     Rate,
 )
+from optax_matrix.layout.sides import RotatedSide
 from optax_matrix.linalg import YOU, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.recipes._sides import RotatedSide
 from optax_matrix.transforms import (
     momentum,
     orthogonalize,

@@ -15,7 +15,7 @@ from optax_matrix.layout import (
     residual_sets,
     with_embeddings,
 )
-from optax_matrix.recipes._sides import oriented_sides
+from optax_matrix.layout.sides import oriented_sides
 
 READERS = [
     *("attn/q/kernel", "attn/k", "self_attn/v_proj/weight", "attention/wq/kernel"),

@@ -1,8 +1,8 @@
-"""Which side of each stack a recipe rotates."""
+"""Which side of each stack rotates or is projected."""
 
 from typing import Literal
 
-from optax_matrix.layout import Group, Layout
+from optax_matrix.layout._layout import Group, Layout
 
 # fmt: off
 Orientation = Literal[
