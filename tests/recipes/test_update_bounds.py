@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _matrices import gaussian
+from _registry import RECIPES
+from _tiers import KINDS
 
 import optax_matrix as om
 
@@ -45,3 +47,62 @@ def test_rotated_adam_stays_below_the_bound_of_adam(recipe, b2, options):
     assert sizes["spike"].max() < bound
     # Noise fills no more of the matrix than the gradient does: Adam's size.
     assert sizes["low rank"].max() < 1.1, sizes["low rank"]
+
+
+TALL, LONG = (16, 12), 16
+
+
+def nasty():
+    """Streams of gradients that training meets, and `usual` ones."""
+    rng = np.random.default_rng(8)
+    usual = rng.standard_normal((LONG, *TALL)) + 0.5 * rng.standard_normal(TALL)
+    spike, tiny, first = usual.copy(), usual.copy(), usual.copy()
+    spike[LONG // 2] *= 1e4
+    tiny[LONG // 2] *= 1e-20
+    first[0] *= 1e-20
+    blocks = np.zeros(TALL)
+    blocks[:8, :5], blocks[8:, 5:] = 1, 0.1
+    low = rng.standard_normal((TALL[0], 2)) @ rng.standard_normal((LONG, 2, TALL[1]))
+    return {
+        "usual": usual,
+        "spike": spike,
+        "tiny": tiny,
+        "tiny first": first,
+        "decoupled blocks": usual * blocks,
+        "nearly": usual * np.maximum(blocks, 1e-5),
+        "diagonal": usual * np.eye(*TALL) * np.geomspace(1, 1e-3, TALL[1]),
+        "masked": usual * (rng.random(TALL) < 0.2),
+        "rank two": low,
+        "growing": usual * np.geomspace(1, 1e6, LONG)[:, None, None],
+        "shrinking": usual * np.geomspace(1, 1e-6, LONG)[:, None, None],
+    }
+
+
+# RACS's rows may be 4 times the size of its matrix; APOLLO's share is that of a random
+# basis; the others are within twice their usual size.
+LARGEST = {"racs": 4.0, "racs-corrected": 4.0, "fira": 12.0, "apollo_svd": 12.0}
+cases = [
+    pytest.param(name, marks=pytest.mark.broad if name in KINDS else pytest.mark.slow)
+    for name in RECIPES
+]
+
+
+@pytest.mark.parametrize("name", cases)
+def test_nothing_moves_a_matrix_much_further_than_usual(name):
+    """Without bounds: RACS by 1e16, SOAP by 257, Fira and APOLLO-SVD by 1e4."""
+    streams = {k: {"kernel": jnp.float32(v)} for k, v in nasty().items()}
+    params = jax.tree.map(lambda x: 0.2 * jnp.ones(x.shape[1:]), streams)
+    tx = RECIPES[name](1e-3, weight_decay=0.0)
+
+    @jax.jit
+    def run():
+        def body(state, g):
+            updates, state = tx.update(g, state, params)
+            size = lambda u: jnp.sqrt(jnp.mean(u**2))
+            return state, jax.tree.map(size, updates)
+
+        return jax.lax.scan(body, tx.init(params), streams)[1]
+
+    sizes = {k: float(v["kernel"].max()) for k, v in run().items()}
+    ratios = {k: v / sizes["usual"] for k, v in sizes.items()}
+    assert max(ratios.values()) < LARGEST.get(name, 3.0), ratios

@@ -43,6 +43,7 @@ def compensate(
     decay: Decay = 0.9,
     limiter: AtLeastOne = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
+    min_share: NotNegative = 0.1,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Adds a term from the residual of the projection to a low-rank update.
 
@@ -59,8 +60,8 @@ def compensate(
     ==============  ====================================================================
 
     No column of the first kind exceeds the norm :math:`\sqrt{(m - r) / (1 - \beta)}`,
-    and Fira+ as a whole not that of :math:`U \omega`. Fira's columns have no bound
-    where the basis holds little of a column of G, and only their growth is limited.
+    and Fira+ as a whole not that of :math:`U \omega`. No column of ``fira`` exceeds
+    :math:`\sqrt{m / r} / s` times that of :math:`\omega`, where s is ``min_share``.
 
     "Limited" means by `limit_norm_growth`. Columns of the residual that are rounding
     noise relative to the columns of G are set to zero; at r = m this is all of them.
@@ -73,6 +74,9 @@ def compensate(
         limiter: Largest factor by which the norm of C grows per step.
         max_shrink: Largest factor by which the remembered norm falls per step, as in
             `limit_norm_growth`; None for no bound, as in the papers.
+        min_share: With ``"fira"``, the smallest norm of a column of :math:`\sigma`,
+            relative to :math:`\sqrt{r / m} \, \|E_{\cdot i}\|`. It bounds columns of
+            which the basis holds next to nothing; 0 for no bound, as in the paper.
 
     Returns:
         A transformation for the ``combine`` of `project_low_rank`. Its updates are the
@@ -99,7 +103,7 @@ def compensate(
         Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024. Deviations: p is
         the average of squared norms of the residual itself, not of the difference of
         squared norms, which rounding can make negative; a zero residual does not change
-        p; ``max_shrink``; the residual is :math:`G - U U^\top G`, as in Fira's paper,
+        p; ``max_shrink``; ``min_share``; the residual is :math:`G - U U^\top G`, as in Fira's paper,
         while Fira's code subtracts the low-rank update with its scale. Fira+ rescales
         after limiting, so the limiter has no effect and is left out.
     """
@@ -134,7 +138,7 @@ def compensate(
             c, equilibration = norms.update(c, equilibration)
             c = jax.tree.map(_times_root, c, basis)
         else:
-            c = jax.tree.map(_as_scaled, c, updates, projected)
+            c = jax.tree.map(partial(_as_scaled, min_share), c, updates, projected)
         if kind == "fira_plus":
             c = jax.tree.map(_of_norm, c, updates)
         else:
@@ -168,9 +172,15 @@ def _times_root(c: jax.Array, u: jax.Array) -> jax.Array:
     return c * max(u.shape[-2] - u.shape[-1], 0) ** 0.5
 
 
-def _as_scaled(e: jax.Array, omega: jax.Array, sigma: jax.Array) -> jax.Array:
-    ratio = safe_divide(column_norms(omega), column_norms(sigma))
-    return e * ratio[..., None, :]
+def _as_scaled(
+    min_share: ArrayLike, e: jax.Array, omega: jax.Array, sigma: jax.Array
+) -> jax.Array:
+    held = column_norms(sigma)
+    share = min_share * (sigma.shape[-2] / e.shape[-2]) ** 0.5
+    least = jnp.maximum(held, share * column_norms(e))
+    # In this order, because the quotient of the norms alone may overflow.
+    c = safe_divide(e, jnp.where(held == 0, 0, least)[..., None, :])
+    return c * column_norms(omega)[..., None, :]
 
 
 def _of_norm(c: jax.Array, omega: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix.arguments import (
     AtLeastOne,
+    NotNegative,
     Positive,
     checked,
 )
@@ -24,6 +25,7 @@ def scale_gradient(
     scale: Positive = 1.0,
     limiter: AtLeastOne | None = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
+    min_share: NotNegative = 0.1,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Scales the full gradient as the inner transformation scaled its projection.
 
@@ -45,6 +47,10 @@ def scale_gradient(
             no limit.
         max_shrink: Largest factor by which the remembered norm falls per step, as in
             `limit_norm_growth`; None for no bound, as in the paper.
+        min_share: Smallest norm of :math:`\sigma`, relative to
+            :math:`\sqrt{r / m} \, \|G\|`, the share of G that a random basis holds. It
+            bounds the factor for gradients that are nearly orthogonal to the basis; 0
+            for no bound, as in the paper.
 
     Returns:
         A transformation for the ``combine`` of `project_low_rank`. Its updates are the
@@ -65,8 +71,8 @@ def scale_gradient(
 
     References:
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1;
-        the scale as in the authors' code. Deviations: ``max_shrink``; no epsilon added
-        to the norms.
+        the scale as in the authors' code. Deviations: ``max_shrink``;
+        ``min_share``; no epsilon added to the norms.
     """
     size = NORMS[per]
     limit = optax.identity()
@@ -79,8 +85,10 @@ def scale_gradient(
         del params, extra_args
 
         def scaled(g: jax.Array, sigma: jax.Array, omega: jax.Array) -> jax.Array:
+            share = min_share * (sigma.shape[-2] / g.shape[-2]) ** 0.5
+            held = jnp.maximum(size(sigma), share * size(g))
             # In this order, because the quotient of the norms alone may overflow.
-            return safe_divide(g, size(sigma)) * size(omega)
+            return safe_divide(g, jnp.where(size(sigma) == 0, 0, held)) * size(omega)
 
         updates = jax.tree.map(scaled, gradient, projected, updates)
         updates, state = limit.update(updates, state)
