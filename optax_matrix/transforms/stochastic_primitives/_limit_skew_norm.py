@@ -44,14 +44,17 @@ def bounded(inner: Any, max_norm: Any, orthogonal: Any) -> Any:
     Raises:
         ValueError: If ``max_norm`` is none of these.
     """
-    bound: Any = max_norm
-    if isinstance(bound, str) and bound == "auto":
+    bound = _bound(max_norm, orthogonal)
+    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
+
+
+def _bound(max_norm: Any, orthogonal: Any) -> Any:
+    if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
-        bound = BOUND if kernel in _POLYNOMIALS else None
-    if bound is None:
-        return inner
-    check_positive("max_norm", bound)
-    return optax.chain(inner, limit_skew_norm(bound))
+        return BOUND if kernel in _POLYNOMIALS else None
+    if max_norm is not None:
+        check_positive("max_norm", max_norm)
+    return max_norm
 
 
 def kernel_for(orthogonal: Any, terms: int | None) -> Any:
