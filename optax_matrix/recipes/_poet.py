@@ -156,8 +156,8 @@ oft = preset(
     .. math::
         W = R \, W_0
 
-    The angles between the neurons of a matrix and their norms do not change. Blocks are
-    never merged by default.
+    The angles between the neurons of a matrix and their norms do not change; zeros stay
+    zero, as in `poet`. Blocks are never merged by default.
 
     Returns:
         An optimizer of the whole tree, as `poet`.
