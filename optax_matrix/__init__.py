@@ -40,8 +40,8 @@ Flax stores ``(in, out)``; `layout` transposes.
 neither overflow nor vanish in float32, and ``eps`` is relative to the matrix, so that
 no update depends on the scale of the loss. (MARS-AdamW is the exception: it clips, and
 has Adam's ``eps``. Leaves that are not matrices have `optax.adamw`, whose squares
-overflow above 1.8e19.) Where a paper's ``eps`` is absolute, the docstring lists this as a
-deviation. Averages still remember a gradient of unusual size, so put
+overflow above 1.8e19.) Where a paper's ``eps`` is absolute, the docstring lists this as
+a deviation. Averages still remember a gradient of unusual size, so put
 `optax.clip_by_global_norm` in front, as the papers do.
 
 **Momentum is an average**, as in the papers, computed in float32 and stored in the

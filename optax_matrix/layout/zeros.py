@@ -31,7 +31,8 @@ def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> s
         if not _can_be_seen(leaf) or not leaf.size:
             return False
         axes = view.output_axes + view.reduction_axes
-        return bool(jnp.any(jnp.all(leaf == 0, axis=axes)))
+        with jax.ensure_compile_time_eval():  # Even if `init` is traced.
+            return bool(jnp.any(jnp.all(leaf == 0, axis=axes)))
 
     return {path for path in views if path in leaves and has_zeros(path)}
 

@@ -1,7 +1,6 @@
 """POET and OFT: train orthogonal factors of the weights."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Literal, Unpack
 
 import optax
@@ -16,11 +15,14 @@ from optax_matrix.arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cayley, cayley_neumann
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, preset, recipe
-from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix, spo
-from optax_matrix.transforms.stochastic_primitives import bound_for, relative_size
+from optax_matrix.transforms import scale_by_adam_per_matrix, spo
+from optax_matrix.transforms.stochastic_primitives import (
+    bounded,
+    kernel_for,
+    relative_size,
+)
 
 
 @recipe
@@ -75,14 +77,13 @@ def poet(
             for `linalg.cayley`, or `linalg.cayley_neumann` if ``terms`` is given.
         terms: Number of terms k of `linalg.cayley_neumann`; 4 in the paper.
         max_norm: Largest norm of a block's Q (`transforms.limit_skew_norm`). ``"auto"``
-            is None, no bound, and 0.5 for `linalg.cayley_neumann` and
-            `linalg.cayley_taylor`. With it no plane turns by more than 53 degrees, and
-            a Gaussian Q of side 64 (256) turns vectors by 26 (22).
+            is None, no bound, and 0.5 for `linalg.cayley_neumann` and `cayley_taylor`:
+            a plane turns by up to 53 degrees, a vector under a Gaussian Q of side 64
+            (256) by 26 (22).
         merge_at: Norm of a block's Q at which its matrix is merged by itself besides.
         q_decay: Decoupled weight decay of Q, which turns R and P back to the identity.
         sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
-        reset: ``"moments"`` sets Adam's moments to zero at a merge; ``"none"`` keeps
-            them.
+        reset: ``"moments"`` sets Adam's to zero at a merge; ``"none"`` keeps them.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"`` from W (`spo`).
         seed: Seed of the primitives.
         b1: Decay rate of Adam's first moment.
@@ -110,31 +111,21 @@ def poet(
         Qiu et al., `Reparameterized LLM Training via Orthogonal Equivalence
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
         those of `spo`; the exact Cayley transform, which the paper approximates by
-        ``terms=4, max_norm=None``. At its rates, norms of Q pass 1 within a merge
-        interval, and this series then stretches singular values without bound
-        (``examples/RESULTS.md``). The authors' code halves the learning rate of Q, has
-        no ``q_decay``, and adds eps before it corrects the bias of the second moment.
-        The gradient clip at 0.1 and its tightening after a merge belong to the training
-        loop, where they act on the gradients of W: those of Q exist in `reparameterize`
-        only.
+        ``terms=4, max_norm=None``: at its rates norms of Q pass 1, where the series
+        stretches singular values without bound (``examples/RESULTS.md``). The authors'
+        code halves the learning rate of Q, has no ``q_decay``, and adds eps before it
+        corrects the bias of the second moment. The gradient clip at 0.1 and its ramp
+        after a merge belong to the training loop, on the gradients of W.
     """
-    kernel = orthogonal or cayley
-    if terms is not None:
-        if orthogonal is not None:
-            raise ValueError(
-                f"`terms` must be None beside `orthogonal`, got {terms}; pass one."
-            )
-        kernel = partial(cayley_neumann, terms=terms)
+    kernel = kernel_for(orthogonal, terms)
     wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
     def chain(layout, learning_rate, b1, b2, eps, max_norm, merge_at, q_decay):
         adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
         decay = optax.add_decayed_weights(q_decay)
         step = optax.scale_by_learning_rate(learning_rate)
-        bound = bound_for(max_norm, kernel)
-        bounded = [] if bound is None else [limit_skew_norm(bound)]
         return spo(
-            optax.chain(adam, decay, step, *bounded),
+            bounded(optax.chain(adam, decay, step), max_norm, kernel),
             variant=variant,
             block=block,
             orthogonal=kernel,
@@ -165,8 +156,8 @@ oft = preset(
     .. math::
         W = R \, W_0
 
-    The angles between the neurons of a matrix and their norms do not change. Blocks are
-    never merged by default.
+    The angles between the neurons of a matrix and their norms do not change; zeros stay
+    zero, as in `poet`. Blocks are never merged by default.
 
     Returns:
         An optimizer of the whole tree, as `poet`.

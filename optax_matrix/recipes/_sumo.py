@@ -1,6 +1,5 @@
 """SUMO: the exact polar factor of a momentum in a subspace."""
 
-from functools import partial
 from typing import Literal, Unpack
 
 import optax
@@ -129,13 +128,11 @@ def sumo(
     """
 
     def chain(layout, b1, scale, limiter, max_shrink, renew_below):
-        limit = partial(limit_norm_growth, max_shrink=max_shrink)
-        limited = [] if limiter is None else [limit(limiter)]
-        inner = optax.chain(
-            momentum(b1, dtype=mu_dtype), orthogonalize(polar), *limited
-        )
+        inner = [momentum(b1, dtype=mu_dtype), orthogonalize(polar)]
+        if limiter is not None:
+            inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))
         steps = project_low_rank(
-            inner,
+            optax.chain(*inner),
             rank=rank,
             side=side,
             basis=singular_basis(basis, qr),

@@ -16,10 +16,9 @@ from optax_matrix.layout import MatrixView, resolve
 from optax_matrix.layout.paths import map_named, named_leaves
 from optax_matrix.layout.specs import keep_sharding
 from optax_matrix.layout.zeros import warn_of_zero_leaves
-from optax_matrix.transforms import limit_skew_norm
 from optax_matrix.transforms.stochastic_primitives import (
     Primitives,
-    bound_for,
+    bounded,
     reached,
     where_due,
 )
@@ -216,9 +215,7 @@ class Reparameterization:
         Raises:
             ValueError: If ``max_norm`` is not positive.
         """
-        bound = bound_for(max_norm, self.primitives.orthogonal)
-        if bound is not None:
-            rotations = optax.chain(rotations, limit_skew_norm(bound))
+        rotations = bounded(rotations, max_norm, self.primitives.orthogonal)
         parts: dict[Hashable, optax.GradientTransformation] = {
             ROTATIONS: rotations,
             OTHERS: others,

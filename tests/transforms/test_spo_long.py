@@ -84,7 +84,10 @@ def test_trained_matrices_keep_their_singular_values_within_the_maps_bound():
         return jnp.mean((hidden @ params["c"]["kernel"] - y) ** 2)
 
     tx = om.poet(
-        optax.cosine_decay_schedule(lr, steps), block=b, merge_interval=interval
+        optax.cosine_decay_schedule(lr, steps),
+        block=b,
+        merge_interval=interval,
+        terms=4,
     )
     is_ours = lambda x: isinstance(x, OnMatricesState)
 

@@ -103,9 +103,9 @@ def compensate(
         Chen et al., `Fira <https://arxiv.org/abs/2410.01623>`_, 2024. Deviations: p is
         the average of squared norms of the residual itself, not of the difference of
         squared norms, which rounding can make negative; a zero residual does not change
-        p; ``max_shrink``; ``min_share``; the residual is :math:`G - U U^\top G`, as in Fira's paper,
-        while Fira's code subtracts the low-rank update with its scale. Fira+ rescales
-        after limiting, so the limiter has no effect and is left out.
+        p; ``max_shrink``; ``min_share``; the residual is :math:`G - U U^\top G`, as in
+        Fira's paper, while Fira's code subtracts the low-rank update with its scale.
+        Fira+ rescales after limiting, so the limiter has no effect and is left out.
     """
     norms = equilibrate_with_ema(lambda x: (None, column_norms(x)), decay)
     limit = limit_norm_growth(limiter, max_shrink=max_shrink)

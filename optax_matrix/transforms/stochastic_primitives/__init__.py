@@ -19,7 +19,8 @@ from optax_matrix.transforms.stochastic_primitives._blocks import (
     rotated_blocks,
 )
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import (
-    bound_for,
+    bounded,
+    kernel_for,
     limit_skew_norm,
     reached,
 )
@@ -37,7 +38,8 @@ __all__ = [
     "ScaleByAdamPerMatrixState",
     "SpoState",
     "Variant",
-    "bound_for",
+    "bounded",
+    "kernel_for",
     "limit_skew_norm",
     "reached",
     "relative_size",

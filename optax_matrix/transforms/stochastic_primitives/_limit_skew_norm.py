@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.arguments import Positive, check_positive, checked
 from optax_matrix.linalg import (
+    cayley,
     cayley_neumann,
     cayley_taylor,
     skew_norm,
@@ -29,25 +30,54 @@ _ROUNDING = 2.0**-10  # The norm of what was brought to a bound is the bound to 
 _POLYNOMIALS = (cayley_neumann, cayley_taylor)
 
 
-def bound_for(max_norm: Any, orthogonal: Any) -> Any:
-    """The bound that ``"auto"`` stands for.
+def bounded(inner: Any, max_norm: Any, orthogonal: Any) -> Any:
+    """A transformation of Q that keeps it within a bound.
 
     Args:
-        max_norm: ``"auto"``, a number, or None for no bound.
+        inner: The transformation.
+        max_norm: A number, None for no bound, or ``"auto"``: 0.5 for polynomial
+            kernels, otherwise None.
         orthogonal: Kernel from skew to orthogonal blocks.
 
     Returns:
-        The bound, or None for no bound. ``"auto"`` gives 0.5 for polynomial kernels.
+        The transformation, with `limit_skew_norm` at its end if there is a bound.
 
     Raises:
         ValueError: If ``max_norm`` is none of these.
     """
+    bound = _bound(max_norm, orthogonal)
+    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
+
+
+def _bound(max_norm: Any, orthogonal: Any) -> Any:
     if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
         return BOUND if kernel in _POLYNOMIALS else None
     if max_norm is not None:
         check_positive("max_norm", max_norm)
     return max_norm
+
+
+def kernel_for(orthogonal: Any, terms: int | None) -> Any:
+    """The kernel that the arguments ``orthogonal`` and ``terms`` of `poet` mean.
+
+    Args:
+        orthogonal: A kernel, or None.
+        terms: Number of terms of `linalg.cayley_neumann`, or None.
+
+    Returns:
+        The kernel; `linalg.cayley` if both are None.
+
+    Raises:
+        ValueError: If both are given.
+    """
+    if terms is None:
+        return orthogonal or cayley
+    if orthogonal is not None:
+        raise ValueError(
+            f"`terms` must be None beside `orthogonal`, got {terms}; pass one of them."
+        )
+    return functools.partial(cayley_neumann, terms=terms)
 
 
 @checked
