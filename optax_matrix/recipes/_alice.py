@@ -74,10 +74,10 @@ def alice(
         \Delta_t = \alpha \, (U M_t / \sqrt{V_t} + \alpha_c C_t)
 
     with U from `transforms.subspace_basis` and C the residual of the projection with
-    its columns equilibrated (`compensate`). At the defaults no column of the update has
-    a norm above :math:`\alpha (\sqrt r + \alpha_c \sqrt{(m - r) / (1 - \beta_1)})`. The
-    state is ``2 n r + m r + r**2 + n + 2`` numbers per matrix with ``m <= n``,
-    ``r**2 + 1`` fewer if ``b3`` is 0.
+    its columns equilibrated (`compensate`). At the defaults no column exceeds the norm
+    :math:`\alpha (\sqrt r + \alpha_c \sqrt{(m - r) / (1 - \beta_1)})`. The state is
+    ``2 n r + m r + r**2 + n + 2`` numbers per matrix with ``m <= n``, ``r**2 + 1``
+    fewer if ``b3`` is 0.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; 0.02 in the paper.
@@ -112,9 +112,8 @@ def alice(
         **common: See `Common`.
 
     Returns:
-        An optimizer of the whole tree. Without ``other_learning_rate``, which the paper
-        does not state, that of Adam is ``0.05 * learning_rate``: with the paper's 0.02,
-        the 1e-3 of its Adam.
+        An optimizer of the whole tree. The paper does not state Adam's learning rate;
+        here it is ``0.05 * learning_rate``: with 0.02, the 1e-3 of the paper's Adam.
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax_matrix as om

@@ -37,8 +37,7 @@ def racs(
     The iteration starts from :math:`q = 1`; :math:`q_t, s_t` are moving averages of its
     results, and :math:`\eta` is the limiter of `limit_norm_growth`. As in the paper, G
     is ``m x n`` with ``m <= n``: our (out, in) matrices with more outputs than inputs
-    are transposed. The state is ``m + n + 1`` numbers per matrix, one more with bias
-    correction.
+    are transposed. State: ``m + n + 1`` numbers, one more with bias correction.
 
     The paper's update has no bound: s and q vanish on all but one block of a gradient
     that decouples into blocks (masks, sparse inputs), and nearly so beside one large
@@ -54,22 +53,18 @@ def racs(
         b1: Decay rate :math:`\beta` of the averages of :math:`q` and :math:`s`.
         scale: Factor :math:`\alpha` of the update; the paper uses 0.02 for 1.3B.
         limiter: Largest growth of the update's norm per step.
-        max_shrink: Largest decrease per step of the norm that the limiter remembers, as
-            in `limit_norm_growth`; None is the paper.
+        max_shrink: As in `limit_norm_growth`; None is the paper.
         max_rms: Bound of rows, as in `equilibrate_with_ema`; None is the paper.
         rounds: Number of rounds of the fixed-point iteration.
-        bias_correction: Whether to divide the averages by :math:`1 - \beta^t`. The
-            paper does not: its first updates are 10, 5.3, 3.7, ... times larger than
-            the later ones, which its warm-up hides.
+        bias_correction: Whether to divide the averages by :math:`1 - \beta^t`; the
+            paper's first updates are 10, 5.3, ... times larger, hidden by its warm-up.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
-        mu_dtype: Dtype of the first moment of the other leaves; None for that of the
-            parameter.
+        mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
         **common: See `Common`.
 
     Returns:
-        An optimizer of the whole tree. Without ``other_learning_rate``, which the paper
-        does not state, that of Adam is ``0.05 * learning_rate``: with the paper's 0.02,
-        the 1e-3 of its Adam.
+        An optimizer of the whole tree. The paper does not state Adam's learning rate;
+        here it is ``0.05 * learning_rate``: with 0.02, the 1e-3 of the paper's Adam.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om

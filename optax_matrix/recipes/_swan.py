@@ -43,12 +43,10 @@ def swan(
         learning_rate: Learning rate, a number or a schedule.
         eps: Floor of a row's variance, relative to the mean square of the matrix.
         polar: Kernel that returns the polar factor.
-        scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32 as printed; or
-            ``"norm"`` for the Frobenius norm of :math:`\tilde{G}`, a rescaling that
-            SWAN's own paper offers.
+        scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32; or ``"norm"`` for
+            the Frobenius norm of :math:`\tilde{G}`, which SWAN's own paper offers.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
-        mu_dtype: Dtype of the first moment of the other leaves; None for that of the
-            parameter.
+        mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
         **common: See `Common`.
 
     Returns:
