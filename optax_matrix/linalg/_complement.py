@@ -11,7 +11,7 @@ from optax_matrix.linalg._orthonormalize import (
 )
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import for_each, normal
-from optax_matrix.linalg.varying import vary_like
+from optax_matrix.varying import vary_like
 
 
 def complement_columns(
