@@ -41,8 +41,11 @@ def trained(tx, params, noises):
 
 
 # Leading rows of signs depend on one another with the gradients of seed 0: there the
-# update of these two jumps.
+# update jumps.
 SEEDS = {"aro-sign": 3}
+# The basis of a null space of three dimensions is arbitrary; what is normalized in it
+# may jump.
+NARROW = {"soap": (5, 4), "splus": (5, 4)}
 
 
 @kinds
@@ -50,7 +53,7 @@ SEEDS = {"aro-sign": 3}
 @pytest.mark.usefixtures("x64")
 def test_reverse_mode_through_updates(name):
     """As meta-gradients need it: against a difference, in float64."""
-    shapes = {"a": {"kernel": (7, 4), "bias": (3,)}}
+    shapes = {"a": {"kernel": NARROW.get(name, (7, 4)), "bias": (3,)}}
     start = 10 * SEEDS.get(name, 0)
     params, direction, *noises = (draw(start + i, shapes, np.float64) for i in range(4))
     tx = RECIPES[name](0.05)

@@ -19,7 +19,7 @@ from optax_matrix.layout.specs import (
     visible_spec,
     with_auto_axes,
 )
-from optax_matrix.linalg.varying import vary_like
+from optax_matrix.varying import vary_like
 
 
 class KeepSharding:

@@ -11,6 +11,12 @@ float32 and may depend on the scale (`rank_one_scales`, `eigenbasis`,
 `rayleigh_quotients`, `inverse_root`). A new basis computed from a zero matrix is the
 previous basis.
 
+Kernels have derivatives, in reverse mode too. Those with loops or decompositions have
+that of the function that they approximate (``cholesky_qr(passes=1)``: of the exact Q).
+Where there is none, the derivative stays finite: dependent columns count as constants,
+singular values that a kernel cuts off stay cut off, and eigenvectors of equal
+eigenvalues do not turn into one another.
+
 A polar kernel is any function from matrices to matrices, and `orthogonalize(polar=...)`
 accepts all of them. An `Orthonormalize` is any function from columns to orthonormal
 columns.

@@ -20,7 +20,7 @@ from optax_matrix.linalg.scale import (
     unit_max,
     unit_peak,
 )
-from optax_matrix.linalg.varying import vary_like
+from optax_matrix.varying import vary_like
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
 

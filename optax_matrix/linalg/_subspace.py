@@ -15,7 +15,7 @@ from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, unit_peak
-from optax_matrix.linalg.varying import vary_like
+from optax_matrix.varying import vary_like
 
 
 def range_finder(

@@ -273,7 +273,7 @@ WRONG = [
     (om.scale_by_shampoo, {"root": 2.5}, "`root` must be a positive int"),
     (om.scale_by_shampoo, {"b1": 1.0}, "`b1` must be in"),
     (om.scale_by_mousse, {"scaling": "fan"}, "`scaling` must be one of"),
-    (om.scale_by_mousse, {"polar": None}, "`polar` must be a function"),
+    (om.scale_by_mousse, {"polar": "svd"}, "`polar` must be a function"),
     (om.scale_by_dion, {"rank": 2.0}, "`rank` must be a positive int, or a float"),
     (om.scale_by_aro, {"base": "muon"}, "`base` must be one of"),
     (om.scale_by_aro, {"orientation": "both"}, "`orientation` must be one of"),

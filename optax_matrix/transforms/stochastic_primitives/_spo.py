@@ -23,7 +23,6 @@ from optax_matrix.linalg import (
     recover_frame,
     rotate_sides,
 )
-from optax_matrix.linalg.varying import vary_like
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.stochastic_primitives._blocks import (
@@ -49,6 +48,7 @@ from optax_matrix.transforms.stochastic_primitives._one_by_one_on_cpu import (
 from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
     Primitives,
 )
+from optax_matrix.varying import vary_like
 
 
 class SpoState(NamedTuple):
