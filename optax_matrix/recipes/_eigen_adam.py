@@ -5,11 +5,10 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.layout import oriented
+from optax_matrix.layout import Orientation, oriented, oriented_sides
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.recipes._sides import Orientation, oriented_sides
 from optax_matrix.transforms import rotate, scale_by_second_moment
 
 
