@@ -27,6 +27,7 @@ from typing_extensions import TypeAliasType
 from optax_matrix.arguments._alike import check_alike
 from optax_matrix.arguments._numbers import (
     check_at_least_one,
+    check_bound,
     check_decay,
     check_not_negative,
     check_not_negative_int,
@@ -240,6 +241,7 @@ def check_dtype(name: str, value: Any) -> None:
 # Aliases, so that `help` shows `b1: Decay` and not what it stands for.
 Decay = TypeAliasType("Decay", Annotated[ArrayLike, check_decay])
 Positive = TypeAliasType("Positive", Annotated[ArrayLike, check_positive])
+Bound = TypeAliasType("Bound", Annotated[ArrayLike, check_bound])
 NotNegative = TypeAliasType("NotNegative", Annotated[ArrayLike, check_not_negative])
 AtLeastOne = TypeAliasType("AtLeastOne", Annotated[ArrayLike, check_at_least_one])
 Rate = TypeAliasType(

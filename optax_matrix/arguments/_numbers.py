@@ -24,6 +24,11 @@ def check_positive(name: str, value: Any) -> None:
     _check_finite(name, value)
 
 
+def check_bound(name: str, value: Any) -> None:
+    """Raises unless a number is above zero; a bound that is infinite is none."""
+    _check_number(name, value, "be positive", lambda x: x > 0)
+
+
 def check_not_negative(name: str, value: Any) -> None:
     """Raises unless a number is zero or above."""
     _check_number(name, value, "not be negative", lambda x: x >= 0)

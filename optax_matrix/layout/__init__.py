@@ -53,8 +53,10 @@ matrices of a stack:
 >>> _ = tx.init(params)
 
 **Checkpoints.** State is stacked, and the names of the stacks hold a checksum of the
-parameter paths. Restoring the state of other parameters, or of a renamed layer, is
-therefore an error and never swaps momenta. `check_restored` tells whether a state that
+parameters' paths, shapes and axes. Restoring the state of other parameters, or of a
+renamed layer, is therefore an error and never swaps momenta. The state also holds the
+name of its method: that of `muon` is an error in `muoneq`, although its arrays have the
+same shapes. Numbers and options of a method may change. `check_restored` tells whether a state that
 was restored by position is the right one. For a checkpoint that survives renaming,
 added or frozen layers and other meshes, save the state by path:
 
@@ -67,7 +69,9 @@ added or frozen layers and other meshes, save the state by path:
 
 With ``missing="init"``, the state of new parameters starts fresh, and so do the shared
 rotations of ``aro(sharing="chain")`` when the number of layers changes. With
-``unused="drop"``, the state of removed parameters is dropped.
+``unused="drop"``, the state of removed parameters is dropped. To carry state over to
+another method or to turned parameters on purpose, leave out the entries under
+``method`` or ``manifest``.
 
 **Memory.** Stacking copies matrices, so a stack has at most ``STACK_ELEMENTS`` numbers;
 ``on_matrices(..., max_batch=...)`` sets another bound. A function of matrices, not of
@@ -88,6 +92,7 @@ from optax_matrix.layout._names import HEADS
 from optax_matrix.layout._nonfinite import NonFinite
 from optax_matrix.layout._on_mapped_params import on_mapped_params
 from optax_matrix.layout._on_matrices import on_matrices
+from optax_matrix.layout._orientation import Orientation, oriented_sides
 from optax_matrix.layout._oriented import oriented
 from optax_matrix.layout._per_matrix import per_matrix
 from optax_matrix.layout._portable import check_restored, from_portable, to_portable
@@ -121,6 +126,7 @@ __all__ = [
     "Member",
     "NonFinite",
     "OnMatricesState",
+    "Orientation",
     "PathRule",
     "Placement",
     "Resolved",
@@ -140,6 +146,7 @@ __all__ = [
     "on_mapped_params",
     "on_matrices",
     "oriented",
+    "oriented_sides",
     "per_matrix",
     "refuse_coupling",
     "residual_sets",

@@ -4,33 +4,8 @@ from typing import Literal
 
 from optax_matrix.layout._layout import Group, Layout
 
-# fmt: off
-Orientation = Literal[
-    "residual", "out", "in", "short", "prefer_right",
-    "except_up", "except_qkv", "except_embeddings",
-]
-# fmt: on
 RotatedSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]
-
-
-def oriented_sides(layout: Layout, orientation: Orientation) -> dict[str, str]:
-    """The side of each stack that rotates.
-
-    Args:
-        layout: The layout, which may know the side of the residual stream.
-        orientation: A side; ``"residual"`` or an exception of `layout.oriented` for the
-            side of the residual stream, as far as the layout knows it; else the shorter
-            side, of equal ones the input (``"prefer_right"``, Fig. 19 of ARO).
-
-    Returns:
-        A side of `rotate` for each group.
-    """
-    if orientation in ("out", "in", "short"):
-        return dict.fromkeys(layout.groups, orientation)
-    known = orientation != "prefer_right"
-    right = lambda group: "in" if group.rows >= group.cols else "out"
-    return {n: (known and g.residual) or right(g) for n, g in layout.groups.items()}
 
 
 def sides_within(layout: Layout, side: str, max_dim: int | None) -> dict[str, str]:

@@ -9,8 +9,13 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.layout import oriented, residual_sets, with_embeddings
-from optax_matrix.layout.sides import Orientation, oriented_sides
+from optax_matrix.layout import (
+    Orientation,
+    oriented,
+    oriented_sides,
+    residual_sets,
+    with_embeddings,
+)
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
 from optax_matrix.recipes._method import Method

@@ -3,8 +3,7 @@
 from typing import Literal, Unpack
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.layout import oriented
-from optax_matrix.layout.sides import Orientation, oriented_sides
+from optax_matrix.layout import Orientation, oriented, oriented_sides
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe

@@ -4,7 +4,7 @@ from typing import Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, NotNegative, Positive, Rate
+from optax_matrix.arguments import Bound, Decay, Dtype, NotNegative, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import correct_variance, in_float32, scale_by_amsgrad
@@ -18,7 +18,7 @@ def mars_adamw(
     b1: Decay = 0.95,
     b2: Decay = 0.99,
     eps: NotNegative = 1e-8,
-    max_norm: Positive | None = 1.0,
+    max_norm: Bound | None = 1.0,
     amsgrad: bool = False,
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,

@@ -72,7 +72,8 @@ def test_formulas(method, size, with_head):
     assert found.parameters == sum(m * n for m, n in sides) + others
     # With the head among them, every m is the width, which is the shorter side.
     assert found.elements == sum(STATE[method](*x, rank) for x in sides) + 2 * others
-    few = 5 * len(sides) + 5 + 5  # Identities, norms, scales, weights; counters.
+    # Four numbers that say which matrix, norms, scales, weights; name, counters.
+    few = 7 * len(sides) + 5 + 6
     assert found.scalars <= few
 
 

@@ -131,7 +131,7 @@ def test_an_error_of_another_cause_is_handed_on():
 def test_numbers_and_options_of_a_method_may_change(options):
     """As far as the arrays are the same: the name is that of the recipe alone."""
     state = om.aro(1e-3).init(PARAMS)
-    om.aro(1e-4, **options).update(PARAMS, state, PARAMS)
+    jax.eval_shape(om.aro(1e-4, **options).update, PARAMS, state, PARAMS)
     injected = om.inject_hyperparams(om.aro)(1e-3)
     assert _method_of(injected.init(PARAMS)) == ["aro"]
 

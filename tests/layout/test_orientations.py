@@ -12,10 +12,10 @@ from optax_matrix.layout import (
     default_rule,
     make_layout,
     oriented,
+    oriented_sides,
     residual_sets,
     with_embeddings,
 )
-from optax_matrix.layout.sides import oriented_sides
 
 READERS = [
     *("attn/q/kernel", "attn/k", "self_attn/v_proj/weight", "attention/wq/kernel"),

@@ -216,7 +216,8 @@ def test_last_layer():
         state = jax.eval_shape(tx.init, params)
         manifest = state.inner_states["matrix"].inner_state[0].manifest
         held[key] = sorted(name.split("@")[0] for name in manifest)
-    assert held == {"other": ["8x4"], "method": ["16x4", "8x4"], "rule": ["16x4"]}
+    head, up = "16x4-in", "8x4-in"
+    assert held == {"other": [up], "method": [head, up], "rule": [head]}
     with pytest.raises(ValueError, match="`last_layer` must be one of"):
         om.galore(0.02, last_layer="adam")
     with pytest.raises(ValueError, match="`last_layer` must be 'other' beside"):

@@ -15,7 +15,7 @@ import optax_matrix as om
 from optax_matrix.arguments import is_number
 
 PARAMS = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
-BOUNDS = ("limiter", "max_shrink")
+BOUNDS = ("limiter", "max_shrink", "max_norm")
 NUMBERS = {
     "negative": -1.0,
     "nan": math.nan,
@@ -47,7 +47,7 @@ def _numbers():
 def test_what_is_no_number_is_refused_by_name(name, key):
     for kind, value in NUMBERS.items():
         if kind == "infinite" and key in BOUNDS:
-            continue  # An infinite bound is none.
+            continue  # An infinite bound is none, where it is not refused.
         with pytest.raises(ValueError, match=f"`{key}` must"):
             _given(name, **{key: value})
 

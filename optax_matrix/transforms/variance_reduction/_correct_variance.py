@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import (
+    Bound,
     Decay,
     Dtype,
     NotNegative,
-    Positive,
     checked,
 )
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
@@ -31,7 +31,7 @@ class CorrectVarianceState(NamedTuple):
 def correct_variance(
     gamma: NotNegative = 0.025,
     b1: Decay = 0.95,
-    max_norm: Positive | None = 1.0,
+    max_norm: Bound | None = 1.0,
     *,
     accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
