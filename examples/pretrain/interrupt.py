@@ -17,7 +17,7 @@ class Interrupted(KeyboardInterrupt):
 
     Args:
         number: The signal.
-        where: What the message to the user says, as "at step 7".
+        where: What the message to the user says after "interrupted".
     """
 
     def __init__(self, number: int, where: str = ""):
@@ -27,15 +27,21 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def handled(handler: Callable) -> Iterator[None]:
-    """Calls a function of signal and frame on both signals, in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [signal.signal(number, handler) for number in SIGNALS]
+    """Calls a function of signal and frame on both signals, in the main thread only.
+
+    A signal that the process ignores, as shells arrange for Ctrl-C in a background job,
+    stays ignored.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {k: v for k, v in before.items() if v not in (None, signal.SIG_IGN)}
     try:
+        for number in before:
+            signal.signal(number, handler)
         yield
     finally:
-        for number, old in zip(SIGNALS, before, strict=True):
+        for number, old in before.items():
             signal.signal(number, old)
 
 
