@@ -56,9 +56,9 @@ matrices of a stack:
 parameters' paths, shapes and axes. Restoring the state of other parameters, or of a
 renamed layer, is therefore an error and never swaps momenta. The state also holds the
 name of its method: that of `muon` is an error in `muoneq`, although its arrays have the
-same shapes. Numbers and options of a method may change. `check_restored` tells whether a state that
-was restored by position is the right one. For a checkpoint that survives renaming,
-added or frozen layers and other meshes, save the state by path:
+same shapes. Numbers and options of a method may change. `check_restored` tells whether
+a state that was restored by position is the right one. For a checkpoint that survives
+renaming, added or frozen layers and other meshes, save the state by path:
 
 >>> tx = om.muoneq(1e-3)
 >>> portable = om.to_portable(tx.init(params), params)  # {name: array}

@@ -122,8 +122,8 @@ def optimizer_of_tree(
             mask=mask,
             mu_dtype=arguments["mu_dtype"],
         )
-    transforms = {"matrix": matrix, "other": other}
-    tx = optax.partition(transforms, label_params(numbers))
+    labels = label_params(numbers)
+    tx = optax.partition({"matrix": matrix, "other": other}, labels)
     return guarded(keep_dtype(tx), numbers)
 
 
