@@ -182,7 +182,10 @@ class Checkpoints:
 
 @jax.jit
 def _examine(state):
-    """Whether all numbers of a tree are finite, and a checksum of their bits."""
+    """Whether all numbers of a tree are finite, and a checksum of their bits.
+
+    One program for all arrays: with one for each, two processes waited for each other.
+    """
     finite, checksum = jnp.bool_(True), jnp.uint32(0)
     for index, x in enumerate(jax.tree.leaves(state)):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
