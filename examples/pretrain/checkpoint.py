@@ -91,7 +91,7 @@ class Checkpoints:
         with self._told("write"):
             if not self._directory.is_dir():
                 raise FileNotFoundError("the folder has vanished")
-            record = {"position": position, "checksum": checksum ^ _crc(position)}
+            record = {"position": position, "checksum": int(checksum) ^ _crc(position)}
             items = ocp.args.Composite(
                 state=ocp.args.StandardSave(state), data=ocp.args.JsonSave(record)
             )
@@ -141,7 +141,7 @@ class Checkpoints:
         )
         restored = self._manager.restore(step, args=items)
         position = restored.data["position"]
-        checksum = _examine(restored.state)[1] ^ _crc(position)
+        checksum = int(_examine(restored.state)[1]) ^ _crc(position)
         if checksum != restored.data["checksum"]:
             raise ValueError("its content does not have the checksum that was saved")
         return restored.state, position
@@ -180,22 +180,21 @@ class Checkpoints:
             ) from None
 
 
+@jax.jit
 def _examine(state):
-    """Whether all numbers of a tree are finite, and a checksum of their bits."""
-    parts = jax.device_get([_examine_array(x) for x in jax.tree.leaves(state)])
-    sums = ((2 * i + 1) * int(checksum) for i, (_, checksum) in enumerate(parts))
-    return all(finite for finite, _ in parts), sum(sums) % 2**32
+    """Whether all numbers of a tree are finite, and a checksum of their bits.
 
-
-@jax.jit  # Compiled once for each shape.
-def _examine_array(x):
-    finite = jnp.bool_(True)
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        finite = jnp.isfinite(x).all()
-        x = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-    return finite, jnp.sum(x, dtype=jnp.uint32)
+    One program for all arrays: with one for each, two processes waited for each other.
+    """
+    finite, checksum = jnp.bool_(True), jnp.uint32(0)
+    for index, x in enumerate(jax.tree.leaves(state)):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            finite &= jnp.isfinite(x).all()
+            x = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+        checksum += (2 * index + 1) * jnp.sum(x, dtype=jnp.uint32)
+    return finite, checksum
 
 
 def _crc(position):
