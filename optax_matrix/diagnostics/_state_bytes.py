@@ -121,7 +121,7 @@ def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
         group               field        shape         dtype    elements   bytes
         (shared)            method/muon  ()            uint32          1       4
         128x64-in@239267d6  manifest     (1, 4)        uint32          4      16
-        128x64-in@239267d6  trace        (1, 128, 64)  float32     8,192  32,768
+        128x64-in@239267d6  mu           (1, 128, 64)  float32     8,192  32,768
         (shared)            count        ()            int32           1       4
         up/bias             mu           (128,)        float32       128     512
         up/bias             nu           (128,)        float32       128     512

@@ -68,17 +68,15 @@ def test_stacks_of_a_recipe():
 def test_names_are_those_of_the_method():
     fields = state_bytes(om.soap(1e-3), PARAMS).by_field()
     sides = {f"{x}/{side}" for x in ("rotation",) for side in ("rows", "cols")}
-    grams = {
-        f"gram/{side}/{x}" for side in ("rows", "cols") for x in ("normalized", "scale")
-    }
+    grams = {f"gram/{s}/{x}" for s in ("rows", "cols") for x in ("normalized", "peak")}
     own = {
         "method/soap",
         "manifest",
-        "momentum/ema",
+        "momentum/mu",
+        "momentum/weight",
         "root",
         "weight",
         "count",
-        "momentum/count",
     }
     assert set(fields) == sides | grams | own | {"mu", "nu"}
     assert fields["rotation/rows"] == 4 * 2 * 6 * 6

@@ -394,7 +394,7 @@ def test_last_layer_and_errors():
             state = jax.eval_shape(tx.init, params)
             held.append(len(state.inner_states["matrix"].inner_state[0].manifest))
         assert held == [1, 2]
-        for name, value in (("scale", 0.0), ("side", "both"), ("b1", 1.0)):
+        for name, value in (("scale", 0.0), ("side", "all"), ("b1", 1.0)):
             if (recipe, name) == (om.ldadam, "scale"):
                 continue  # It has none.
             with pytest.raises(ValueError, match=f"`{name}`"):

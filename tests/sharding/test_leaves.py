@@ -157,7 +157,7 @@ def test_axes_that_are_no_owners(mesh, stacks):
     tx = om.on_matrices(cubic(), placement=placement, probe=False)
     state = tx.init(params)
     _, after = jax.jit(tx.update)(params, state)
-    for momenta in (state.inner_state[0].mu, after.inner_state[0].mu):
+    for momenta in (state.inner_state[0].trace, after.inner_state[0].trace):
         for name, x in momenta.items():
             *_, shape, spec = stacks[name.partition("@")[0]]
             assert x.shape == shape
