@@ -89,7 +89,7 @@ from optax_matrix.layout._labels import label_params
 from optax_matrix.layout._layout import EMPTY_LAYOUT, Layout, make_layout
 from optax_matrix.layout._map_matrices import map_matrices
 from optax_matrix.layout._names import HEADS
-from optax_matrix.layout._nonfinite import NonFinite
+from optax_matrix.layout._nonfinite import NonFinite as NonFinite
 from optax_matrix.layout._on_mapped_params import on_mapped_params
 from optax_matrix.layout._on_matrices import on_matrices
 from optax_matrix.layout._orientation import Orientation, oriented_sides
@@ -124,7 +124,6 @@ __all__ = [
     "MatrixDimensionNumbers",
     "MatrixView",
     "Member",
-    "NonFinite",
     "OnMatricesState",
     "Orientation",
     "PathRule",

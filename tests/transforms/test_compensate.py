@@ -58,12 +58,15 @@ def test_fira_and_fira_plus_by_hand(grads):
         o = np.asarray(omega(sigma))
         ratio = np.linalg.norm(o, axis=0) / np.linalg.norm(sigma, axis=0)
         raw.append((g - u @ sigma) * ratio)
-    got, _ = run(om.compensate("fira", limiter=1.001, max_shrink=None), grads, u, omega)
+    paper = {"max_shrink": None, "min_share": 0.0}
+    got, _ = run(om.compensate("fira", limiter=1.001, **paper), grads, u, omega)
     state = {}
     want = np.stack([ref.limited(c, state, 1.001) for c in raw])
     np.testing.assert_allclose(got, want, atol=1e-12)
     assert np.abs(want - raw).max() > 0.01
-    got, state = run(om.compensate("fira_plus", scale=0.4), grads, u, omega)
+    got, state = run(
+        om.compensate("fira_plus", scale=0.4, min_share=0.0), grads, u, omega
+    )
     sizes = [
         np.linalg.norm(omega(u.T @ g)) / np.linalg.norm(c)
         for g, c in zip(grads, raw, strict=True)

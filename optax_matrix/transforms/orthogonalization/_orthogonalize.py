@@ -3,12 +3,13 @@
 import optax
 
 from optax_matrix.arguments import Kernel, checked
+from optax_matrix.linalg import newton_schulz
 from optax_matrix.transforms._map_matrices import map_matrices
 
 
 @checked
 def orthogonalize(
-    polar: Kernel,
+    polar: Kernel = newton_schulz,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Replaces every matrix by its polar factor.
 
@@ -25,7 +26,7 @@ def orthogonalize(
         A stateless transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``polar`` is not callable.
+        ValueError: If ``polar`` is not a function from matrices to such matrices.
 
     Examples:
         >>> import jax.numpy as jnp
