@@ -111,7 +111,8 @@ def aro(
         ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3.
         Deviations: the shift of Cholesky QR is relative, and its pass is repeated
         (`linalg.cholesky_qr`); rows of the rotated momentum that are rounding noise
-        count as zero (`rotate`).
+        count as zero (`rotate`); with shared rotations, ``target`` is the size of each
+        matrix by itself, also if row norms are joint.
     """
     if full_model:
         common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))
