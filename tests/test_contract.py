@@ -477,23 +477,23 @@ STATE_OF_A_MATRIX = {
     "aro": lambda m, n: m * n + min(m, n) ** 2,
     "aro-adam": lambda m, n: 2 * m * n + min(m, n) ** 2,
     "eigen_rownorm": lambda m, n: m * n + min(m, n) ** 2,
-    # The statistics of each side have a scale; bias correction has a weight.
+    # The statistics of each side have a peak; a bias correction has a weight.
     "eigen_adam": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + 1,
-    "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 3,
+    "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
     "splus": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "dion": lambda m, n: m * n + n * min(m, n),
-    # With r = 2; a weight of bias correction; a limiter's norm; an average's scale.
-    "galore": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 1,
+    # With r = 2; two weights of bias corrections; a limiter's norm; an average's peak.
+    "galore": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,
     "alice": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2**2 + max(m, n) + 2,
     "alice_0": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + max(m, n) + 1,
     "sumo": lambda m, n: (m + n) * 2 + 1,
-    "fira": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,
-    "fira_plus": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 1,
-    "apollo": lambda m, n: 2 * max(m, n) * 2 + 2,
-    "apollo_mini": lambda m, n: 2 * max(m, n) + 2,
-    "apollo_svd": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,
+    "fira": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 3,
+    "fira_plus": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,
+    "apollo": lambda m, n: 2 * max(m, n) * 2 + 3,
+    "apollo_mini": lambda m, n: 2 * max(m, n) + 3,
+    "apollo_svd": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 3,
     "ldadam": lambda m, n: m * n + 2 * max(m, n) * 2 + min(m, n) * 2,
     "dion-low_rank": lambda m, n: m * n + n * -(-min(m, n) // 2),
 }

@@ -49,8 +49,8 @@ def settled(
     """
     if policy == "zero":
         return dict(new), state
-    value = 0 if policy == "skip" else jnp.nan
-    new = {n: _where(bad[n], value, x) for n, x in new.items()}
+    mark = jnp.zeros_like if policy == "skip" else _nan_where
+    new = {n: _where(bad[n], mark(bad[n])[:, None, None], x) for n, x in new.items()}
 
     def kept(path, after, before):
         names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
@@ -62,6 +62,11 @@ def settled(
     return new, jax.tree_util.tree_map_with_path(kept, state, old)
 
 
+def _nan_where(bad: jax.Array) -> jax.Array:
+    """NaN for these matrices; elsewhere there is none for `jax_debug_nans` to find."""
+    return jnp.where(bad, jnp.inf, 0) * 0
+
+
 def _where(bad: jax.Array, value: Any, x: jax.Array) -> jax.Array:
     each = bad.reshape(bad.shape + (1,) * (x.ndim - 1))
-    return jnp.where(each, jnp.asarray(value, x.dtype), x)
+    return jnp.where(each, jnp.asarray(value).astype(x.dtype), x)

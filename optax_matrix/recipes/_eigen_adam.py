@@ -21,6 +21,7 @@ def eigen_adam(
     update_interval: PositiveInt = 10,
     orientation: Orientation = "short",
     bias_correction: bool = False,
+    bounded: bool = True,
     qr: Kernel = cholesky_qr,
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -52,6 +53,7 @@ def eigen_adam(
             ``"out"``, ``"in"`` or another of `aro`.
         bias_correction: Whether to correct both moments as Adam does. The paper does
             not.
+        bounded: Whether no ratio exceeds Adam's largest (`scale_by_second_moment`).
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
@@ -79,7 +81,9 @@ def eigen_adam(
 
     def chain(layout, b1, b2, b3):
         return rotate(
-            scale_by_second_moment(b2, bias_correction=bias_correction),
+            scale_by_second_moment(
+                b2, bias_correction=bias_correction, bounded=bounded
+            ),
             policy=policy,
             side=oriented_sides(layout, orientation),
             qr=qr,

@@ -22,6 +22,7 @@ def soap(
     side: RotatedSide = "both",
     max_dim: PositiveInt | None = 10_000,
     bias_correction: bool = True,
+    bounded: bool = True,
     qr: Kernel = cholesky_qr,
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
@@ -52,6 +53,7 @@ def soap(
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
         bias_correction: Whether to correct both moments as Adam does.
+        bounded: Whether no ratio exceeds Adam's largest (`scale_by_second_moment`).
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
@@ -71,7 +73,7 @@ def soap(
     References:
         Vyas et al., `SOAP <https://arxiv.org/abs/2409.11321>`_, 2024; its printed form
         is Structured Fisher (Alice), Algorithm 6: ``soap(b1=0.9, b2=0.9, b3=0.999,
-        policy="eigen_exact", bias_correction=False)``, at any interval. The defaults
+        policy="eigen_exact", bias_correction=False, bounded=False)``, at any interval. The defaults
         are those of the authors' code. Deviations from that code: the statistics
         include a gradient before it is used and not after, so that the first step is an
         update, where the code has none; bases start at the identity and move by power
@@ -83,7 +85,9 @@ def soap(
 
     def chain(layout, b1, b2, b3):
         return rotate(
-            scale_by_second_moment(b2, bias_correction=bias_correction),
+            scale_by_second_moment(
+                b2, bias_correction=bias_correction, bounded=bounded
+            ),
             policy=policy,
             side=sides_within(layout, side, max_dim),
             qr=qr,

@@ -73,7 +73,7 @@ def test_formulas(method, size, with_head):
     # With the head among them, every m is the width, which is the shorter side.
     assert found.elements == sum(STATE[method](*x, rank) for x in sides) + 2 * others
     # Four numbers that say which matrix, norms, scales, weights; name, counters.
-    few = 7 * len(sides) + 5 + 6
+    few = 8 * len(sides) + 5 + 6
     assert found.scalars <= few
 
 

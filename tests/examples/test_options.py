@@ -38,6 +38,7 @@ VALUES = {
     "merge_interval": "7",
     "method": "eigh",
     "mode": "col",
+    "nonfinite": "skip",
     "norm": "tensor",
     "orientation": "out",
     "orthogonal": "cayley",

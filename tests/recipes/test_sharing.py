@@ -181,7 +181,7 @@ def test_a_checkpoint_goes_on_with_more_layers_and_another_sharing():
         want = np.broadcast_to(np.eye(4), (sets, 4, 4))
         np.testing.assert_array_equal(new[rotation], want)
         for name in ("layers_0/up", "layers_1/up"):
-            assert np.all(new[f"inner_state/0/trace/{name}"] == 3)
+            assert np.all(new[f"inner_state/0/mu/{name}"] == 3)
 
 
 def test_what_sharing_needs_is_said():

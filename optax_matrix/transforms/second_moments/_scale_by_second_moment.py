@@ -28,7 +28,11 @@ class ScaleBySecondMomentState(NamedTuple):
 
 @checked
 def scale_by_second_moment(
-    decay: Decay = 0.95, *, bias_correction: bool = False, eps: NotNegative = 0.0
+    decay: Decay = 0.95,
+    *,
+    bias_correction: bool = False,
+    eps: NotNegative = 0.0,
+    bounded: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Divides every entry by the square root of its averaged square.
 
@@ -42,12 +46,14 @@ def scale_by_second_moment(
     it with ``statistics="gradient"``. The state holds the square root, so that nothing
     overflows or vanishes. Entries that have always been zero give zero.
 
-    No entry of the result exceeds :math:`b = \sqrt{(1 - \beta^t) / (1 - \beta)}` with
-    bias correction and :math:`1 / \sqrt{1 - \beta}` without, the largest ratio that a
-    gradient can have to its own second moment. An average of gradients, :math:`X_t`,
-    stays below that, too, if both moments are of the same coordinates. A larger ratio r
-    has another cause: :math:`V_t` was recorded in another frame, or :math:`X_t` is the
-    rounding noise of a momentum in few bits. It becomes :math:`b^2 / r`.
+    By default no entry of the result exceeds :math:`b = \sqrt{(1 - \beta^t) / (1 -
+    \beta)}` with bias correction and :math:`1 / \sqrt{1 - \beta}` without, the largest
+    ratio that a gradient can have to its own second moment. An average of gradients,
+    :math:`X_t`, stays below that, too, if its decay rate is at most :math:`\beta` and
+    both moments are of the same coordinates. A larger ratio r has another cause:
+    :math:`V_t` was recorded in another frame, :math:`X_t` remembers longer than
+    :math:`V_t`, or it is the rounding noise of a momentum in few bits. It becomes
+    :math:`b^2 / r`.
 
     Args:
         decay: Decay rate :math:`\beta`, in ``[0, 1)``.
@@ -55,6 +61,7 @@ def scale_by_second_moment(
         eps: The number :math:`\epsilon`. It is added before the correction, and so
             divided by :math:`\sqrt{1 - \beta^t}` with it, as in the programs of GaLore,
             Fira and APOLLO; Adam adds it afterwards.
+        bounded: Whether the result has the bound above.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -103,6 +110,8 @@ def scale_by_second_moment(
             weight = weight[..., None, None]
             root, square = root / jnp.sqrt(weight), square * weight
         ratio = safe_divide(widened(x), root)
+        if not bounded:
+            return ratio.astype(x.dtype)
         within = jnp.abs(ratio) <= (1 + _ROUNDING) * jnp.sqrt(square)
         beyond = square / jnp.where(within, 1, ratio)
         return jnp.where(within, ratio, beyond).astype(x.dtype)
