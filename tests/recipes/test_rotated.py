@@ -148,6 +148,7 @@ PRINTED = {
     "b3": 0.999,
     "policy": "eigen_exact",
     "bias_correction": False,
+    "bounded": False,
     "update_interval": 2,
 }
 EXACT_MOUSSE = {
