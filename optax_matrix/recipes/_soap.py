@@ -74,10 +74,10 @@ def soap(
         Vyas et al., `SOAP <https://arxiv.org/abs/2409.11321>`_, 2024; its printed form
         is Structured Fisher (Alice), Algorithm 6: ``soap(b1=0.9, b2=0.9, b3=0.999,
         policy="eigen_exact", bias_correction=False, bounded=False)``, at any interval.
-        The defaults are those of the authors' code. Deviations from that code: the statistics
-        include a gradient before it is used and not after, so that the first step is an
-        update, where the code has none; bases start at the identity and move by power
-        steps, where the code decomposes once; columns, and the second moment with them,
+        The defaults are those of the authors' code. Deviations from that code: the
+        statistics include a gradient before it is used and not after, so that the first
+        step is an update, where the code has none; bases start at the identity and move
+        by power steps, where the code decomposes once; columns, and the second moment with them,
         are not sorted by their Rayleigh quotients; there is no epsilon; rows of the
         rotated momentum that are rounding noise count as zero (`rotate`); weight decay
         applies to the old weights, there to the new ones.

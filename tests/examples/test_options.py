@@ -147,6 +147,7 @@ def _program(name):
         "oft:orthogonal=cayley_taylor",
     ],
 )
+@pytest.mark.broad
 def test_options_change_the_update(name):
     assert _program(name) != _program(name.split(":")[0])
 

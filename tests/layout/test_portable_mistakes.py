@@ -149,6 +149,7 @@ def _rule(numbers):
 
 
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.broad
 def test_another_orientation_or_order_of_heads_is_refused(name):
     params, before, after = CHANGES[name]
     old, new = _tx(_rule(before)), _tx(_rule(after))
@@ -185,6 +186,7 @@ def test_update_refuses_the_state_of_another_orientation(name):
     ],
     ids=["heads apart", "scanned axis moved", "axis of length one", "residual known"],
 )
+@pytest.mark.broad
 def test_a_leaf_of_another_form_keeps_its_state(before, after):
     """Its matrices are the same: only the same leaf with other axes is a mistake."""
     (old_shape, old_numbers), (new_shape, new_numbers) = before, after

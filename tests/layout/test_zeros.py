@@ -27,6 +27,7 @@ def test_describe_marks_them():
 
 
 @pytest.mark.parametrize("recipe", [om.poet, om.oft])
+@pytest.mark.broad
 def test_poet_warns_at_init_where_values_can_be_seen(recipe):
     tx = recipe(1e-3, block=4)
     with pytest.warns(UserWarning, match=ZEROS):
@@ -40,6 +41,7 @@ def test_poet_warns_at_init_where_values_can_be_seen(recipe):
         om.muon(1e-3).init(PARAMS)
 
 
+@pytest.mark.broad
 def test_the_reparameterization_warns_too():
     with pytest.warns(UserWarning, match=ZEROS):
         om.reparameterize(block=4).split(PARAMS)

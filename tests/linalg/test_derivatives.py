@@ -131,6 +131,7 @@ def test_polar_factor_of_matrices_that_stay_singular(name):
 
 
 @pytest.mark.parametrize("method", ["eigh", "newton"])
+@pytest.mark.broad
 def test_inverse_root_of_a_singular_matrix_with_equal_eigenvalues(method):
     x = jnp.asarray(matrix_with_singular_values([3.0, 2.0, 2.0], 4, 6))
     root = gram(partial(ROOT, method=method))

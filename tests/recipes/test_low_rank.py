@@ -93,6 +93,7 @@ def test_alice_is_algorithm_4(name):
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 
+@pytest.mark.broad
 def test_fira_in_alice_has_no_further_factor():
     """Structured Fisher, F.7: only Fira+ has alpha_c."""
     updates = {}

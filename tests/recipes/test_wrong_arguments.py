@@ -130,6 +130,7 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.broad
 def test_an_expression_that_matches_no_leaf_gives_a_warning_at_init(name):
     options, message = PATTERNS[name]
     rule = om.layout.by_path(**options)
@@ -174,6 +175,7 @@ def test_part_of_a_tree_gives_none():
     tx.init(params)
 
 
+@pytest.mark.broad
 def test_recipes_own_expressions_give_none():
     params = {"kernel": jnp.ones((4, 6))}  # Neither embedding nor head.
     for name in TABLE:

@@ -145,6 +145,7 @@ def test_extremes_are_finite_and_pass(scale):
         np.testing.assert_allclose(got[name], want[name], atol=0.05)
 
 
+@pytest.mark.broad
 def test_contract():
     """One compilation: stable types, dtype of the parameters, donation, optax's map."""
     params = draw(0, dtype=jnp.bfloat16)

@@ -274,6 +274,7 @@ def spectral_norms(q, b):
     return jnp.sqrt(jnp.max(jnp.sum(q * q, axis=(-2, -1)))) / np.sqrt(2)
 
 
+@pytest.mark.broad
 def test_singular_values_stay_within_the_bound_of_the_map():
     """sqrt(1 + s^10) for each side and merge, at the largest |Q| before it."""
     steps, interval = 60, 12
@@ -332,6 +333,7 @@ def test_draws_differ_between_matrices_sides_and_merges():
     assert (seeded.perms["w"]["in"] != perms["in"][0]).any()
 
 
+@pytest.mark.broad
 def test_what_sticks_out_of_a_side_does_not_act_whatever_inner_does():
     push = optax.stateless(lambda u, _: jax.tree.map(lambda x: 0.1 + 0 * x, u))
     tx = om.spo(push, block=4, orthogonal=cayley)
@@ -364,6 +366,7 @@ def test_no_matrix_of_a_whole_side_is_formed(hold):
     assert largest <= filled
 
 
+@pytest.mark.broad
 def test_one_compilation_with_donated_state():
     tx = om.spo(ADAM(0.02), block=4, merge_interval=2, ids=IDS)
 

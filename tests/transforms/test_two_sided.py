@@ -81,6 +81,7 @@ def bases(states):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.broad
 def test_the_first_update_of_adam_at_full_rank_is_the_polar_factor():
     grads = stream(1)
     adam = optax.scale_by_adam(eps=EPS)
@@ -120,6 +121,7 @@ def test_extreme_gradients_of_bfloat16(scale):
     assert bool((updates != 0).any()) == (scale > 0)
 
 
+@pytest.mark.broad
 def test_rows_of_the_coordinates_are_those_of_u():
     """Also the gradient that `scale_by_second_moment` gets has this orientation."""
     seen = []

@@ -91,6 +91,7 @@ def _dense(triangle, perm, b):
     return psi.T @ blocks @ psi
 
 
+@pytest.mark.broad
 def test_weights_are_the_papers_product():
     """W = R W_0 P with W (in, out), as Flax stores it and the paper writes it."""
     w_0 = _params()["layers/up/kernel"]
