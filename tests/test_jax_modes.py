@@ -193,7 +193,11 @@ GRADIENTS = {
 @kinds
 @pytest.mark.broad
 @pytest.mark.parametrize(
-    "wrap", [jax.jit, contextlib.nullcontext], ids=["jit", "eager"]
+    "wrap",
+    [
+        pytest.param(jax.jit, id="jit"),
+        pytest.param(contextlib.nullcontext, id="eager", marks=pytest.mark.slow),
+    ],
 )
 def test_the_search_for_nan_finds_none(name, wrap):
     """Not in any intermediate value, as long as the gradients are finite."""

@@ -77,10 +77,11 @@ def soap(
         The defaults are those of the authors' code. Deviations from that code: the
         statistics include a gradient before it is used and not after, so that the first
         step is an update, where the code has none; bases start at the identity and move
-        by power steps, where the code decomposes once; columns, and the second moment with them,
-        are not sorted by their Rayleigh quotients; there is no epsilon; rows of the
-        rotated momentum that are rounding noise count as zero (`rotate`); weight decay
-        applies to the old weights, there to the new ones.
+        by power steps, where the code decomposes once; columns, and the second moment
+        with them, are not sorted by their Rayleigh quotients; there is no epsilon; rows
+        of the rotated momentum that are rounding noise count as zero (`rotate`); ratios
+        beyond Adam's largest are reduced (``bounded``); weight decay applies to the old
+        weights, there to the new ones.
     """
 
     def chain(layout, b1, b2, b3):
