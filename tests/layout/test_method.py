@@ -84,9 +84,9 @@ def test_a_restore_by_position_is_noticed(tmp_path):
     eqx.tree_serialise_leaves(tmp_path / "state", wrong.init(PARAMS))
     fresh = right.init(PARAMS)
     state = eqx.tree_deserialise_leaves(tmp_path / "state", fresh)
-    with pytest.raises(ValueError, match=r"state of aro .*by position"):
+    with pytest.raises(ValueError, match=r"labeled as the state of aro, .*by position"):
         check_restored(state)
-    with pytest.raises(ValueError, match=r"state of aro .*by position"):
+    with pytest.raises(ValueError, match=r"labeled as the state of aro, .*by position"):
         right.update(PARAMS, state, PARAMS)
     check_restored(fresh)
 
