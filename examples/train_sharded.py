@@ -202,17 +202,18 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
 def open_checkpoints(args, config, stack) -> Checkpoints:
     """The checkpoints of this run, closed with the stack.
 
-    Each one holds all losses so far. Mesh and processes may be others than before. The
-    first process locks the directory.
+    Each one holds all losses so far. A run may be resumed on another mesh or with
+    another number of processes. The first process locks the directory.
     """
+    flag = "--checkpoints"
     if jax.process_index() == 0:
         args.checkpoints.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(locked(args.checkpoints))
+        stack.enter_context(locked(args.checkpoints, flag))
     names = ("optimizer", "learning_rate", "steps", "batch")
     settings = {name: getattr(args, name) for name in names}
     settings["model"] = dataclasses.asdict(config)
     return stack.enter_context(
-        contextlib.closing(Checkpoints(args.checkpoints, settings))
+        contextlib.closing(Checkpoints(args.checkpoints, settings, flag))
     )
 
 

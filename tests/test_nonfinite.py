@@ -112,6 +112,16 @@ def test_raise_names_the_leaf():
         error.throw()
 
 
+def test_raise_names_a_leaf_with_braces():
+    tx = om.on_matrices(om.match_rms(), nonfinite="raise")
+    params = {"{0}": {"kernel": jnp.ones((4, 6))}}
+    update = checkify.checkify(lambda g, s: tx.update(g, s, params))
+    bad = jax.tree.map(lambda x: x.at[0, 0].set(jnp.nan), params)
+    error, _ = update(bad, tx.init(params))
+    with pytest.raises(checkify.JaxRuntimeError, match=r"of '\{0\}/kernel' must be"):
+        error.throw()
+
+
 def test_wrong_words_are_refused():
     with pytest.raises(ValueError, match="`nonfinite` must be one of 'propagate'"):
         om.on_matrices(om.match_rms(), nonfinite="ignore")

@@ -86,7 +86,7 @@ def optimizer(name: str, dtype) -> optax.GradientTransformation:
         return getattr(om, name)(1e-3, rank=0.25, **every)
     if name == "aro-householder":
         return om.aro(1e-3, qr=om.linalg.qr_householder)
-    if name == "aro-one-pass":  # Cholesky QR as in the ARO paper.
+    if name == "aro-one-pass":  # One pass, with our relative shift.
         return om.aro(1e-3, qr=functools.partial(om.linalg.cholesky_qr, passes=1))
     if name == "muon" and dtype != jnp.float32:
         return om.muon(1e-3, polar=BF16)

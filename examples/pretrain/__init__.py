@@ -7,6 +7,7 @@ resumed, `compare` several runs under one protocol, `report` and `plot` print an
 the results, and `cli` has the two commands.
 
 A run has a directory of its own, which `directory` locks. `checkpoint` saves and checks
-its state: never one that is not finite, and a damaged checkpoint is passed over.
-`interrupt` is Ctrl-C and SIGTERM. Bad disks and input end in one line (`errors`).
+its state: it refuses states that are not finite, and skips damaged checkpoints.
+`interrupt` handles Ctrl-C and SIGTERM. Bad input and failing disks end in one line
+(`errors`).
 """

@@ -21,13 +21,17 @@ import orbax.checkpoint as ocp
 from examples.pretrain.directory import check_same
 from examples.pretrain.errors import UserError, first_line
 
-# What fails is raised, and logged with tracebacks as well.
+# Orbax raises what fails and also logs it with a traceback; only the exception is
+# wanted.
 for library in ("absl", "asyncio"):
     logging.getLogger(library).setLevel(logging.CRITICAL)
 
 
 def _without_orbax(hook):
-    """When one array fails, Orbax leaves the coroutines of the others behind."""
+    """A hook that drops the warnings about coroutines of Orbax.
+
+    Orbax leaves them behind when one array fails.
+    """
 
     def filtered(info):
         code = getattr(info.object, "cr_code", None)
@@ -48,11 +52,18 @@ class Checkpoints:
 
     Args:
         directory: Directory of the checkpoints; made if missing.
-        settings: Everything that decides the outcome of the run, if the directory
-            shall hold it: checkpoints of a run with other settings are refused.
+        settings: The settings that decide the outcome of the run. They are stored with
+            the checkpoints, and a directory with other settings is refused. None stores
+            none.
+        flag: The option of the command that names the directory, for error messages.
     """
 
-    def __init__(self, directory: pathlib.Path, settings: dict | None = None):
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        settings: dict | None = None,
+        flag: str = "--out",
+    ):
         options = ocp.CheckpointManagerOptions(
             max_to_keep=2,
             cleanup_tmp_directories=True,
@@ -67,7 +78,7 @@ class Checkpoints:
         if settings is not None:
             with self._told("open"):
                 recorded = self._manager.metadata().custom_metadata
-            check_same(recorded, json.loads(json.dumps(settings)), directory)
+            check_same(recorded, json.loads(json.dumps(settings)), directory, flag)
 
     def save(self, step: int, state: Any, position: Any) -> None:
         """Writes a checkpoint in the background; returns when the arrays are copied.
@@ -104,7 +115,8 @@ class Checkpoints:
     def restore(self, like: Any) -> tuple[int, Any, Any]:
         """The latest checkpoint that is whole; says so if it is not the latest.
 
-        Damaged ones are set aside under another name.
+        Damaged ones are set aside under another name. With several processes only the
+        latest is tried.
 
         Args:
             like: Tree of arrays of the same structure, shapes and dtypes.

@@ -35,6 +35,8 @@ def claimed(
     """
     settings = json.loads(json.dumps(settings))
     try:
+        if directory.exists() and not directory.is_dir():
+            raise UserError(f"{directory} is a file; choose another --out.")
         old = recorded(directory)
         if resume and old is None:
             raise UserError(f"There is no run in {directory}; start without --resume.")
@@ -57,8 +59,12 @@ def claimed(
         yield
 
 
-def locked(directory: pathlib.Path) -> io.IOBase:
+def locked(directory: pathlib.Path, flag: str = "--out") -> io.IOBase:
     """Opens and locks a file in a directory until it is closed or the process ends.
+
+    Args:
+        directory: The directory.
+        flag: The option of the command that names it, for error messages.
 
     Raises:
         UserError: If another process has locked it.
@@ -70,7 +76,7 @@ def locked(directory: pathlib.Path) -> io.IOBase:
         file.close()
         raise UserError(
             f"Another process is at work in {directory}; wait for it or end it, or "
-            f"choose another --out."
+            f"choose another {flag}."
         ) from None
     return file
 
@@ -111,27 +117,40 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 
 def _is_free(directory):
-    """Whether a directory is missing or holds what a claim leaves if it is killed."""
+    """Whether a directory is missing, or holds only what `claimed` may leave behind.
+
+    It leaves files behind if its process is killed.
+    """
     if not directory.exists():
         return True
     own = {LOCK, RECORD + PART}
     return directory.is_dir() and own.issuperset(p.name for p in directory.iterdir())
 
 
-def check_same(old: dict | None, new: dict, directory: pathlib.Path) -> None:
-    """Raises `UserError` if a run in a directory has other settings than this one."""
+def check_same(
+    old: dict | None, new: dict, directory: pathlib.Path, flag: str = "--out"
+) -> None:
+    """Raises `UserError` if a run in a directory has other settings than this one.
+
+    Args:
+        old: The settings of the run in the directory; None if there are none.
+        new: Those of this run.
+        directory: The directory.
+        flag: The option of the command that names it, for error messages.
+    """
     model = lambda tree: tree["model"] if isinstance(tree.get("model"), dict) else {}
     flat = lambda tree: dict(tree | model(tree), model=None)
     old, new = flat(old or {}), flat(new)
-    for key in new:
+    # The checksum is last, because that of a stream depends on other settings.
+    for key in sorted(new, key=lambda key: key == "checksum"):
         if old.get(key) == new[key]:
             continue
         if key == "checksum" and "data" in new:
             raise UserError(
                 f"The text of --data {new['data']} has changed since the run in "
-                f"{directory} began; restore it, or choose another --out."
+                f"{directory} began; restore it, or choose another {flag}."
             )
         raise UserError(
             f"{directory} holds another run: its {key} is {old.get(key)!r}, not "
-            f"{new[key]!r}; repeat its settings or choose another --out."
+            f"{new[key]!r}; repeat its settings or choose another {flag}."
         )

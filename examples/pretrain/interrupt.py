@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM, which a machine gets before it is taken away.
+"""Handling of Ctrl-C and of SIGTERM, which is sent before a machine is preempted.
 
-Both raise `Interrupted`. Inside `deferred` they wait until the code asks for them, so
-that a run can save what it has; a second one does not wait.
+Both raise `Interrupted`. Inside `deferred` the first signal is only recorded, so that a
+run can save its state; the second raises at once.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def raised() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[list[int]]:
-    """The signals so far, as a list that grows; the second one raises."""
+    """Records signals in a list instead of raising; the second raises `Interrupted`."""
     received = []
 
     def handler(number, _):

@@ -1,5 +1,6 @@
 """Metrics of a run, one JSON object per line."""
 
+import errno
 import json
 import os
 import pathlib
@@ -32,7 +33,9 @@ class Metrics:
         try:
             if not os.fstat(self._file.fileno()).st_nlink:
                 raise FileNotFoundError("the file has vanished")
-            self._file.write((json.dumps(values) + "\n").encode())
+            line = (json.dumps(values) + "\n").encode()
+            if self._file.write(line) != len(line):  # The disk took only a part.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise UserError(
                 f"Cannot write {self._path} ({error}); repair or free the disk, then "

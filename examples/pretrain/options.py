@@ -31,7 +31,7 @@ KERNELS = {
         *("newton_schulz", "gram_newton_schulz", "polar_svd", "polar_eigh"),
         *("polar_qr", "polar_qdwh"),
     ),
-    "qr": ("cholesky_qr", "qr_householder"),
+    "qr": ("cholesky_qr", "shifted_cholesky_qr", "qr_householder"),
     "orthogonal": ("cayley", "cayley_neumann", "cayley_taylor", "exponential"),
 }
 

@@ -117,9 +117,10 @@ def _train(run, trainer, data, books):
                 )
                 if _due(step, run, run.eval_every, books.log_every):
                     metrics.write(**_measure(run, step, state, loss, data, bar))
-                if signals or _due(step, run, books.checkpoint_every):
+                stop = bool(signals)  # Read once: a later signal gets its own step.
+                if stop or _due(step, run, books.checkpoint_every):
                     checkpoints.save(step, state, batches.get_state())
-                if signals and step < run.steps:
+                if stop and step < run.steps:
                     raise Interrupted(signals[0], f" at step {step}")
     return evaluate(run.model, state.params, data.validation)
 

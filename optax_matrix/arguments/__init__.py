@@ -225,7 +225,7 @@ def check_callable(name: str, value: Any) -> None:
 
 
 def check_dtype(name: str, value: Any) -> None:
-    """Raises unless a value names a floating dtype; arrays have one, but are none."""
+    """Raises unless a value is a floating dtype or names one; an array is refused."""
     try:
         is_name = isinstance(value, str | type | np.dtype)
         floating = is_name and jnp.issubdtype(jnp.dtype(value), jnp.floating)

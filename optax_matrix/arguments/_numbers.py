@@ -25,7 +25,7 @@ def check_positive(name: str, value: Any) -> None:
 
 
 def check_bound(name: str, value: Any) -> None:
-    """Raises unless a number is above zero; a bound that is infinite is none."""
+    """Raises unless a number is above zero; infinity is allowed and means no bound."""
     _check_number(name, value, "be positive", lambda x: x > 0)
 
 
@@ -36,7 +36,7 @@ def check_not_negative(name: str, value: Any) -> None:
 
 
 def check_at_least_one(name: str, value: Any) -> None:
-    """Raises unless a number is one or above; a bound that is infinite is none."""
+    """Raises unless a number is at least 1; infinity is allowed and means no bound."""
     _check_number(name, value, "be at least 1", lambda x: x >= 1)
 
 

@@ -40,8 +40,9 @@ in)`` weights of Equinox) are given by ``dimension_numbers``, which every recipe
 matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
 flat kernel as eight matrices. `by_path` matches regular expressions. `infer` reads the
 logical axis names of a model (embed, heads, mlp, vocab, ...), and also tells which side
-of a matrix is on the residual stream, which `recipes.aro` needs. For your own partition
-of the leaves, `label_params` gives labels for `optax.partition`.
+of a matrix is on the residual stream. The default rule knows that side for the usual
+names only; `recipes.aro` uses it. For your own partition of the leaves, `label_params`
+gives labels for `optax.partition`.
 
 **Which transformations are allowed.** At ``init``, `on_matrices` tests whether a
 transformation treats each matrix by itself, and raises an error if it does not, as

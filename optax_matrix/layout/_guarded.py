@@ -76,14 +76,24 @@ def check_shapes(updates: Mapping[str, Any], params: Mapping[str, Any]) -> None:
 
 def _check_structure(tx: optax.GradientTransformation, state: Any, params: Any) -> None:
     """Raises if a state has another structure than that of `init`."""
-    wanted = jax.eval_shape(tx.init, params)
+    try:
+        wanted = jax.eval_shape(tx.init, params)
+    except Exception:  # Then the state is not the cause.
+        return
     if jax.tree.structure(state) == jax.tree.structure(wanted):
         return
+    must = "`state` must be what `init` of this optimizer makes for these parameters"
     held, needed = _paths(state), _paths(wanted)
+    if held == needed:
+        raise ValueError(
+            f"{must}: its leaves are right, but its containers are others (lists or "
+            "dicts instead of named tuples); restore it with tx.init(params) as the "
+            "target."
+        )
     raise ValueError(
-        "`state` must be what `init` of this optimizer makes for these parameters, but "
-        f"it lacks {_listed(needed - held)} and has {_listed(held - needed)} instead; "
-        "pass tx.init(params), or restore a checkpoint of this optimizer."
+        f"{must}, but it lacks {_listed(needed - held)} and has "
+        f"{_listed(held - needed)} instead; pass tx.init(params), or restore a "
+        "checkpoint of this optimizer."
     )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from optax_matrix.layout._default_rule import HEADS
+from optax_matrix.layout._names import HEADS
 from optax_matrix.layout._rules import PathRule, by_path
 
 
@@ -25,5 +25,5 @@ def heads_as_matrices(numbers: Any) -> Any:
             "numbers, got 'method'; give the head numbers there."
         )
     rule = by_path(include=f"(?i){HEADS}", otherwise=numbers)
-    # A model without heads is no mistake of the user's.
+    # A model may have no head, so this pattern gives no warning.
     return dataclasses.replace(rule, patterns=numbers.patterns if numbers else ())

@@ -16,7 +16,8 @@ def check_finite(leaves: Mapping[str, jax.Array], paths: Iterable[str]) -> None:
     """Adds a check to the program, by `checkify`, for each gradient of these paths."""
     for path in paths:
         finite = jnp.all(jnp.isfinite(leaves[path]))
-        checkify.check(finite, f"the gradient of {path!r} must be finite, and is not")
+        shown = repr(path).replace("{", "{{").replace("}", "}}")  # It is a format.
+        checkify.check(finite, f"the gradient of {shown} must be finite, and is not")
 
 
 def finite_part(stacks: Stacks) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
@@ -38,7 +39,8 @@ def settled(
     """Updates and state after a step with `finite_part` of the gradients.
 
     Args:
-        policy: One of the words.
+        policy: As `nonfinite` of `on_matrices`, except ``"raise"``, which acts as
+            ``"propagate"`` here.
         bad: Which matrices had a gradient that was not finite.
         new: By group the updates.
         state: The new state of the transformation.

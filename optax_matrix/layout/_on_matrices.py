@@ -53,7 +53,7 @@ def on_matrices(
             the stacks makes it. `on_matrices` calls `build` once with
             `layout.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
             blocks raise at once.
-        name: Name of the method, which its state bears: `update` and checkpoints refuse
+        name: Name of the method, stored in the state: `update` and checkpoints refuse
             the state of another method, even if its arrays have the same shapes. None
             for a method without a name.
         hyperparams: Numbers, traced or not, which `build` gets at every step.
@@ -72,11 +72,12 @@ def on_matrices(
         probe: Whether `init` tests that matrices do not influence one another. Blocks
             of this package do not need the test.
         nonfinite: What happens if the gradient of a matrix holds a NaN or infinity.
-            Other matrices go on as ever, and only ``"zero"`` changes the state of this
-            one. ``"propagate"`` gives NaN as its update, which `optax.apply_if_finite`
-            and loggers notice; ``"skip"`` gives zero; ``"zero"`` takes the gradient for
-            zero, so that momentum moves the matrix on; ``"raise"`` is ``"propagate"``
-            with an error that names the leaf, under `jax.experimental.checkify`.
+            Other matrices are updated as usual, and only ``"zero"`` changes the state
+            of this one. ``"propagate"`` gives NaN as its update, which
+            `optax.apply_if_finite` and loggers notice; ``"skip"`` gives zero;
+            ``"zero"`` takes the gradient for zero, so that momentum moves the matrix
+            on; ``"raise"`` is ``"propagate"`` with an error that names the leaf, under
+            `jax.experimental.checkify`.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
@@ -234,7 +235,8 @@ def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, dtype, checksum of the parameters' paths, shapes and axes). "
+            "(name: shape, residual side, dtype, checksum of the parameters' paths, "
+            "shapes and axes). "
             "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
             "`dimension_numbers` changed, carry the state over with "
             "optax_matrix.to_portable and from_portable; if the gradients have another "

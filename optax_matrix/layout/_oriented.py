@@ -31,7 +31,10 @@ class Oriented:
         return getattr(self.numbers, "patterns", ())
 
     def side(self, path: str) -> Side:
-        """The side of the input, or the width of an embedding; the other if excepted.
+        """The side to rotate.
+
+        It is the input side, of embeddings the width; the other side for excepted
+        matrices.
 
         The paper stores embeddings as (vocabulary, width), so that a transposition
         brings their width to the side that rotates.

@@ -1,4 +1,4 @@
-"""Whose state a portable form is, and how the matrices lay in their leaves."""
+"""Which method a portable form belongs to, and which axes were rows and columns."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

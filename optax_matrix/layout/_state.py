@@ -15,10 +15,10 @@ class OnMatricesState(NamedTuple):
     """State of `on_matrices`.
 
     Attributes:
-        method: The name of the method that the state belongs to, as the key of a
-            number, uint32 ``()``: the crc32 of that name. Empty if the method has no
-            name. Checkpoints that are restored by name compare the key, and a number
-            that does not fit its key was restored by position.
+        method: One entry: its key is the name of the method, its value the crc32 of
+            that name, uint32 ``()``. Empty if the method has no name. A restore by name
+            compares the keys. If key and value disagree, the state was restored by
+            position.
         manifest: For each group its matrices in stack order, uint32 ``(count, 4)``:
             crc32 of the leaf's path, position in the leaf, crc32 of the leaf's shape,
             crc32 of the axes that are rows and columns.
@@ -65,8 +65,8 @@ def check_position(state: OnMatricesState) -> None:
         (number,) = jax.tree.leaves(number)  # NNX wraps arrays.
         if _is_visible(number) and int(number) != _number(name):
             raise ValueError(
-                f"`state` must be the state of {name} that its names show, but was "
-                "restored by position from that of another method; save "
+                f"`state` is labeled as the state of {name}, but its number is that of "
+                "another method, so it was restored by position; save "
                 "optax_matrix.to_portable(state, params) and restore by from_portable."
             )
 

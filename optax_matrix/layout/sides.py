@@ -1,11 +1,6 @@
 """Which side of each stack rotates or is projected."""
 
-from typing import Literal
-
 from optax_matrix.layout._layout import Group, Layout
-
-RotatedSide = Literal["out", "in", "short", "both"]
-ProjectedSide = Literal["out", "in", "short", "long"]
 
 
 def sides_within(layout: Layout, side: str, max_dim: int | None) -> dict[str, str]:

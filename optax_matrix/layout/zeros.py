@@ -19,7 +19,8 @@ def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> s
     """The leaves with a matrix of zeros, as far as values can be seen.
 
     Args:
-        leaves: Leaves by path; tracers, shapes and arrays of other hosts are skipped.
+        leaves: Leaves by path; tracers, shapes, deleted arrays and arrays of other
+            hosts are skipped.
         views: Their views as matrices.
 
     Returns:
@@ -30,9 +31,14 @@ def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> s
         leaf, view = leaves[path], views[path]
         if not _can_be_seen(leaf) or not leaf.size:
             return False
-        axes = view.output_axes + view.reduction_axes
         with jax.ensure_compile_time_eval():  # Even if `init` is traced.
-            return bool(jnp.any(jnp.all(leaf == 0, axis=axes)))
+            zero = leaf == 0
+            if view.output_sections == view.reduction_sections == 1:
+                axes = view.output_axes + view.reduction_axes
+                return bool(jnp.any(jnp.all(zero, axis=axes)))
+            # Sections may cut sharded axes, so they are made of an unsharded copy.
+            pieces = view.to_matrices(jnp.asarray(np.asarray(zero)[None]))
+            return any(bool(jnp.any(jnp.all(x, axis=(1, 2)))) for x in pieces)
 
     return {path for path in views if path in leaves and has_zeros(path)}
 
@@ -84,5 +90,5 @@ def _can_be_seen(leaf: Any) -> bool:
     if isinstance(leaf, jax.core.Tracer):
         return False
     if isinstance(leaf, jax.Array):
-        return leaf.is_fully_addressable
+        return leaf.is_fully_addressable and not leaf.is_deleted()
     return isinstance(leaf, np.ndarray)

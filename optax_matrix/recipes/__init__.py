@@ -32,8 +32,8 @@ numbers are part of the state, where they can be read, changed and scheduled:
 
 **Rotations.** ``aro(sharing="global")`` rotates all matrices on the residual stream by
 one R, and ``sharing="chain"`` uses one R for each place between layers: 1 and L + 1
-factorizations a step. Both need ``dimension_numbers=om.layout.infer(model)``, which
-knows the sides on the residual stream. Layers are found by the numbers in paths
+factorizations a step. Both need the residual side of every matrix, from the usual names
+or from ``layout.infer(model)``. Layers are found by the numbers in paths
 (``layers/0``, ``layers_0``; several numbers count together) or by the axis of scanned
 layers; experts are kept apart. An unclear order is an error. In `soap` and `splus`, a
 side longer than ``max_dim=10_000`` is not rotated and has no state.

@@ -16,7 +16,6 @@ from optax_matrix.arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.layout.sides import ProjectedSide
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
@@ -32,6 +31,7 @@ from optax_matrix.transforms import (
     project_low_rank,
     subspace_basis,
 )
+from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

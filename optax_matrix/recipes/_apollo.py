@@ -14,7 +14,6 @@ from optax_matrix.arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.layout.sides import ProjectedSide
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
@@ -27,6 +26,7 @@ from optax_matrix.recipes._low_rank import (
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.transforms import gaussian_basis, project_low_rank, scale_gradient
+from optax_matrix.transforms.sides import ProjectedSide
 
 GivenBasis = Literal["gaussian"] | Kernel
 

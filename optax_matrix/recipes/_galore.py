@@ -15,7 +15,6 @@ from optax_matrix.arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.layout.sides import ProjectedSide
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
@@ -29,6 +28,7 @@ from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import back_project, project_low_rank
 from optax_matrix.transforms.low_rank import as_combining
+from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

@@ -3,12 +3,12 @@
 from typing import Literal, Unpack
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, Rank, Rate, Seed
-from optax_matrix.layout.sides import ProjectedSide
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import LastLayer, with_last_layer
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import scale_by_tracked_adam
+from optax_matrix.transforms.sides import ProjectedSide
 
 
 @recipe

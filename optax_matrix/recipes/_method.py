@@ -107,7 +107,7 @@ def optimizer_of_tree(
     matrix = update_of_matrices(method, arguments)
     numbers = _dimension_numbers(method, arguments)
     if method.is_step:
-        matrix = warn_of_zeros(matrix, numbers, "poet and oft")
+        matrix = warn_of_zeros(matrix, numbers, method.name or "poet")
     else:
         decayed = method.wrap_decay(optax.add_decayed_weights(decay, mask))
         matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))

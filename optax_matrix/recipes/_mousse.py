@@ -13,7 +13,6 @@ from optax_matrix.arguments import (
     PositiveInt,
     Rate,
 )
-from optax_matrix.layout.sides import RotatedSide
 from optax_matrix.linalg import YOU, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
@@ -23,6 +22,7 @@ from optax_matrix.transforms import (
     precondition,
     scale_by_shape,
 )
+from optax_matrix.transforms.sides import MatrixSide
 from optax_matrix.transforms.update_size import ShapeRule
 
 
@@ -33,7 +33,7 @@ def mousse(
     b1: Decay = 0.95,
     b2: Decay = 0.95,
     root: PositiveInt = 8,
-    side: RotatedSide = "both",
+    side: MatrixSide = "both",
     nesterov: bool = False,
     polar: Kernel | None = None,
     scaling: ShapeRule = "max",

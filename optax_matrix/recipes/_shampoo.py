@@ -3,10 +3,10 @@
 from typing import Literal, Unpack
 
 from optax_matrix.arguments import Decay, Dtype, NotNegative, PositiveInt, Rate
-from optax_matrix.layout.sides import RotatedSide
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, precondition
+from optax_matrix.transforms.sides import MatrixSide
 
 
 @recipe
@@ -17,7 +17,7 @@ def shampoo(
     b2: Decay | None = None,
     bias_correction: bool = False,
     root: PositiveInt = 4,
-    side: RotatedSide = "both",
+    side: MatrixSide = "both",
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
     update_interval: PositiveInt = 1,

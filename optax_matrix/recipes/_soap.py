@@ -3,11 +3,12 @@
 from typing import Literal, Unpack
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.layout.sides import RotatedSide, sides_within
+from optax_matrix.layout.sides import sides_within
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
+from optax_matrix.transforms.sides import MatrixSide
 
 
 @recipe
@@ -19,7 +20,7 @@ def soap(
     b3: Decay = 0.95,
     policy: Literal["eigen", "eigen_exact", "identity"] = "eigen",
     update_interval: PositiveInt = 10,
-    side: RotatedSide = "both",
+    side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
     bias_correction: bool = True,
     bounded: bool = True,

@@ -6,11 +6,12 @@ import optax
 
 from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
 from optax_matrix.layout import on_mapped_params
-from optax_matrix.layout.sides import RotatedSide, sides_within
+from optax_matrix.layout.sides import sides_within
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, rotate, scale_by_shape
+from optax_matrix.transforms.sides import MatrixSide
 from optax_matrix.transforms.update_size import SHAPE_RULES
 
 
@@ -23,7 +24,7 @@ def splus(
     scale: Positive = 2.0,
     policy: Literal["eigen", "eigen_exact", "identity"] = "eigen",
     update_interval: PositiveInt = 10,
-    side: RotatedSide = "both",
+    side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
     qr: Kernel = cholesky_qr,
     weight_decay: Rate = 0.01,

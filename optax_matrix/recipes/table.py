@@ -323,7 +323,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             oft,
-            "POET with P = I, never merged: W = R W₀",
+            "POET with P = I, not merged by default: W = R W₀",
             'mn + 3t + in (3t + in with `hold="recovered"`)',
             "[OFT](https://arxiv.org/abs/2306.07280); POET, Fig. 5",
             {"block": 4},

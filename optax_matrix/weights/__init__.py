@@ -37,11 +37,11 @@ The default map from Q to rotations is exact (`linalg.cayley`). The paper's is a
 of products, `linalg.cayley_neumann`, by ``terms=4``: each merge stretches singular
 values by up to s¹⁰/2 on either side, where s is the norm of Q. At the paper's rates s
 passes 1. ``max_norm=0.5``, the default with ``terms``, bounds it
-(`transforms.limit_skew_norm`), and ``merge_at=0.5`` merges a matrix by itself as soon
-as a Q of it reaches 0.5, so that it turns further than the bound allows. On the tiny
-LLaMA (``examples/RESULTS.md``) the bound was as good as the exact map, and merges cost
-a little. Where products are much faster than solving systems, as on TPUs, take
-``terms=4``.
+(`transforms.limit_skew_norm`). ``merge_at=0.5`` merges a matrix by itself as soon as
+the norm of one of its Q reaches 0.5, so the matrix can turn further than under the
+bound alone. On the tiny LLaMA (``examples/RESULTS.md``) the bound was as good as the
+exact map, and merges cost a little. Where products are much faster than solving
+systems, as on TPUs, take ``terms=4``.
 
 **POET with frozen weights.** `reparameterize` is POET in its memory-saving form.
 Weights are W₀, which is frozen, between rotations, and only the rotations have

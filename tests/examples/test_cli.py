@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from examples.pretrain.cli import main
-from examples.pretrain.directory import claimed
+from examples.pretrain.directory import check_same, claimed, locked
 from examples.pretrain.errors import UserError
 
 TINY = ("--context", "8", "--batch", "4", "--steps", "4", "--validation", "4")
@@ -116,6 +116,32 @@ def test_what_a_killed_start_leaves_behind_is_no_run(tmp_path):
             pass
     with claimed(tmp_path, {"seed": 3}, resume=True):
         pass
+
+
+def test_messages_name_the_option_that_the_command_has(tmp_path):
+    flag = "--checkpoints"
+    for old in ({"seed": 3, "checksum": "a"}, {"seed": 4, "checksum": "b"}):
+        with pytest.raises(UserError, match=f"choose another {flag}"):
+            check_same(old, {"data": "x", "seed": 4, "checksum": "a"}, tmp_path, flag)
+    with locked(tmp_path), pytest.raises(UserError, match=f"choose another {flag}"):
+        locked(tmp_path, flag)
+
+
+def test_a_checksum_is_compared_after_the_settings_that_it_depends_on(tmp_path):
+    new = {"data": "c4", "checksum": "a", "model": {"context": 16}}
+    old = {"data": "c4", "checksum": "b", "model": {"context": 8}}
+    with pytest.raises(UserError, match="its context is 8, not 16"):
+        check_same(old, new, tmp_path)
+    with pytest.raises(UserError, match="text of --data c4 has changed"):
+        check_same(old | {"model": new["model"]}, new, tmp_path)
+
+
+@pytest.mark.parametrize("command", [("train",), ("train", "--resume"), ("compare",)])
+def test_a_file_as_a_directory_gets_one_line(capsys, tmp_path, text, command):
+    out = tmp_path / "file"
+    out.write_text("")
+    said = mistake(capsys, *command, "--data", text, *TINY, "--out", str(out))
+    assert "file is a file; choose another --out." in said
 
 
 def test_unwritable_place_gets_one_line(capsys, tmp_path, text):

@@ -18,7 +18,7 @@ from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.cli import main
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
-from examples.pretrain.metrics import read
+from examples.pretrain.metrics import Metrics, read
 from examples.pretrain.optimizers import OPTIMIZERS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -205,6 +205,17 @@ def test_a_full_disk_gets_one_line_and_can_be_resumed(again, during, full_disk, 
     start("--resume")
     assert_same(restored(out), end)
     assert [row["step"] for row in read(out / "metrics.jsonl")] == [2, 4, 6]
+
+
+def test_a_line_of_metrics_that_fits_in_part_is_an_error(tmp_path, full_disk):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write(step=1)
+    full_disk(20)
+    with pytest.raises(UserError, match="No space left"):
+        metrics.write(step=2)
+    full_disk(resource.RLIM_INFINITY)
+    metrics.close()
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 1}]
 
 
 def test_a_folder_that_vanishes_gets_one_line(again, during):

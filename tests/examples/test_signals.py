@@ -154,6 +154,23 @@ def test_sigterm_saves_and_the_second_signal_does_not_wait(
         jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
+@pytest.mark.broad
+def test_a_signal_after_the_last_chance_to_save_is_answered_a_step_later(
+    tmp_path, monkeypatch, capsys
+):
+    out, coming, due = tmp_path / "run", [signal.SIGTERM], training._due
+
+    def hook(step, run, *periods):
+        if step == 3 and periods == (15,) and coming:  # Whether to save.
+            os.kill(os.getpid(), coming.pop())
+        return due(step, run, *periods)
+
+    monkeypatch.setattr(training, "_due", hook)
+    assert main(arguments(out, "--optimizer", "adamw", "--steps", "8")) == 143
+    assert capsys.readouterr().err.startswith("interrupted at step 4; ")
+    assert weights(out)[0] == 4
+
+
 @pytest.fixture(scope="module")
 def seconds(tmp_path_factory):
     """What a whole run takes."""

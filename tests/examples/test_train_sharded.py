@@ -162,6 +162,7 @@ def test_a_continued_run_keeps_all_losses_and_refuses_other_settings(small):
         assert message.startswith("error: ")
         assert "\n" not in message
         assert f"its {option[2:].replace('-', '_')} is" in message
+        assert message.endswith("choose another --checkpoints.")
     assert (folder / "4").exists()
 
 

@@ -84,9 +84,9 @@ def test_a_restore_by_position_is_noticed(tmp_path):
     eqx.tree_serialise_leaves(tmp_path / "state", wrong.init(PARAMS))
     fresh = right.init(PARAMS)
     state = eqx.tree_deserialise_leaves(tmp_path / "state", fresh)
-    with pytest.raises(ValueError, match=r"state of aro .*by position"):
+    with pytest.raises(ValueError, match=r"labeled as the state of aro, .*by position"):
         check_restored(state)
-    with pytest.raises(ValueError, match=r"state of aro .*by position"):
+    with pytest.raises(ValueError, match=r"labeled as the state of aro, .*by position"):
         right.update(PARAMS, state, PARAMS)
     check_restored(fresh)
 
@@ -113,6 +113,31 @@ def test_any_other_state_ends_in_a_clear_error(name):
         for update in (tx.update, jax.jit(tx.update)):
             with pytest.raises(ValueError, match="`state` must be"):
                 update(PARAMS, state, PARAMS)
+
+
+def test_a_state_in_other_containers_is_told_apart():
+    tx = om.muon(1e-3, other=optax.sgd(1e-3, momentum=0.9))
+    data = flax.serialization.to_bytes(tx.init(PARAMS))
+    state = flax.serialization.msgpack_restore(data)
+    with pytest.raises(ValueError, match=r"containers are others .*as the target"):
+        tx.update(PARAMS, state, PARAMS)
+
+
+def test_an_init_that_fails_does_not_hide_the_error():
+    calls = []
+
+    def init(params):
+        calls.append(params)
+        if len(calls) > 1:
+            raise RuntimeError("of init")
+
+    def update(*args):
+        raise RuntimeError(f"of update, with {len(args)} arguments")
+
+    tx = om.muon(1e-3, other=optax.GradientTransformation(init, update))
+    state = tx.init(PARAMS)
+    with pytest.raises(RuntimeError, match="of update"):
+        tx.update(PARAMS, state, PARAMS)
 
 
 def test_an_error_of_another_cause_is_handed_on():

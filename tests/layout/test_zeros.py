@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 
@@ -26,11 +27,34 @@ def test_describe_marks_them():
     assert "zeros" not in str(om.describe(shapes))
 
 
-@pytest.mark.parametrize("recipe", [om.poet, om.oft])
 @pytest.mark.broad
-def test_poet_warns_at_init_where_values_can_be_seen(recipe):
+@pytest.mark.parametrize("kind", ["one device", "Auto", "Explicit"])
+@pytest.mark.parametrize("spec", [P("x", None, "y"), P(None, ("x", "y"), None)])
+def test_a_section_of_zeros_is_found(kind, spec, cpus):
+    qkv = jnp.ones((4, 8, 4)).at[:, 4:6].set(0)  # (in, heads, size), 4 + 2 + 2 heads.
+    if kind != "one device":
+        types = (getattr(AxisType, kind),) * 2
+        mesh = jax.make_mesh((2, 4), ("x", "y"), types, devices=cpus)
+        qkv = jax.device_put(qkv, NamedSharding(mesh, spec))
+    why = {}
+    for sections in (1, (16, 8, 8), 8, (8, 16, 8)):
+        numbers = om.MatrixDimensionNumbers(0, (1, 2), output_sections=sections)
+        rows = om.describe({"qkv": qkv}, {"qkv": numbers}).rows
+        why[sections] = "all zeros" in rows[0].why
+    assert why == {1: False, (16, 8, 8): True, 8: True, (8, 16, 8): False}
+
+
+def test_a_deleted_array_is_skipped():
+    gone = jnp.zeros((4, 4))
+    gone.delete()
+    assert "zeros" not in str(om.describe({"kernel": gone}))
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(("recipe", "name"), [(om.poet, "poet"), (om.oft, "oft")])
+def test_poet_warns_at_init_where_values_can_be_seen(recipe, name):
     tx = recipe(1e-3, block=4)
-    with pytest.warns(UserWarning, match=ZEROS):
+    with pytest.warns(UserWarning, match=ZEROS.replace(".*", f"{name},.*")):
         tx.init(PARAMS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
