@@ -268,5 +268,5 @@ def _square_norm(v: Array) -> Array:
 def _kept_alive(squares: Array, y: Array) -> Array:
     """Take roots; those of rows of ``y`` that are not zero get a floor."""
     root = safe_root(squares)
-    floor = 1e-15 * jnp.max(root, axis=-1, keepdims=True)
+    floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))
     return jnp.where(jnp.any(y != 0, axis=-1), jnp.maximum(root, floor), root)

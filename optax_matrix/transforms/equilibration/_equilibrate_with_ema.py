@@ -188,7 +188,8 @@ def _weighted_rms(x, row, col):
     size = peak[..., 0, 0]
     for scale in (row, col):
         if scale is not None:
-            size = safe_divide(size, jnp.max(scale, axis=-1))
+            largest = jax.lax.stop_gradient(jnp.max(scale, axis=-1))  # Cancels out.
+            size = safe_divide(size, largest)
     return size * safe_root(safe_divide(squares, weights))
 
 
@@ -199,7 +200,8 @@ def _bounded(x, largest):
     """
     if x.shape[-2] > x.shape[-1]:
         return _bounded(x.mT, largest).mT
-    peak = jnp.max(abs(x), axis=-1, keepdims=True)
+    # It cancels out, and the derivative of a maximum may divide by zero.
+    peak = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
     y = safe_divide(x, peak)
     rms = peak * safe_root(jnp.mean(y * y, axis=-1, keepdims=True))
     largest = largest[..., None, None]
