@@ -84,7 +84,7 @@ BLOCKS = {
         om.scale_by_second_moment(bias_correction=True),
         policy="eigen",
         statistics="gradient",
-        momentum=optax.ema(0.9),
+        momentum=om.momentum(0.9),
     ),
     "rotate-polar": lambda: om.rotate(optax.scale_by_sign(), policy="polar"),
     "rotate-rgd": lambda: om.rotate(optax.scale_by_sign(), policy="rgd"),
@@ -95,7 +95,7 @@ BLOCKS = {
     "scale_by_second_moment-eps": lambda: om.scale_by_second_moment(
         bias_correction=True, eps=1e-6
     ),
-    "scale_by_amsgrad": lambda: om.in_float32(om.transforms.scale_by_amsgrad()),
+    "scale_by_amsgrad": om.transforms.scale_by_amsgrad,
     "precondition": om.precondition,
     "precondition-inner": lambda: om.precondition(
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"

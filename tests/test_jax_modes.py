@@ -21,6 +21,14 @@ kinds = pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=() if n in KINDS else pytest.mark.slow) for n in RECIPES],
 )
+# The only recipe whose state has integers per matrix.
+promoted = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in KINDS | {"poet"} else pytest.mark.slow)
+        for n in RECIPES
+    ],
+)
 SHAPES = {"a": {"kernel": (7, 4), "bias": (3,)}, "b": {"kernel": (3, 4, 6)}}
 
 
@@ -161,7 +169,7 @@ one_rank = functools.partial(jax.numpy_rank_promotion, "raise")
 schedule = optax.linear_schedule(0.1, 0.01, 10)
 
 
-@kinds
+@promoted
 @pytest.mark.broad
 @pytest.mark.parametrize("mode", [strict, one_rank], ids=["dtypes", "ranks"])
 def test_no_implicit_promotion(name, mode, monkeypatch):

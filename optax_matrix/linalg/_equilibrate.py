@@ -16,6 +16,7 @@ from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,
     inverse,
+    safe_root,
     safe_rsqrt,
     unit_max,
     unit_peak,
@@ -99,7 +100,7 @@ def scale_rows_and_columns(
         independent of the scale of ``x``; it does not change the polar factor.
     """
     y, _ = unit_peak(as_work(x))
-    norm = jnp.sqrt(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
+    norm = safe_root(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
     y = norm * y * _inverse_norms(y, -1, eps) * _inverse_norms(y, -2, eps)
     return y.astype(x.dtype)
 
@@ -188,7 +189,7 @@ def sinkhorn(
         new_u = inverse(times(p, v))
         new_v = inverse(times(p.mT, new_u if scheme == "alternating" else u))
         if scheme == "ruiz":
-            new_u, new_v = jnp.sqrt(u * new_u), jnp.sqrt(v * new_v)
+            new_u, new_v = safe_root(u * new_u), safe_root(v * new_v)
         return unit_max(new_u), unit_max(new_v)
 
     start = vary_like((jnp.ones_like(p[..., 0]), jnp.ones_like(p[..., 0, :])), p)
@@ -197,8 +198,8 @@ def sinkhorn(
     mean = jnp.sum(u * times(p, v), axis=-1, keepdims=True) / (
         p.shape[-2] * p.shape[-1]
     )
-    rows = jnp.sqrt(u) * safe_rsqrt(mean)
-    return (rows[..., None] * y * jnp.sqrt(v)[..., None, :]).astype(x.dtype)
+    rows = safe_root(u) * safe_rsqrt(mean)
+    return (rows[..., None] * y * safe_root(v)[..., None, :]).astype(x.dtype)
 
 
 @checked
@@ -266,6 +267,6 @@ def _square_norm(v: Array) -> Array:
 
 def _kept_alive(squares: Array, y: Array) -> Array:
     """Take roots; those of rows of ``y`` that are not zero get a floor."""
-    root = jnp.sqrt(squares)
-    floor = 1e-15 * jnp.max(root, axis=-1, keepdims=True)
+    root = safe_root(squares)
+    floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))
     return jnp.where(jnp.any(y != 0, axis=-1), jnp.maximum(root, floor), root)

@@ -12,7 +12,7 @@ from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
-from optax_matrix.linalg.scale import wide_unit_peak, work_dtype
+from optax_matrix.linalg.scale import safe_root, wide_unit_peak, work_dtype
 
 
 def newton_schulz(
@@ -186,5 +186,5 @@ def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
 def _start(x: Array, eps: ArrayLike, dtype: DTypeLike) -> tuple[Array, bool]:
     """Transpose to wide, divide by the Frobenius norm, cast to the products' dtype."""
     x, transposed = wide_unit_peak(x)
-    norm = jnp.sqrt(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
+    norm = safe_root(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
     return (x / (norm + jnp.asarray(eps, x.dtype))).astype(dtype), transposed

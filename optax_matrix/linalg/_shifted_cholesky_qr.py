@@ -6,12 +6,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.arguments import Positive, checked
+from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._orthonormalize import qr_householder
 from optax_matrix.linalg._triangular import inverse_lower
 from optax_matrix.linalg.lapack import cholesky
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work
+from optax_matrix.linalg.scale import as_work, work_dtype
 
 
 @checked
@@ -49,15 +50,18 @@ def shifted_cholesky_qr(
          [ 0.8  0.6]]
 
     References:
-        ARO, Section 4.1, with :math:`\epsilon = 10^{-7}`. The paper
-        prints :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the
-        paper decomposes its whole batch.
+        ARO, Section 4.1, with :math:`\epsilon = 10^{-7}`. The paper prints
+        :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the paper
+        decomposes its whole batch.
     """
 
-    def kernel(x: Array, previous: Array | None) -> tuple[Array]:
-        return (_one_pass(x, previous, shift),)
+    def compute(x: Array, previous: Array | None, shift: Array) -> Array:
+        def kernel(x: Array, previous: Array | None) -> tuple[Array]:
+            return (_one_pass(x, previous, shift),)
 
-    return in_turn_on_cpu(kernel, x, previous)[0]
+        return in_turn_on_cpu(kernel, x, previous)[0]
+
+    return q_factor(compute, x, previous, jnp.asarray(shift, work_dtype(x.dtype)))
 
 
 def _one_pass(x: Array, previous: Array | None, shift: ArrayLike) -> Array:

@@ -1,5 +1,6 @@
 """Leading left singular vectors and eigenvectors, by small decompositions."""
 
+import numbers
 from collections.abc import Callable
 from functools import partial
 
@@ -181,7 +182,7 @@ def subspace_iteration(
     """
     u = as_work(basis)
     y = x.astype(u.dtype)
-    most = iterations if isinstance(iterations, int) else most
+    most = int(iterations) if isinstance(iterations, numbers.Integral) else most
     number = jnp.asarray(iterations)[..., None, None]
     v = _iterated(qr, most, number, vary_like(u, (core, y, number)), core, y)
     b = full_dot(v.mT, y)

@@ -80,7 +80,8 @@ def poet(
             is None, no bound, and 0.5 for `linalg.cayley_neumann` and `cayley_taylor`:
             a plane turns by up to 53 degrees, a vector under a Gaussian Q of side 64
             (256) by 26 (22).
-        merge_at: Norm of a block's Q at which its matrix is merged by itself besides.
+        merge_at: Norm of a block's Q, at most ``max_norm``, at which its matrix is
+            merged by itself besides.
         q_decay: Decoupled weight decay of Q, which turns R and P back to the identity.
         sides: ``"both"``; ``"in"`` for R alone (`oft`); ``"out"`` for P alone.
         reset: ``"moments"`` sets Adam's to zero at a merge; ``"none"`` keeps them.
@@ -125,7 +126,7 @@ def poet(
         decay = optax.add_decayed_weights(q_decay)
         step = optax.scale_by_learning_rate(learning_rate)
         return spo(
-            bounded(optax.chain(adam, decay, step), max_norm, kernel),
+            bounded(optax.chain(adam, decay, step), max_norm, kernel, merge_at),
             variant=variant,
             block=block,
             orthogonal=kernel,

@@ -213,9 +213,10 @@ class Reparameterization:
             An optimizer of a `Trainable`.
 
         Raises:
-            ValueError: If ``max_norm`` is not positive.
+            ValueError: If ``max_norm`` is not positive or below ``merge_at``.
         """
-        rotations = bounded(rotations, max_norm, self.primitives.orthogonal)
+        kernel = self.primitives.orthogonal
+        rotations = bounded(rotations, max_norm, kernel, self.merge_at)
         parts: dict[Hashable, optax.GradientTransformation] = {
             ROTATIONS: rotations,
             OTHERS: others,
@@ -229,7 +230,8 @@ class Reparameterization:
         """Merges the matrices that are due, by path and piece ``(matrices,)``."""
         views = self._views(frozen.weights)
         old = frozen.merges
-        merges = jax.tree.map(lambda n, d: in_type_of(n, n + d), old, due)
+        more = lambda n, d: in_type_of(n, n + d.astype(n.dtype))
+        merges = jax.tree.map(more, old, due)
         drawn = draw(self.primitives, views, merges)
         by_side = lambda pick: (
             lambda d, *sides: {

@@ -10,6 +10,7 @@ from _matrices import gaussian, matrix_with_singular_values
 
 from optax_matrix import linalg
 from optax_matrix.linalg.scale import safe_root, unit_peak
+from optax_matrix.transforms import row_rms
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -161,6 +162,37 @@ def test_divisors_that_cancel_have_no_derivative():
     np.testing.assert_allclose(jax.grad(norm)(x), x / jnp.linalg.norm(x))
     assert float(jax.grad(safe_root)(0.0)) == 0.0
     assert float(jax.grad(safe_root)(4.0)) == 0.25
+
+
+EQUILIBRATIONS = {
+    "sinkhorn": linalg.sinkhorn,
+    "sinkhorn-alternating": partial(linalg.sinkhorn, scheme="alternating"),
+    "sinkhorn-ruiz": partial(linalg.sinkhorn, scheme="ruiz"),
+    "rows_and_columns": linalg.scale_rows_and_columns,
+    "rank_one_scales": lambda x: jnp.concatenate(linalg.rank_one_scales(x), -1),
+    "newton_schulz": linalg.newton_schulz,
+    "row_rms": lambda x: row_rms(x)[0],
+}
+
+
+@pytest.mark.parametrize("name", EQUILIBRATIONS)
+def test_zero_rows_and_zero_matrices_have_finite_derivatives(name):
+    f = EQUILIBRATIONS[name]
+    x = jnp.asarray(gaussian(2, 4, 6, seed=3)).at[0, 1].set(0.0).at[1].set(0.0)
+    assert np.isfinite(jax.grad(weighted(f))(x)).all()
+    # The rows beside the zero one have their derivative.
+    row = lambda part: f(jnp.zeros((4, 6)).at[jnp.array([0, 2, 3])].set(part))
+    np.testing.assert_allclose(
+        *slopes(row, x[0, jnp.array([0, 2, 3])]), rtol=1e-6, atol=1e-8
+    )
+
+
+def test_shifted_cholesky_qr_has_the_derivative_of_q():
+    x = jnp.asarray(gaussian(6, 4, seed=3))
+    shifted = partial(linalg.shifted_cholesky_qr, shift=1e-12)
+    np.testing.assert_allclose(*slopes(shifted, x), rtol=1e-6)
+    zeros = jnp.stack([x, jnp.zeros_like(x)])
+    assert np.isfinite(jax.grad(weighted(shifted))(zeros)).all()
 
 
 @pytest.mark.broad

@@ -314,7 +314,7 @@ def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     fresh = inner.init(q)
     _, state = inner.update(q, fresh)
     due = [{"in": jnp.ones((1,), bool)}] * 2
-    adam, schedule = reset_moments(fresh, state, due)
+    adam, schedule = reset_moments(fresh, state, due, True)
     assert not any(x.any() for x in jax.tree.leaves(adam))
     assert int(schedule.count) == 1
 

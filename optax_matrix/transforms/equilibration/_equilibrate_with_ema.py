@@ -9,7 +9,7 @@ import optax
 
 from optax_matrix.arguments import AtLeastOne, Decay, check_callable, checked
 from optax_matrix.linalg.products import times
-from optax_matrix.linalg.scale import unit_max, unit_peak, work_dtype
+from optax_matrix.linalg.scale import safe_root, unit_max, unit_peak, work_dtype
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 Statistics = Annotated[
@@ -188,17 +188,22 @@ def _weighted_rms(x, row, col):
     size = peak[..., 0, 0]
     for scale in (row, col):
         if scale is not None:
-            size = safe_divide(size, jnp.max(scale, axis=-1))
-    return size * jnp.sqrt(safe_divide(squares, weights))
+            largest = jax.lax.stop_gradient(jnp.max(scale, axis=-1))  # Cancels out.
+            size = safe_divide(size, largest)
+    return size * safe_root(safe_divide(squares, weights))
 
 
 def _bounded(x, largest):
-    """Shrinks the lines of the longer side to a largest root mean square."""
+    """Shrinks rows to at most a root mean square.
+
+    Or columns, if there are more rows than columns.
+    """
     if x.shape[-2] > x.shape[-1]:
         return _bounded(x.mT, largest).mT
-    peak = jnp.max(abs(x), axis=-1, keepdims=True)
+    # It cancels out, and the derivative of a maximum may divide by zero.
+    peak = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
     y = safe_divide(x, peak)
-    rms = peak * jnp.sqrt(jnp.mean(y * y, axis=-1, keepdims=True))
+    rms = peak * safe_root(jnp.mean(y * y, axis=-1, keepdims=True))
     largest = largest[..., None, None]
     return jnp.where(rms > largest, x * safe_divide(largest, rms), x)
 
@@ -214,4 +219,4 @@ def row_rms(x: jax.Array) -> tuple[jax.Array, None]:
         column scales.
     """
     y, peak = unit_peak(widened(x))
-    return peak[..., 0] * jnp.sqrt(jnp.mean(y * y, axis=-1)), None
+    return peak[..., 0] * safe_root(jnp.mean(y * y, axis=-1)), None

@@ -5,25 +5,6 @@ import numbers
 from typing import Any
 
 
-def check_rank(name: str, rank: Any) -> None:
-    """Raises unless a rank is a positive int or a fraction.
-
-    Args:
-        name: Name of the argument, for the message.
-        rank: The value, static.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    is_number = isinstance(rank, numbers.Real) and not isinstance(rank, bool)
-    size = float(rank) if is_number else 0.0
-    if not (0 < size <= 1 if _is_fraction(rank) else size > 0):
-        raise ValueError(
-            f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
-            f"got {rank!r}; pass 1.0 for full rank."
-        )
-
-
 def rank_of(rank: Any, whole: int) -> int:
     """The number of columns that a rank means.
 

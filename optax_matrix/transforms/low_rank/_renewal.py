@@ -55,9 +55,15 @@ class Renewal:
     below: Any = None
 
     def keys(self, count: jax.Array, ids: list) -> list:
-        """A key for each matrix, constant between two renewals of its stack."""
+        """A key for each matrix.
+
+        It is constant between two renewals of its stack by the interval. With ``below``
+        a stored basis may be renewed at any update, so that each has a key of its own.
+        """
         start = seeded(self.seed)
         epochs = [(count + x) // self.interval for x in self._phases(len(ids))]
+        if self.basis.stored and self.below is not None:
+            epochs = [count] * len(ids)
         return [
             folded(jax.random.fold_in(start, epoch), i)
             for epoch, i in zip(epochs, ids, strict=True)

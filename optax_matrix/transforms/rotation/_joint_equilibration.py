@@ -10,7 +10,7 @@ from optax_matrix.arguments import (
     checked,
 )
 from optax_matrix.linalg.products import times
-from optax_matrix.linalg.scale import inverse, unit_max
+from optax_matrix.linalg.scale import inverse, safe_root, unit_max
 from optax_matrix.transforms.numerics import safe_divide
 
 
@@ -26,7 +26,7 @@ def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
 
     References:
         ARO, Eq. 52 with the base ``row_norm``: f of the stacked momentum. `match_rms`
-        removes the remaining scale, which is the same for the whole set.
+        then sets the size of each matrix by itself.
     """
 
     def update_fn(updates, state, params=None, **extra_args):
@@ -34,7 +34,7 @@ def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:
         sum_rows = extra_args["sum_rows"]
         updates = _scaled(updates, extra_args["peak"])
         norms = sum_rows({n: jnp.sum(x * x, axis=-1) for n, x in updates.items()})
-        scales = {n: jnp.sqrt(inverse(v))[..., None] for n, v in norms.items()}
+        scales = {n: safe_root(inverse(v))[..., None] for n, v in norms.items()}
         return {n: x * scales[n] for n, x in updates.items()}, state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update_fn)
@@ -63,8 +63,8 @@ def sinkhorn_jointly(
         ValueError: If an argument is out of range.
 
     References:
-        ARO, Algorithm 1 and Eq. 52. `match_rms` removes the remaining scale, which is
-        the same for the whole set.
+        ARO, Algorithm 1 and Eq. 52. `match_rms` then sets the size of each matrix by
+        itself.
     """
 
     def update_fn(updates, state, params=None, **extra_args):
@@ -81,7 +81,7 @@ def sinkhorn_jointly(
             v = {n: inverse(times(p.mT, side[n])) for n, p in squares.items()}
             u = new_u
         scaled = {
-            n: jnp.sqrt(u[n])[..., None] * x * jnp.sqrt(v[n])[..., None, :]
+            n: safe_root(u[n])[..., None] * x * safe_root(v[n])[..., None, :]
             for n, x in updates.items()
         }
         return scaled, state

@@ -23,6 +23,7 @@ from optax_matrix.linalg import (
 )
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.transforms.numerics import matrix_norm
 from optax_matrix.transforms.second_moments import Gram
 from optax_matrix.transforms.sides import Pair
 
@@ -43,7 +44,8 @@ class Side(NamedTuple):
         qr: The kernel that makes columns orthonormal.
         base: The base f as a function of a matrix in the place of the rotated momentum,
             with the state of this step, which it leaves as it is. A base without state
-            takes other shapes, too. None with shared rotations.
+            takes other shapes, too. It gets no ``gradient``, also with the statistics
+            of the gradient. None with shared rotations.
     """
 
     momentum: jax.Array
@@ -147,7 +149,7 @@ def rgd(step_size: Positive = 0.1, rounds: PositiveInt = 10) -> Policy:
 
 def _ascend(side: Side, step_size: Any) -> jax.Array:
     gradient = _alignment(side)
-    norm = jnp.linalg.norm(gradient, axis=(-2, -1), keepdims=True)
+    norm = matrix_norm(gradient)
     size = step_size * side.rotation.shape[-1] ** 0.5
     gradient = gradient * (size / jnp.where(norm == 0, 1, norm))
     tangent = project_tangent(side.rotation, gradient)

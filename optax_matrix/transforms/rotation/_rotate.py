@@ -121,18 +121,18 @@ def rotate(
             also passes the rotated gradient to the base as ``gradient``, which
             `scale_by_second_moment` squares.
         decay: Decay rate of the average of :math:`G G^\top`.
-        momentum: Transformation from updates to :math:`M`, such as ``optax.ema(0.9,
-            debias=False)``, in the frame of the parameters; None if the updates are
-            already M.
+        momentum: Transformation from updates to :math:`M`, such as `momentum`
+            (``om.momentum(0.9)``), in the frame of the parameters; None if the updates
+            are already M.
         lag: Whether to renew the rotation after the update, for the next one.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If an argument is out of range, or a policy needs the output of the
-            base while the statistics are those of the gradient; at `init`, if a leaf
-            has fewer than two axes.
+        ValueError: If an argument is out of range, or a policy given by name needs the
+            output of the base while the statistics are those of the gradient; at
+            `init`, if a leaf has fewer than two axes.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -234,6 +234,8 @@ class _Rotate:
     def _bases(self, rotated: Any, base_state: Any, extra_args: Any) -> Any:
         """Per leaf the base as a function of that leaf alone."""
         leaves, structure = jax.tree.flatten(rotated)
+        # The gradient is not rotated yet, and belongs to another matrix than `x`.
+        extra_args = {k: x for k, x in extra_args.items() if k != "gradient"}
 
         def of(at):
             def base(x):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import Decay, Dtype, NotNegative, checked
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.transforms.numerics import safe_divide, widened
 
 
 class ScaleByAmsgradState(NamedTuple):
@@ -16,7 +16,7 @@ class ScaleByAmsgradState(NamedTuple):
     Attributes:
         count: Number of updates.
         mu: Per leaf the average of the updates.
-        root: Per leaf the root of the average of their squares.
+        root: Per leaf the root of the average of their squares, at least float32.
         largest: Per leaf the largest ``root`` so far.
     """
 
@@ -69,11 +69,13 @@ def scale_by_amsgrad(
     References:
         Reddi et al., `On the convergence of Adam and beyond
         <https://arxiv.org/abs/1904.09237>`_, 2018, as PyTorch and the programs based on
-        it have it.
+        it have it. If ``b1`` or ``b2`` changes between steps, the bias corrections are
+        those of their current values.
     """
 
     def init_fn(params):
-        zeros = [optax.tree.zeros_like(params) for _ in range(2)]
+        start = lambda p: jnp.zeros_like(widened(p))
+        zeros = [jax.tree.map(start, params) for _ in range(2)]
         mu = optax.tree.zeros_like(params, dtype=mu_dtype)
         return ScaleByAmsgradState(jnp.zeros((), jnp.int32), mu, *zeros)
 
@@ -94,11 +96,13 @@ def scale_by_amsgrad(
             size = r / jnp.sqrt(weight(b2)) + jnp.asarray(eps, m.dtype)
             return safe_divide(m / weight(b1), size)
 
-        mu = jax.tree.map(average, state.mu, updates)
-        root = jax.tree.map(root_mean, state.root, updates)
+        like = lambda x, old: x.astype(old.dtype)
+        wide = jax.tree.map(widened, updates)
+        mu = jax.tree.map(average, state.mu, wide)
+        root = jax.tree.map(root_mean, state.root, wide)
         largest = jax.tree.map(jnp.maximum, state.largest, root)
-        out = jax.tree.map(divided, mu, largest)
-        mu = optax.tree.cast(mu, mu_dtype)
+        out = jax.tree.map(like, jax.tree.map(divided, mu, largest), updates)
+        mu = jax.tree.map(like, mu, state.mu)
         return out, ScaleByAmsgradState(count, mu, root, largest)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

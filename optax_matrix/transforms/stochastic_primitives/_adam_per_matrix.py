@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import Decay, Dtype, NotNegative, checked
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.transforms.numerics import safe_divide, widened
 
 
 class ScaleByAdamPerMatrixState(NamedTuple):
@@ -15,7 +15,7 @@ class ScaleByAdamPerMatrixState(NamedTuple):
 
     Attributes:
         mu: Per leaf the average of its gradients.
-        nu: Per leaf the average of their squares.
+        nu: Per leaf the average of their squares, at least float32.
         mu_weight: Per leaf the sum of the weights in ``mu``, which is ``1 - b1**t`` t
             updates after a reset, shape ``(..., 1, 1)``.
         nu_weight: The same for ``nu``.
@@ -43,7 +43,8 @@ def scale_by_adam_per_matrix(
     `optax.scale_by_adam` has one count t for all matrices. Here each matrix has its
     own, which `spo` and `reparameterize` reset with its moments when they merge it.
     Schedules of ``b1`` and ``b2`` are followed exactly: moments are divided by the sums
-    of their weights.
+    of their weights. Unlike `momentum` with `scale_by_second_moment`, epsilon is added
+    after the correction, and the result has no bound.
 
     Args:
         b1: Decay rate :math:`\beta_1` of the first moment.
@@ -72,9 +73,11 @@ def scale_by_adam_per_matrix(
 
     def init_fn(params):
         mu = jax.tree.map(lambda p: jnp.zeros_like(p, mu_dtype), params)
-        nu = jax.tree.map(jnp.zeros_like, params)
-        weight = jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1, 1), p.dtype), nu)
-        return ScaleByAdamPerMatrixState(mu, nu, weight, weight)
+        nu = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)
+        # Each array is a new one: a state with shared arrays cannot be donated.
+        start = lambda p: jnp.zeros((*p.shape[:-2], 1, 1), p.dtype)
+        weights = (jax.tree.map(start, nu) for _ in range(2))
+        return ScaleByAdamPerMatrixState(mu, nu, *weights)
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
@@ -86,16 +89,19 @@ def scale_by_adam_per_matrix(
         mix = lambda decay, xs, old: jax.tree.map(
             lambda x, o: mixed(decay, x, o), xs, old
         )
-        mu = mix(b1, updates, state.mu)
-        nu = mix(b2, jax.tree.map(jnp.square, updates), state.nu)
+        wide = jax.tree.map(widened, updates)
+        mu = mix(b1, wide, state.mu)
+        nu = mix(b2, jax.tree.map(jnp.square, wide), state.nu)
         ones = jax.tree.map(jnp.ones_like, state.nu_weight)
         weights = mix(b1, ones, state.mu_weight), mix(b2, ones, state.nu_weight)
 
         def direction(m, v, m_weight, v_weight):
             return safe_divide(m / m_weight, jnp.sqrt(v / v_weight) + eps)
 
+        like = lambda x, old: x.astype(old.dtype)
         out = jax.tree.map(direction, mu, nu, *weights)
-        stored = jax.tree.map(lambda m, old: m.astype(old.dtype), mu, state.mu)
-        return out, ScaleByAdamPerMatrixState(stored, nu, *weights)
+        stored = jax.tree.map(like, mu, state.mu)
+        new = ScaleByAdamPerMatrixState(stored, nu, *weights)
+        return jax.tree.map(like, out, updates), new
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

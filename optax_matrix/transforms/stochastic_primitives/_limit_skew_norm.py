@@ -26,11 +26,12 @@ from optax_matrix.linalg import (
 from optax_matrix.transforms.numerics import safe_divide
 
 BOUND = 0.5
-_ROUNDING = 2.0**-10  # The norm of what was brought to a bound is the bound to this.
+# After `limit_skew_norm`, a norm equals the bound up to this relative error.
+_ROUNDING = 2.0**-10
 _POLYNOMIALS = (cayley_neumann, cayley_taylor)
 
 
-def bounded(inner: Any, max_norm: Any, orthogonal: Any) -> Any:
+def bounded(inner: Any, max_norm: Any, orthogonal: Any, merge_at: Any) -> Any:
     """A transformation of Q that keeps it within a bound.
 
     Args:
@@ -38,14 +39,16 @@ def bounded(inner: Any, max_norm: Any, orthogonal: Any) -> Any:
         max_norm: A number, None for no bound, or ``"auto"``: 0.5 for polynomial
             kernels, otherwise None.
         orthogonal: Kernel from skew to orthogonal blocks.
+        merge_at: Norm at which a matrix is merged by itself, or None.
 
     Returns:
         The transformation, with `limit_skew_norm` at its end if there is a bound.
 
     Raises:
-        ValueError: If ``max_norm`` is none of these.
+        ValueError: If ``max_norm`` is none of these, or ``merge_at`` exceeds it.
     """
     bound = _bound(max_norm, orthogonal)
+    _check_reached(merge_at, bound)
     return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
 
 
@@ -56,6 +59,18 @@ def _bound(max_norm: Any, orthogonal: Any) -> Any:
     if max_norm is not None:
         check_positive("max_norm", max_norm)
     return max_norm
+
+
+def _check_reached(merge_at: Any, bound: Any) -> None:
+    """Raises if no norm within the bound reaches ``merge_at``."""
+    values = merge_at, bound
+    if any(x is None or isinstance(x, jax.core.Tracer) for x in values):
+        return
+    if merge_at > bound:
+        raise ValueError(
+            f"`merge_at` must not exceed `max_norm` ({bound} here), got {merge_at}; "
+            "Q never gets there."
+        )
 
 
 def kernel_for(orthogonal: Any, terms: int | None) -> Any:
@@ -121,8 +136,8 @@ def limit_skew_norm(
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update
         norm = block_norms(new, "params")[..., None]
-        bounded = safe_divide(new, norm) * max_norm
-        return jnp.where(norm > max_norm, bounded - q, update)
+        scaled = safe_divide(new, norm) * max_norm
+        return jnp.where(norm > max_norm, scaled - q, update)
 
     def init_fn(params: Any) -> optax.EmptyState:
         del params

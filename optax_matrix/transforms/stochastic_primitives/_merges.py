@@ -44,7 +44,7 @@ class Merges:
         """
         if self.interval is None and self.merge_at is None:
             return None
-        every = False if self.interval is None else count % self.interval == 0
+        every = self.every(count)
 
         def one(w, sides):
             due = jnp.broadcast_to(every, w.shape[:-2])
@@ -53,6 +53,17 @@ class Merges:
             return due | reached(sides, self.merge_at)
 
         return jax.tree.map(one, params, q)
+
+    def every(self, count: Any) -> Any:
+        """Whether the interval merges all matrices.
+
+        Args:
+            count: Number of updates, this one included.
+
+        Returns:
+            A boolean that is equal on all devices; False without an interval.
+        """
+        return self.interval is not None and count % self.interval == 0
 
     def draw(self, merges: Any, params: Any) -> Any:
         """The permutations of all matrices.

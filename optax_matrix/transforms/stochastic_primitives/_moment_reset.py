@@ -1,6 +1,5 @@
 """Resetting the moments of an inner transformation at a merge."""
 
-import functools
 from typing import Any
 
 import jax
@@ -8,27 +7,27 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 
-def reset_moments(fresh: Any, state: Any, due: Any) -> Any:
+def reset_moments(fresh: Any, state: Any, due: Any, every: Any) -> Any:
     """Resets moments, and the counts stored with them, at a merge.
 
     A named tuple with a field that mirrors Q is reset: Adam's moments, for example,
     together with its counts. If each array in it has the batch axes of a stack
     (`scale_by_adam_per_matrix`), each matrix is reset by itself. Otherwise (the one
-    count of `optax.adam`) the tuple is reset as a whole, where all matrices are due,
-    and is kept where only some are: a reset would leave their moments with a wrong
-    correction of the bias. All other state, such as the count of a schedule or injected
-    hyperparameters, is kept.
+    count of `optax.adam`) the tuple is reset as a whole at a merge of all matrices
+    (``merge_interval``), and is kept at others: a reset would leave the moments of the
+    other matrices with a wrong correction of the bias. All other state, such as the
+    count of a schedule or injected hyperparameters, is kept.
 
     Args:
         fresh: The state as `init` returns it.
         state: The current state.
         due: For each leaf of Q, which matrices of its stack are merged, ``(...)``.
+        every: Whether all matrices are merged, on every device.
 
     Returns:
         The state after the reset.
     """
     of_matrices = dict(jax.tree.leaves_with_path(due))
-    every = functools.reduce(jnp.logical_and, map(jnp.all, of_matrices.values()), True)
     pairs = jax.tree.leaves_with_path(state)
     found = [_stack(keys, x, of_matrices) for keys, x in pairs]
     owners = [

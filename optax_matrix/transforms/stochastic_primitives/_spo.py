@@ -235,7 +235,7 @@ class _Spo:
             state.perms,
         )
         if due is not None:
-            merges = jax.tree.map(jnp.add, merges, due)
+            merges = jax.tree.map(lambda n, d: n + d.astype(n.dtype), merges, due)
             perms = self.merges.redraw(due, merges, params, perms)
         moves = self.stored and due is not None
         # The gradient is not needed any more: the update reuses its memory.
@@ -248,7 +248,7 @@ class _Spo:
         )
         frame = merged[0] if moves else frame
         if due is not None:
-            reset = partial(self._reset, due)
+            reset = partial(self._reset, due, self.merges.every(count))
             keep = lambda *state: state
             q, inner_state = jax.lax.cond(some(due), reset, keep, q, inner_state)
         return new, SpoState(
@@ -303,10 +303,10 @@ class _Spo:
     def _materialized(self, frame, perms, q) -> jax.Array:
         return materialize(frame, self.primitives.blocks(q, frame), perms)
 
-    def _reset(self, due: Any, q: Any, inner_state: Any) -> tuple[Any, Any]:
+    def _reset(self, due: Any, every: Any, q: Any, inner_state: Any) -> tuple[Any, Any]:
         """Triangles of identity rotations, and the inner state reset accordingly."""
         due = jax.tree.map(lambda d, sides: dict.fromkeys(sides, d), due, q)
         if self.resets:
-            inner_state = reset_moments(self.inner.init(q), inner_state, due)
+            inner_state = reset_moments(self.inner.init(q), inner_state, due, every)
         q = jax.tree.map(lambda d, x: where_due(d, 0, x), due, q)
         return q, vary_like(inner_state, q)

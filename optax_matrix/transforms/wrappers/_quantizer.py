@@ -15,7 +15,7 @@ from optax_matrix.linalg import dequantize, quantize
 from optax_matrix.linalg.random import seeded
 
 SIGNED = ("mu", "trace", "ema", "momentum")
-UNSIGNED = ("nu", "root")
+UNSIGNED = ("nu", "root", "largest")
 
 # For calls outside of other jits, as in `init`: compiles one program per shape.
 _STATIC = ("block_size", "signed", "batch_axes")
