@@ -78,7 +78,8 @@ def soap(
         steps, where the code decomposes once; columns, and the second moment with them,
         are not sorted by their Rayleigh quotients; there is no epsilon; rows of the
         rotated momentum that are rounding noise count as zero (`rotate`); weight decay
-        applies to the old weights, there to the new ones.
+        applies to the old weights, there to the new ones; ratios beyond Adam's largest
+        are reduced (`scale_by_second_moment`).
     """
 
     def chain(layout, b1, b2, b3):
