@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
