@@ -38,15 +38,16 @@ Flax stores ``(in, out)``; `layout` transposes.
 
 **Scale-free.** Statistics are kept as roots, so that gradients of 1e20 and 1e-20
 neither overflow nor vanish in float32, and ``eps`` is relative to the matrix, so that
-no update depends on the scale of the loss. (MARS-AdamW is the exception: it clips, and
-has Adam's ``eps``. Leaves that are not matrices have `optax.adamw`, whose squares
-overflow above 1.8e19.) Where a paper's ``eps`` is absolute, the docstring lists this as
-a deviation. Averages still remember a gradient of unusual size, so put
-`optax.clip_by_global_norm` in front, as the papers do.
+no update depends on the scale of the loss. (MARS-AdamW and POET are the exceptions:
+they have Adam's ``eps``, and MARS-AdamW clips. Leaves that are not matrices have
+`optax.adamw`, whose squares overflow above 1.8e19.) Where a paper's ``eps`` is
+absolute, the docstring lists this as a deviation. Averages still remember a gradient of
+unusual size, so put `optax.clip_by_global_norm` in front, as the papers do.
 
 **Momentum is an average**, as in the papers, computed in float32 and stored in the
-dtype of the parameters. So it follows a schedule of its decay rate, and bfloat16
-models get the updates of float32 ones up to that rounding.
+dtype of the parameters. So it follows a schedule of its decay rate, and bfloat16 models
+get the updates of float32 ones up to that rounding. (Dion's, which has error feedback,
+is a sum.)
 """
 
 from optax_matrix import (

@@ -6,10 +6,11 @@ They act on arrays alone: no parameter trees, no optimizer state. Every kernel
 - gives a result that does not depend on the scale of its input,
 - maps a zero matrix to zero.
 
-There are two exceptions. Results that are kept in an optimizer state are at least
+There are three exceptions. Results that are kept in an optimizer state are at least
 float32 and may depend on the scale (`rank_one_scales`, `eigenbasis`,
 `rayleigh_quotients`, `inverse_root`). A new basis computed from a zero matrix is the
-previous basis.
+previous basis. `shifted_cholesky_qr` has an absolute shift, so its result depends on
+the scale.
 
 Kernels have derivatives, in reverse mode too. Those with loops or decompositions have
 that of the function that they approximate (``cholesky_qr(passes=1)``: of the exact Q).

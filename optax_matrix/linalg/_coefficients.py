@@ -126,7 +126,7 @@ def polar_express(
 
     def fit(l: float, u: float) -> Row:
         row = _optimal_quintic(max(l, cushion * u), u)
-        # With the cushion the error on [l, u] is not centred; centre it again.
+        # With the cushion the error on [l, u] is not centered; center it again.
         return _scale_output(row, 2 / (_evaluate(row, l) + _evaluate(row, u)))
 
     table = _compose(fit, steps, lower, 1.0)

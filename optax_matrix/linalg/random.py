@@ -1,4 +1,4 @@
-"""Random draws with a key for each matrix, independent of its neighbours in a stack."""
+"""Random draws with a key for each matrix, independent of its neighbors in a stack."""
 
 from collections.abc import Callable
 from typing import Any

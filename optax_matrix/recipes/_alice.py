@@ -113,7 +113,7 @@ def alice(
 
     Returns:
         An optimizer of the whole tree. The paper does not state Adam's learning rate;
-        here it is ``0.05 * learning_rate``: with 0.02, the 1e-3 of the paper's Adam.
+        here it is ``0.05 * learning_rate``, so 1e-3 at 0.02.
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax_matrix as om
@@ -128,7 +128,8 @@ def alice(
         Structured Fisher (Alice), Algorithms 2 to 4 and 10. Deviations: the paper
         starts from :math:`U_0 = 0`, which subspace iteration cannot leave; here the
         first basis is the gradient's leading left singular vectors, switched;
-        ``max_shrink``; those of `compensate` and `project_low_rank`. At a renewal the
+        ``max_shrink``; those of `compensate` and `project_low_rank`; ratios beyond
+        Adam's largest are reduced (`scale_by_second_moment`). At a renewal the
         moments stay in the old basis, as in the paper (``transport="keep"``). At r = m,
         with ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.

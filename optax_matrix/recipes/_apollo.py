@@ -122,7 +122,8 @@ apollo = preset(
 
     where U has normal entries of variance 1/r. U is not stored: it is drawn from the
     same key until its renewal. `limit_norm_growth` limits the update. The state is
-    ``2 n r`` numbers per matrix with ``m <= n``, one more for the limiter.
+    ``2 n r`` numbers per matrix with ``m <= n``, three more for the limiter and the
+    bias correction.
 
     Args:
         basis: ``"gaussian"``, or a function as in `galore`, whose vectors are stored.
@@ -162,7 +163,7 @@ apollo_mini = preset(
         \Delta_t = \sqrt{\alpha} \, G_t \, \|\omega_t\| / \|\sigma_t\|
 
     This is `apollo` of rank one, with one factor for the whole matrix. The state is
-    ``2 n + 2`` numbers per matrix with ``m <= n`` (one less without bias correction).
+    ``2 n + 3`` numbers per matrix with ``m <= n`` (two less without bias correction).
 
     Returns:
         An optimizer of the whole tree.
@@ -194,8 +195,8 @@ apollo_svd = preset(
     r"""APOLLO-SVD for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     This is `apollo` with the leading left singular vectors of a recent gradient as U,
-    as in `galore`. The state is ``2 n r + m r`` numbers per matrix with ``m <= n``, one
-    more for the limiter.
+    as in `galore`. The state is ``2 n r + m r`` numbers per matrix with ``m <= n``,
+    three more for the limiter and the bias correction.
 
     Args:
         basis: ``"randomized_svd"``, ``"svd"`` for exact vectors, or a function.

@@ -83,7 +83,8 @@ def aro(
             and the axes of scanned layers (`layout.residual_sets`). Sharing needs the
             residual sides of all matrices, such as those of ``layout.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
-            over all matrices that share (the paper), or over each of them.
+            over all matrices that share (the paper), or over each of them. The root
+            mean square is set per matrix in either case.
         target: Root mean square of the update; 0.2 is the usual size of Adam's.
         full_model: Whether embeddings and head are matrices, and all other leaves are
             updated by the base without rotation instead of AdamW: by ``"adam"`` for
@@ -111,8 +112,7 @@ def aro(
         ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3.
         Deviations: the shift of Cholesky QR is relative, and its pass is repeated
         (`linalg.cholesky_qr`); rows of the rotated momentum that are rounding noise
-        count as zero (`rotate`); with shared rotations, ``target`` is the size of each
-        matrix by itself, also if row norms are joint.
+        count as zero (`rotate`).
     """
     if full_model:
         common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))

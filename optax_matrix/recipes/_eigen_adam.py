@@ -75,8 +75,9 @@ def eigen_adam(
         renewal is a power step that starts from the identity (the paper is
         ``policy="eigen_exact", update_interval=200``), so that no eigendecomposition
         is compiled; there is no epsilon, as nothing is divided by zero; rows of the
-        rotated momentum that are rounding noise count as zero (`rotate`). At a renewal
-        the second moment stays in the old basis, as in the paper.
+        rotated momentum that are rounding noise count as zero (`rotate`); ratios
+        beyond Adam's largest are reduced (`scale_by_second_moment`). At a renewal the
+        second moment stays in the old basis, as in the paper.
     """
 
     def chain(layout, b1, b2, b3):

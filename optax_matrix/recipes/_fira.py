@@ -127,7 +127,7 @@ fira = preset(
 
     where U holds the leading left singular vectors of a recent gradient, as in
     `galore`, and `limit_norm_growth` limits C. The state is ``2 n r + m r`` numbers per
-    matrix with ``m <= n``, one more for the limiter.
+    matrix with ``m <= n``, three more for the limiter and the bias correction.
 
     Returns:
         An optimizer of the whole tree.
@@ -161,6 +161,7 @@ fira_plus = preset(
     is no limiter, as it would have no effect. The paper's ranks are 128, 256, 256, 512,
     its :math:`\alpha` 0.3, 0.3, 0.3, 0.25 and its :math:`\alpha_c` 0.4, 0.4, 0.4, 0.2
     for 60M, 130M, 350M, 1.3B parameters, its learning rate 0.02.
+    The state is that of `fira` without the limiter's number.
 
     Returns:
         An optimizer of the whole tree.

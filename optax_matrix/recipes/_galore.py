@@ -60,7 +60,7 @@ def galore(
         \Delta_t = \alpha \, U \, \mathrm{Adam}(\sigma_t)
 
     where U holds the leading left singular vectors of a recent gradient. The state is
-    ``2 n r + m r + 1`` numbers per matrix with ``m <= n`` (one less without bias
+    ``2 n r + m r + 2`` numbers per matrix with ``m <= n`` (two less without bias
     correction).
 
     Args:
@@ -105,7 +105,8 @@ def galore(
         from a randomized range finder; no epsilon by default; coordinates that are
         rounding noise count as zero (`project_low_rank`); weight decay applies to the
         old weights, in that code to the new ones, ``learning_rate * weight_decay`` of
-        an update less.
+        an update less; ratios beyond Adam's largest are reduced
+        (`scale_by_second_moment`).
     """
 
     def chain(layout, b1, b2, eps, scale):

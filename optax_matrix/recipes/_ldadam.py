@@ -74,7 +74,9 @@ def ldadam(
 
     References:
         Robert et al., `LDAdam <https://arxiv.org/abs/2410.16103>`_, 2024; as in the
-        authors' code. Deviations: those of `transforms.scale_by_tracked_adam`.
+        authors' code. Deviations: those of `transforms.scale_by_tracked_adam`. If
+        ``b1`` or ``b2`` changes between steps, the bias corrections are those of their
+        current values.
     """
 
     def chain(layout, b1, b2, rho):

@@ -42,7 +42,7 @@ class Method:
         other_b2: Second decay rate of that AdamW; the first is 0.9.
         other_eps: Its epsilon.
         couples: Whether the chain lets matrices influence one another on purpose.
-        name: Name of the recipe, which its state bears; `recipe` sets it.
+        name: Name of the recipe, which is stored in its state; `recipe` sets it.
         is_step: Whether the chain returns finished steps: it applies the learning rate
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """

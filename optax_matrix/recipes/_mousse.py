@@ -63,7 +63,8 @@ def mousse(
         b2: Decay rate of the averages of the Gram matrices.
         root: The root; 8 is the power 0.125 of the paper.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
-        nesterov: Whether to look one step ahead: :math:`G_t + \beta_1 M_t`.
+        nesterov: Whether to look one step ahead: :math:`\beta_1 M_t + (1 - \beta_1)
+            G_t`.
         polar: Kernel that returns the polar factor; None for `linalg.newton_schulz`
             with ``coefficients=linalg.YOU``, as its authors have.
         scaling: Rule of `scale_by_shape`: ``"max"``, ``"out/in"``, ``"unclipped"``,

@@ -64,7 +64,7 @@ def racs(
 
     Returns:
         An optimizer of the whole tree. The paper does not state Adam's learning rate;
-        here it is ``0.05 * learning_rate``: with 0.02, the 1e-3 of the paper's Adam.
+        here it is ``0.05 * learning_rate``, so 1e-3 at 0.02.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om

@@ -63,7 +63,7 @@ def sumo(
     r"""SUMO for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
-        M_t = \mu M_{t-1} + Q^\top G_t, \qquad
+        M_t = \mu M_{t-1} + (1 - \mu) Q^\top G_t, \qquad
         \Delta_t = c \, \alpha \, Q \, \mathrm{polar}(M_t)
 
     where Q holds the leading left singular vectors of a recent gradient. When they are
@@ -120,8 +120,9 @@ def sumo(
 
     References:
         SUMO, Algorithm 1. The ratio in Block 3 is printed :math:`\|O_t\| / \|O_t\|`;
-        the text has :math:`\|O_{t-1}\|`. An average in place of the sum (Appendix C)
-        has the same polar factor. Deviations: Block 4 scales by
+        the text has :math:`\|O_{t-1}\|`. The momentum is an average, as in Appendix C;
+        the sum of Algorithm 1 has the same polar factor while :math:`\mu` is constant.
+        Deviations: Block 4 scales by
         :math:`\sqrt{\max(m, n)}`, "following" Moonlight, whose factor 0.2 is added by
         default; the polar factor of a rank-deficient momentum is the compact one; those
         of `project_low_rank`.

@@ -47,6 +47,7 @@ Scale rows, columns and entries:
   `linalg.rank_one_scales` (RACS), `row_rms` (NorMuon).
 * `scale_by_second_moment` divides every entry by the root of its averaged square:
   twofold Adam, or SOAP's denominator inside `rotate`.
+* `scale_by_amsgrad` divides by the largest second moment so far.
 * `correct_variance` computes the variance-reduced gradient of MARS.
 
 Orthogonalize:
@@ -60,7 +61,7 @@ Orthogonalize:
 Set the size of an update:
 
 * `scale_by_shape` multiplies by a factor that depends on the shape: ``"out/in"``,
-  ``"unclipped"``, ``"max"``, ``"sum"``, ``"none"``, or your function.
+  ``"unclipped"``, ``"max"``, ``"sqrt_max"``, ``"sum"``, ``"none"``, or your function.
 * `match_rms` sets the root mean square.
 * `preserve_norm` runs a transformation and restores the norm.
 * `limit_norm_growth` lets the norm grow by at most a factor per step.
@@ -103,11 +104,12 @@ Wrap other transformations:
 >>> float(tx.init(params).hyperparams["b1"])
 0.89999...
 
-**Gradients that are not finite.** Finite gradients of any size, zero included, give
-finite updates and state. If a gradient holds a NaN or infinity, its matrix gets the
-update that the keyword ``nonfinite`` of every recipe chooses, and other matrices go on
-as ever. By default that update is NaN, and the state stays as it was. To skip the whole
-step, also for leaves that are not matrices, wrap the optimizer:
+**Gradients that are not finite.** Gradients of matrices of up to 1e20, zero included,
+give finite updates and state (in float16, `dion` up to about 3,000). If a gradient
+holds a NaN or infinity, its matrix gets the update that the keyword ``nonfinite`` of
+every recipe chooses, and other matrices go on as ever. By default that update is NaN,
+and the state stays as it was. To skip the whole step, also for leaves that are not
+matrices, wrap the optimizer:
 
 >>> tx = optax.apply_if_finite(om.muon(0.02), max_consecutive_errors=5)
 >>> bad = {"kernel": params["kernel"].at[0, 0].set(jnp.nan), "bias": params["bias"]}

@@ -451,3 +451,17 @@ class TestSwitching:
     def test_at_full_rank_nothing_is_left_to_draw(self):
         ritz, u = self.renewed("complement", shape=(4, 7))
         np.testing.assert_allclose(np.abs(u), np.abs(ritz), atol=1e-4)
+
+
+@pytest.mark.parametrize("basis", [gaussian_basis(stored=True), orthonormal_basis()])
+def test_a_random_basis_renewed_by_its_norm_is_another_one(basis):
+    """Also between two renewals by the interval."""
+    options = {"rank": 2, "update_interval": 100, "basis": basis}
+    tx = om.project_low_rank(optax.identity(), renew_below=1e3, **options)
+    _, states = run(tx, stream(3))
+    first, second, third = bases(states)
+    assert np.abs(second - first).max() > 0.1
+    assert np.abs(third - second).max() > 0.1
+    tx = om.project_low_rank(optax.identity(), renew_below=1e-6, **options)
+    held = bases(run(tx, stream(3))[1])
+    np.testing.assert_array_equal(held[0], held[2])

@@ -506,3 +506,18 @@ def test_gradient_ascent_may_have_other_steps():
     same = om.rotate(optax.scale_by_sign(), policy=rgd(), side="out")
     name = om.rotate(optax.scale_by_sign(), policy="rgd", side="out")
     np.testing.assert_array_equal(run(same, stream(2))[0], run(name, stream(2))[0])
+
+
+def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
+    """With statistics of the gradient, which is not in the rotated frame yet."""
+    seen = []
+
+    def step(side):
+        seen.append(side.base(2 * side.momentum))
+        return side.rotation
+
+    base = om.scale_by_second_moment(0.0)
+    tx = om.rotate(base, policy=Policy(step), side="out", statistics="gradient")
+    g = {"w": jnp.asarray(gaussian(3, 5))}
+    tx.update(g, tx.init(g))
+    np.testing.assert_allclose(seen[0], np.sign(g["w"]), rtol=1e-5)

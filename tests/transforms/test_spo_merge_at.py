@@ -13,6 +13,7 @@ from _reference import poet as ref
 import optax_matrix as om
 from optax_matrix.linalg import cayley_neumann, draw_permutations
 from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix
+from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
 SHAPE, STEPS, LR, AT = (2, 7, 10), 12, 0.05, 0.4
@@ -174,6 +175,48 @@ def test_adam_per_matrix_is_adam():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), outs[0][0], outs[1][0])
     half = scale_by_adam_per_matrix(mu_dtype=jnp.bfloat16).init(q)
     assert half.mu["w"]["in"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "block", [scale_by_adam_per_matrix, om.transforms.scale_by_amsgrad]
+)
+def test_half_precision_trees_keep_their_dtype_and_move_by_adams_steps(block):
+    """In bfloat16 the decay rate 0.999 would round to 1, and divide by zero."""
+    q = {"w": jnp.bfloat16(gaussian(2, 3, 6))}
+    tx = block()
+    state = tx.init(q)
+    for _ in range(3):
+        out, state = tx.update(q, state)
+    assert out["w"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(out["w"], np.sign(q["w"]), rtol=2**-7)
+    assert state.mu["w"].dtype == jnp.bfloat16
+    seconds = state[2:] if hasattr(state, "nu") else state[2:4]
+    assert {x.dtype for x in jax.tree.leaves(seconds)} == {jnp.dtype("float32")}
+
+
+def test_one_count_for_all_matrices_is_reset_with_the_interval_only():
+    """A device may hold merged matrices alone, while others are not merged."""
+    inner = optax.adam(LR)
+    q = {"w": {"in": jnp.ones((1, 2, 6))}}
+    fresh = inner.init(q)
+    _, state = inner.update(q, fresh)
+    due = {"w": {"in": jnp.ones((1,), bool)}}
+    for every, count in ((False, 1), (jnp.array(True), 0)):
+        adam = reset_moments(fresh, state, due, every)[0]
+        assert int(adam.count) == count
+        assert bool(adam.nu["w"]["in"].any()) == (count == 1)
+
+
+def test_a_norm_that_the_bound_keeps_q_from_is_refused():
+    message = r"`merge_at` must not exceed `max_norm` \(0.5 here\), got 0.6"
+    with pytest.raises(ValueError, match=message):
+        om.poet(1e-3, terms=4, merge_at=0.6)
+    with pytest.raises(ValueError, match=message):
+        om.reparameterize(merge_at=0.6).optimizer(
+            optax.sgd(1.0), optax.sgd(1.0), max_norm=0.5
+        )
+    om.poet(1e-3, terms=4, merge_at=0.5)
+    om.poet(1e-3, merge_at=0.6)
 
 
 @pytest.mark.parametrize("value", [0.0, -1, "always"])

@@ -87,7 +87,8 @@ def project_low_rank(
 
     Coordinates below :math:`8 \epsilon \sqrt m` times the norm of their column of G are
     rounding noise and are set to zero. A gradient that is zero or not finite does not
-    change its basis, and its coordinates are zero. A matrix whose gradients have all
+    change its basis, and its coordinates are zero. (Within `on_matrices`, ``nonfinite``
+    decides before that.) A matrix whose gradients have all
     been of this kind has no basis yet; it gets one at the next renewal, or at the next
     step t that is a power of two.
 
@@ -101,10 +102,10 @@ def project_low_rank(
     * ``"keep"`` leaves it unchanged.
     * ``"carry"`` transports the fields ``mu``, ``trace`` and ``ema``, and the statistic
       that the basis tracks, to the new basis with :math:`U_{new}^\top U_{old}`. Second
-      moments and counts are kept, so that quotients of the moments may be large for a
-      while: recipes clip them to Adam's largest value without a transport.
+      moments and counts are kept, so quotients of the moments may be wrong for a while;
+      `scale_by_second_moment` keeps them within Adam's largest value.
       `scale_by_tracked_adam` transports both moments.
-    * ``"reset"`` initialises it again.
+    * ``"reset"`` initializes it again.
     * A function from the inner state and the tree of :math:`U_{new}^\top U_{old}`
       returns the new inner state. The statistic of the basis is transported as above.
 

@@ -48,9 +48,10 @@ def scale_gradient(
         max_shrink: Largest factor by which the remembered norm falls per step, as in
             `limit_norm_growth`; None for no bound, as in the paper.
         min_share: Smallest norm of :math:`\sigma`, relative to
-            :math:`\sqrt{r / m} \, \|G\|`, the share of G that a random basis holds. It
-            bounds the factor for gradients that are nearly orthogonal to the basis; 0
-            for no bound, as in the paper.
+            :math:`\sqrt{r / m} \, \|G\|`, the share that an orthonormal random basis
+            holds (a Gaussian one, `gaussian_basis`, has :math:`\|\sigma\| \approx
+            \|G\|`). It bounds the factor for gradients that are nearly orthogonal to
+            the basis; 0 for no bound, as in the paper.
 
     Returns:
         A transformation for the ``combine`` of `project_low_rank`. Its updates are the

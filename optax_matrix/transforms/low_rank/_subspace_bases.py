@@ -56,7 +56,7 @@ def svd_basis(
             SVD of the shorter side.
         oversampling: Number of extra columns, as in `linalg.randomized_left_vectors`.
         iterations: Number of iterations, as in `linalg.randomized_left_vectors`.
-        qr: Kernel that orthonormalises columns, `linalg.cholesky_qr` or
+        qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
 
     Returns:
@@ -125,7 +125,7 @@ def subspace_basis(
             leading left singular vectors of G from an SVD.
         tracks: Whether to track :math:`\tilde Q`; None for ``decay != 0``, which is
             True for a traced decay.
-        qr: Kernel that orthonormalises columns.
+        qr: Kernel that orthonormalizes columns.
 
     Returns:
         A basis for `project_low_rank`.
@@ -193,7 +193,7 @@ def orthonormal_basis(*, stored: bool = True, qr: Kernel = cholesky_qr) -> Basis
 
     Args:
         stored: Whether the basis is part of the state, as in `gaussian_basis`.
-        qr: Kernel that orthonormalises columns.
+        qr: Kernel that orthonormalizes columns.
 
     Returns:
         A basis for `project_low_rank`.

@@ -103,7 +103,7 @@ def scale_by_tracked_adam(
             ``"randomized"`` or ``"exact"``.
         seed: Seed of the random numbers.
         ids: Identity of each matrix, as in `project_low_rank`.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         mu_dtype: Dtype of the momentum and the error; None for float32.
 
     Returns:
@@ -126,7 +126,9 @@ def scale_by_tracked_adam(
         authors' code, which keeps E in the buffer of the gradient. Deviations: no
         epsilon, as nothing is divided by zero; coordinates that are rounding noise are
         set to zero, as in `project_low_rank`, and so are gradients that are not finite;
-        the state holds the square root of V, so that nothing overflows.
+        the state holds the square root of V, so that nothing overflows. If ``b1`` or
+        ``b2`` changes between steps, the bias corrections are those of their current
+        values.
     """
     renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
     adam = TrackedMoments(b1, b2)

@@ -43,7 +43,7 @@ class TrackedMoments:
         """
         weight = _weight(self.b2, t, root.dtype)
         m, r = self.mean(mu, t), root / jnp.sqrt(weight)
-        # Only entries of one column mix, so each column is normalised separately.
+        # Only entries of one column mix, so each column is normalized separately.
         size = jnp.max(jnp.maximum(jnp.abs(m), r), axis=-2, keepdims=True)
         size = jax.lax.stop_gradient(size)  # It cancels out.
         m, r = safe_divide(m, size), safe_divide(r, size)

@@ -112,7 +112,7 @@ def rotate(
         side: ``"out"`` (rows), ``"in"`` (columns), ``"short"`` (rows if there are not
             more rows than columns), ``"both"``; or a dict that gives one of them, or
             ``"none"``, for each leaf of a dict of stacks.
-        qr: Kernel that orthonormalises columns, `linalg.cholesky_qr` or
+        qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         update_interval: Number K of updates between renewals of the rotation: it is
             renewed at updates 1, K + 1, 2K + 1, ..., or with ``statistics="gradient"``

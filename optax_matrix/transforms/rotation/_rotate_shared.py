@@ -120,7 +120,7 @@ def rotate_shared(
             sides have the same size.
         policy: Policy, as in `rotate`. A function gets one `Side` for all sets, with
             :math:`\sum_i M_i D_i^\top` as momentum and the identity as direction.
-        qr: Kernel that orthonormalises columns, as in `rotate`.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: Number K of updates between renewals of the rotations, at
             updates 1, K + 1, 2K + 1, ...
 

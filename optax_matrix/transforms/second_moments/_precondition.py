@@ -98,7 +98,8 @@ def precondition(
     References:
         Gupta et al., `Shampoo <https://arxiv.org/abs/1802.09568>`_, 2018. Deviations:
         epsilon is relative; the scale of the statistics is stored separately, so that
-        gradients of 1e20 and 1e-20 neither overflow nor vanish.
+        gradients of 1e20 and 1e-20 neither overflow nor vanish. If ``decay`` changes
+        between steps, ``bias_correction`` is that of its current value.
     """
     if graft and inner is None:
         raise ValueError(
