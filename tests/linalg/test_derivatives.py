@@ -11,6 +11,11 @@ from _matrices import gaussian, matrix_with_singular_values
 from optax_matrix import linalg
 from optax_matrix.linalg.scale import safe_root, unit_peak
 from optax_matrix.transforms import row_rms
+from optax_matrix.transforms.numerics import matrix_norm, safe_divide
+from optax_matrix.transforms.rotation._joint_equilibration import (
+    equilibrate_rows_jointly,
+    sinkhorn_jointly,
+)
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -164,6 +169,14 @@ def test_divisors_that_cancel_have_no_derivative():
     assert float(jax.grad(safe_root)(4.0)) == 0.25
 
 
+def jointly(tx, x):
+    """A base for shared rotations, up to its scale; each matrix is a set by itself."""
+    x = x.reshape(-1, *x.shape[-2:])
+    options = {"sum_rows": lambda rows: rows, "peak": {"w": jnp.ones(len(x))}}
+    out = tx.update({"w": x}, tx.init({"w": x}), **options)[0]["w"]
+    return safe_divide(out, matrix_norm(out))
+
+
 EQUILIBRATIONS = {
     "sinkhorn": linalg.sinkhorn,
     "sinkhorn-alternating": partial(linalg.sinkhorn, scheme="alternating"),
@@ -172,6 +185,8 @@ EQUILIBRATIONS = {
     "rank_one_scales": lambda x: jnp.concatenate(linalg.rank_one_scales(x), -1),
     "newton_schulz": linalg.newton_schulz,
     "row_rms": lambda x: row_rms(x)[0],
+    "rows_jointly": lambda x: jointly(equilibrate_rows_jointly(), x),
+    "sinkhorn_jointly": lambda x: jointly(sinkhorn_jointly(), x),
 }
 
 

@@ -210,3 +210,15 @@ def test_overlap_carries_coordinates():
     m = jnp.float32(gaussian(2, 3))
     got = linalg.overlap(new, old) @ m
     np.testing.assert_allclose(got, new.T @ (old @ m), atol=1e-6)
+
+
+def test_the_number_of_iterations_may_be_an_integer_of_numpy():
+    """Only traced numbers are limited to `most`."""
+    x = jnp.asarray(gaussian(5, 8, seed=1))
+    start = jnp.eye(5)[:, :2]
+    few, many, of_numpy = (
+        linalg.subspace_iteration(start, None, x, iterations=n)[1]
+        for n in (10, 30, np.int64(30))
+    )
+    assert jnp.abs(many - few).max() > 1e-6
+    np.testing.assert_array_equal(of_numpy, many)
