@@ -83,9 +83,8 @@ def aro(
             and the axes of scanned layers (`layout.residual_sets`). Sharing needs the
             residual sides of all matrices, such as those of ``layout.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
-            over all matrices that share (the paper), or over each of them. The root
-            mean square is set per matrix in either case.
-        target: Root mean square of the update; 0.2 is the usual size of Adam's.
+            over all matrices that share (the paper), or over each of them.
+        target: Root mean square of each matrix's update; 0.2 is Adam's usual size.
         full_model: Whether embeddings and head are matrices, and all other leaves are
             updated by the base without rotation instead of AdamW: by ``"adam"`` for
             that base, otherwise by the sign of their momentum, which is what the other

@@ -74,17 +74,15 @@ def eigen_adam(
         Structured Fisher (Alice), Eq. 13 and Algorithm 7. Deviations: the default
         renewal is a power step that starts from the identity (the paper is
         ``policy="eigen_exact", update_interval=200``), so that no eigendecomposition
-        is compiled; there is no epsilon, as nothing is divided by zero; rows of the
-        rotated momentum that are rounding noise count as zero (`rotate`); ratios
-        beyond Adam's largest are reduced (`scale_by_second_moment`). At a renewal the
-        second moment stays in the old basis, as in the paper.
+        is compiled; there is no epsilon; rows of the rotated momentum that are rounding
+        noise count as zero (`rotate`); ratios beyond Adam's largest are reduced
+        (``bounded``). At a renewal the second moment stays in the old basis, as there.
     """
 
     def chain(layout, b1, b2, b3):
+        options = {"bias_correction": bias_correction, "bounded": bounded}
         return rotate(
-            scale_by_second_moment(
-                b2, bias_correction=bias_correction, bounded=bounded
-            ),
+            scale_by_second_moment(b2, **options),
             policy=policy,
             side=oriented_sides(layout, orientation),
             qr=qr,

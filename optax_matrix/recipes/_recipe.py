@@ -50,8 +50,7 @@ class Common(TypedDict, total=False):
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
         other: Optimizer of all other leaves; None for AdamW.
         other_learning_rate: Learning rate of that AdamW; None for the recipe's choice.
-        nonfinite: What a gradient that is not finite does to its matrix, as in
-            `on_matrices`; None for ``"propagate"``.
+        nonfinite: As in `on_matrices`; None for ``"propagate"``.
     """
 
     weight_decay_mask: Mask | None

@@ -86,10 +86,9 @@ def soap(
     """
 
     def chain(layout, b1, b2, b3):
+        options = {"bias_correction": bias_correction, "bounded": bounded}
         return rotate(
-            scale_by_second_moment(
-                b2, bias_correction=bias_correction, bounded=bounded
-            ),
+            scale_by_second_moment(b2, **options),
             policy=policy,
             side=sides_within(layout, side, max_dim),
             qr=qr,

@@ -35,9 +35,8 @@ def swan(
         \tilde{G}_i = (G_i - \bar{G}_i) / \mathrm{std}(G_i), \qquad
         \Delta = c \, (\tilde{G} \tilde{G}^\top)^{-1/2} \tilde{G}
 
-    Rows are standardized one by one; whitening then gives the polar factor; c is
-    :math:`0.2 \sqrt{\max(m, n)}` or what ``scaling`` says, and with the default
-    kernel no singular value exceeds 1.21 c. Matrices have no state.
+    Rows are standardized, and whitening gives the polar factor. By default, c is
+    :math:`0.2 \sqrt{\max(m, n)}`, and no singular value exceeds 1.21 c. Without state.
 
     Args:
         learning_rate: Learning rate, a number or a schedule.
