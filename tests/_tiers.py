@@ -26,6 +26,8 @@ KINDS = QUICK | {
     "dion",
     "galore",
 }
+# What is new to a recipe only by its kernels is tried on these every day.
+DAILY = QUICK | {"aro", "galore"}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _registry import RECIPES
-from _tiers import KINDS
+from _tiers import DAILY
 
 STEPS, SHAPE = 20, (12, 20)
 HALVES = (jnp.bfloat16, jnp.float16)
@@ -21,7 +21,7 @@ LARGER = {
 MULTIPLIES = {"poet", "poet-full", "oft"}  # They turn weights; zeros stay zeros.
 
 cases = [
-    pytest.param(name, marks=pytest.mark.broad if name in KINDS else pytest.mark.slow)
+    pytest.param(name, marks=pytest.mark.broad if name in DAILY else pytest.mark.slow)
     for name in RECIPES
 ]
 

@@ -13,19 +13,19 @@ import numpy as np
 import optax
 import pytest
 from _registry import RECIPES
-from _tiers import KINDS
+from _tiers import DAILY
 from jax.sharding import AxisType, PartitionSpec
 
 recipes = pytest.mark.parametrize("name", RECIPES)
 kinds = pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in KINDS else pytest.mark.slow) for n in RECIPES],
+    [pytest.param(n, marks=() if n in DAILY else pytest.mark.slow) for n in RECIPES],
 )
 # The only recipe whose state has integers per matrix.
 promoted = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=() if n in KINDS | {"poet"} else pytest.mark.slow)
+        pytest.param(n, marks=() if n in DAILY | {"poet"} else pytest.mark.slow)
         for n in RECIPES
     ],
 )

@@ -88,7 +88,7 @@ ENDS = {
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(signal.SIGKILL, marks=pytest.mark.broad),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, marks=pytest.mark.slow),
     ],

@@ -190,6 +190,7 @@ EQUILIBRATIONS = {
 }
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", EQUILIBRATIONS)
 def test_zero_rows_and_zero_matrices_have_finite_derivatives(name):
     f = EQUILIBRATIONS[name]

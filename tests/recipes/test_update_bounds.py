@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from _matrices import gaussian
 from _registry import RECIPES
-from _tiers import KINDS
+from _tiers import DAILY
 
 import optax_matrix as om
 
@@ -82,7 +82,7 @@ def nasty():
 # basis; the others are within twice their usual size.
 LARGEST = {"racs": 4.0, "racs-corrected": 4.0, "fira": 12.0, "apollo_svd": 12.0}
 cases = [
-    pytest.param(name, marks=pytest.mark.broad if name in KINDS else pytest.mark.slow)
+    pytest.param(name, marks=pytest.mark.broad if name in DAILY else pytest.mark.slow)
     for name in RECIPES
 ]
 

@@ -492,7 +492,7 @@ def test_the_variants_of_remark_12_can_be_written_from_outside():
             np.testing.assert_allclose(update, size * want, atol=1e-10)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_gradient_ascent_may_have_other_steps():
     objective = lambda m, r: np.abs(r.T @ m).sum()

@@ -18,6 +18,8 @@ BASES = {
     "sinkhorn": om.equilibrate(sinkhorn),
     "adam": om.scale_by_second_moment(0.95),
 }
+DAILY = ("sign", "sinkhorn")
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in BASES if n not in DAILY]
 SHAPES = {"tall": (64, 40), "wide": (40, 64), "square": (48, 48)}
 STEPS = 20
 
@@ -45,7 +47,7 @@ def cosines(x, y):
     "policy", ["aro", pytest.param("eigen", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("side", ["out", "in"])
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [*DAILY, *SLOW])
 def test_float32_follows_float64(base, side, policy):
     """Of a momentum of full rank no entry is noise.
 

@@ -53,7 +53,7 @@ def _as_transformation(options, max_norm):
     return om.on_matrices(build, needs_params=True, probe=False)
 
 
-TIERS = dict.fromkeys(("block", "merge_at"), pytest.mark.broad)
+TIERS = {"block": pytest.mark.broad}
 
 
 @pytest.mark.parametrize(
