@@ -115,8 +115,10 @@ def _columns_of_q(u: Array, at: Array) -> Array:
     m, r = u.shape[-2:]
     rows = jnp.take_along_axis(u, at[..., :, None], axis=-2)
     x, signs = _eliminated(u[..., :r, :], rows.mT)
-    a = u - signs[..., None, :] * jnp.eye(m, r, dtype=u.dtype)
-    e = (jnp.arange(m)[:, None] == at[..., None, :]).astype(u.dtype)
+    eye = jnp.broadcast_to(jnp.eye(m, r, dtype=u.dtype), u.shape)
+    a = u - signs[..., None, :] * eye
+    each = jnp.arange(m).reshape((1,) * (u.ndim - 2) + (m, 1))
+    e = (each == at[..., None, :]).astype(u.dtype)
     return e + full_dot(a, signs[..., :, None] * x)
 
 
