@@ -36,10 +36,10 @@ jax.config.update("jax_num_cpu_devices", 8)
 FULL = 900
 
 
-def memory(name):
-    """MiB of this process: now (`VmRSS`), or at most so far (`VmHWM`)."""
+def memory():
+    """MiB that this process holds now."""
     status = pathlib.Path("/proc/self/status").read_text()
-    return int(status.split(f"{name}:")[1].split()[0]) >> 10
+    return int(status.split("VmRSS:")[1].split()[0]) >> 10
 
 
 class BoundedMemory:
@@ -49,7 +49,7 @@ class BoundedMemory:
     def pytest_runtest_teardown(self):
         """Keeps the process small: JAX caches every program that it compiles."""
         yield
-        if sys.platform == "linux" and memory("VmRSS") > FULL:
+        if sys.platform == "linux" and memory() > FULL:
             jax.clear_caches()
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
