@@ -68,6 +68,7 @@ def assert_same(got, want):
         np.testing.assert_array_equal(got[key], want[key], err_msg=key)
 
 
+@pytest.mark.broad
 @recipes
 def test_by_default_the_update_is_nan_and_the_state_stays(name):
     updates, states = run(name, stream(jnp.nan))
@@ -112,6 +113,7 @@ def test_raise_names_the_leaf():
         error.throw()
 
 
+@pytest.mark.broad
 def test_raise_names_a_leaf_with_braces():
     tx = om.on_matrices(om.match_rms(), nonfinite="raise")
     params = {"{0}": {"kernel": jnp.ones((4, 6))}}

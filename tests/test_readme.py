@@ -62,6 +62,7 @@ def test_quick_start_learns_and_describes_itself(capsys):
     assert shown in capsys.readouterr().out
 
 
+@pytest.mark.broad
 def test_own_method():
     scope = {"optax": optax, "om": om}
     exec(_block("balanced_muon"), scope)

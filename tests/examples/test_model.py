@@ -145,6 +145,7 @@ def test_query_heads_share_keys_and_values():
     np.testing.assert_allclose(logits_of(full), logits_of(grouped), atol=TOLERANCE)
 
 
+@pytest.mark.broad
 def test_computes_in_bfloat16_with_float32_weights():
     model = build(dtype="bfloat16")
     assert {value.dtype for value in flat(model).values()} == {jnp.dtype("float32")}

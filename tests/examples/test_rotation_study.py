@@ -88,6 +88,7 @@ def test_too_few_digits_and_odd_names_are_refused(small):
         mnist.load(small.with_name("digits.gz"))
 
 
+@pytest.mark.broad
 def test_loss_is_cross_entropy_and_exact_where_it_is_tiny():
     pixels = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
     digits = mnist.Digits(pixels, np.array([3, 5], np.int32))

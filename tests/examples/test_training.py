@@ -41,6 +41,7 @@ def test_schedule_warms_up_and_ends_at_a_tenth():
     assert float(schedule(100)) == pytest.approx(0.3)
 
 
+@pytest.mark.broad
 def test_loss_falls_and_is_the_mean_cross_entropy():
     data = from_texts([TEXT], Windows(context=8, batch=8))
     state, losses = run(step.Trainer(MODEL, adamw, 30, 1), data, 30)

@@ -58,6 +58,7 @@ def test_gradients_without_a_parameter_are_refused():
     assert "'down', which `params` lack" in _refused(tx, extra)
 
 
+@pytest.mark.broad
 def test_gradients_may_be_fewer_than_parameters():
     tx = on_matrices(optax.scale(2.0))
     frozen = {"up": PARAMS["up"], "down": None}

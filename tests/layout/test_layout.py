@@ -29,6 +29,7 @@ def _params():
     }
 
 
+@pytest.mark.broad
 def test_equal_views_share_a_stack_in_natural_path_order():
     layout = make_layout(_params())
     by_shape = {(g.rows, g.cols): g for g in layout.groups.values()}
@@ -38,6 +39,7 @@ def test_equal_views_share_a_stack_in_natural_path_order():
     assert paths == [f"layers/{i}/tall" for i in range(11)]
 
 
+@pytest.mark.broad
 def test_stack_holds_the_transposed_kernels_and_unstack_inverts_it():
     params = _params()
     layout = make_layout(params)

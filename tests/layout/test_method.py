@@ -103,6 +103,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_state_ends_in_a_clear_error(name):
     state = OTHERS[name].init(PARAMS)

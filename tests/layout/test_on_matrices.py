@@ -48,6 +48,7 @@ def _expected(x):
     return x / np.linalg.norm(x, axis=-2, keepdims=True)
 
 
+@pytest.mark.broad
 def test_rows_are_output_neurons_and_others_pass_through():
     params = {
         "tall": _draw(6, 2),
@@ -65,6 +66,7 @@ def test_rows_are_output_neurons_and_others_pass_through():
         np.testing.assert_array_equal(updates[name], params[name])
 
 
+@pytest.mark.broad
 def test_heads_and_fused_kernels_are_separate_matrices():
     x = _draw(6, 8)
     frobenius = optax.stateless_with_tree_map(
@@ -119,6 +121,7 @@ def test_float32_gradients_of_bfloat16_parameters():
     assert jax.tree.map(_dtype, new) == jax.tree.map(_dtype, state)
 
 
+@pytest.mark.broad
 def test_none_and_masked_nodes_are_skipped():
     params = {"w": _draw(3, 5), "none": None, "masked": optax.MaskedNode()}
     tx = _tx()
@@ -136,6 +139,7 @@ def test_tree_without_matrices():
     assert jax.tree.leaves(state) == []
 
 
+@pytest.mark.broad
 def test_bare_array():
     x = _draw(3, 5)
     tx = _tx()
@@ -161,6 +165,7 @@ def test_nnx_optimizer_with_partitioned_parameters():
     np.testing.assert_allclose(model.kernel[...], before + _expected(kernel), rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_linen_boxes_and_frozen_dicts():
     init = nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("a", "b"))
     boxed = nn.Dense(6, kernel_init=init).init(jax.random.key(0), jnp.ones((1, 4)))
@@ -248,6 +253,7 @@ def test_parameters_reach_only_those_who_ask():
         tx.update(grads, tx.init(params))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     ("inner", "name"),
     [
@@ -271,6 +277,7 @@ def test_coupling_transformations_are_refused_by_name(inner, name):
         tx.init({"w": _draw(3, 5)})
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "inner",
     [
@@ -368,6 +375,7 @@ def test_bits_that_rounding_changes_are_no_coupling():
     tx.init({"kernel": _draw(3, 5)})
 
 
+@pytest.mark.broad
 def test_per_matrix_equals_a_loop_over_leaves():
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
     leaves = [_draw(3, 5, seed=i) * 10.0 ** (i - 1) for i in range(3)]
@@ -405,6 +413,7 @@ def test_bad_build_fails_in_the_factory():
         on_matrices(3)
 
 
+@pytest.mark.broad
 def test_max_batch_changes_nothing_but_the_stacks():
     params = {f"w{i}": _draw(3, 5, seed=i) for i in range(5)}
     few, many = _tx(max_batch=2), _tx()

@@ -151,6 +151,7 @@ def test_the_five_rules_of_fig_19(orientation):
     assert _rotated_columns(orientation) == set(PAPER) - FIG_19[orientation]
 
 
+@pytest.mark.broad
 def test_presets_work_for_every_form_of_dimension_numbers():
     """The rotation of `up` has the size of its output then, that of `q` its input's."""
     params = {"up": jnp.ones((4, 6)), "q": jnp.ones((4, 5)), "bias": jnp.ones(6)}

@@ -170,6 +170,7 @@ def test_state_of_unknown_parameters_is_refused():
         to_portable(tx.init(params), _params("a"))
 
 
+@pytest.mark.broad
 def test_sections_of_one_leaf_in_several_stacks():
     params = {"qkv": _params("x")["x"]["kernel"], "up": jnp.ones((3, 2))}
     rule = by_path(numbers={"qkv": MatrixDimensionNumbers(output_sections=(1, 2, 2))})
@@ -190,6 +191,7 @@ def test_sections_of_one_leaf_in_several_stacks():
     _same(from_portable(portable, tx.init(params), params), state)
 
 
+@pytest.mark.broad
 def test_per_matrix_counts_travel_with_their_matrix():
     params = _params("a", "b")
     tx = on_matrices(per_matrix(optax.scale_by_adam()))

@@ -54,6 +54,7 @@ def test_misspelled_words_are_refused(options, message):
         from_portable({}, tx.init(params), params, **options)
 
 
+@pytest.mark.broad
 def test_a_new_layer_of_an_old_name_does_not_get_the_moved_momentum():
     old, new, tx = _params("a"), _params("a", "b"), _tx()
     portable = to_portable(_trained(tx, old), old)
@@ -201,6 +202,7 @@ def test_a_leaf_of_another_form_keeps_its_state(before, after):
     )
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 def test_owners_know_the_axes_too(cpus, kind):
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind,) * 2, devices=cpus[:4])

@@ -80,6 +80,7 @@ def test_state_is_sharded_like_the_parameters(mesh):
     assert sorted(specs, key=str) == sorted(want, key=str)
 
 
+@pytest.mark.broad
 def test_state_keeps_type_and_sharding_and_nothing_recompiles(mesh):
     tx, grads = _tx(), _tree(mesh)
     state = tx.init(grads)

@@ -19,6 +19,7 @@ PARAMS = {
 ZEROS = "never moved by .*: layers/kernel, lora_b/kernel. Initialize them"
 
 
+@pytest.mark.broad
 def test_describe_marks_them():
     why = {row.leaf: row.why for row in om.describe(PARAMS).rows}
     marked = {leaf for leaf, reason in why.items() if "all zeros" in reason}

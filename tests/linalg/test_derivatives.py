@@ -145,6 +145,7 @@ def test_inverse_root_of_a_singular_matrix_with_equal_eigenvalues(method):
     assert np.isfinite(jax.grad(weighted(root))(jnp.zeros((4, 6)))).all()
 
 
+@pytest.mark.broad
 def test_eigenvectors_of_equal_eigenvalues():
     """What does not depend on the choice of these vectors has its derivative."""
     x = jnp.diag(jnp.array([3.0, 3.0, 1.0, 0.0, 0.0]))
@@ -203,6 +204,7 @@ def test_zero_rows_and_zero_matrices_have_finite_derivatives(name):
     )
 
 
+@pytest.mark.broad
 def test_shifted_cholesky_qr_has_the_derivative_of_q():
     x = jnp.asarray(gaussian(6, 4, seed=3))
     shifted = partial(linalg.shifted_cholesky_qr, shift=1e-12)

@@ -152,6 +152,7 @@ def test_rows_then_columns_differ_from_both_at_once():
     assert np.ptp(ratio) / np.mean(ratio) > 0.05
 
 
+@pytest.mark.broad
 def test_columns_are_rows_of_the_transpose():
     x = jnp.asarray(gaussian(8, 20), jnp.float32)
     np.testing.assert_array_equal(linalg.scale_columns(x), linalg.scale_rows(x.mT).mT)
@@ -172,6 +173,7 @@ def test_constant_rows_do_not_inflate_rounding():
     assert np.abs(linalg.standardize_rows(x)).max() < 1e-2
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("n", [5, 6, 7, 4097])
 def test_constant_rows_become_zero_compiled_or_not(n):
     """And not noise, which a polar factor would bring to the size of an update."""
@@ -190,6 +192,7 @@ def up_to_scale(x):
     return d / d[0]
 
 
+@pytest.mark.broad
 def test_simultaneous_sinkhorn_oscillates_on_a_diagonal():
     x = jnp.diag(jnp.array([1.0, 2.0, 4.0, 8.0]))
     four, five = (up_to_scale(linalg.sinkhorn(x, rounds)) for rounds in (4, 5))
@@ -238,6 +241,7 @@ def test_unknown_scheme_is_named():
         kernel(jnp.ones((2, 2)), 5, "rows")
 
 
+@pytest.mark.broad
 def test_scales_are_the_leading_singular_vectors_of_the_squares():
     x = gaussian(32, 48)
     u, s, vt = np.linalg.svd(x * x)
@@ -250,6 +254,7 @@ def test_scales_are_the_leading_singular_vectors_of_the_squares():
     assert np.linalg.norm(q) * np.linalg.norm(t) == pytest.approx(s[0], rel=1e-10)
 
 
+@pytest.mark.broad
 def test_five_rounds_have_converged_on_a_gaussian():
     # A round shrinks the error by (s2/s1)^2 of the squares, about (sqrt(2) (sqrt(m) +
     # sqrt(n)) / sqrt(mn))^2 = 0.023 here; five rounds by 6e-9.
@@ -260,6 +265,7 @@ def test_five_rounds_have_converged_on_a_gaussian():
         np.testing.assert_allclose(a, b, rtol=6e-9)
 
 
+@pytest.mark.broad
 def test_scales_follow_the_published_recursion():
     x = gaussian(6, 9)
     p, q = x * x, np.ones(6)
@@ -272,6 +278,7 @@ def test_scales_follow_the_published_recursion():
     np.testing.assert_allclose(col, np.sqrt(s), rtol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
 def test_scales_are_linear_in_the_columns_and_free_in_the_rows(scale):
     x = jnp.asarray(gaussian(2, 8, 20), jnp.float32)
@@ -283,6 +290,7 @@ def test_scales_are_linear_in_the_columns_and_free_in_the_rows(scale):
     assert col.shape == (2, 20)
 
 
+@pytest.mark.broad
 def test_scales_of_nothing_are_zero_and_of_zero_rows_zero():
     x = gaussian(6, 9)
     x[2] = x[:, 4] = 0
@@ -293,6 +301,7 @@ def test_scales_of_nothing_are_zero_and_of_zero_rows_zero():
     assert np.isfinite(row).all()
 
 
+@pytest.mark.broad
 def test_scales_are_float32_statistics_for_narrow_matrices():
     row, col = linalg.rank_one_scales(jnp.ones((3, 4), jnp.bfloat16))
     assert row.dtype == col.dtype == jnp.float32

@@ -182,6 +182,7 @@ def test_float32_for_bfloat16(method):
     assert_close(np.asarray(x), reference(np.asarray(a, np.float64), 2), 1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_float64_keeps_its_precision(method):
     w = np.geomspace(1, 1e-2, 8)

@@ -65,6 +65,7 @@ def test_equals_the_float64_iteration(kernel, name, table):
     np.testing.assert_allclose(ours, reference(x, table, 5), atol=ROUNDING)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(2, 64, 96), (512, 520)], ids=["loop", "blocked"])
 def test_large_matrices_take_the_cpu_path_with_equal_result(shape):
     x = gaussian(*shape)

@@ -122,6 +122,7 @@ def test_a_zero_column_becomes_the_previous_one():
     np.testing.assert_allclose(q[:, 3], previous[:, 3], atol=EPS)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(6, 6), (9, 4)])
 def test_zero_gives_the_previous_or_the_identity_beside_others(kernel, shape):
     x = np.stack([np.zeros(shape), gaussian(*shape)])

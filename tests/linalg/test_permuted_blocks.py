@@ -78,6 +78,7 @@ def test_materialize_is_the_dense_product(grid):
         np.testing.assert_allclose(in_ @ in_.T, np.eye(7), atol=1e-13)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sides", [("in",), ("out",), ()])
 def test_absent_sides_stay(sides):
@@ -116,6 +117,7 @@ def test_unpermute_inverts_permute():
     np.testing.assert_array_equal(unpermute(y, perms), x)
 
 
+@pytest.mark.broad
 def test_draws_are_permutations_and_depend_on_everything():
     drawn = jax.jit(lambda ids, *numbers: draw_permutations(ids, 30, *numbers))
     draw = lambda *numbers, ids=IDS: np.asarray(drawn(ids, *numbers))

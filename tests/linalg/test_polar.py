@@ -160,6 +160,7 @@ def test_narrow_dtypes_are_kept_and_computed_in_float32(kernel, dtype):
     )
 
 
+@pytest.mark.broad
 def test_float64_keeps_its_precision(kernel):
     x = gaussian(8, 20)
     with jax.enable_x64(True):

@@ -184,6 +184,7 @@ def test_the_two_adamuons_differ():
     assert gap(sign, unsigned) > 0.05
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "tx",
     [

@@ -116,6 +116,7 @@ def test_galore_is_algorithm_2():
     np.testing.assert_allclose(run(tx, grads()), want, atol=1e-11)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_galore_with_its_programs_epsilon():
     """At gradients of 1e-4 the program's 1e-6 makes the first update 26% smaller."""

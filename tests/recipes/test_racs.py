@@ -60,6 +60,7 @@ def algorithm_1(grads, beta=0.9, alpha=0.05, gamma=1.01):
     return np.stack(out)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
 def test_matrices_with_more_outputs_than_inputs_are_transposed(spread):
@@ -92,6 +93,7 @@ def normal(steps=STEPS, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.broad
 def test_fixed_point_is_the_leading_singular_vectors_of_the_squares():
     g = normal(1)[0].T
     row, col = rank_one_scales(jnp.asarray(g), 30)
@@ -199,6 +201,7 @@ def updates_of_trees(tx, streams):
     return scan(streams)
 
 
+@pytest.mark.broad
 def test_no_row_exceeds_its_bound():
     """Literally: 2.6e3 and 1e16 for diag(1, 0.5) and diag(1, 0.1) at scale 1."""
     grads = hard_streams()
@@ -212,6 +215,7 @@ def test_no_row_exceeds_its_bound():
         assert (rms[live] > 1e-3).all(), name
 
 
+@pytest.mark.broad
 def test_ordinary_matrices_do_not_meet_the_bound():
     """Whatever the sizes of their rows and columns, here over a factor of 20."""
     rng = np.random.default_rng(0)

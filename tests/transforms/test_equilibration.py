@@ -67,6 +67,7 @@ def test_updates_keep_bfloat16():
     assert updates["w"].dtype == jnp.bfloat16
 
 
+@pytest.mark.broad
 def test_averages_neither_overflow_nor_vanish():
     grads = matrices(3)
     for factor in (1e20, 1e-20):

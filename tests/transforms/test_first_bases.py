@@ -36,6 +36,7 @@ WAYS = [("randomized", "carry"), ("exact", "keep"), ("exact", "reset")]
 BROAD = [pytest.param(*way, marks=pytest.mark.broad) for way in WAYS]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(("start", "transport"), [("exact", "carry"), *BROAD])
 def test_a_first_basis_comes_with_the_first_gradient(start, transport):
     """Its neighbour's stays; what it becomes is what it would be without the wait."""

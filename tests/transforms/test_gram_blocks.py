@@ -84,6 +84,7 @@ def test_second_moment_is_adams_denominator():
     np.testing.assert_allclose(plain * np.sqrt(1 - 0.9**6), want, rtol=F32)
 
 
+@pytest.mark.broad
 def test_second_moment_of_the_gradient_that_comes_with_it():
     tx = om.scale_by_second_moment(0.75)
     w = {"w": jnp.ones((1, 2))}
@@ -116,6 +117,7 @@ def test_whitening_of_one_side_is_the_polar_factor():
     np.testing.assert_allclose(got, polar_svd(jnp.asarray(g.T)), atol=1e-4)
 
 
+@pytest.mark.broad
 def test_without_a_side_a_matrix_passes_as_it_is():
     w = {name: jnp.asarray(gaussian(2, 3), jnp.float32) for name in "ab"}
     tx = om.precondition(side={"a": "none", "b": "short"}, root=2)

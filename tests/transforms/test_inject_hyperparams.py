@@ -46,6 +46,7 @@ def test_a_changed_hyperparameter_acts_without_recompilation():
     np.testing.assert_allclose(first["kernel"], 2 * second["kernel"], rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_schedules_of_any_number_are_followed():
     schedule = lambda count: 0.5 / (1 + count)
     tx = om.inject_hyperparams(om.muoneq)(

@@ -19,6 +19,7 @@ def skew(b, *batch):
     return x - np.swapaxes(x, -1, -2)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("b", [2, 7, 32])
 def test_the_norm_is_a_bound_and_not_a_loose_one(b):
     q = skew(b, 3)
@@ -32,6 +33,7 @@ def test_the_norm_is_a_bound_and_not_a_loose_one(b):
     assert not linalg.skew_norm(jnp.zeros((3, b, b))).any()
 
 
+@pytest.mark.broad
 def test_blocks_within_the_bound_move_freely_and_others_along_the_edge():
     q = 0.1 * linalg.from_skew(jnp.float32(skew(7, 3)))
     update = jnp.zeros_like(q).at[1].set(q[1] * 20).at[2].set(q[2] / 7)

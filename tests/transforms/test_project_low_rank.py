@@ -140,6 +140,7 @@ def test_what_is_linear_is_carried_and_the_rest_is_kept():
         assert list(ema.count) == ([1, 1, 2] if transport == "reset" else [1, 2, 3])
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_a_carried_moment_is_that_of_the_projected_moment():
     """Q_new' Q_old M, for heavy ball, and by hand as a function of the state."""
@@ -438,6 +439,7 @@ class TestSwitching:
         want = np.linalg.svd(g)[0][:, :3]
         np.testing.assert_allclose(np.abs(u), np.abs(want), atol=1e-5)
 
+    @pytest.mark.broad
     def test_gaussian_and_none(self):
         ritz, u = self.renewed("gaussian_mix")
         np.testing.assert_allclose(np.abs(u[:, 0]), np.abs(ritz[:, 0]), atol=1e-4)
@@ -453,6 +455,7 @@ class TestSwitching:
         np.testing.assert_allclose(np.abs(u), np.abs(ritz), atol=1e-4)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("basis", [gaussian_basis(stored=True), orthonormal_basis()])
 def test_a_random_basis_renewed_by_its_norm_is_another_one(basis):
     """Also between two renewals by the interval."""

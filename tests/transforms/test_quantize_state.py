@@ -54,6 +54,7 @@ def test_what_is_stored_how():
     assert bytes_of(state) == counter + 2 * of_moment
 
 
+@pytest.mark.broad
 def test_blocks_of_2048():
     state = om.quantize_state(optax.trace(0.9), block_size=2048).init(PARAMS)
     shapes = {k: x.shape for k, x in state.scales["trace"].items()}

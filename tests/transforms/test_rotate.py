@@ -508,6 +508,7 @@ def test_gradient_ascent_may_have_other_steps():
     np.testing.assert_array_equal(run(same, stream(2))[0], run(name, stream(2))[0])
 
 
+@pytest.mark.broad
 def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
     """With statistics of the gradient, which is not in the rotated frame yet."""
     seen = []

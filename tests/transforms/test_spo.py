@@ -344,6 +344,7 @@ def test_what_sticks_out_of_a_side_does_not_act_whatever_inner_does():
     assert float(jnp.abs(updates["w"]).max()) > 0.1
 
 
+@pytest.mark.broad
 def test_blocks_may_differ_between_the_sides():
     block = {"in": 0.5, "out": np.int64(3)}
     tx = om.spo(ADAM(0.02), variant="full", block=block)
@@ -433,6 +434,7 @@ def test_wrong_arguments_are_refused(options, message):
         om.spo(**{"inner": ADAM(1e-3), **options})
 
 
+@pytest.mark.broad
 def test_parameters_are_needed():
     tx = om.spo(ADAM(1e-3), block=4)
     with pytest.raises(ValueError, match="`params` must be passed"):

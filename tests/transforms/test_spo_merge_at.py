@@ -161,6 +161,7 @@ def test_a_matrix_without_gradients_and_nan_are_never_merged():
     assert not states.merges["w"].any()
 
 
+@pytest.mark.broad
 def test_adam_per_matrix_is_adam():
     q = {"w": {"in": jnp.float32(gaussian(2, 3, 6)), "out": jnp.zeros((2, 1, 3))}}
     txs = (

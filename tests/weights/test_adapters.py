@@ -50,6 +50,7 @@ def low_rank_change(tree, rank, seed=9):
 BEFORE = draw(0)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("given", [2, None])
 def test_exact_where_the_difference_has_that_rank(given):
     after = low_rank_change(BEFORE, 2)
@@ -68,6 +69,7 @@ def test_exact_where_the_difference_has_that_rank(given):
     np.testing.assert_allclose(back, BEFORE["up"]["kernel"], atol=1e-5)
 
 
+@pytest.mark.broad
 def test_best_of_its_rank():
     """Eckart and Young: what is left are the other singular values."""
     after = draw(1)
@@ -86,6 +88,7 @@ def test_best_of_its_rank():
             np.testing.assert_allclose(diagonal, want, atol=1e-4)
 
 
+@pytest.mark.broad
 def test_no_change_is_zero_and_finite():
     for scale in (0.0, 1e-20, 1e20):
         before = jax.tree.map(lambda x, s=scale: s * x, BEFORE)
@@ -99,6 +102,7 @@ def test_no_change_is_zero_and_finite():
     assert not any(bool(jnp.any(x.a @ x.b)) for x in same.values())
 
 
+@pytest.mark.broad
 def test_rank_is_above_the_rounding_of_bfloat16():
     before = jax.tree.map(lambda x: x.astype(jnp.bfloat16), BEFORE)
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), before)

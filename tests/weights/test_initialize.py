@@ -40,6 +40,7 @@ def _neurons(tree):
     }
 
 
+@pytest.mark.broad
 def test_every_output_neuron_has_norm_one_and_the_rest_stays(normalized):
     for path, w in _neurons(normalized).items():
         norms = np.linalg.norm(w, axis=-1)
