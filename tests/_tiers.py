@@ -1,9 +1,9 @@
 """Which recipes stand for all others where trying every one would take too long.
 
 `make test-fast` tries what is quick of the contract on QUICK. `make test` tries that on
-every recipe, and what is broad of the contract, placement included, on KINDS: one
-recipe of each kind of state. `make test-slow` does the rest, so a new recipe of a known
-kind belongs in neither set.
+every recipe, what is broad of the contract on DAILY, and `owners` on KINDS: one recipe
+of each kind of state. `make test-slow` does the rest, and all of the contract on the
+variants of recipes, so a new recipe of a known kind belongs in none of these sets.
 
 All of these run with most of XLA's optimizations off, as compiling is most of the time.
 `make test-optimized`, a part of `make test-slow`, runs the trajectories of all recipes
@@ -26,7 +26,7 @@ KINDS = QUICK | {
     "dion",
     "galore",
 }
-# What is new to a recipe only by its kernels is tried on these every day.
+# What a recipe rarely changes is tried on these every day.
 DAILY = QUICK | {"aro", "galore"}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (

@@ -16,7 +16,7 @@ from flax import nnx
 from examples.pretrain.config import ModelConfig
 
 
-def _weight(rngs: nnx.Rngs, shape, axes, scale):
+def weight(rngs: nnx.Rngs, shape, axes, scale):
     """A float32 weight drawn from a normal; `scale=None` gives ones."""
     if scale is None:
         value = jnp.ones(shape, jnp.float32)
@@ -30,7 +30,7 @@ class Linear(nnx.Module):
 
     def __init__(self, shape, axes, scale, dtype, rngs):
         self.dtype = dtype
-        self.kernel = _weight(rngs, shape, axes, scale)
+        self.kernel = weight(rngs, shape, axes, scale)
 
     def __call__(self, x):
         # One flat batch of tokens: without it, XLA's CPU backend is a third slower.
@@ -45,7 +45,7 @@ class Embed(nnx.Module):
     def __init__(self, config: ModelConfig, rngs):
         self.dtype = config.dtype
         shape, axes = (config.vocab, config.embed), ("vocab", "embed")
-        self.embedding = _weight(rngs, shape, axes, config.init_scale)
+        self.embedding = weight(rngs, shape, axes, config.init_scale)
 
     def __call__(self, tokens):
         return self.embedding[...].astype(self.dtype)[tokens]
@@ -56,7 +56,7 @@ class RMSNorm(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs):
         self.eps = config.norm_eps
-        self.scale = _weight(rngs, (config.embed,), ("embed",), None)
+        self.scale = weight(rngs, (config.embed,), ("embed",), None)
 
     def __call__(self, x):
         y = x.astype(jnp.float32)

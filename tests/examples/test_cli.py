@@ -150,7 +150,7 @@ def test_unwritable_place_gets_one_line(capsys, tmp_path, text):
     assert "--out" in mistake(capsys, "train", "--data", text, *TINY, "--out", out)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_no_traceback_from_the_module_itself():
     done = subprocess.run(
         [sys.executable, "-m", "examples.pretrain", "train", "--optimizer", "sgdd"],

@@ -233,6 +233,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="drops a capability of Linux")
 def test_a_disk_that_turns_read_only_gets_one_line(again):
     out, *_ = again.afresh()

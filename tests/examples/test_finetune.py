@@ -42,6 +42,7 @@ STATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", finetune.METHODS)
 def test_only_matrices_move_at_the_stated_cost(name, settings, books, monkeypatch):
     method = dataclasses.replace(finetune.METHODS[name], rates=(0.01,))

@@ -107,13 +107,8 @@ def train_alone(tmp_path, monkeypatch):
     return train
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("muoneq", marks=pytest.mark.broad),
-        pytest.param("racs", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["muoneq", "racs"])
 def test_two_processes_train_as_one_does(two_processes, train_alone, name):
     together = json.loads((two_processes(name) / "losses").read_text())
     alone = train_alone(name)

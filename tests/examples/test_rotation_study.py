@@ -188,7 +188,7 @@ def test_summary_separates_jitter_from_descent():
     assert summary["loss"] == pytest.approx(1, abs=0.03)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_whole_study(small, tmp_path, capsys, monkeypatch):
     # Nearly all of its time is compilation: two of four policies, one of two bases.
     monkeypatch.setattr(rotation_study, "POLICIES", ("polar", "identity"))

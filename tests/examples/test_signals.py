@@ -123,7 +123,7 @@ def weights(out):
     return done, jax.tree.leaves(state)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_sigterm_saves_and_the_second_signal_does_not_wait(
     tmp_path, monkeypatch, capsys
 ):
@@ -154,7 +154,7 @@ def test_sigterm_saves_and_the_second_signal_does_not_wait(
         jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_signal_after_the_last_chance_to_save_is_answered_a_step_later(
     tmp_path, monkeypatch, capsys
 ):

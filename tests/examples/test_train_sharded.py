@@ -70,7 +70,7 @@ def share(tree):
     return held / sum(x.nbytes for x in leaves)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_losses_do_not_depend_on_the_mesh(runs):
     (_, sharded, _), (_, single, _) = runs
     # Sums over eight devices come in another order: 2^-24 each, a few in each loss,
@@ -101,7 +101,7 @@ def test_nothing_is_compiled_after_the_first_step(runs):
     assert [compiled for _, _, compiled in runs] == [1, 1]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scan", "axes"), [(False, AXES), (True, {"data": 2, "fsdp": 2, "tp": 2})]
 )
@@ -148,7 +148,7 @@ def small(monkeypatch, tmp_path):
     return folder, train
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_continued_run_keeps_all_losses_and_refuses_other_settings(small):
     folder, train = small
     whole = train()
@@ -174,7 +174,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_run_that_diverges_keeps_its_last_finite_checkpoint(small):
     folder, train = small
     with pytest.raises(SystemExit, match=r"error: .* not finite"):

@@ -116,7 +116,7 @@ def _views(draw):
     return shape, numbers
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @hypothesis.given(_views())
 @hypothesis.settings(max_examples=20)
 def test_view_is_inverted_exactly_and_counts_every_entry(case):

@@ -101,7 +101,7 @@ def _updates(params, **options):
     return jax.tree.map(lambda u: u[-1], run(tx.init(params), grads))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_square_readers_of_an_unannotated_model_rotate_their_input_side():
     """ARO, Fig. 19: the other side is the worse choice. What has no name goes right."""
     params = _gradients({"q": (6, 6), "o": (6, 6), "dense": (6, 6)})

@@ -201,7 +201,7 @@ def test_per_matrix_counts_travel_with_their_matrix():
     _same(from_portable(portable, tx.init(params), params), state)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_nnx_optimizer_state():
     model = nnx.Linear(3, 5, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, _tx(), wrt=nnx.Param)

@@ -45,7 +45,7 @@ def _rotated(params, layout, q):
     return map_named(lambda path, leaf: new.get(path, leaf), params)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [False, True])
 def test_logits_do_not_see_a_rotation_of_the_stream(scan):
     """ARO, Eq. 47: this proves the residual sides that `infer` reads."""

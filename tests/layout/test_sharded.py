@@ -48,6 +48,7 @@ def mesh(request, cpus):
     )
 
 
+@pytest.mark.slow
 def test_sharded_equals_replicated_and_keeps_specs(mesh):
     grads, tx = _tree(), _tx()
     want, want_state = tx.update(grads, tx.init(grads), grads)

@@ -51,7 +51,7 @@ def test_a_deleted_array_is_skipped():
     assert "zeros" not in str(om.describe({"kernel": gone}))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "name"), [(om.poet, "poet"), (om.oft, "oft")])
 def test_poet_warns_at_init_where_values_can_be_seen(recipe, name):
     tx = recipe(1e-3, block=4)

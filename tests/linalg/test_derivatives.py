@@ -81,6 +81,7 @@ def slopes(f, x, step=1e-6):
     return got, (ahead - behind) / (2 * step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.broad
 def test_reverse_mode_agrees_with_differences(name):
@@ -92,6 +93,7 @@ def test_reverse_mode_agrees_with_differences(name):
         np.testing.assert_allclose(*slopes(KERNELS[name], x), rtol=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QR)
 @pytest.mark.broad
 def test_q_factor_of_a_stack_of_any_scale(name):
@@ -105,6 +107,7 @@ def test_q_factor_of_a_stack_of_any_scale(name):
     np.testing.assert_allclose(1e20 * ours(1e20 * x), want, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QR)
 @pytest.mark.broad
 def test_q_factor_of_singular_matrices(name):
@@ -125,6 +128,7 @@ def test_q_factor_of_singular_matrices(name):
     np.testing.assert_allclose(jax.grad(f)(previous), 3 * previous**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLAR)
 @pytest.mark.broad
 def test_polar_factor_of_matrices_that_stay_singular(name):
@@ -136,6 +140,7 @@ def test_polar_factor_of_matrices_that_stay_singular(name):
     assert not zero.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 @pytest.mark.broad
 def test_inverse_root_of_a_singular_matrix_with_equal_eigenvalues(method):
@@ -191,7 +196,7 @@ EQUILIBRATIONS = {
 }
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EQUILIBRATIONS)
 def test_zero_rows_and_zero_matrices_have_finite_derivatives(name):
     f = EQUILIBRATIONS[name]
@@ -204,7 +209,7 @@ def test_zero_rows_and_zero_matrices_have_finite_derivatives(name):
     )
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_shifted_cholesky_qr_has_the_derivative_of_q():
     x = jnp.asarray(gaussian(6, 4, seed=3))
     shifted = partial(linalg.shifted_cholesky_qr, shift=1e-12)
@@ -213,7 +218,7 @@ def test_shifted_cholesky_qr_has_the_derivative_of_q():
     assert np.isfinite(jax.grad(weighted(shifted))(zeros)).all()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_second_derivative():
     f = lambda t: jnp.sum(linalg.cholesky_qr(jnp.array([[1.0, t], [t, 2.0]])) ** 3)
     got, h = jax.grad(jax.grad(f))(0.3), 1e-4

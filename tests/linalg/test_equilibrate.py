@@ -173,7 +173,7 @@ def test_constant_rows_do_not_inflate_rounding():
     assert np.abs(linalg.standardize_rows(x)).max() < 1e-2
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 6, 7, 4097])
 def test_constant_rows_become_zero_compiled_or_not(n):
     """And not noise, which a polar factor would bring to the size of an update."""
@@ -265,7 +265,7 @@ def test_five_rounds_have_converged_on_a_gaussian():
         np.testing.assert_allclose(a, b, rtol=6e-9)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_scales_follow_the_published_recursion():
     x = gaussian(6, 9)
     p, q = x * x, np.ones(6)

@@ -31,7 +31,7 @@ for kernel in (lapack.solve_lower, lapack.solve):
 SHAPES = [(5, 3), (3, 5), (4, 5, 3), (2, 2, 3, 5), (0, 4, 3)]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_many_stacks_do_not_lock_up_the_cpu():
     subprocess.run([sys.executable, "-c", MANY], check=True, timeout=300)
 

@@ -61,7 +61,7 @@ def dense(g, perm):
     return psi.T @ diagonal[:n, :n] @ psi
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("grid", GRIDS)
 def test_materialize_is_the_dense_product(grid):
@@ -105,7 +105,7 @@ def test_recover_frame_inverts_blocks_that_are_not_quite_orthogonal(grid):
     np.testing.assert_allclose(back, frame, atol=1e-12)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_unpermute_inverts_permute():
     _, perms = primitives("block", 4)
     x = jnp.asarray(gaussian(3, 10, 7), jnp.float32)

@@ -23,7 +23,7 @@ def test_it_is_one_pass_with_an_absolute_shift(shape, scale):
     assert (np.abs(sizes - 1) < 1e-6).all() == (scale == 1.0)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_what_fails_is_decomposed_by_householder_alone():
     good = gaussian(6, 3, seed=2)
     bad = 1e3 * matrix_with_singular_values([1.0, 1e-6, 1e-9], 6, 3)

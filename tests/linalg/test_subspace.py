@@ -212,7 +212,7 @@ def test_overlap_carries_coordinates():
     np.testing.assert_allclose(got, new.T @ (old @ m), atol=1e-6)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_number_of_iterations_may_be_an_integer_of_numpy():
     """Only traced numbers are limited to `most`."""
     x = jnp.asarray(gaussian(5, 8, seed=1))

@@ -137,7 +137,7 @@ def test_restored_under_another_name():
     jax.tree.map(np.testing.assert_array_equal, got[-1], rename(want[-1]))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_recipes_take_it():
     """8-bit Muon and 8-bit GaLore beside themselves; the rest by 8-bit AdamW."""
     shapes = {"up": {"kernel": (64, 80)}, "embed": {"embedding": (128, 64)}}

@@ -52,7 +52,7 @@ def test_carried_moments_do_not_exceed_adams():
         assert np.linalg.norm(u, axis=-1).max() <= largest * RANK**0.5 * (1 + 1e-4)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["keep", "carry"])
 def test_no_column_of_alice_exceeds_its_bound(transport):
     """Of spikes, tiny gradients, and blocks that decouple or nearly do."""

@@ -83,6 +83,7 @@ def test_state_is_live(trajectory):
         assert (np.abs(u[2:]).max(axis=(-2, -1)) > 0).all()
 
 
+@pytest.mark.slow
 def test_a_zero_first_gradient_gives_zero():
     for name in ("scale_by_muoneq", "scale_by_adamuon", "scale_by_normuon"):
         tx = SCALINGS[name]()

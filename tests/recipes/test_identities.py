@@ -147,7 +147,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS)
 def test_recipe_is_the_chain_of_its_blocks(name):
     recipe, chain = CHAINS[name]

@@ -93,7 +93,7 @@ def test_alice_is_algorithm_4(name):
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_fira_in_alice_has_no_further_factor():
     """Structured Fisher, F.7: only Fira+ has alpha_c."""
     updates = {}
@@ -130,6 +130,7 @@ def test_galore_with_its_programs_epsilon():
     assert np.linalg.norm(got[0]) < 0.75 * np.linalg.norm(without[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.broad
 def test_alice_without_its_parts_is_galore_on_a_subspace_iteration():

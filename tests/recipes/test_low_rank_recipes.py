@@ -236,7 +236,7 @@ def test_sumo_renews_a_matrix_whose_coordinates_are_small():
         assert not gap[:2].any()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_sizes_of_sumos_update():
     """RMS 0.2 sqrt(r / min(m, n)), or as printed, or 0.2; NS5 is near both."""
     g = np.float32(grads(1))

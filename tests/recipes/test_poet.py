@@ -23,7 +23,7 @@ def one_update(tx, grads, params=PARAMS):
     return updates, state
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_zero_gradients_decay_other_leaves_and_leave_matrices_alone():
     zero = jax.tree.map(jnp.zeros_like, PARAMS)
     tx = om.poet(1e-2, block=4, weight_decay=0.5, other_learning_rate=0.1)

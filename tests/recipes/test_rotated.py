@@ -410,7 +410,7 @@ def test_the_decay_of_splus_is_its_authors():
     np.testing.assert_allclose(updates["bias"], -0.001 * rate * decay, rtol=1e-5)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["soap", "splus"])
 def test_large_sides_do_not_rotate(name):
@@ -438,7 +438,7 @@ def test_a_side_is_large_above_ten_thousand(name):
         assert ((1, 10_001, 10_001) in {x.shape for x in leaves}) == rotates
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_no_decomposition_is_in_a_default_step():
     params = {"kernel": jnp.ones((4, 6)), "other_kernel": jnp.ones((6, 4))}
     for name in ROTATED:
@@ -479,7 +479,7 @@ def test_soap_with_one_side_off_is_eigen_adam(policy):
         np.testing.assert_allclose(got[matrix], want[matrix], atol=1e-12)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_momentum_first_eigen_recipes_are_aro_with_that_policy():
     pairs = {"eigen_sign": "sign", "eigen_sinkhorn": "sinkhorn"}
     for name, base in pairs.items():

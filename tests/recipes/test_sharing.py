@@ -94,14 +94,10 @@ def test_joint_differs_from_member_only_where_a_base_looks_across(base):
     assert (off > 1e-2) == (base != "adam")
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sharing", "kind"),
-    [
-        pytest.param("global", "explicit", marks=pytest.mark.slow),
-        pytest.param("chain", "auto", marks=pytest.mark.slow),
-        ("chain", "explicit"),
-    ],
+    [("global", "explicit"), ("chain", "auto"), ("chain", "explicit")],
 )
 def test_owners_share_across_devices(cpus, sharing, kind):
     params, rule = _tree()

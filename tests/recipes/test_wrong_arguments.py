@@ -129,6 +129,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.broad
 def test_an_expression_that_matches_no_leaf_gives_a_warning_at_init(name):
@@ -175,7 +176,7 @@ def test_part_of_a_tree_gives_none():
     tx.init(params)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_recipes_own_expressions_give_none():
     params = {"kernel": jnp.ones((4, 6))}  # Neither embedding nor head.
     for name in TABLE:

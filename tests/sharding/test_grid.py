@@ -129,6 +129,7 @@ def _expected_bytes(chain, counts, mesh_name):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mesh_name", "kind", "counts", "chain"), CASES)
 def test_grid(mesh_name, kind, counts, chain, cpus):
     del cpus

@@ -36,7 +36,7 @@ WAYS = [("randomized", "carry"), ("exact", "keep"), ("exact", "reset")]
 BROAD = [pytest.param(*way, marks=pytest.mark.broad) for way in WAYS]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "transport"), [("exact", "carry"), *BROAD])
 def test_a_first_basis_comes_with_the_first_gradient(start, transport):
     """Its neighbour's stays; what it becomes is what it would be without the wait."""
@@ -63,7 +63,7 @@ def test_a_first_basis_comes_with_the_first_gradient(start, transport):
         np.testing.assert_allclose(got[1], want[0], atol=1e-5)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_an_added_layer_does_not_wait_for_the_next_renewal():
     trees = [{"a": x[0], "b": x[1]} for x in jnp.asarray(STREAM)]
     first = [{"a": x["a"]} for x in trees]

@@ -207,7 +207,7 @@ def test_full_rank_of_a_low_rank_momentum_adds_no_noise():
     np.testing.assert_allclose(norms, 1.0, rtol=1e-5)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_zero_momentum_leaves_the_right_factor():
     tx = om.orthogonalize_low_rank(2)
     zero = {"w": jnp.zeros((3, 5))}
@@ -242,7 +242,7 @@ def test_the_first_right_factor_belongs_to_the_matrix():
     np.testing.assert_allclose(both[1], alone[0], atol=1e-6)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_nan_is_seen_in_what_dion_makes_of_it():
     """Not zeros for ever, as from a momentum that has become NaN."""
     tx, w = om.orthogonalize_low_rank(2), {"w": jnp.ones((4, 6))}

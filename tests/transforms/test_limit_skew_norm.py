@@ -83,7 +83,7 @@ def test_singular_values_stay_where_a_steady_gradient_would_blow_them_up(max_nor
     assert np.linalg.norm(new - w) > np.linalg.norm(w)  # It has gone far all the same.
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_oft_turns_as_far_as_it_likes():
     """In one go, by two radians, which a bound of 0.5 does not allow."""
     turn = (

@@ -11,7 +11,7 @@ import optax_matrix as om
 from optax_matrix.transforms.stochastic_primitives import _one_by_one_on_cpu
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", ["stored", "recovered"])
 def test_one_by_one_is_the_same_as_at_once(hold, monkeypatch):
     def path():

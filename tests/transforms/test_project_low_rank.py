@@ -74,7 +74,7 @@ def test_renewals_happen_at_the_first_update_and_at_the_multiples():
         assert [t + 1 for t in np.flatnonzero(moved)] == due[1:]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_sides():
     """Tall, wide: long, short, out, in; a dict says it for each leaf."""
@@ -371,7 +371,7 @@ def test_moments_of_some_leaves_may_be_masked():
     jax.tree.map(np.testing.assert_array_equal, *paths)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [om.scale_by_apollo, om.scale_by_dion])
 def test_random_numbers_do_not_depend_on_the_generator_or_neighbours(method):
     """JAX's other generators draw for a whole batch under vmap."""
@@ -410,6 +410,7 @@ class TestSwitching:
         first, second = bases(run(tx, np.float32(grads))[1])
         return self.RITZ(grads[1], np.float64(first)), np.float64(second)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("sampling", ["subspace", "columns"])
     @pytest.mark.broad
     def test_complement_and_full_basis(self, sampling):

@@ -92,7 +92,7 @@ def test_follows_numpy_step_by_step():
         assert close.mean() > 0.999
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_stays_near_adam_in_float32():
     """A quadratic of condition 100 with noise: the same path within a few percent."""
     curvature = jnp.asarray(np.geomspace(0.01, 1, 64 * 128).reshape(64, 128), "float32")
@@ -128,7 +128,7 @@ def test_small_gradients_beside_large_ones_do_not_blow_up():
     assert jnp.abs(updates).max() < 1.1
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1e20])
 def test_extremes_are_finite_and_pass(scale):
     tx = om.quantize_state(optax.adam(1.0, b1=0.5, b2=0.5), min_size=0)
@@ -199,7 +199,7 @@ def test_stochastic_rounding_differs_by_step_leaf_and_seed():
     assert spread.max() == 1
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 def test_sharded_parameters(kind, cpus):
     """Codes lie as their parameters, and the numbers are those of one device."""

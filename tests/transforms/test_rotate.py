@@ -328,7 +328,7 @@ def test_a_lagging_rotation_is_that_of_the_last_step():
         used = np.asarray(state.rotation["w"].rows)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_look_ahead_leaves_the_state_of_the_base_alone():
     b2 = 0.9
@@ -508,7 +508,7 @@ def test_gradient_ascent_may_have_other_steps():
     np.testing.assert_array_equal(run(same, stream(2))[0], run(name, stream(2))[0])
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
     """With statistics of the gradient, which is not in the rotated frame yet."""
     seen = []

@@ -102,7 +102,7 @@ def _collectives(text, kind):
     return text.count(f" {kind}(") + text.count(f" {kind}-start(")
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "vectors"), [("sinkhorn", 5), ("row_norm", 1)])
 def test_spread_over_devices_it_is_the_same_at_a_known_price(cpus, name, vectors):
     """One all-reduce of a number, one of p x p, and those of the base, twice."""
@@ -181,7 +181,7 @@ def test_rotated_sides_of_two_sizes_are_refused():
         tx.init(_draw(np.random.default_rng(0)))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_function_as_policy_sees_the_sums_of_the_sets():
     seen = []
 

@@ -114,7 +114,7 @@ def test_trajectory_is_the_papers(case, hold):
         np.testing.assert_allclose(path[:, i].mT, want, atol=1e-9)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_gradients_of_q_are_those_through_materialize():
     tx = om.spo(optax.sgd(1.0), block=4, orthogonal=cayley_neumann, ids=IDS)
@@ -145,6 +145,7 @@ def test_gradients_of_q_are_those_through_materialize():
         np.testing.assert_allclose(q[side] - new.q["w"][side], x, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.broad
 def test_applied_updates_are_no_edits(dtype):
@@ -190,7 +191,7 @@ def test_an_edit_is_folded_into_the_frame_and_not_undone(dtype, hold):
         assert not np.allclose(new.frame["w"][1], state.frame["w"][1], atol=0.1)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_weight_decay_after_it_shrinks_all_singular_values():
     spo = om.spo(ADAM(0.01), block=4, merge_interval=5, ids=IDS)
     tx = optax.chain(spo, optax.add_decayed_weights(-0.01))
@@ -206,7 +207,7 @@ def flip(w):
     return w.at[:, 0, 0].multiply(-1)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [lambda w: w, flip], ids=["no edit", "edits"])
 def test_bfloat16_moves_where_single_updates_round_to_nothing(edit):
     """Also where something else happens to another entry at every step."""
@@ -229,7 +230,7 @@ def test_bfloat16_moves_where_single_updates_round_to_nothing(edit):
     assert np.linalg.norm(stuck - want) > 3 * np.linalg.norm(got - want)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_without_p_it_is_oft():
     """R alone, and R and P with a P that is never moved."""
@@ -250,7 +251,7 @@ def test_without_p_it_is_oft():
     assert float(jnp.abs(oft[-1] - params["w"]).max()) > 0.3
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_products_of_primitives_reach_any_rotation():
     """Lemma 1, by descent on |W - T|^2 from the identity."""
     target = orthonormal(5, 5, seed=3)
@@ -274,7 +275,7 @@ def spectral_norms(q, b):
     return jnp.sqrt(jnp.max(jnp.sum(q * q, axis=(-2, -1)))) / np.sqrt(2)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_singular_values_stay_within_the_bound_of_the_map():
     """sqrt(1 + s^10) for each side and merge, at the largest |Q| before it."""
     steps, interval = 60, 12
@@ -319,7 +320,7 @@ def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     assert int(schedule.count) == 1
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_draws_differ_between_matrices_sides_and_merges():
     tx = om.spo(ADAM(0.02), block=4, merge_interval=2, ids=IDS)
     _, states, _ = run(tx, start(shape=(2, 8, 8)), noise(4, (2, 8, 8)))
@@ -385,7 +386,7 @@ def test_one_compilation_with_donated_state():
     assert step._cache_size() == 1
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_sides_of_one_have_nothing_to_rotate():
     params = {"w": jnp.ones((2, 1, 6)), "v": jnp.full((1, 1, 1), 2.0)}
     tx = om.spo(ADAM(0.02), block=4)
@@ -396,7 +397,7 @@ def test_sides_of_one_have_nothing_to_rotate():
     np.testing.assert_allclose(jnp.linalg.norm(new, axis=-1), 6**0.5, rtol=1e-5)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_portable_state_goes_on_where_it_was():
     tx = om.poet(0.01, block=4, merge_interval=3)
     params = {"up": {"kernel": start()["w"]}}

@@ -130,7 +130,7 @@ def test_it_turns_as_far_as_it_likes_and_keeps_singular_values():
     )
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("own_count", [True, False])
 def test_moments_are_reset_for_the_merged_matrix_only(own_count):
     adam = scale_by_adam_per_matrix() if own_count else optax.scale_by_adam()
@@ -152,7 +152,7 @@ def test_moments_are_reset_for_the_merged_matrix_only(own_count):
     assert not states.q["w"]["in"][last, 0].any()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_matrix_without_gradients_and_nan_are_never_merged():
     tx = om.spo(inner(), block=4, merge_interval=None, merge_at=AT, ids=IDS)
     noise = np.zeros((3, *SHAPE), np.float32)

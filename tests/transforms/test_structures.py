@@ -153,7 +153,7 @@ def test_the_eigenbasis_is_the_best_basis_of_one_diagonal():
     np.testing.assert_allclose(best, least, rtol=1e-9)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_basis_of_lower_rank_leaves_what_proposition_4_says():
     """E[GG'] = U Q~ U' + U_c S U_c', S diagonal, where gradients share their basis."""
     u = orthonormal(5, 5)

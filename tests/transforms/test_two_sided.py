@@ -121,7 +121,7 @@ def test_extreme_gradients_of_bfloat16(scale):
     assert bool((updates != 0).any()) == (scale > 0)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_rows_of_the_coordinates_are_those_of_u():
     """Also the gradient that `scale_by_second_moment` gets has this orientation."""
     seen = []

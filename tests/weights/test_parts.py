@@ -48,7 +48,7 @@ def alone():
     return step, states
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_checkpoint_in_the_middle_of_a_period_goes_on_bit_for_bit(alone, tmp_path):
     step, states = alone
     middle = states[4]
@@ -71,7 +71,7 @@ def test_a_checkpoint_in_the_middle_of_a_period_goes_on_bit_for_bit(alone, tmp_p
     [
         pytest.param(AxisType.Auto, P(), marks=pytest.mark.slow),
         pytest.param(AxisType.Auto, P(None, "tp", None), marks=pytest.mark.broad),
-        pytest.param(AxisType.Explicit, P(), marks=pytest.mark.broad),
+        pytest.param(AxisType.Explicit, P(), marks=pytest.mark.slow),
         pytest.param(AxisType.Explicit, P(None, "tp", None), marks=pytest.mark.slow),
     ],
     ids=["auto-whole", "auto-cut", "explicit-whole", "explicit-cut"],
@@ -112,7 +112,7 @@ def test_it_trains_under_fsdp(kind, rotations, alone, cpus):
     assert all((n >= 1).all() for n in jax.tree.leaves(parts[0].merges))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_an_nnx_state_can_be_saved(tmp_path):
     model = nnx.Linear(4, 6, rngs=nnx.Rngs(0))
     parts = _start(nnx.state(model, nnx.Param))

@@ -49,6 +49,7 @@ def _poet(**options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -151,7 +152,7 @@ def history():
     return poet, _train(poet, poet.split(_params()), 7)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_merge_changes_the_frame_and_not_the_weights(history):
     poet, states = history
     assert [_merges(f) for f, *_ in states] == [{0}, {0}, {1}, {1}, {1}, {2}, {2}]
@@ -200,7 +201,7 @@ def test_a_merge_resets_moments_of_rotations_alone(history):
     assert int(_moments(before, "rotations")[0].count) == 2
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_state_is_kept_on_request_and_of_a_shared_adam_the_count():
     params = {"k": _params()["layers/up/kernel"], "bias": _params()["bias"]}
     kept = _poet(reset="none")
@@ -230,7 +231,7 @@ def test_a_remainder_stays_the_identity_even_if_someone_moves_it():
     np.testing.assert_array_equal(back["kernel"], params["kernel"])
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_bfloat16_weights_have_float32_rotations():
     params = _params(jnp.bfloat16)
     poet = _poet(train_others=False)
@@ -251,7 +252,7 @@ class _Model(nnx.Module):
         return self.down(jax.nn.gelu(self.up(x)))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_an_nnx_model_trains_and_ends_as_itself():
     model = _Model(nnx.Rngs(0))
     graph, params = nnx.split(model, nnx.Param)
@@ -283,7 +284,7 @@ def test_an_nnx_model_trains_and_ends_as_itself():
     np.testing.assert_allclose(values, before, rtol=1e-3)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_layers_may_be_made_inside_the_scan_over_them():
     poet = om.reparameterize(block=4)
     layers = {
@@ -355,7 +356,7 @@ def test_a_reset_needs_the_optimizer():
         poet.merge(frozen, trainable, optax.adam(1e-3).init(trainable))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_micro_steps_of_multi_steps_are_no_updates():
     poet = om.reparameterize(block=4, merge_interval=3, train_others=False)
     own = poet.optimizer(optax.sgd(0.01), optax.identity())

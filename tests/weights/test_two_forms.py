@@ -53,16 +53,8 @@ def _as_transformation(options, max_norm):
     return om.on_matrices(build, needs_params=True, probe=False)
 
 
-TIERS = {"block": pytest.mark.broad}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(o, id=name, marks=TIERS.get(name, pytest.mark.slow))
-        for name, o in OPTIONS.items()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_both_forms_give_the_same_trajectory(options):
     params = _start()
     options = {"merge_interval": 3} | options
