@@ -20,7 +20,7 @@ from flax import nnx
 
 from examples.finetune_methods import METHODS, Method
 from examples.pretrain.config import SIZES, ModelConfig
-from examples.pretrain.data import BOOKS, from_texts, read_text
+from examples.pretrain.data import DATA, from_texts, read_text
 from examples.pretrain.optimizers import find
 from examples.pretrain.step import (
     CLIP,
@@ -80,7 +80,7 @@ class Result:
 def book(name: str, settings: Settings):
     """Batches and validation set of a book."""
     windows = Windows(settings.model.context, settings.batch, seed=settings.seed)
-    return from_texts([read_text(BOOKS / f"{name}.txt.gz")], windows)
+    return from_texts([read_text(DATA / f"{name}.txt.gz")], windows)
 
 
 def pretrain(settings: Settings, data) -> nnx.State:

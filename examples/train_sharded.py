@@ -40,7 +40,7 @@ from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS
 from examples.pretrain.directory import locked
 from examples.pretrain.errors import UserError
-from examples.pretrain.optimizers import OPTIMIZERS, WEIGHT_DECAY
+from examples.pretrain.optimizers import OPTIMIZERS, Arena
 from examples.pretrain.step import (
     CLIP,
     TrainState,
@@ -124,7 +124,7 @@ def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps:
     options = {"dimension_numbers": om.layout.infer(abstract)} if sides else {}
     recipe = getattr(om, optimizer)(
         learning_rate(peak, steps),
-        weight_decay=WEIGHT_DECAY,
+        weight_decay=Arena.weight_decay,
         placement=om.owners(mesh.axis_names, param_specs=shardings),
         **options,
     )
@@ -153,7 +153,7 @@ def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps:
 
 def open_books(context: int) -> tuple[grain.MapDataset, ...]:
     """Endless shuffled windows of the two books: for training, and held out."""
-    texts = [split(as_bytes(read_text(p))) for p in sorted(BOOKS.glob("*.txt.gz"))]
+    texts = [split(as_bytes(read_text(p))) for p in BOOKS]
     parts = (TokenWindows(part, context) for part in zip(*texts, strict=True))
     shuffled = lambda part: grain.MapDataset.source(part).seed(0).shuffle().repeat()
     return tuple(map(shuffled, parts))

@@ -12,7 +12,8 @@ from examples.pretrain import streaming
 from examples.pretrain.texts import from_texts, read_text
 from examples.pretrain.windows import Data, Windows
 
-BOOKS = pathlib.Path(__file__).parents[1] / "data"
+DATA = pathlib.Path(__file__).parents[1] / "data"
+BOOKS = DATA / "king_james.txt.gz", DATA / "moby_dick.txt.gz"
 
 
 def open_data(name: str, windows: Windows, tokenizer: str | None = None) -> Data:
@@ -29,7 +30,7 @@ def open_data(name: str, windows: Windows, tokenizer: str | None = None) -> Data
     """
     if name == "c4":
         return streaming.c4(windows, tokenizer)
-    paths = sorted(BOOKS.glob("*.txt.gz")) if name == "books" else [pathlib.Path(name)]
+    paths = BOOKS if name == "books" else [pathlib.Path(name)]
     texts = [read_text(path) for path in paths]
     if tokenizer is None:
         return from_texts(texts, windows)

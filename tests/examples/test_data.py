@@ -6,7 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
-from examples.pretrain.data import BOOKS, open_data
+from examples.pretrain.data import DATA, open_data
 from examples.pretrain.errors import UserError
 from examples.pretrain.texts import TokenWindows, from_texts, split
 from examples.pretrain.windows import Windows
@@ -98,9 +98,9 @@ def test_shipped_books():
     assert " the " in bytes(data.validation).decode("utf-8", "replace")
     assert len(text) > 32
     for name, opening in (("moby_dick", "Sub-Sub"), ("king_james", "In the beginning")):
-        content = gzip.decompress((BOOKS / f"{name}.txt.gz").read_bytes())
+        content = gzip.decompress((DATA / f"{name}.txt.gz").read_bytes())
         assert opening in content.decode("utf-8")[:200]
-        assert f"{len(content):,}" in (BOOKS / "README.md").read_text()
+        assert f"{len(content):,}" in (DATA / "README.md").read_text()
 
 
 def test_local_file(tmp_path):

@@ -13,7 +13,7 @@ from examples.pretrain import compare, step
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.metrics import Metrics, read
-from examples.pretrain.optimizers import OPTIMIZERS, WEIGHT_DECAY, adamw
+from examples.pretrain.optimizers import OPTIMIZERS, Arena
 from examples.pretrain.texts import from_texts
 from examples.pretrain.windows import Windows
 
@@ -44,7 +44,7 @@ def test_schedule_warms_up_and_ends_at_a_tenth():
 @pytest.mark.broad
 def test_loss_falls_and_is_the_mean_cross_entropy():
     data = from_texts([TEXT], Windows(context=8, batch=8))
-    state, losses = run(step.Trainer(MODEL, adamw, 30, 1), data, 30)
+    state, losses = run(step.Trainer(MODEL, Arena().adamw, 30, 1), data, 30)
     assert losses[0] == pytest.approx(np.log(256), abs=0.1)
     assert losses[-1] < 0.8 * losses[0]
     held_out = step.evaluate(MODEL, state.params, data.validation)
@@ -180,7 +180,7 @@ def test_the_same_adamw_moves_what_is_no_matrix(after_two_updates, name):
     up = lambda tree: tree["layers"][0]["mlp"]["up"]["kernel"][...]
     moved, apart = up(ours) - up(start), up(ours) - up(theirs)
     assert float(np.abs(apart).max()) > 1e-5
-    size = float(np.sqrt(np.mean((moved + PEAK * WEIGHT_DECAY * up(start)) ** 2)))
+    size = float(np.sqrt(np.mean((moved + PEAK * Arena.weight_decay * up(start)) ** 2)))
     if name in EXACT:
         assert size / PEAK == pytest.approx(0.2, rel=1e-3)
     elif name not in ADAMS:

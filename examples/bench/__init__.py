@@ -1,0 +1,11 @@
+"""One controlled comparison of every method: tasks, protocol, results.
+
+    python -m examples.bench run shakespeare   # goes on where it was stopped
+    python -m examples.bench table             # writes the tables into RESULTS.md
+    python -m examples.bench plot shakespeare
+
+`tasks` are models with their data, `methods` the optimizers in two settings, `studies`
+the rows of each table. `search` is the protocol: which learning rates and seeds a
+method gets. `runs` trains, `workers` does so on all cores, and `results` keeps what is
+finished. `statistics`, `table` and `plot` read it.
+"""

@@ -1,0 +1,85 @@
+"""The command line of the study."""
+
+import argparse
+import os
+import pathlib
+import sys
+
+from examples.bench import results
+from examples.bench.plot import draw
+from examples.bench.studies import STUDIES
+from examples.bench.table import table, write
+from examples.bench.workers import run_all
+from examples.pretrain.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: Arguments after the program's name; None for those of `sys.argv`.
+
+    Returns:
+        The exit code: 0 for success, 2 for a mistake, 130 for Ctrl-C.
+    """
+    try:
+        options = _parser().parse_args(arguments)
+        options.command(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.bench", description=__doc__
+    )
+    commands = parser.add_subparsers(title="commands", required=True)
+
+    def add(name, command, nargs):
+        one = commands.add_parser(
+            name, help=command.__doc__, description=command.__doc__
+        )
+        one.set_defaults(command=command)
+        one.add_argument("studies", nargs=nargs, choices=STUDIES, metavar="STUDY")
+        one.add_argument("--results", type=pathlib.Path, default=results.PATH)
+        return one
+
+    run = add("run", _run, "+")
+    run.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    show = add("table", _table, "*")
+    show.add_argument("--write", action="store_true", help="into RESULTS.md and README")
+    add("plot", _plot, "+").add_argument("--out", type=pathlib.Path)
+    return parser
+
+
+def _run(options):
+    """Does the missing runs of studies."""
+    if options.processes < 1:
+        raise UserError(f"--processes must be positive, got {options.processes}.")
+    results.prepare(options.results)
+    for study in options.studies:
+        run_all(STUDIES[study](), options.results, options.processes)
+        print(table(study, results.read(options.results)))
+
+
+def _table(options):
+    """Prints the tables of studies, or writes all of them into their pages."""
+    found = results.read(options.results)
+    for study in options.studies:
+        print(table(study, found))
+    if options.write:
+        write(found)
+
+
+def _plot(options):
+    """Draws the curves of studies."""
+    found = results.read(options.results)
+    for study in options.studies:
+        path = (options.out or results.PATH.parent) / f"{study}.png"
+        draw(study, found, path)
+        print(path)

@@ -1,0 +1,46 @@
+"""What decides a run, and what it measures."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Everything that decides the outcome of a run.
+
+    Attributes:
+        task: A name of `tasks.TASKS`.
+        method: A method of `methods`, with options: ``muoneq:mode=col``.
+        setting: `matched` to AdamW's update size, or `own`, the paper's.
+        rate: Peak of the learning rate.
+        seed: Seed of the weights and of the data's order.
+        steps: Updates of the weights.
+        batch: Windows or images per update.
+    """
+
+    task: str
+    method: str
+    setting: str
+    rate: float
+    seed: int
+    steps: int
+    batch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a run measured.
+
+    Attributes:
+        loss: Loss on the whole validation set after the last step; None if it failed.
+        curve: Steps, and losses on a quarter of the validation set; a failed run ends
+            early.
+        milliseconds: Median time of an update in one thread, compilation excluded.
+        state_bytes: Bytes of the optimizer's state.
+        seconds: Time of the run with its share of compilation.
+    """
+
+    loss: float | None
+    curve: list[list[float]]
+    milliseconds: float
+    state_bytes: int
+    seconds: float

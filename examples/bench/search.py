@@ -1,0 +1,110 @@
+"""The protocol: which runs a method gets, from the runs that it has had.
+
+1. Learning rates are tried on a grid of factor two, with the seed `TUNING`: five of
+   them around the first, then more at the edge where the best one lies, until it is
+   inside. A run that failed counts as worse than any other.
+2. At the best rate, one run with each of the seeds `SEEDS`. None of them was seen
+   before, and only they make the table.
+
+So every method has the same number of trials, but for the extensions of its grid.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from examples.bench.config import Config, Result
+
+TUNING = 1000
+SEEDS = (0, 1, 2, 3, 4)
+TRIALS = (0, 1, -1, 2, -2)  # Powers of two.
+LIMIT = 10  # Powers of two from the start at which a search ends.
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A method on a task, which the table has in one row.
+
+    Attributes:
+        task: A name of `tasks.TASKS`.
+        method: A method, with options.
+        setting: `matched` or `own`.
+        rate: The learning rate in the middle of the first five.
+        steps: Updates of the weights.
+        batch: Windows or images per update.
+        is_tuned: Whether other rates than `rate` are tried.
+    """
+
+    task: str
+    method: str
+    setting: str
+    rate: float
+    steps: int
+    batch: int
+    is_tuned: bool = True
+
+    def config(self, rate: float, seed: int) -> Config:
+        given = dataclasses.asdict(self) | {"rate": rate, "seed": seed}
+        del given["is_tuned"]
+        return Config(**given)
+
+
+Results = Mapping[Config, Result]
+
+
+def due(entry: Entry, results: Results) -> Config | None:
+    """The next run of an entry; None if it has had all of them."""
+    tried = tuning(entry, results)
+    power = next_power(tried)
+    if entry.is_tuned and power is not None:
+        return entry.config(_rate(entry, power), TUNING)
+    configs = [entry.config(best_rate(entry, results), seed) for seed in SEEDS]
+    return next((config for config in configs if config not in results), None)
+
+
+def tuning(entry: Entry, results: Results) -> dict[int, float]:
+    """The loss by the power of two of the learning rate; infinite for failed runs."""
+    found = {}
+    for power in range(-LIMIT, LIMIT + 1):
+        config = entry.config(_rate(entry, power), TUNING)
+        if config in results:
+            loss = results[config].loss
+            found[power] = math.inf if loss is None else loss
+    return found
+
+
+def next_power(tried: Mapping[int, float]) -> int | None:
+    """The power of two to try next; None if the best one lies inside."""
+    missing = [power for power in TRIALS if power not in tried]
+    if missing:
+        return missing[0]
+    best = _best(tried)
+    if best == min(tried) and best > -LIMIT:
+        return best - 1
+    if best == max(tried) and best < LIMIT:
+        return best + 1
+    return None
+
+
+def best_rate(entry: Entry, results: Results) -> float:
+    """The learning rate of the confirming runs."""
+    tried = tuning(entry, results)
+    return _rate(entry, _best(tried)) if entry.is_tuned and tried else entry.rate
+
+
+def _best(tried):
+    """The power with the smallest loss; the smallest power if all failed."""
+    return min(tried, key=lambda power: (tried[power], power))
+
+
+def _rate(entry, power):
+    return entry.rate * 2.0**power
+
+
+def expected(entry: Entry, results: Results) -> int:
+    """Runs that an entry still needs, if its grid is not extended further."""
+    tried = tuning(entry, results)
+    if entry.is_tuned and next_power(tried) is not None:
+        return max(len(TRIALS) - len(tried), 1) + len(SEEDS)
+    rate = best_rate(entry, results)
+    return sum(entry.config(rate, seed) not in results for seed in SEEDS)

@@ -1,0 +1,126 @@
+"""What the runs say: means over seeds, and paired differences to AdamW."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from examples.bench.search import SEEDS, Entry, Results, best_rate, due, tuning
+
+REFERENCE = "adamw"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An entry whose runs are finished.
+
+    Attributes:
+        entry: The method, task, length and batch.
+        rate: Its best learning rate.
+        trials: Learning rates tried.
+        failed: Runs that failed, of all.
+        losses: Final validation loss by seed; infinite for a failed run.
+        steps: Steps of the curve.
+        curve: Mean validation loss at these steps.
+        milliseconds: Median time of an update.
+        state_bytes: Bytes of the optimizer's state.
+    """
+
+    entry: Entry
+    rate: float
+    trials: int
+    failed: int
+    losses: tuple[float, ...]
+    steps: np.ndarray
+    curve: np.ndarray
+    milliseconds: float
+    state_bytes: int
+
+    @property
+    def loss(self) -> float:
+        return float(np.mean(self.losses))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds."""
+        return float(np.std(self.losses, ddof=1))
+
+
+def row(entry: Entry, results: Results) -> Row | None:
+    """The row of an entry; None while runs are missing."""
+    if due(entry, results):
+        return None
+    rate = best_rate(entry, results)
+    runs = [results[entry.config(rate, seed)] for seed in SEEDS]
+    tried = tuning(entry, results) if entry.is_tuned else {}
+    lost = [math.isinf(loss) for loss in tried.values()]
+    whole = [run.curve for run in runs if run.loss is not None]
+    return Row(
+        entry=entry,
+        rate=rate,
+        trials=len(tried),
+        failed=sum(lost) + sum(run.loss is None for run in runs),
+        losses=tuple(math.inf if r.loss is None else r.loss for r in runs),
+        steps=np.array([step for step, _ in whole[0]] if whole else []),
+        curve=np.mean([[loss for _, loss in c] for c in whole], 0) if whole else [],
+        milliseconds=float(np.median([run.milliseconds for run in runs])),
+        state_bytes=runs[0].state_bytes,
+    )
+
+
+def difference(ours: Row, reference: Row) -> tuple[float, float]:
+    """Mean difference of the losses to the reference's, seed by seed.
+
+    Returns:
+        The mean, and half of its 95% confidence interval by Student's t; infinite
+        where a run failed.
+    """
+    parts = np.subtract(ours.losses, reference.losses)
+    if not np.isfinite(parts).all():
+        return math.inf, math.inf
+    error = parts.std(ddof=1) / math.sqrt(len(parts))
+    return float(parts.mean()), float(stats.t.ppf(0.975, len(parts) - 1) * error)
+
+
+def steps_to(row: Row, loss: float) -> float:
+    """Steps until the mean curve first reaches a loss, linear between its points.
+
+    Returns:
+        The steps; infinite if the curve never does. Nothing is extrapolated.
+    """
+    below = np.flatnonzero(np.asarray(row.curve) <= loss)
+    if not len(below):
+        return math.inf
+    last = int(below[0])
+    if last == 0:
+        return float(row.steps[0])
+    (a, b), (high, low) = row.steps[last - 1 : last + 1], row.curve[last - 1 : last + 1]
+    return float(a + (b - a) * (high - loss) / (high - low))
+
+
+def speedups(ours: Row, reference: Row) -> np.ndarray:
+    """Reference's steps over ours to the same loss, at each point of its curve.
+
+    Where its curve rises, its earlier step with that loss counts for both.
+    """
+    times = [steps_to(reference, loss) for loss in reference.curve[1:]]
+    return np.array(
+        [
+            time / max(steps_to(ours, loss), 1.0)
+            for time, loss in zip(times, reference.curve[1:], strict=True)
+        ]
+    )
+
+
+def ranked(entries: Sequence[Entry], results: Results) -> list[Row]:
+    """The finished rows, smallest mean loss first."""
+    rows = [found for e in entries if (found := row(e, results))]
+    return sorted(rows, key=lambda row: row.loss)
+
+
+def reference(rows: Sequence[Row]) -> Row | None:
+    """AdamW's row."""
+    found = [r for r in rows if r.entry.method == REFERENCE]
+    return found[0] if found else None

@@ -1,0 +1,83 @@
+"""Tables in Markdown, and their places in `examples/RESULTS.md` and the README."""
+
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+
+from examples.bench.search import SEEDS, Results
+from examples.bench.statistics import Row, difference, ranked, reference, steps_to
+from examples.bench.studies import STUDIES
+from examples.pretrain.report import size
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = ROOT / "examples" / "RESULTS.md", ROOT / "README.md"
+HEADINGS = (
+    *("method", "size", "rate", "loss", "against AdamW", "speedup", "time", "state"),
+    "failed",
+)
+
+
+def table(study: str, results: Results) -> str:
+    """The table of a study, smallest loss first."""
+    entries = STUDIES[study]()
+    return table_of(ranked(entries, results), len(entries))
+
+
+def table_of(rows: Sequence[Row], count: int) -> str:
+    """The table of some rows out of a number of entries."""
+    lines = [_line(HEADINGS), "|" + "---|" * len(HEADINGS)]
+    lines += [_line(_cells(row, reference(rows))) for row in rows]
+    if count > len(rows):
+        lines += ["", f"{count - len(rows)} of {count} rows have not been run yet."]
+    return "\n".join(lines)
+
+
+def _line(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row: Row, adamw: Row | None) -> list[str]:
+    name = f"`{row.entry.method}`"
+    loss = "-"
+    if math.isfinite(row.loss):
+        loss = f"{row.loss:.4f} ± {row.spread:.4f}"
+    runs = len(SEEDS) + row.trials
+    return [
+        name,
+        row.entry.setting,
+        f"{row.rate:.2g}",
+        loss,
+        *_against(row, adamw),
+        size(row.state_bytes),
+        f"{row.failed} of {runs}",
+    ]
+
+
+def _against(row, adamw):
+    """Difference of loss, steps and time, each relative to AdamW."""
+    if adamw is None or row is adamw:
+        return ["-", "1.00", "1.00"]
+    time = f"{row.milliseconds / adamw.milliseconds:.2f}"
+    mean, half = difference(row, adamw)
+    if not math.isfinite(mean):
+        return ["-", "-", time]
+    steps = steps_to(row, adamw.curve[-1])
+    speedup = f"{adamw.steps[-1] / steps:.2f}" if math.isfinite(steps) else "-"
+    return [f"{mean:+.4f} ± {half:.4f}", speedup, time]
+
+
+def replaced(text: str, results: Results) -> str:
+    """A text with the table of every study between its two marks."""
+
+    def new(match):
+        mark, study = match[1], match[2]
+        return f"{mark}\n{table(study, results)}\n<!-- /bench -->"
+
+    return re.sub(r"(<!-- bench: (\w+) -->)\n.*?<!-- /bench -->", new, text, flags=re.S)
+
+
+def write(results: Results) -> None:
+    """Writes the tables into the pages that have places for them."""
+    for path in PAGES:
+        path.write_text(replaced(path.read_text(), results))

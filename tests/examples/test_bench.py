@@ -1,0 +1,212 @@
+"""The protocol of the study and its statistics, on results made by hand."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from examples.bench import cli, results, table
+from examples.bench.config import Config, Result
+from examples.bench.search import (
+    LIMIT,
+    SEEDS,
+    TUNING,
+    Entry,
+    best_rate,
+    due,
+    expected,
+    next_power,
+)
+from examples.bench.statistics import (
+    difference,
+    ranked,
+    row,
+    speedups,
+    steps_to,
+)
+from examples.bench.studies import STUDIES
+from examples.pretrain.errors import UserError
+
+ENTRY = Entry("books", "muon", "matched", 0.01, 40, 2)
+ADAMW = Entry("books", "adamw", "matched", 0.01, 40, 2)
+
+
+def result(loss, curve=None, ms=2.0):
+    curve = curve or [[0, 5.0], [20, 4.0], [40, loss or 9.0]]
+    return Result(loss, curve, ms, 2048, 1.0)
+
+
+def finished(entry, loss_at):
+    """All results of an entry by its own protocol: loss from (rate, seed)."""
+    found = {}
+    while config := due(entry, found):
+        found[config] = result(loss_at(config.rate, config.seed))
+    return found
+
+
+def bowl(best):
+    return lambda rate, _: 1 + math.log2(rate / best) ** 2
+
+
+@pytest.mark.parametrize("power", [0, 1, 2, -2, 4, -5])
+def test_the_search_ends_with_the_best_rate_inside(power):
+    found = finished(ENTRY, bowl(0.01 * 2.0**power))
+    rates = sorted(c.rate for c in found if c.seed == TUNING)
+    best = best_rate(ENTRY, found)
+    assert best == pytest.approx(0.01 * 2.0**power)
+    assert rates[0] < best < rates[-1]
+    assert len(rates) == max(5, abs(power) + 4)
+    assert sorted(c.seed for c in found if c.rate == best) == [*SEEDS, TUNING]
+
+
+def test_failed_runs_are_worse_than_any_other_and_lead_to_smaller_rates():
+    found = finished(ENTRY, lambda rate, _: None if rate > 0.001 else 1 - rate)
+    assert best_rate(ENTRY, found) == pytest.approx(0.01 / 16)
+    lost = finished(ENTRY, lambda *_: None)
+    assert min(c.rate for c in lost) == pytest.approx(0.01 * 2.0**-LIMIT)
+
+
+def test_a_search_does_not_go_on_for_ever():
+    found = finished(ENTRY, lambda rate, _: 1 / rate)
+    assert max(c.rate for c in found) == pytest.approx(0.01 * 2.0**LIMIT)
+    assert next_power({p: -p for p in range(-2, LIMIT + 1)}) is None
+
+
+def test_an_entry_without_search_gets_its_rate_only():
+    entry = Entry("books", "adamw", "matched", 0.02, 40, 2, is_tuned=False)
+    found = finished(entry, lambda *_: 1.0)
+    assert [(c.rate, c.seed) for c in found] == [(0.02, seed) for seed in SEEDS]
+    assert row(entry, found).trials == 0
+
+
+def test_runs_of_another_length_batch_or_setting_do_not_count():
+    found = finished(ENTRY, bowl(0.01))
+    for change in ({"steps": 80}, {"batch": 4}, {"setting": "own"}):
+        other = Entry(**{**ENTRY.__dict__, **change})
+        assert expected(other, found) == 10
+
+
+def test_expected_counts_down():
+    found, left = {}, []
+    while config := due(ENTRY, found):
+        left.append(expected(ENTRY, found))
+        found[config] = result(bowl(0.01)(config.rate, 0))
+    assert left == list(range(10, 0, -1))
+    assert expected(ENTRY, found) == 0
+
+
+def test_row_is_made_of_the_confirming_runs_only():
+    noise = dict(zip(SEEDS, [0.1, -0.1, 0.3, 0.0, -0.2], strict=True))
+    loss = lambda rate, seed: bowl(0.01)(rate, 0) + noise.get(seed, -1)
+    found = finished(ENTRY, loss)
+    got = row(ENTRY, found)
+    assert got.losses == tuple(1 + n for n in noise.values())
+    assert got.loss == pytest.approx(1.02)
+    assert got.spread == pytest.approx(np.std([*noise.values()], ddof=1))
+    assert (got.trials, got.failed, got.rate) == (5, 0, 0.01)
+    del found[ENTRY.config(0.01, 3)]
+    assert row(ENTRY, found) is None
+
+
+def test_differences_are_paired():
+    shared = [3.0, 1.0, 2.0, 5.0, 4.0]  # Of the seeds: far larger than the difference.
+    gains = np.array([0.10, 0.12, 0.08, 0.11, 0.09])
+    tuned = bowl(0.01)
+    ours = finished(
+        ENTRY, lambda rate, s: tuned(rate, s) if s == TUNING else shared[s] - gains[s]
+    )
+    theirs = finished(
+        ADAMW, lambda rate, s: tuned(rate, s) if s == TUNING else shared[s]
+    )
+    mean, half = difference(row(ENTRY, ours), row(ADAMW, theirs))
+    assert mean == pytest.approx(-0.1)
+    low, high = stats.ttest_1samp(-gains, 0).confidence_interval(0.95)
+    assert (mean - half, mean + half) == pytest.approx((low, high))
+
+
+def test_a_failed_run_is_counted_and_has_no_difference():
+    fails = lambda rate, seed: None if seed == 2 else bowl(0.01)(rate, seed)
+    found = finished(ENTRY, fails) | finished(ADAMW, bowl(0.01))
+    got, adamw = row(ENTRY, found), row(ADAMW, found)
+    assert got.failed == 1
+    assert got.loss == math.inf
+    assert difference(got, adamw) == (math.inf, math.inf)
+    text = table.table_of([got, adamw], 2)
+    assert "| `muon` | matched | 0.01 | - | - | - |" in text
+    assert "1 of 10" in text
+
+
+def with_curve(entry, losses):
+    curve = [[10 * i, loss] for i, loss in enumerate(losses)]
+    found = finished(entry, bowl(0.01))
+    found = {c: result(r.loss, curve) for c, r in found.items()}
+    return row(entry, found)
+
+
+def test_steps_are_read_between_the_points_of_a_curve():
+    one = with_curve(ENTRY, [5.0, 3.0, 2.0, 2.5, 1.0])
+    assert steps_to(one, 4.0) == pytest.approx(5.0)
+    assert steps_to(one, 2.25) == pytest.approx(17.5)
+    assert steps_to(one, 1.0) == 40
+    assert steps_to(one, 0.99) == math.inf
+
+
+def test_speedup_is_two_for_a_curve_twice_as_fast():
+    slow = with_curve(ADAMW, [5.0, 4.5, 4.0, 3.5, 3.0])
+    fast = with_curve(ENTRY, [5.0, 4.0, 3.0, 2.0, 1.0])
+    np.testing.assert_allclose(speedups(fast, slow), 2.0)
+    np.testing.assert_allclose(speedups(slow, slow), 1.0)
+    np.testing.assert_allclose(speedups(slow, fast), [0.5, 0.5, 0, 0])
+
+
+def test_results_come_back_and_a_cut_line_is_removed(tmp_path):
+    path = tmp_path / "new" / "bench.jsonl"
+    results.prepare(path)
+    config = ENTRY.config(0.01, 0)
+    results.append(config, result(None), path)
+    results.append(ENTRY.config(0.02, 0), result(1.25), path)
+    whole = path.read_text()
+    path.write_text(whole + whole[:50])  # Killed within a write.
+    assert results.read(path) == {
+        config: result(None),
+        ENTRY.config(0.02, 0): result(1.25),
+    }
+    results.prepare(path)
+    assert path.read_text() == whole
+    where = json.loads(whole.splitlines()[0])["where"]
+    assert "jax " in where["versions"]
+    assert where["machine"]
+
+
+def test_a_damaged_line_is_named(tmp_path, capsys):
+    path = tmp_path / "bench.jsonl"
+    path.write_text('{"config": {}}\n')
+    with pytest.raises(UserError, match=r"Line 1 of .*bench.jsonl is damaged"):
+        results.read(path)
+    assert cli.main(["table", "books", "--results", str(path)]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_tables_of_the_readers_are_those_of_the_results():
+    found = results.read()
+    for path in table.PAGES:
+        assert table.replaced(path.read_text(), found) == path.read_text(), (
+            f"{path.name} differs from the results: "
+            "python -m examples.bench table --write"
+        )
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_has_adamw_and_no_row_twice(study):
+    entries = STUDIES[study]()
+    assert len(set(entries)) == len(entries)
+    assert any(entry.method == "adamw" for entry in entries)
+
+
+def test_ranked_is_by_loss():
+    worse = lambda rate, _: bowl(0.01)(rate, _) + 0.5
+    found = finished(ENTRY, worse) | finished(ADAMW, bowl(0.01))
+    assert [r.entry for r in ranked([ENTRY, ADAMW], found)] == [ADAMW, ENTRY]
+    assert Config(**ENTRY.config(0.01, 0).__dict__) in found
