@@ -45,7 +45,7 @@ def _parser():
             name, help=command.__doc__, description=command.__doc__
         )
         one.set_defaults(command=command)
-        one.add_argument("studies", nargs=nargs, choices=STUDIES, metavar="STUDY")
+        one.add_argument("studies", nargs=nargs, type=_study, metavar="STUDY")
         one.add_argument("--results", type=pathlib.Path, default=results.PATH)
         return one
 
@@ -55,6 +55,13 @@ def _parser():
     show.add_argument("--write", action="store_true", help="into RESULTS.md and README")
     add("plot", _plot, "+").add_argument("--out", type=pathlib.Path)
     return parser
+
+
+def _study(name):
+    if name not in STUDIES:
+        known = ", ".join(STUDIES)
+        raise argparse.ArgumentTypeError(f"no study {name!r}; choose from {known}")
+    return name
 
 
 def _run(options):

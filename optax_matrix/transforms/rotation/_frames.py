@@ -51,7 +51,8 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     if rotation.cols is not None:
         rows = jnp.sqrt(jnp.sum(y * y, axis=-1, keepdims=True))
         size = jnp.maximum(_largest(size), _largest(rows))
-    heard = ~(jnp.abs(x) < 4 * jnp.finfo(x.dtype).eps * size * peak)
+    noise = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5 * size * peak
+    heard = ~(jnp.abs(x) < noise)
     live = jnp.any(heard, axis=-1, keepdims=True)
     if rotation.cols is not None:
         live &= jnp.any(heard, axis=-2, keepdims=True)
