@@ -34,8 +34,8 @@ SPECS = {
 }
 
 
-# Of the gradients. With seed 1, rows of signs differ in one entry, so that ARO's rotated
-# momentum has entries that are zero, and their signs are those of rounding errors.
+# Of the gradients. With seed 1, rows of signs differ in one entry; so ARO's rotated
+# momentum has entries that are zero, whose signs are those of rounding errors.
 SEEDS = {"aro-sign": 2, "aro-adam": 2}
 
 
