@@ -7,6 +7,8 @@ from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.sides import Pair
 
+SMALL = 16  # Rows and columns.
+
 
 def no_rotation(x: jax.Array) -> jax.Array:
     """Identity rotations for the rows of matrices ``(..., p, q)``."""
@@ -29,12 +31,14 @@ def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
 
 
 def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
-    """Sets rows and columns to zero that hold nothing but rounding errors.
+    """Sets what is nothing but rounding errors to zero: rows and columns.
 
     They belong to directions in which the matrices have no range. The rounding errors
     of a product R'x are proportional to the norms of the columns of x. If both sides
     rotate, the second product adds errors that are proportional to the norms of rows.
-    Single small entries stay: their signs are nearly always right.
+    Single small entries stay, for their signs are nearly always right, but not in small
+    matrices: there rows of signs often differ in one entry only, and then ARO's rotated
+    momentum has entries that are zero.
 
     Args:
         x: Matrices in the rotated frame.
@@ -42,7 +46,7 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
         source: The matrices before the rotation.
 
     Returns:
-        The matrices without these rows, and columns if they rotate.
+        The matrices without these rows and entries, and columns if they rotate.
     """
     if rotation.rows is None:
         return x
@@ -56,6 +60,8 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     live = jnp.any(heard, axis=-1, keepdims=True)
     if rotation.cols is not None:
         live &= jnp.any(heard, axis=-2, keepdims=True)
+    if max(x.shape[-2:]) <= SMALL:
+        live &= heard
     return jnp.where(live, x, 0)
 
 

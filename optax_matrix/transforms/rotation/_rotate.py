@@ -93,7 +93,8 @@ def rotate(
     noise. They are set to zero before the base sees them; otherwise sign, row norm and
     similar bases amplify them to full size. Noise means that every entry of a row is
     below :math:`4 \epsilon \sqrt{\max(p, q)}` times the norm of its column (if both
-    sides rotate: of a row or column, times the largest norm of a row or column).
+    sides rotate: of a row or column, times the largest norm of a row or column). With
+    at most 16 rows and columns, single entries below that are zeros as well.
 
     If more rows rotate than there are columns, q, the first q columns of an R made by
     ``aro``, ``eigen`` or ``eigen_exact`` span the range of the momentum. The base then
