@@ -166,7 +166,10 @@ ACCUMULATING = {
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
 # A merge draws other primitives a step earlier.
-SHIFTED = {"poet": {"merge_interval": None}}
+SHIFTED = {
+    "poet": {"merge_interval": None},
+    "poet-full": {"merge_interval": None, "merge_at": None},
+}
 # 0.95^100 = 0.6% of a momentum of 20 gradients' weight may be left, and one part in
 # 111 of the slowest second moment (decay 0.999). With error feedback at half rank,
 # half of the momentum decays per step: 0.95^50 = 8% are left of the gradient.
@@ -247,7 +250,7 @@ TRACKING = ("aro", "aro-adam", "eigen_rownorm", "eigen_adam", "alice")
 @pytest.mark.parametrize("name", FORGETFUL)
 @pytest.mark.broad
 def test_state_stays_alive_through_an_unclipped_gradient_of_1e20(name):
-    """With decay rates that forget 1e20 within 100 steps, nothing of it is left.
+    """With decay rates that forget 1e20 within 150 steps, nothing of it is left.
 
     With the papers' own (0.9 and more) the methods themselves remember it for longer.
     """
@@ -256,7 +259,7 @@ def test_state_stays_alive_through_an_unclipped_gradient_of_1e20(name):
     state, fresh = tx.init(PARAMS), tx.init(PARAMS)
     _, state = update(extreme("1e20"), state)
     drift = 2.0 if name in TRACKING else 0.0
-    for t in range(100):
+    for t in range(150):
         grads = jax.tree.map(lambda m, x: drift * m + x, tree(999), tree(t))
         got, state = update(grads, state)
         want, fresh = update(grads, fresh)
@@ -271,7 +274,8 @@ def test_state_stays_alive_through_an_unclipped_gradient_of_1e20(name):
 BFLOAT16_GAP = (0.99, 0.05)
 # SWAN takes the mean out of every row: of a tall matrix one direction is empty, and
 # Newton-Schulz makes a visible one of the rounding in it (its slope at zero is 485).
-BFLOAT16_GAPS = {"swan": (0.9, 0.1)}
+# A sign that rounding changes turns the frame of ARO.
+BFLOAT16_GAPS = {"swan": (0.9, 0.1), "aro-sign": (0.85, 0.1)}
 
 
 @recipes
