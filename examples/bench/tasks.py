@@ -39,7 +39,6 @@ class Task:
         rate: AdamW's learning rate, where every search for a matched method begins.
         steps: Updates of the weights.
         batch: Windows or images per update.
-        unit: Tokens or images of one window or image.
     """
 
     title: str

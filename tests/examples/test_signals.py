@@ -60,6 +60,14 @@ def start(arguments):
     return subprocess.Popen(command, cwd=ROOT, **streams)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _interruptible():
+    """Ctrl-C works in the started processes even if this one is a background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def finish(process):
     """The exit code, and what the process said."""
     try:
