@@ -25,6 +25,9 @@ import functools
 import json
 import math
 import pathlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grain
@@ -32,6 +35,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -40,6 +44,7 @@ from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS
 from examples.pretrain.directory import locked
 from examples.pretrain.errors import UserError
+from examples.pretrain.interrupt import Interrupted, deferred
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
 from examples.pretrain.step import (
     CLIP,
@@ -185,18 +190,37 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
         state, train_step, loss = prepare(config, mesh, *settings)
         if checkpoints and checkpoints.exist():
             start, state, losses = checkpoints.restore(state)
+        signal_at = stack.enter_context(preemption())
         for step in range(start + 1, args.steps + 1):
             windows = load(books, step - 1, args.batch, mesh)
             state, value = train_step(state, windows)
             losses.append(value)
             if step % 10 == 0 and jax.process_index() == 0:
                 print(f"step {step} loss {value:.4f}", flush=True)
-            if checkpoints and (step % every == 0 or step == args.steps):
+            stop = signal_at(step) if step < args.steps else None
+            if checkpoints and (stop or step % every == 0 or step == args.steps):
                 losses = [float(value) for value in losses]
                 checkpoints.save(step, state, losses)
+            if stop:
+                raise Interrupted(stop, f" at step {step}")
     batches = [load(held_out, number, args.batch, mesh) for number in range(8)]
     validation = np.mean([float(loss(state.params, windows)) for windows in batches])
     return [float(value) for value in losses], float(validation)
+
+
+@contextlib.contextmanager
+def preemption() -> Iterator[Callable[[int], int | None]]:
+    """Gives a function of the step: the signal that ends the run after it, or None.
+
+    A single process ends on SIGTERM and Ctrl-C. Of many, any may get SIGTERM; JAX tells
+    the others, and they agree on a step.
+    """
+    if jax.process_count() > 1:
+        agreed = multihost_utils.reached_preemption_sync_point
+        yield lambda step: signal.SIGTERM if agreed(step) else None
+        return
+    with deferred() as signals:
+        yield lambda _: signals[0] if signals else None
 
 
 def open_checkpoints(args, config, stack) -> Checkpoints:
@@ -249,6 +273,9 @@ def main(arguments: list[str] | None = None) -> None:
         losses, validation = train(args)
     except (UserError, OSError) as error:
         raise SystemExit(f"error: {' '.join(str(error).split())}") from None
+    except Interrupted as interruption:
+        print(f"interrupted{interruption.where}", file=sys.stderr)
+        raise SystemExit(128 + interruption.number) from None
     if jax.process_index() == 0:
         print(f"validation loss {validation:.4f}")
         if args.losses:

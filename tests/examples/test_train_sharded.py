@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import signal
 
 import jax
 import numpy as np
@@ -164,6 +165,31 @@ def test_a_continued_run_keeps_all_losses_and_refuses_other_settings(small):
         assert f"its {option[2:].replace('-', '_')} is" in message
         assert message.endswith("choose another --checkpoints.")
     assert (folder / "4").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_same_command_goes_on(
+    small, number, monkeypatch, capsys
+):
+    folder, train = small
+    whole = train()
+    shutil.rmtree(folder)
+    load = example.load
+
+    def interrupted(windows, step, *rest):
+        if step == 2:  # The third update.
+            signal.raise_signal(number)
+        return load(windows, step, *rest)
+
+    monkeypatch.setattr(example, "load", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        train()
+    assert stop.value.code == 128 + number
+    assert capsys.readouterr().err == "interrupted at step 3\n"
+    assert (folder / "3").exists()
+    monkeypatch.setattr(example, "load", load)
+    assert train() == whole
 
 
 OTHERS = {
