@@ -6,7 +6,9 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -46,7 +48,7 @@ def tail(path):
     return "\n".join([f"--- {path.name}:", *told[-30:]])
 
 
-def run_together(commands, logs, seconds):
+def run_together(commands, logs, seconds, meanwhile=lambda _: None, code=0):
     """Runs the commands at once; when one fails or time is up, ends the others."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     children = []
@@ -62,13 +64,24 @@ def run_together(commands, logs, seconds):
             children.append(child)
         deadline = time.monotonic() + seconds
         while any(child.poll() is None for child in children):
-            failed = any(child.poll() for child in children)
+            meanwhile(children)
+            failed = any(child.poll() not in (None, code) for child in children)
             if failed or time.monotonic() > deadline:
                 time.sleep(2)  # The others may have something to say about it.
                 break
             time.sleep(0.1)
         codes = [child.poll() for child in children]
-    assert codes == [0] * len(codes), "\n".join([f"{codes}", *map(tail, logs)])
+    assert codes == [code] * len(codes), "\n".join([f"{codes}", *map(tail, logs)])
+
+
+def two_commands(out, *options):
+    """The commands of two processes with four devices each, and their logs."""
+    address = f"127.0.0.1:{free_port()}"
+    join = ("--cpu-devices", "4", "--coordinator", address, "--processes", "2")
+    files = ("--losses", str(out / "losses"), "--checkpoints", str(out / "states"))
+    command = (sys.executable, "-c", CHILD, *options, *files, *join)
+    logs = [out / f"process {i}" for i in range(2)]
+    return [(*command, "--process", str(i)) for i in range(2)], logs
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +91,7 @@ def two_processes(tmp_path_factory):
     @functools.cache
     def train(name):
         out = tmp_path_factory.mktemp(name)
-        address = f"127.0.0.1:{free_port()}"
-        join = ("--cpu-devices", "4", "--coordinator", address, "--processes", "2")
-        files = ("--losses", str(out / "losses"), "--checkpoints", str(out / "states"))
-        command = (sys.executable, "-c", CHILD, "--optimizer", name, *files, *join)
-        logs = [out / f"process {i}" for i in range(2)]
-        commands = [(*command, "--process", str(i)) for i in range(2)]
+        commands, logs = two_commands(out, "--optimizer", name)
         run_together(commands, logs, seconds=400)
         assert "validation loss" in logs[0].read_text()
         assert "loss" not in logs[1].read_text()
@@ -133,3 +141,20 @@ def test_one_process_continues_the_checkpoint_of_two(two_processes, train_alone)
     np.testing.assert_allclose(alone["losses"], together["losses"], rtol=1e-6)
     last = together["validation_loss"], alone["validation_loss"]
     np.testing.assert_allclose(*last, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_process_ends_both_after_the_same_step(tmp_path):
+    commands, logs = two_commands(tmp_path, "--optimizer", "muoneq", "--steps", "5000")
+    sent = []
+
+    def signal_one(children):
+        if not sent and "step 10 loss" in logs[0].read_text():
+            sent.append(children[1].send_signal(signal.SIGTERM))
+
+    code = 128 + signal.SIGTERM
+    run_together(commands, logs, seconds=400, meanwhile=signal_one, code=code)
+    said = [re.search(r"interrupted at step (\d+)", log.read_text()) for log in logs]
+    steps = {int(match[1]) for match in said}
+    assert len(steps) == 1
+    assert (tmp_path / "states" / str(*steps)).exists()
