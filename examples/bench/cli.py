@@ -11,6 +11,7 @@ from examples.bench.studies import STUDIES
 from examples.bench.table import table, write
 from examples.bench.workers import run_all
 from examples.pretrain.errors import UserError
+from examples.pretrain.interrupt import Interrupted, raised
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,17 +21,19 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: Arguments after the program's name; None for those of `sys.argv`.
 
     Returns:
-        The exit code: 0 for success, 2 for a mistake, 130 for Ctrl-C.
+        The exit code: 0 for success, 2 for a mistake, 128 and the signal's number after
+        Ctrl-C or SIGTERM.
     """
     try:
-        options = _parser().parse_args(arguments)
-        options.command(options)
+        with raised():
+            options = _parser().parse_args(arguments)
+            options.command(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except Interrupted as signal:
         print("interrupted; the same command goes on", file=sys.stderr)
-        return 130
+        return 128 + signal.number
     return 0
 
 

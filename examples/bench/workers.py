@@ -78,6 +78,8 @@ def _work(waiting: Any, path: pathlib.Path, core: int | None) -> None:
         except queue.Empty:
             return
         while config := due(entry, results.read(path)):
+            if not multiprocessing.parent_process().is_alive():
+                return  # It was killed.
             results.append(config, run(config), path)
 
 
