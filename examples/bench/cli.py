@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         with raised():
             options = _parser().parse_args(arguments)
             options.command(options)
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Interrupted as signal:

@@ -26,10 +26,15 @@ def table(study: str, results: Results) -> str:
 
 def table_of(rows: Sequence[Row], count: int) -> str:
     """The table of some rows out of a number of entries."""
+    if not rows:
+        return f"None of the {count} rows has all of its runs yet."
     lines = [_line(HEADINGS), "|" + "---|" * len(HEADINGS)]
     lines += [_line(_cells(row, reference(rows))) for row in rows]
     if count > len(rows):
-        lines += ["", f"{count - len(rows)} of {count} rows have not been run yet."]
+        lines += [
+            "",
+            f"{count - len(rows)} of {count} rows do not have all of their runs yet.",
+        ]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pathlib
 import queue
+import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -66,6 +67,7 @@ def _cores(count):
 
 def _work(waiting: Any, path: pathlib.Path, core: int | None) -> None:
     """Takes entries until none is left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     if core is not None:
         os.sched_setaffinity(0, {core})
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

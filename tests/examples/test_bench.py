@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from examples.bench import cli, results, table
+from examples.bench import cli, plot, results, table
 from examples.bench.config import Config, Result
 from examples.bench.search import (
     LIMIT,
@@ -203,6 +203,33 @@ def test_every_study_has_adamw_and_no_row_twice(study):
     entries = STUDIES[study]()
     assert len(set(entries)) == len(entries)
     assert any(entry.method == "adamw" for entry in entries)
+
+
+def test_picture(tmp_path, capsys):
+    path = tmp_path / "bench.jsonl"
+    with pytest.raises(UserError, match="AdamW's runs are missing"):
+        plot.draw("anchor", {}, tmp_path / "anchor.png")
+    for entry in STUDIES["anchor"]():
+        for config, one in finished(entry, bowl(entry.rate)).items():
+            results.append(config, one, path)
+    assert (
+        cli.main(["plot", "anchor", "--results", str(path), "--out", str(tmp_path)])
+        == 0
+    )
+    assert (tmp_path / "anchor.png").read_bytes().startswith(b"\x89PNG")
+    assert str(tmp_path) in capsys.readouterr().out
+
+
+def test_mistakes_get_one_line(tmp_path, capsys):
+    path = tmp_path / "bench.jsonl"
+    assert cli.main(["run", "anchor", "--processes", "0"]) == 2
+    assert "--processes must be positive" in capsys.readouterr().err
+    path.mkdir()
+    assert cli.main(["table", "anchor", "--results", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    with pytest.raises(SystemExit):
+        cli.main(["table", "nope"])
+    assert "choose from anchor" in capsys.readouterr().err
 
 
 def test_ranked_is_by_loss():

@@ -7,7 +7,7 @@ from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.sides import Pair
 
-SMALL = 16  # Rows and columns.
+SMALL = 16  # Longest side at which single entries count as noise.
 
 
 def no_rotation(x: jax.Array) -> jax.Array:
