@@ -73,7 +73,8 @@ def _run(options):
         raise UserError(f"--processes must be positive, got {options.processes}.")
     results.prepare(options.results)
     for study in options.studies:
-        run_all(STUDIES[study](), options.results, options.processes)
+        command = f"python -m examples.bench run {study}"
+        run_all(STUDIES[study](), options.results, options.processes, command)
         print(table(study, results.read(options.results)))
 
 

@@ -34,7 +34,8 @@ class Result:
         loss: Loss on the whole validation set after the last step; None if it failed.
         curve: Steps, and losses on a quarter of the validation set; a failed run ends
             early.
-        milliseconds: Median time of an update in one thread, compilation excluded.
+        milliseconds: Median processor time of an update in one thread, compilation
+            excluded.
         state_bytes: Bytes of the optimizer's state.
         seconds: Time of the run with its share of compilation.
     """

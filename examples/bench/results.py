@@ -37,12 +37,12 @@ def read(path: pathlib.Path = PATH) -> dict[Config, Result]:
     return found
 
 
-def append(config: Config, result: Result, path: pathlib.Path = PATH) -> None:
+def append(config: Config, result: Result, path: pathlib.Path, command: str) -> None:
     """Adds a run by one write, so that processes can share the file."""
     row = {
         "config": dataclasses.asdict(config),
         "result": dataclasses.asdict(result),
-        "where": where(),
+        "where": {"command": command} | where(),
     }
     with path.open("ab", buffering=0) as file:
         file.write((json.dumps(row) + "\n").encode())

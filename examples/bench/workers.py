@@ -29,13 +29,16 @@ from examples.pretrain.errors import UserError
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
-def run_all(entries: Sequence[Entry], path: pathlib.Path, count: int) -> None:
+def run_all(
+    entries: Sequence[Entry], path: pathlib.Path, count: int, command: str
+) -> None:
     """Does the runs that are missing.
 
     Args:
         entries: Rows of a study, in order of importance.
         path: File of results.
         count: Number of processes.
+        command: What was called, for the records.
 
     Raises:
         UserError: If a process failed.
@@ -47,7 +50,7 @@ def run_all(entries: Sequence[Entry], path: pathlib.Path, count: int) -> None:
     for entry in missing:
         waiting.put(entry)
     workers = [
-        context.Process(target=_work, args=(waiting, path, core), daemon=True)
+        context.Process(target=_work, args=(waiting, path, core, command), daemon=True)
         for core in _cores(min(count, len(missing)))
     ]
     for worker in workers:
@@ -65,7 +68,7 @@ def _cores(count):
     return known[:count] if len(known) >= count else [None] * count
 
 
-def _work(waiting: Any, path: pathlib.Path, core: int | None) -> None:
+def _work(waiting: Any, path: pathlib.Path, core: int | None, command: str) -> None:
     """Takes entries until none is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     if core is not None:
@@ -82,7 +85,7 @@ def _work(waiting: Any, path: pathlib.Path, core: int | None) -> None:
         while config := due(entry, results.read(path)):
             if not multiprocessing.parent_process().is_alive():
                 return  # It was killed.
-            results.append(config, run(config), path)
+            results.append(config, run(config), path, command)
 
 
 def _watch(workers, entries, path):

@@ -165,8 +165,8 @@ def test_results_come_back_and_a_cut_line_is_removed(tmp_path):
     path = tmp_path / "new" / "bench.jsonl"
     results.prepare(path)
     config = ENTRY.config(0.01, 0)
-    results.append(config, result(None), path)
-    results.append(ENTRY.config(0.02, 0), result(1.25), path)
+    results.append(config, result(None), path, "run books")
+    results.append(ENTRY.config(0.02, 0), result(1.25), path, "run books")
     whole = path.read_text()
     path.write_text(whole + whole[:50])  # Killed within a write.
     assert results.read(path) == {
@@ -176,6 +176,7 @@ def test_results_come_back_and_a_cut_line_is_removed(tmp_path):
     results.prepare(path)
     assert path.read_text() == whole
     where = json.loads(whole.splitlines()[0])["where"]
+    assert where["command"] == "run books"
     assert "jax " in where["versions"]
     assert where["machine"]
 
@@ -211,7 +212,7 @@ def test_picture(tmp_path, capsys):
         plot.draw("anchor", {}, tmp_path / "anchor.png")
     for entry in STUDIES["anchor"]():
         for config, one in finished(entry, bowl(entry.rate)).items():
-            results.append(config, one, path)
+            results.append(config, one, path, "run")
     assert (
         cli.main(["plot", "anchor", "--results", str(path), "--out", str(tmp_path)])
         == 0

@@ -169,9 +169,9 @@ def test_processes_share_a_study_and_go_on_after_a_stop(tmp_path):
         Entry("digits", name, "matched", 2e-3, 20, 4, is_tuned=False)
         for name in ("adamw", "muon")
     ]
-    results.append(config := entries[0].config(2e-3, 1), run(config), path)
+    results.append(config := entries[0].config(2e-3, 1), run(config), path, "run")
     before = path.read_text()
-    run_all(entries, path, 2)
+    run_all(entries, path, 2, "run")
     found = results.read(path)
     assert not any(due(entry, found) for entry in entries)
     assert len(found) == 2 * len(SEEDS)
