@@ -32,7 +32,7 @@ class Result:
 
     Attributes:
         loss: Loss on the whole validation set after the last step; None if it failed.
-        curve: Steps, and losses on a quarter of the validation set; a failed run ends
+        curve: Steps, and losses on an eighth of the validation set; a failed run ends
             early.
         milliseconds: Median processor time of an update in one thread, compilation
             excluded.

@@ -34,7 +34,7 @@ class Task:
         batches: `batches(seed, steps, batch)`, the training data of a run: arrays with
             the axes of steps and of a batch in front.
         held_out: Function without arguments to the validation set: arrays with an axis
-            of equal parts in front. Every fourth part is enough for a curve.
+            of equal parts in front. Every eighth part is enough for a curve.
         arena: The settings of AdamW, and which leaves are matrices.
         rate: AdamW's learning rate, where every search for a matched method begins.
         steps: Updates of the weights.

@@ -12,7 +12,7 @@ from examples.bench import results
 from examples.bench.config import Config
 from examples.bench.methods import OWN_RATES, find
 from examples.bench.runs import run
-from examples.bench.search import SEEDS, Entry, due
+from examples.bench.search import SEEDS, TUNING, Entry, due
 from examples.bench.tasks import TASKS, schedule
 from examples.bench.workers import run_all
 
@@ -142,6 +142,8 @@ def test_a_run_is_repeatable_and_depends_on_rate_and_seed():
     one, again = run(config), run(config)
     assert (one.loss, one.curve) == (again.loss, again.curve)
     assert [step for step, _ in one.curve] == list(range(21))
+    trial = run(Config(**{**config.__dict__, "seed": TUNING}))
+    assert [step for step, _ in trial.curve] == [0, 5, 10, 15, 20]
     for change in ({"rate": 4e-3}, {"seed": 1}):
         assert run(Config(**{**config.__dict__, **change})).loss != one.loss
 
