@@ -27,13 +27,14 @@ class Bench:
     def __init__(self, task: str, method: str, setting: str, steps: int, batch: int):
         self._task, self._steps, self._batch = TASKS[task], steps, batch
         self._build = find(method, setting, self._task.arena)
+        self._fresh = jax.jit(self._task.init)
 
     def _optimizer(self, peak):
         rate = schedule(peak, self._steps)
         return optax.chain(optax.clip_by_global_norm(CLIP), self._build(rate))
 
     def _start(self, seed: int):
-        params = jax.jit(self._task.init)(seed)
+        params = self._fresh(seed)
         start = getattr(self._build, "start", None)
         return start(params, seed) if start else params
 
