@@ -57,7 +57,7 @@ def due(entry: Entry, results: Results) -> Config | None:
     tried = tuning(entry, results)
     power = next_power(tried)
     if entry.is_tuned and power is not None:
-        return entry.config(_rate(entry, power), TUNING)
+        return entry.config(rate_at(entry, power), TUNING)
     configs = [entry.config(best_rate(entry, results), seed) for seed in SEEDS]
     return next((config for config in configs if config not in results), None)
 
@@ -66,7 +66,7 @@ def tuning(entry: Entry, results: Results) -> dict[int, float]:
     """The loss by the power of two of the learning rate; infinite for failed runs."""
     found = {}
     for power in range(-LIMIT, LIMIT + 1):
-        config = entry.config(_rate(entry, power), TUNING)
+        config = entry.config(rate_at(entry, power), TUNING)
         if config in results:
             loss = results[config].loss
             found[power] = math.inf if loss is None else loss
@@ -89,7 +89,7 @@ def next_power(tried: Mapping[int, float]) -> int | None:
 def best_rate(entry: Entry, results: Results) -> float:
     """The learning rate of the confirming runs."""
     tried = tuning(entry, results)
-    return _rate(entry, _best(tried)) if entry.is_tuned and tried else entry.rate
+    return rate_at(entry, _best(tried)) if entry.is_tuned and tried else entry.rate
 
 
 def _best(tried):
@@ -97,7 +97,8 @@ def _best(tried):
     return min(tried, key=lambda power: (tried[power], power))
 
 
-def _rate(entry, power):
+def rate_at(entry: Entry, power: int) -> float:
+    """A learning rate of the grid, by its power of two from the middle."""
     return entry.rate * 2.0**power
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from examples.bench import ablations
 from examples.bench.methods import OWN_RATES
 from examples.bench.search import Entry
 from examples.bench.tasks import TASKS
@@ -34,4 +35,5 @@ STUDIES: dict[str, Callable[[], list[Entry]]] = {
     "shakespeare": lambda: _all_methods("shakespeare"),
     "books": lambda: _all_methods("books"),
     "digits": lambda: _all_methods("digits"),
+    "ablations": ablations.entries,
 }

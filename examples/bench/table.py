@@ -5,6 +5,8 @@ import pathlib
 import re
 from collections.abc import Sequence
 
+from examples.bench.ablation_table import report
+from examples.bench.markdown import lines
 from examples.bench.search import SEEDS, Results
 from examples.bench.statistics import Row, difference, ranked, reference, steps_to
 from examples.bench.studies import STUDIES
@@ -19,7 +21,9 @@ HEADINGS = (
 
 
 def table(study: str, results: Results) -> str:
-    """The table of a study, smallest loss first."""
+    """The table of a study, smallest loss first; the ablations have one for each."""
+    if study == "ablations":
+        return report(results)
     entries = STUDIES[study]()
     return table_of(ranked(entries, results), len(entries))
 
@@ -28,18 +32,10 @@ def table_of(rows: Sequence[Row], count: int) -> str:
     """The table of some rows out of a number of entries."""
     if not rows:
         return f"None of the {count} rows has all of its runs yet."
-    lines = [_line(HEADINGS), "|" + "---|" * len(HEADINGS)]
-    lines += [_line(_cells(row, reference(rows))) for row in rows]
-    if count > len(rows):
-        lines += [
-            "",
-            f"{count - len(rows)} of {count} rows do not have all of their runs yet.",
-        ]
-    return "\n".join(lines)
-
-
-def _line(cells):
-    return f"| {' | '.join(cells)} |"
+    text = lines(HEADINGS, [_cells(row, reference(rows)) for row in rows])
+    if left := count - len(rows):
+        text += f"\n\n{left} of {count} rows do not have all of their runs yet."
+    return text
 
 
 def _cells(row: Row, adamw: Row | None) -> list[str]:

@@ -3,11 +3,12 @@
 After the method's name, every ``:keyword=value`` sets one keyword of its recipe; they
 are read from the recipe's signature. A value is a Python literal (``0.9``, ``True``,
 ``None``), ``inf``, or a word (``col``); functions are given by their names in
-`optax_matrix.linalg`, such as ``polar=polar_svd``.
+`optax_matrix.linalg`, such as ``polar=polar_svd`` or ``polar=newton_schulz(steps=3)``.
 """
 
 import ast
 import dataclasses
+import functools
 import inspect
 import math
 import re
@@ -130,8 +131,10 @@ def _check(head, method, key):
 def _value(key, word):
     """The value that a word of the command line stands for."""
     kernels = KERNELS.get(key, ())
-    if word in kernels:
-        return getattr(om.linalg, word)
+    name, has_arguments, _ = word.partition("(")
+    if name in kernels:
+        kernel = getattr(om.linalg, name)
+        return _with_arguments(kernel, word) if has_arguments else kernel
     try:
         return ast.literal_eval(word)
     except (ValueError, SyntaxError):
@@ -139,6 +142,23 @@ def _value(key, word):
     if kernels:
         raise UserError(f"`{key}` must be one of {', '.join(kernels)}, got {word!r}.")
     return math.inf if word == "inf" else word
+
+
+def _with_arguments(kernel, word):
+    """A kernel with the keyword arguments of ``newton_schulz(steps=3)``."""
+    try:
+        call: Any = ast.parse(word, mode="eval").body
+        given = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
+        inspect.signature(kernel).bind_partial(**given)
+        if call.args:
+            raise ValueError
+    except (AttributeError, TypeError, ValueError, SyntaxError):
+        keywords = [x for x in inspect.signature(kernel).parameters if x != "x"]
+        raise UserError(
+            f"The arguments of a function are keywords with Python literals, such as "
+            f"newton_schulz(steps=3), and it has {', '.join(keywords)}; got {word!r}."
+        ) from None
+    return functools.partial(kernel, **given)
 
 
 def _shown(value):

@@ -1,0 +1,73 @@
+"""The ablations as tables: a paper's order beside this study's."""
+
+import math
+
+from examples.bench.ablations import ABLATIONS, Ablation, Variant
+from examples.bench.markdown import lines
+from examples.bench.search import LIMIT, Results, rate_at, tuning
+from examples.bench.statistics import Row, difference, row
+
+HEADINGS = "method", "paper", "loss", "paper: behind", "here: by", "so too here"
+
+
+def report(results: Results) -> str:
+    """All ablations, each with its source and its table."""
+    return "\n\n".join(_one(ablation, results) for ablation in ABLATIONS)
+
+
+def _one(ablation: Ablation, results: Results) -> str:
+    """An ablation; methods whose runs are not finished have empty cells."""
+    parts = [f"**{ablation.title}** ({ablation.source})", _order(ablation, results)]
+    if ablation.shows_rates:
+        parts.append(_rates(ablation, results))
+    return "\n\n".join(parts)
+
+
+def _order(ablation, results):
+    rows = {v.method: row(v.entry, results) for v in ablation.variants}
+    return lines(HEADINGS, [_cells(v, rows) for v in ablation.variants])
+
+
+def _cells(variant: Variant, rows: dict[str, Row | None]) -> list[str]:
+    ours, better = rows[variant.method], variant.better
+    loss = ""
+    if ours:
+        finite = math.isfinite(ours.loss)
+        loss = f"{ours.loss:.4f} ± {ours.spread:.4f}" if finite else "failed"
+    by = verdict = ""
+    if better and ours and (theirs := rows[better]):
+        by, verdict = compared(ours, theirs)
+    behind = f"`{better}`" if better else ""
+    return [f"`{variant.method}`", variant.figure, loss, behind, by, verdict]
+
+
+def compared(ours: Row, better: Row) -> tuple[str, str]:
+    """How far a method is behind one that a paper finds better, and what that means."""
+    mean, half = difference(ours, better)
+    if not math.isfinite(mean):
+        return "", "yes" if math.isfinite(better.loss) else "no"
+    verdict = "yes" if mean > half else "no" if mean < -half else "level"
+    return f"{mean:+.4f} ± {half:.4f}", verdict
+
+
+def _rates(ablation, results):
+    """The loss of every trial, by learning rate."""
+    entries = [variant.entry for variant in ablation.variants]
+    tried = {entry: tuning(entry, results) for entry in entries}
+    powers = [
+        p for p in range(-LIMIT, LIMIT + 1) if any(p in t for t in tried.values())
+    ]
+    headings = ["method", *(f"{rate_at(entries[0], power):.2g}" for power in powers)]
+    return lines(
+        headings,
+        [
+            [f"`{e.method}`", *(_number(found.get(power)) for power in powers)]
+            for e, found in tried.items()
+        ],
+    )
+
+
+def _number(loss):
+    if loss is None:
+        return ""
+    return f"{loss:.3f}" if math.isfinite(loss) else "failed"

@@ -1,0 +1,318 @@
+"""The papers' ablations, as rows of this study: what they vary, and what they found."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from examples.bench.search import Entry
+from examples.bench.tasks import TASKS
+
+TASK = "books"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A method of an ablation.
+
+    Attributes:
+        method: A method, with options.
+        figure: What the paper prints for it, if anything.
+        better: The method that the paper finds better, or level; None for none.
+    """
+
+    method: str
+    figure: str = ""
+    better: str | None = None
+
+    @property
+    def entry(self) -> Entry:
+        t = TASKS[TASK]
+        return Entry(TASK, self.method, "matched", t.rate, t.steps, t.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """One table or figure of a paper.
+
+    Attributes:
+        title: What is varied.
+        source: Table or figure, with its model and measure.
+        variants: The methods; the paper's best one first.
+        shows_rates: Whether its table has the loss at every learning rate.
+    """
+
+    title: str
+    source: str
+    variants: tuple[Variant, ...]
+    shows_rates: bool = False
+
+
+def _ranking(*figures: tuple[str, str]) -> tuple[Variant, ...]:
+    """Methods from best to worst, each behind the one before it."""
+    better = [None, *(method for method, _ in figures)]
+    return tuple(
+        Variant(method, figure, before)
+        for (method, figure), before in zip(figures, better, strict=False)
+    )
+
+
+def _around(best: str, *others: str) -> tuple[Variant, ...]:
+    """A method that a figure shows as the best, and the others."""
+    return Variant(best), *(Variant(other, better=best) for other in others)
+
+
+def _pairs(*pairs: tuple[str, str]) -> tuple[Variant, ...]:
+    """Pairs of which the paper finds the first better."""
+    variants = [
+        x for best, other in pairs for x in (Variant(best), Variant(other, better=best))
+    ]
+    return tuple(dict.fromkeys(variants))
+
+
+def _steps(method: str, count: int) -> str:
+    return method if count == 5 else f"{method}:polar=newton_schulz(steps={count})"
+
+
+def _momentum(method: str, b1: float) -> str:
+    return method if b1 == 0.95 else f"{method}:b1={b1}"
+
+
+def _aro(base: str) -> str:
+    return "aro" if base == "sinkhorn" else f"aro:base={base}"
+
+
+def _policies(base: str) -> tuple[Variant, ...]:
+    """ARO's rotation, that of the eigenvectors, and none."""
+    aro = _aro(base)
+    return _ranking(
+        (aro, ""), (f"{aro}:policy=eigen", ""), (f"{aro}:policy=identity", "")
+    )
+
+
+def _exact_qr(base: str) -> tuple[Variant, ...]:
+    aro, exact = _aro(base), "qr=qr_householder"
+    return _ranking((f"{aro}:{exact}", ""), (f"{aro}:policy=eigen:{exact}", ""))
+
+
+_ALICE = "alice:last_layer=method"
+_FULL = "poet:variant=full:block=0.5"
+_ORIENTED = "aro:full_model=True:orientation"
+
+ABLATIONS = (
+    Ablation(
+        "Modes of MuonEq",
+        "MuonEq, Table 3: GPT-2 small on FineWeb, perplexity",
+        _ranking(
+            ("muoneq", "24.88"),
+            ("muoneq:mode=rowcol", "24.94"),
+            ("adamuon", "24.99"),
+            ("muon_plus", "25.12"),
+            ("mousse", "25.16"),
+            ("muon", "25.23"),
+            ("muoneq:mode=col", "25.23"),
+            ("adamw", "26.48"),
+        ),
+    ),
+    Ablation(
+        "MuonEq with and without Nesterov's momentum",
+        "MuonEq, Table 1: LLaMA 130M on C4, perplexity",
+        _ranking(
+            ("muoneq", "19.56"),
+            ("muoneq:nesterov=False", "19.96"),
+            ("mars_adamw", "20.03"),
+            ("muon", "20.18"),
+            ("muon:nesterov=False", "20.52"),
+            ("adamw", "21.35"),
+        ),
+    ),
+    Ablation(
+        "Steps of Newton-Schulz",
+        "MuonEq, Figure 4 (a): GPT-2 small on FineWeb",
+        _pairs(*((_steps("muoneq", k), _steps("muon", k)) for k in range(1, 6))),
+    ),
+    Ablation(
+        "Momentum and learning rate",
+        "MuonEq, Figures 5 and 8: GPT-2 small on FineWeb",
+        _pairs(
+            *(
+                (_momentum("muoneq", b1), _momentum("muon", b1))
+                for b1 in (0.8, 0.9, 0.95, 0.98)
+            )
+        ),
+        shows_rates=True,
+    ),
+    *(
+        Ablation(
+            f"Rotations of the base {base!r}",
+            f"ARO, Figures 3 {letter} and 4: GPT-2 124M on OpenWebText",
+            _policies(base),
+        )
+        for base, letter in (
+            ("sinkhorn", "(a)"),
+            ("sign", "(b)"),
+            ("adam", "(c)"),
+            ("row_norm", "(d)"),
+        )
+    ),
+    Ablation(
+        "Rotations with Householder's QR",
+        "ARO, Figure 5: gaps of 0.008, 0.02 and 0.003",
+        _exact_qr("sinkhorn") + _exact_qr("sign") + _exact_qr("adam"),
+    ),
+    Ablation(
+        "Orientation of rotations",
+        "ARO, Figure 19: GPT-2 130M",
+        _around(
+            f"{_ORIENTED}=residual",
+            f"{_ORIENTED}=except_up",
+            f"{_ORIENTED}=except_qkv",
+            f"{_ORIENTED}=except_embeddings",
+            f"{_ORIENTED}=prefer_right",
+        ),
+    ),
+    Ablation(
+        "Shared rotations",
+        "ARO, Table 3: nanoGPT, validation loss",
+        _ranking(
+            ("aro:sharing=chain", "3.148"),
+            ("aro", "3.150"),
+            ("aro:sharing=global", "3.158"),
+            ("muon", "3.161"),
+        ),
+    ),
+    Ablation(
+        "Parts of Alice",
+        "Alice, Table 5: LLaMA 130M on C4, perplexity",
+        _ranking(
+            (_ALICE, "21.95"),
+            (f"{_ALICE}:compensation=None", "25.11"),
+            (f"{_ALICE}:compensation=None:switch=none:b3=0", "26.96"),
+            (f"{_ALICE}:compensation=None:switch=none", "27.35"),
+        ),
+    ),
+    Ablation(
+        "Tracking without compensation",
+        "Alice, Figure 5 (a): LLaMA 130M on C4",
+        _ranking(
+            (f"{_ALICE}:compensation=None", ""),
+            (f"{_ALICE}:compensation=None:b3=0", ""),
+        ),
+    ),
+    Ablation(
+        "Switching",
+        "Alice, Figure 5 (b): LLaMA 130M on C4",
+        _around(
+            _ALICE,
+            f"{_ALICE}:switch=full_basis",
+            f"{_ALICE}:switch=gaussian_mix",
+            f"{_ALICE}:switch=gaussian",
+        ),
+    ),
+    Ablation(
+        "Compensation",
+        "Alice, Figure 5 (c): LLaMA 130M on C4",
+        _ranking(
+            (_ALICE, ""),
+            (f"{_ALICE}:compensation=fira_plus", ""),
+            (f"{_ALICE}:compensation=fira", ""),
+            (f"{_ALICE}:compensation=None", ""),
+        ),
+    ),
+    Ablation(
+        "Last layer",
+        "Alice, Table 2 and Figure 5 (d): LLaMA 130M on C4, perplexity",
+        _pairs(
+            ("galore", "galore:last_layer=method"),
+            ("fira", "fira:last_layer=method"),
+            ("alice", _ALICE),
+        ),
+    ),
+    Ablation(
+        "Averages of RACS",
+        "RACS, Figure 5 (e): LLaMA 130M on C4",
+        _around("racs", "racs:b1=0"),
+    ),
+    Ablation(
+        "Exact polar factors in SUMO",
+        "SUMO, Tables 2 and 6, Figure 2: fine-tuning of RoBERTa and LLaMA",
+        _pairs(
+            ("sumo", "sumo:polar=newton_schulz"),
+            ("sumo", "galore"),
+            ("sumo:rank=0.0625", "sumo:rank=0.0625:polar=newton_schulz"),
+            ("sumo:rank=0.0625", "galore:rank=0.0625"),
+        ),
+    ),
+    Ablation(
+        "Interval of SUMO's subspaces",
+        "no order in the paper, which has 200 of 10,000 steps and more",
+        (
+            Variant("sumo"),
+            *(Variant(f"sumo:update_interval={count}") for count in (100, 50, 10)),
+        ),
+    ),
+    Ablation(
+        "Steps between merges",
+        "POET, Table 4: LLaMA 60M on C4, perplexity (400, 200, 1600, 50, 25 and 5)",
+        _ranking(
+            (_FULL, "25.31"),
+            (f"{_FULL}:merge_interval=50", "25.37"),
+            (f"{_FULL}:merge_interval=400", "25.58"),
+            (f"{_FULL}:merge_interval=25", "25.99"),
+            (f"{_FULL}:merge_interval=10", "27.27"),
+            (f"{_FULL}:merge_interval=5", "30.29"),
+        ),
+    ),
+    Ablation(
+        "Terms of the Cayley map",
+        "POET, Table 5: LLaMA 130M on C4, perplexity",
+        _ranking(
+            (f"{_FULL}:terms=5:max_norm=None", "20.19"),
+            (f"{_FULL}:terms=4:max_norm=None", "20.22"),
+            (f"{_FULL}:terms=3:max_norm=None", "21.54"),
+            (f"{_FULL}:terms=2:max_norm=None", "22.56"),
+            (f"{_FULL}:terms=1:max_norm=None", "not converged"),
+        ),
+    ),
+    Ablation(
+        "Initial weights of POET",
+        "POET, Table 3: LLaMA 60M on C4, perplexity",
+        _ranking(
+            (_FULL, "25.37"),
+            (f"{_FULL}:init=xavier", "25.79"),
+            (f"{_FULL}:init=standard", "26.22"),
+            (f"{_FULL}:init=uniform_spectrum", "27.29"),
+        ),
+    ),
+    Ablation(
+        "Forms and blocks of POET",
+        "POET, Table 2: LLaMA 60M on C4, perplexity (blocks of 256, 128 and 64)",
+        _ranking(
+            ("poet", "25.29"),
+            (_FULL, "25.37"),
+            ("poet:block=16", "26.90"),
+            ("poet:variant=full:block=0.25", "28.69"),
+            ("poet:block=8", "29.52"),
+            ("poet:variant=full:block=0.125", "34.06"),
+        ),
+    ),
+    Ablation(
+        "Numbers for R and P",
+        "POET, Figure 5: LLaMA 60M on C4",
+        _around(
+            "poet:variant=full:block=0.25",
+            *(
+                f"poet:variant=full:block=0.25:share={share}"
+                for share in (0.75, 0.25, 0.9, 0.1, 1, 0)
+            ),
+        ),
+    ),
+)
+
+
+def entries() -> list[Entry]:
+    """The entries of all ablations, each once."""
+
+    def every() -> Iterator[Entry]:
+        for ablation in ABLATIONS:
+            yield from (variant.entry for variant in ablation.variants)
+
+    return list(dict.fromkeys(every()))

@@ -1,0 +1,93 @@
+"""The ablations: what their rows are, and how a paper's order is judged."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from examples.bench.ablation_table import compared, report
+from examples.bench.ablations import ABLATIONS, Ablation, Variant, entries
+from examples.bench.config import Result
+from examples.bench.methods import find
+from examples.bench.search import TUNING, Results, due
+from examples.bench.statistics import row
+from examples.bench.tasks import TASKS
+
+VARIANTS = [v for ablation in ABLATIONS for v in ablation.variants]
+
+
+def finished(variant: Variant, losses) -> Results:
+    """All runs of a variant: a bowl over the rates, and these losses by seed."""
+    entry, found = variant.entry, {}
+    while config := due(entry, found):
+        bowl = 1 + math.log2(config.rate / entry.rate) ** 2
+        loss = bowl if config.seed == TUNING else losses[config.seed]
+        found[config] = Result(loss, [[0, 5.0], [400, 1.0]], 2.0, 2048, 1.0)
+    return found
+
+
+BASE = np.array([1.0, 1.3, 0.8, 1.1, 0.9])
+NOISE = np.array([0.01, -0.02, 0.02, -0.01, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict", "by"),
+    [
+        (0.1, "yes", "+0.1000 ± 0.0196"),
+        (-0.1, "no", "-0.1000 ± 0.0196"),
+        (0.01, "level", "+0.0100 ± 0.0196"),
+    ],
+)
+def test_the_order_is_judged_by_the_paired_interval(shift, verdict, by):
+    better, worse = Variant("muoneq"), Variant("muon", better="muoneq")
+    found = finished(better, BASE) | finished(worse, BASE + NOISE + shift)
+    got = compared(row(worse.entry, found), row(better.entry, found))
+    assert got == (by, verdict)
+
+
+def test_a_method_that_fails_is_worse():
+    better, worse = Variant("muoneq"), Variant("muon", better="muoneq")
+    found = finished(better, BASE) | finished(worse, [None, *BASE[1:]])
+    assert compared(row(worse.entry, found), row(better.entry, found)) == ("", "yes")
+    found = finished(better, [None, *BASE[1:]]) | finished(worse, BASE)
+    assert compared(row(worse.entry, found), row(better.entry, found)) == ("", "no")
+
+
+def test_the_report_has_every_variant_and_the_losses_at_all_rates():
+    found = finished(Variant("muoneq"), BASE) | finished(Variant("muon"), BASE + 0.1)
+    text = report(found)
+    for variant in VARIANTS:
+        assert f"| `{variant.method}` |" in text
+    assert "| `muon` | 25.23 | 1.1200 ± 0.1924 | `mousse` |  |  |" in text
+    assert "| 0.001 | 0.002 | 0.004 | 0.008 | 0.016 |" in text
+    assert "| `muoneq` | 5.000 | 2.000 | 1.000 | 2.000 | 5.000 |" in text
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.title)
+def test_what_is_better_is_a_row_of_the_same_table(ablation: Ablation):
+    names = [variant.method for variant in ablation.variants]
+    assert len(set(names)) == len(names)
+    for variant in ablation.variants:
+        assert variant.better is None or variant.better in names
+        assert variant.better != variant.method
+
+
+def test_printed_figures_are_in_the_order_of_the_rows():
+    for ablation in ABLATIONS:
+        figures = {
+            v.method: float(v.figure)
+            for v in ablation.variants
+            if v.figure[:1].isdigit()
+        }
+        for variant in ablation.variants:
+            if variant.method in figures and variant.better in figures:
+                assert figures[variant.better] <= figures[variant.method]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.method)
+def test_every_method_of_an_ablation_can_be_built(entry):
+    task = TASKS[entry.task]
+    params = jax.eval_shape(task.init, 0)
+    jax.eval_shape(find(entry.method, entry.setting, task.arena)(1e-3).init, params)
