@@ -1,4 +1,4 @@
-"""Curves of a study: loss against steps, and steps saved against AdamW's."""
+"""A study in three pictures: losses by step, steps saved, losses by learning rate."""
 
 import pathlib
 
@@ -26,27 +26,33 @@ def draw(study: str, results: Results, path: pathlib.Path) -> None:
     if adamw is None:
         raise UserError(f"{study}: AdamW's runs are missing; run the study first.")
     best = [row for row in rows if row is not adamw and np.isfinite(row.loss)][:SHOWN]
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    losses, saved = figure.subplots(1, 2)
-    for index, row in enumerate(best):
-        style = {"color": colormaps["tab10"](index % 10), "linewidth": 1.5}
-        losses.plot(row.steps, row.curve, label=_label(row), **style)
-        saved.plot(adamw.steps[1:], speedups(row, adamw), **style)
-    style = {"color": "black", "linewidth": 2.5}
-    losses.plot(adamw.steps, adamw.curve, label=_label(adamw), **style)
-    saved.axhline(1.0, **style)
-    late = [
-        curve for row in [*best, adamw] for curve in row.curve[len(row.curve) // 4 :]
+    styles = [
+        {"color": colormaps["tab10"](i % 10), "linewidth": 1.5} for i in range(SHOWN)
     ]
-    losses.set_ylim(min(late) - 0.02, max(late))
-    losses.set_ylabel("validation loss")
-    losses.set_xlabel("step")
-    saved.set_xlabel("step of AdamW")
-    saved.set_ylabel("AdamW's steps / the method's, to the same loss")
-    for axes in (losses, saved):
-        axes.grid(alpha=0.25)
+    pairs = [
+        *zip(best, styles, strict=False),
+        (adamw, {"color": "black", "linewidth": 2.5}),
+    ]
+    figure = Figure(figsize=(15, 5), layout="constrained")
+    axes = figure.subplots(1, 3)
+    for row, style in pairs:
+        axes[0].plot(row.steps, row.curve, label=_label(row), **style)
+        axes[1].plot(adamw.steps[1:], speedups(row, adamw), **style)
+        if row.entry.setting == "matched":
+            rates = sorted(row.trials)
+            axes[2].plot(rates, [row.trials[x] for x in rates], marker=".", **style)
+    late = [x for row, _ in pairs for x in row.curve[len(row.curve) // 4 :]]
+    axes[0].set(xlabel="step", ylabel="validation loss")
+    axes[0].set_ylim(min(late) - 0.02, max(late))
+    axes[1].set(
+        xlabel="step of AdamW", ylabel="its steps / the method's, to the same loss"
+    )
+    axes[2].set(xlabel="learning rate (matched)", ylabel="loss of a trial")
+    axes[2].set(xscale="log", ylim=axes[0].get_ylim())
+    for one in axes:
+        one.grid(alpha=0.25)
     figure.suptitle(TASKS[adamw.entry.task].title)
-    figure.legend(*losses.get_legend_handles_labels(), loc="outside right center")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(path, dpi=110)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from examples.bench.search import SEEDS, Entry, Results, best_rate, due, tuning
+from examples.bench.search import SEEDS, Entry, Results, best_rate, due, rate_at, tuning
 
 REFERENCE = "adamw"
 
@@ -19,7 +19,7 @@ class Row:
     Attributes:
         entry: The method, task, length and batch.
         rate: Its best learning rate.
-        trials: Learning rates tried.
+        trials: Loss by learning rate tried; infinite for a failed run.
         failed: Runs that failed, of all.
         losses: Final validation loss by seed; infinite for a failed run.
         steps: Steps of the curve.
@@ -30,7 +30,7 @@ class Row:
 
     entry: Entry
     rate: float
-    trials: int
+    trials: dict[float, float]
     failed: int
     losses: tuple[float, ...]
     steps: np.ndarray
@@ -55,12 +55,13 @@ def row(entry: Entry, results: Results) -> Row | None:
     rate = best_rate(entry, results)
     runs = [results[entry.config(rate, seed)] for seed in SEEDS]
     tried = tuning(entry, results) if entry.is_tuned else {}
-    lost = [math.isinf(loss) for loss in tried.values()]
+    trials = {rate_at(entry, power): loss for power, loss in tried.items()}
+    lost = [math.isinf(loss) for loss in trials.values()]
     whole = [run.curve for run in runs if run.loss is not None]
     return Row(
         entry=entry,
         rate=rate,
-        trials=len(tried),
+        trials=trials,
         failed=sum(lost) + sum(run.loss is None for run in runs),
         losses=tuple(math.inf if r.loss is None else r.loss for r in runs),
         steps=np.array([step for step, _ in whole[0]] if whole else []),

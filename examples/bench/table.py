@@ -43,7 +43,7 @@ def _cells(row: Row, adamw: Row | None) -> list[str]:
     loss = "-"
     if math.isfinite(row.loss):
         loss = f"{row.loss:.4f} ± {row.spread:.4f}"
-    runs = len(SEEDS) + row.trials
+    runs = len(SEEDS) + len(row.trials)
     return [
         name,
         row.entry.setting,

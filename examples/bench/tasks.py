@@ -34,7 +34,8 @@ class Task:
         batches: `batches(seed, steps, batch)`, the training data of a run: arrays with
             the axes of steps and of a batch in front.
         held_out: Function without arguments to the validation set: arrays with an axis
-            of equal parts in front. Every eighth part is enough for a curve.
+            of equal parts in front, each spread over the whole set; every eighth part
+            is enough for a curve.
         arena: The settings of AdamW, and which leaves are matrices.
         rate: AdamW's learning rate, where every search for a matched method begins.
         steps: Updates of the weights.
@@ -78,6 +79,11 @@ def _next_token(model, windows):
     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
 
 
+def _parts(rows: np.ndarray, size: int) -> np.ndarray:
+    """Parts of some rows each; every part is spread over all of them."""
+    return rows.reshape(size, -1, *rows.shape[1:]).swapaxes(0, 1)
+
+
 class Text:
     """Windows of texts: at random places for training, side by side for validation.
 
@@ -96,7 +102,7 @@ class Text:
         windows = TokenWindows(rest, context)
         index = np.linspace(0, len(windows) - 1, count).astype(int)
         rows = np.stack([windows[i] for i in index])
-        self.held_out = rows.reshape(-1, 64, context + 1)
+        self.held_out = _parts(rows, 64)
 
     def batches(self, seed: int, steps: int, batch: int) -> np.ndarray:
         """Windows `(steps, batch, context + 1)`, drawn with replacement."""
@@ -145,7 +151,7 @@ def _test_images() -> dict[str, np.ndarray]:
     digits = _digits("t10k")
     pixels = (digits.pixels * 255).astype(np.uint8).reshape(-1, SIDE, SIDE)
     parts = {"pixels": pixels[::4], "labels": digits.labels[::4]}
-    return {name: x.reshape(-1, 125, *x.shape[1:]) for name, x in parts.items()}
+    return {name: _parts(x, 125) for name, x in parts.items()}
 
 
 def _classify(model, batch):

@@ -78,7 +78,7 @@ def test_an_entry_without_search_gets_its_rate_only():
     entry = Entry("books", "adamw", "matched", 0.02, 40, 2, is_tuned=False)
     found = finished(entry, lambda *_: 1.0)
     assert [(c.rate, c.seed) for c in found] == [(0.02, seed) for seed in SEEDS]
-    assert row(entry, found).trials == 0
+    assert not row(entry, found).trials
 
 
 def test_runs_of_another_length_batch_or_setting_do_not_count():
@@ -105,7 +105,8 @@ def test_row_is_made_of_the_confirming_runs_only():
     assert got.losses == tuple(1 + n for n in noise.values())
     assert got.loss == pytest.approx(1.02)
     assert got.spread == pytest.approx(np.std([*noise.values()], ddof=1))
-    assert (got.trials, got.failed, got.rate) == (5, 0, 0.01)
+    assert (len(got.trials), got.failed, got.rate) == (5, 0, 0.01)
+    assert got.trials[0.02] == pytest.approx(2 - 1 + noise.get(TUNING, 0))
     del found[ENTRY.config(0.01, 3)]
     assert row(ENTRY, found) is None
 
