@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 
 from rich.console import Console
@@ -16,6 +17,7 @@ BOUND = 2**31  # Of counts and seeds: JAX has int32.
 LARGEST = 3e38  # Learning rate: float32.
 DTYPES = ("float32", "bfloat16")
 LAYERS = ("scan", "unroll")
+SEPARATOR = re.compile(r",(?![^({]*[)}])")  # Not inside of brackets.
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,7 +77,12 @@ def _parser():
     )
     compare.set_defaults(command=_compare)
     add = _adder(compare)
-    add("--optimizers", "A,B,C", None, "as in --optimizer; default: all of them")
+    add(
+        "--optimizers",
+        "A,B,C",
+        None,
+        "as in --optimizer; muon@8e-3 has a learning rate of its own; default: all",
+    )
     add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "of AdamW; see --sweep")
     compare.add_argument(
         "--sweep",
@@ -223,14 +230,20 @@ def _compare(options):
     if options.optimizers == "help":
         print(listing(OPTIMIZERS))
         return 0
-    names = options.optimizers.split(",") if options.optimizers else list(OPTIMIZERS)
-    for name in names:
+    given = SEPARATOR.split(options.optimizers or ",".join(OPTIMIZERS))
+    names, own_rates = ["adamw"], {}
+    for one in given:
+        name, at, rate = one.partition("@")
         find(name)
+        names.append(name)
+        if at:
+            own_rates[name] = _positive_rate(rate)
     rates = dict.fromkeys(map(_positive_rate, options.learning_rates.split(",")))
     first = _open(options, 0)
     plan = compare.Comparison(
         model=_model(options, first.vocab),
-        optimizers=tuple(dict.fromkeys(("adamw", *names))),
+        optimizers=tuple(dict.fromkeys(names)),
+        own_rates=own_rates,
         learning_rates=tuple(rates),
         sweep=options.sweep,
         seeds=options.seeds,

@@ -6,7 +6,7 @@ import math
 import pathlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -36,6 +36,7 @@ class Comparison:
         sweep: `adamw`: the others run at AdamW's best learning rate, as their updates
             are matched to AdamW's root mean square. `all`: every optimizer runs at
             every learning rate.
+        own_rates: The only learning rate of some optimizers, by name.
         steps: Updates of the weights in every run.
         batch: Windows per update.
         accumulate: Micro-batches per update.
@@ -60,6 +61,7 @@ class Comparison:
     eval_every: int
     validation: int
     checksum: str
+    own_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -81,8 +83,10 @@ def compare(plan: Comparison, open_data: Callable[[int], Data]) -> list[Curve]:
     rates, curves = plan.learning_rates, []
     with display() as progress:
         for name in names:
-            curves += _sweep(plan, name, rates, data, progress)
-            if plan.sweep == "adamw":
+            own = plan.own_rates.get(name)
+            these = (own,) if own is not None else rates
+            curves += _sweep(plan, name, these, data, progress)
+            if plan.sweep == "adamw" and name == REFERENCE:
                 rates = (at_best_learning_rate(curves)[0].learning_rate,)
     return curves
 

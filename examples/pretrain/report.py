@@ -18,7 +18,7 @@ HEADINGS = (
     "rates x\nseeds",
     "valid.\nloss",
     "steps to\nAdamW's",
-    "speed-\nup",
+    "times\nfaster",
     "ms per\nstep",
     "state",
 )
@@ -119,10 +119,14 @@ def _about_options(rows):
 
 def _about_rates(plan, adamw, rates):
     best, tried = adamw.learning_rate, plan.learning_rates
+    if len(plan.own_rates) == len(plan.optimizers):
+        return "Learning rates: those given with the names."
     if plan.sweep == "all":
         return f"Learning rates: every method was run at {rates}; its best is shown."
     line = f"Learning rates: AdamW was run at {rates}; the others at AdamW's best, "
     line += f"{best:g}, only (updates matched to AdamW's root mean square, 0.2)."
+    if plan.own_rates:
+        line += f" With rates of their own: {', '.join(plan.own_rates)}."
     if len(tried) > 1 and best in (min(tried), max(tried)):
         line += " The best is at the edge of the sweep: widen --learning-rates."
     return line

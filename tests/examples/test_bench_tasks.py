@@ -111,7 +111,8 @@ def test_shakespeare_is_split_as_in_nanogpt():
     seen = task.batches(0, 2000, 12)
     assert len(np.unique(seen)) >= 62
     text = TASKS["shakespeare"].held_out().swapaxes(0, 1).reshape(-1, 65)
-    # Windows lie side by side, each in another part: the last token of one is the first of the next.
+    # Windows lie side by side, each in another part; the last token of one is the
+    # first of the next.
     joined = (text[:-1, -1] == text[1:, 0]).mean()
     assert joined > 0.9
 

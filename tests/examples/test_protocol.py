@@ -1,5 +1,6 @@
 """The rules of the comparison, on curves made by hand; the table and the picture."""
 
+import dataclasses
 import io
 import json
 import math
@@ -106,6 +107,16 @@ def printed(plan, curves):
     console = Console(width=80, record=True, file=io.StringIO())
     report.show(plan, summarize(curves), console)
     return console.export_text()
+
+
+def test_the_table_says_which_rates_were_given():
+    text = " ".join(printed(PLAN, PLAIN).split())
+    assert "With rates of their own" not in text
+    plan = dataclasses.replace(PLAN, own_rates={"fast": 1e-2})
+    assert "With rates of their own: fast." in " ".join(printed(plan, PLAIN).split())
+    plan = dataclasses.replace(PLAN, own_rates=dict.fromkeys(PLAN.optimizers, 1e-2))
+    assert "those given with the names" in " ".join(printed(plan, PLAIN).split())
+    assert "faster" in text
 
 
 def test_the_table_says_what_was_run():

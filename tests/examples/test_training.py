@@ -14,6 +14,7 @@ from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.metrics import Metrics, read
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
+from examples.pretrain.protocol import Curve
 from examples.pretrain.texts import from_texts
 from examples.pretrain.windows import Windows
 
@@ -115,6 +116,28 @@ def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared)
     best = got[6][1]
     assert best in (1e-2, 3e-3)
     assert got[6:] == [("muoneq", best, 0), ("muoneq", best, 1)]
+
+
+def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch):
+    """A method that is bad at this rate must not send the next one to another."""
+    losses = {"adamw": {1e-2: 2.0, 3e-3: 3.0}, "bad": {1e-2: 9.0}, "own": {7e-3: 1.0}}
+
+    def sweep(_plan, name, rates, _data, _progress):
+        loss = losses.get(name, {})
+        return [Curve(name, r, 0, (6,), (loss.get(r, 1.0),), 1.0, 0) for r in rates]
+
+    monkeypatch.setattr(compare, "_sweep", sweep)
+    plan = dataclasses.replace(
+        PLAN,
+        optimizers=("adamw", "bad", "own", "last"),
+        learning_rates=(1e-2, 3e-3),
+        seeds=0,
+        own_rates={"own": 7e-3},
+    )
+    got = [
+        (c.optimizer, c.learning_rate) for c in compare.compare(plan, lambda _: None)
+    ]
+    assert got[2:] == [("bad", 1e-2), ("own", 7e-3), ("last", 1e-2)]
 
 
 @pytest.mark.broad
