@@ -7,6 +7,8 @@ one learning rate for the whole model, as in `examples.pretrain.optimizers`.
 the other leaves at its own ratio of learning rates. Only methods for which that differs
 have this setting.
 
+`chain` is any method of the algebra in `chains`, matched.
+
 In both, AdamW trains embeddings, positions, head and norms, and low-rank methods have a
 quarter of the shorter side as rank, as in the papers (128 of 512).
 """
@@ -14,6 +16,7 @@ quarter of the shorter side as rank, as in the papers (128 of 512).
 from typing import Any
 
 import optax_matrix as om
+from examples.bench.chains import chains
 from examples.pretrain.optimizers import SMALL, Arena, methods
 from examples.pretrain.options import Method, keywords, with_options
 
@@ -50,5 +53,5 @@ def own(name: str, arena: Arena) -> Method:
 def find(name: str, setting: str, arena: Arena) -> Any:
     """The method of a name, which may set options, under a task's AdamW."""
     if setting == "matched":
-        return with_options(name, methods(arena))
+        return with_options(name, {**methods(arena), "chain": chains(arena)})
     return with_options(name, {name: own(name, arena) for name in OWN_RATES})

@@ -1,0 +1,121 @@
+"""The algebra of methods: a chain is one choice of each of six parts.
+
+    momentum      average | lookahead | corrected (variance reduction, then lookahead)
+    frame         none | aro | eigen, on the side of the residual stream
+    equilibration none | row | col | rowcol before the map, plus_row | plus_colrow after
+    map           polar | sinkhorn | sign | row_norm | adam
+    second moment none | row | entry, of the map's output
+    size          rms (0.2 for each matrix) | out/in (that times sqrt(out / in))
+
+Chains that are equal to others are left out: the polar factor is the same in every
+frame, and only it depends on a scaling of rows and columns before it.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import optax
+
+import optax_matrix as om
+from examples.pretrain.optimizers import Arena
+from examples.pretrain.options import Method
+
+PARTS = {
+    "momentum": ("average", "lookahead", "corrected"),
+    "frame": ("none", "aro", "eigen"),
+    "equilibration": ("none", "row", "col", "rowcol", "plus_row", "plus_colrow"),
+    "map": ("polar", "sinkhorn", "sign", "row_norm", "adam"),
+    "second": ("none", "row", "entry"),
+    "size": ("rms", "out/in"),
+}
+B1 = B2 = 0.95
+SCALINGS = {
+    "none": (),
+    "row": (om.linalg.scale_rows,),
+    "col": (om.linalg.scale_columns,),
+    "rowcol": (om.linalg.scale_rows_and_columns,),
+    "colrow": (om.linalg.scale_columns, om.linalg.scale_rows),
+}
+
+
+def sensible() -> Iterator[str]:
+    """The names of all chains that differ."""
+    for choice in itertools.product(*PARTS.values()):
+        parts = dict(zip(PARTS, choice, strict=True))
+        if is_sensible(parts):
+            yield "chain:" + ":".join(f"{k}={v}" for k, v in parts.items())
+
+
+def is_sensible(parts: Mapping[str, str]) -> bool:
+    """Whether a chain is not another one under a second name."""
+    if parts["map"] == "polar":
+        return parts["frame"] == "none"
+    if parts["equilibration"] != "none":
+        return False
+    return not (parts["map"] == "adam" and parts["second"] == "entry")
+
+
+def chains(arena: Arena) -> Method:
+    """The method `chain`, whose options are the parts; by default it is MuonEq."""
+
+    def build(lr, **parts):
+        for part, choice in parts.items():
+            if choice not in PARTS[part]:
+                known = ", ".join(PARTS[part])
+                raise ValueError(f"`{part}` must be one of {known}, got {choice!r}.")
+        direction = om.on_matrices(
+            lambda layout: optax.chain(*_blocks(layout, parts)),
+            dimension_numbers=om.layout.oriented(arena.dimension_numbers, "residual"),
+        )
+        matrix = optax.chain(
+            direction,
+            optax.add_decayed_weights(arena.weight_decay),
+            optax.scale_by_learning_rate(lr),
+        )
+        labels = om.layout.label_params(arena.dimension_numbers)
+        return optax.partition({"matrix": matrix, "other": arena.adamw(lr)}, labels)
+
+    chosen = {"momentum": "lookahead", "equilibration": "row"}
+    first = {part: choices[0] for part, choices in PARTS.items()}
+    return Method(build, first | chosen)
+
+
+def _blocks(layout, parts):
+    """The blocks of a chain, in their order."""
+    if parts["momentum"] == "corrected":
+        yield om.correct_variance(0.025, B1)
+    yield om.momentum(B1, nesterov=parts["momentum"] != "average")
+    kind = parts["equilibration"]
+    scalings = map(om.equilibrate, SCALINGS[kind.removeprefix("plus_")])
+    if kind.startswith("plus_"):
+        yield _mapped(layout, parts)
+        yield from scalings
+    else:
+        yield from scalings
+        yield _mapped(layout, parts)
+    if parts["second"] == "row":
+        yield om.transforms.equilibrate_with_ema(om.row_rms, B2)
+    if parts["second"] == "entry":
+        yield om.scale_by_second_moment(B2)
+    yield om.match_rms(0.2)
+    if parts["size"] == "out/in":
+        yield om.scale_by_shape("out/in")
+
+
+def _mapped(layout, parts):
+    """The map, in its frame."""
+    base = MAPS[parts["map"]]()
+    if parts["frame"] == "none":
+        return base
+    sides = om.layout.oriented_sides(layout, "residual")
+    return om.rotate(base, policy=parts["frame"], side=sides)
+
+
+MAPS = {
+    "polar": partial(om.orthogonalize, om.linalg.newton_schulz),
+    "sinkhorn": partial(om.equilibrate, partial(om.linalg.sinkhorn, rounds=5)),
+    "sign": optax.scale_by_sign,
+    "row_norm": partial(om.equilibrate, partial(om.linalg.scale_rows, eps=0.0)),
+    "adam": partial(om.scale_by_second_moment, B2),
+}
