@@ -7,6 +7,7 @@ import sys
 
 from examples.bench import results
 from examples.bench.plot import draw
+from examples.bench.search import is_finished
 from examples.bench.studies import STUDIES
 from examples.bench.table import table, write
 from examples.bench.workers import run_all
@@ -74,8 +75,15 @@ def _run(options):
     results.prepare(options.results)
     for study in options.studies:
         command = f"python -m examples.bench run {study}"
-        run_all(STUDIES[study](), options.results, options.processes, command)
+        while entries := _unfinished(study, options.results):
+            run_all(entries, options.results, options.processes, command)
         print(table(study, results.read(options.results)))
+
+
+def _unfinished(study, path):
+    """The entries of a study that lack runs; a search has others after each round."""
+    found = results.read(path)
+    return [e for e in STUDIES[study](found) if not is_finished(e, found)]
 
 
 def _table(options):

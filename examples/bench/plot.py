@@ -21,7 +21,7 @@ def draw(study: str, results: Results, path: pathlib.Path) -> None:
     Raises:
         UserError: If AdamW's runs are missing.
     """
-    rows = ranked(STUDIES[study](), results)
+    rows = ranked(STUDIES[study](results), results)
     adamw = reference(rows)
     if adamw is None:
         raise UserError(f"{study}: AdamW's runs are missing; run the study first.")

@@ -32,7 +32,10 @@ class Entry:
         rate: The learning rate in the middle of the first five.
         steps: Updates of the weights.
         batch: Windows or images per update.
-        is_tuned: Whether other rates than `rate` are tried.
+        trials: Learning rates that are tried, as powers of two times `rate`; none for
+            a method that has the one given.
+        is_extended: Whether the search goes on until the best rate is inside.
+        seeds: Seeds of the row.
     """
 
     task: str
@@ -41,12 +44,15 @@ class Entry:
     rate: float
     steps: int
     batch: int
-    is_tuned: bool = True
+    trials: tuple[int, ...] = TRIALS
+    is_extended: bool = True
+    seeds: tuple[int, ...] = SEEDS
 
     def config(self, rate: float, seed: int) -> Config:
-        given = dataclasses.asdict(self) | {"rate": rate, "seed": seed}
-        del given["is_tuned"]
-        return Config(**given)
+        """A run of this entry."""
+        names = [field.name for field in dataclasses.fields(Config)]
+        given = {name: getattr(self, name, None) for name in names}
+        return Config(**given | {"rate": rate, "seed": seed})
 
 
 Results = Mapping[Config, Result]
@@ -54,12 +60,17 @@ Results = Mapping[Config, Result]
 
 def due(entry: Entry, results: Results) -> Config | None:
     """The next run of an entry; None if it has had all of them."""
-    tried = tuning(entry, results)
-    power = next_power(tried)
-    if entry.is_tuned and power is not None:
+    power = next_power(entry, tuning(entry, results))
+    if power is not None:
         return entry.config(rate_at(entry, power), TUNING)
-    configs = [entry.config(best_rate(entry, results), seed) for seed in SEEDS]
+    rate = best_rate(entry, results)
+    configs = [entry.config(rate, seed) for seed in entry.seeds]
     return next((config for config in configs if config not in results), None)
+
+
+def is_finished(entry: Entry, results: Results) -> bool:
+    """Whether an entry has had all of its runs."""
+    return due(entry, results) is None
 
 
 def tuning(entry: Entry, results: Results) -> dict[int, float]:
@@ -73,11 +84,13 @@ def tuning(entry: Entry, results: Results) -> dict[int, float]:
     return found
 
 
-def next_power(tried: Mapping[int, float]) -> int | None:
-    """The power of two to try next; None if the best one lies inside."""
-    missing = [power for power in TRIALS if power not in tried]
+def next_power(entry: Entry, tried: Mapping[int, float]) -> int | None:
+    """The power of two to try next; None if the search is over."""
+    missing = [power for power in entry.trials if power not in tried]
     if missing:
         return missing[0]
+    if not entry.trials or not entry.is_extended:
+        return None
     best = _best(tried)
     if best == min(tried) and best > -LIMIT:
         return best - 1
@@ -89,7 +102,7 @@ def next_power(tried: Mapping[int, float]) -> int | None:
 def best_rate(entry: Entry, results: Results) -> float:
     """The learning rate of the confirming runs."""
     tried = tuning(entry, results)
-    return rate_at(entry, _best(tried)) if entry.is_tuned and tried else entry.rate
+    return rate_at(entry, _best(tried)) if entry.trials and tried else entry.rate
 
 
 def _best(tried):
@@ -105,7 +118,8 @@ def rate_at(entry: Entry, power: int) -> float:
 def expected(entry: Entry, results: Results) -> int:
     """Runs that an entry still needs, if its grid is not extended further."""
     tried = tuning(entry, results)
-    if entry.is_tuned and next_power(tried) is not None:
-        return max(len(TRIALS) - len(tried), 1) + len(SEEDS)
+    if next_power(entry, tried) is not None:
+        missing = [power for power in entry.trials if power not in tried]
+        return max(len(missing), 1) + len(entry.seeds)
     rate = best_rate(entry, results)
-    return sum(entry.config(rate, seed) not in results for seed in SEEDS)
+    return sum(entry.config(rate, seed) not in results for seed in entry.seeds)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from examples.bench.search import SEEDS, Entry, Results, best_rate, due, rate_at, tuning
+from examples.bench.search import Entry, Results, best_rate, due, rate_at, tuning
 
 REFERENCE = "adamw"
 
@@ -53,8 +53,8 @@ def row(entry: Entry, results: Results) -> Row | None:
     if due(entry, results):
         return None
     rate = best_rate(entry, results)
-    runs = [results[entry.config(rate, seed)] for seed in SEEDS]
-    tried = tuning(entry, results) if entry.is_tuned else {}
+    runs = [results[entry.config(rate, seed)] for seed in entry.seeds]
+    tried = tuning(entry, results) if entry.trials else {}
     trials = {rate_at(entry, power): loss for power, loss in tried.items()}
     lost = [math.isinf(loss) for loss in trials.values()]
     whole = [run.curve for run in runs if run.loss is not None]

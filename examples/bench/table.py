@@ -5,11 +5,11 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from examples.bench.ablation_table import report
+from examples.bench import ablation_table, search_table
 from examples.bench.markdown import lines
-from examples.bench.search import SEEDS, Results
+from examples.bench.search import Results
 from examples.bench.statistics import Row, difference, ranked, reference, steps_to
-from examples.bench.studies import STUDIES
+from examples.bench.studies import STUDIES, NotYetError
 from examples.pretrain.report import size
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -18,13 +18,17 @@ HEADINGS = (
     *("method", "size", "rate", "loss", "against AdamW", "speedup", "time", "state"),
     "failed",
 )
+REPORTS = {"ablations": ablation_table.report, "search": search_table.report}
 
 
 def table(study: str, results: Results) -> str:
-    """The table of a study, smallest loss first; the ablations have one for each."""
-    if study == "ablations":
-        return report(results)
-    entries = STUDIES[study]()
+    """The table of a study, smallest loss first; two have reports of their own."""
+    if study in REPORTS:
+        return REPORTS[study](results)
+    try:
+        entries = STUDIES[study](results)
+    except NotYetError:
+        return "This study waits for the end of another one."
     return table_of(ranked(entries, results), len(entries))
 
 
@@ -43,7 +47,7 @@ def _cells(row: Row, adamw: Row | None) -> list[str]:
     loss = "-"
     if math.isfinite(row.loss):
         loss = f"{row.loss:.4f} ± {row.spread:.4f}"
-    runs = len(SEEDS) + len(row.trials)
+    runs = len(row.losses) + len(row.trials)
     return [
         name,
         row.entry.setting,

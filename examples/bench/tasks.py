@@ -21,6 +21,7 @@ from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
 from examples.rotation import mnist
 
 WARM_UP, FINAL, CLIP = 0.05, 0.1, 1.0
+SEARCHED = 1024  # Windows of the validation set of a search.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,18 +113,25 @@ class Text:
 
 
 @functools.cache
-def _shakespeare() -> Text:
+def _shakespeare(search: bool = False) -> Text:
     """Tiny Shakespeare; tokens are its 65 characters in alphabetic order."""
     text = as_bytes(read_text(DATA / "tiny_shakespeare.txt.gz"))
     _, tokens = np.unique(text, return_inverse=True)
-    return Text([tokens.astype(np.uint8)], 64, 1728)
+    return _text([tokens.astype(np.uint8)], 64, 1728, search)
 
 
 @functools.cache
-def _books() -> Text:
+def _books(search: bool = False) -> Text:
     names = "king_james", "moby_dick"
     texts = [as_bytes(read_text(DATA / f"{name}.txt.gz")) for name in names]
-    return Text(texts, SIZES["tiny"].context, 1600)
+    return _text(texts, SIZES["tiny"].context, 1600, search)
+
+
+def _text(texts, context, count, search):
+    """A text, or for a search the part of it that others train on, split again."""
+    if not search:
+        return Text(texts, context, count)
+    return Text([split(text)[0] for text in texts], context, SEARCHED)
 
 
 @functools.cache
@@ -160,17 +168,31 @@ def _classify(model, batch):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-def _gpt(title: str, sizes: Transformer, steps: int) -> Task:
+def _gpt(title: str, sizes: Transformer, steps: int, search: bool = False) -> Task:
     return Task(
         title=title,
         model=lambda rngs: GPT(sizes, 65, 64, rngs),
         loss=_next_token,
-        batches=lambda *run: _shakespeare().batches(*run),
-        held_out=lambda: _shakespeare().held_out,
+        batches=lambda *run: _shakespeare(search).batches(*run),
+        held_out=lambda: _shakespeare(search).held_out,
         arena=Arena(b2=0.99, dimension_numbers=sizes.dimension_numbers()),
         rate=1e-3,
         steps=steps,
         batch=12,
+    )
+
+
+def _llama(title: str, search: bool = False) -> Task:
+    return Task(
+        title=title,
+        model=lambda rngs: Llama(_TINY, rngs=rngs),
+        loss=_next_token,
+        batches=lambda *run: _books(search).batches(*run),
+        held_out=lambda: _books(search).held_out,
+        arena=Arena(),
+        rate=4e-3,
+        steps=400,
+        batch=16,
     )
 
 
@@ -182,17 +204,7 @@ TASKS = {
         Transformer(128, 4, 4),
         steps=500,
     ),
-    "books": Task(
-        title="tiny LLaMA on bytes of two books",
-        model=lambda rngs: Llama(_TINY, rngs=rngs),
-        loss=_next_token,
-        batches=lambda *run: _books().batches(*run),
-        held_out=lambda: _books().held_out,
-        arena=Arena(),
-        rate=4e-3,
-        steps=400,
-        batch=16,
-    ),
+    "books": _llama("tiny LLaMA on bytes of two books"),
     "digits": Task(
         title="vision transformer with convolutions on 4000 images of MNIST",
         model=lambda rngs: ViT(_VIT, rngs),
@@ -207,6 +219,14 @@ TASKS = {
     "large": _gpt(
         "the GPT-2 of width 256 with 6 layers on Tiny Shakespeare",
         Transformer(256, 4, 6),
-        steps=1000,
+        steps=400,
     ),
+    # The search for chains sees nothing of what confirms them.
+    "shakespeare/search": _gpt(
+        "shakespeare, without its validation text",
+        Transformer(128, 4, 4),
+        steps=500,
+        search=True,
+    ),
+    "books/search": _llama("books, without their validation text", search=True),
 }

@@ -35,7 +35,7 @@ def run_all(
     """Does the runs that are missing.
 
     Args:
-        entries: Rows of a study, in order of importance.
+        entries: Rows of a study that lack runs.
         path: File of results.
         count: Number of processes.
         command: What was called, for the records.
@@ -43,20 +43,18 @@ def run_all(
     Raises:
         UserError: If a process failed.
     """
-    found = results.read(path)
-    missing = [entry for entry in entries if due(entry, found)]
     context = multiprocessing.get_context("spawn")
     waiting = context.Queue()
-    for entry in missing:
+    for entry in entries:
         waiting.put(entry)
     workers = [
         context.Process(target=_work, args=(waiting, path, core, command), daemon=True)
-        for core in _cores(min(count, len(missing)))
+        for core in _cores(min(count, len(entries)))
     ]
     for worker in workers:
         worker.start()
     try:
-        _watch(workers, missing, path)
+        _watch(workers, entries, path)
     finally:
         for worker in workers:
             worker.terminate()
@@ -92,7 +90,7 @@ def _watch(workers, entries, path):
     """Shows the progress until all processes have ended."""
     left = lambda: sum(expected(e, found) for e in entries)
     found = results.read(path)
-    total = left()
+    total, size = left(), _size(path)
     columns = (
         *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
         *(TimeElapsedColumn(), TimeRemainingColumn()),
@@ -101,11 +99,16 @@ def _watch(workers, entries, path):
         task = progress.add_task("runs", total=total)
         while any(worker.is_alive() for worker in workers):
             time.sleep(2)
-            found = results.read(path)
-            progress.update(task, completed=total - left())
+            if size != (size := _size(path)):
+                found = results.read(path)
+                progress.update(task, completed=total - left())
     failed = [worker.exitcode for worker in workers if worker.exitcode]
     if failed:
         raise UserError(
             f"{len(failed)} of {len(workers)} processes failed; their messages are "
             "above. Start the study again to go on."
         )
+
+
+def _size(path):
+    return path.stat().st_size if path.exists() else 0

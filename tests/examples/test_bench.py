@@ -71,11 +71,11 @@ def test_failed_runs_are_worse_than_any_other_and_lead_to_smaller_rates():
 def test_a_search_does_not_go_on_for_ever():
     found = finished(ENTRY, lambda rate, _: 1 / rate)
     assert max(c.rate for c in found) == pytest.approx(0.01 * 2.0**LIMIT)
-    assert next_power({p: -p for p in range(-2, LIMIT + 1)}) is None
+    assert next_power(ENTRY, {p: -p for p in range(-2, LIMIT + 1)}) is None
 
 
 def test_an_entry_without_search_gets_its_rate_only():
-    entry = Entry("books", "adamw", "matched", 0.02, 40, 2, is_tuned=False)
+    entry = Entry("books", "adamw", "matched", 0.02, 40, 2, trials=())
     found = finished(entry, lambda *_: 1.0)
     assert [(c.rate, c.seed) for c in found] == [(0.02, seed) for seed in SEEDS]
     assert not row(entry, found).trials
@@ -200,18 +200,62 @@ def test_tables_of_the_readers_are_those_of_the_results():
         )
 
 
-@pytest.mark.parametrize("study", STUDIES)
+READY = "anchor", "shakespeare", "books", "digits", "ablations"
+
+
+@pytest.mark.parametrize("study", READY)
 def test_every_study_has_adamw_and_no_row_twice(study):
-    entries = STUDIES[study]()
+    entries = STUDIES[study]({})
     assert len(set(entries)) == len(entries)
     assert any(entry.method == "adamw" for entry in entries)
+
+
+@pytest.mark.parametrize("study", set(STUDIES) - {*READY, "search"})
+def test_a_study_of_the_best_methods_waits_for_them(study):
+    with pytest.raises(UserError, match="finish that one first: python -m examples"):
+        STUDIES[study]({})
+    assert "waits for the end of another one" in table.table(study, {})
+
+
+@pytest.fixture(scope="module")
+def main_results():
+    """The main studies, finished: every method has its own best loss and rate."""
+    found = {}
+    for study in ("books", "shakespeare"):
+        for place, entry in enumerate(STUDIES[study]({})):
+            loss = bowl(entry.rate * 2)
+            place = (7 * place) % 47  # AdamW, the first, stays the best.
+            shifted = lambda rate, seed, p=place: loss(rate, seed) + p  # noqa: B023
+            found |= finished(entry, shifted)
+    return found
+
+
+def test_conditions_take_the_best_six_at_their_rates(main_results):
+    rows = ranked(STUDIES["books"]({}), main_results)
+    best = [(r.entry.method, r.entry.setting) for r in rows[:7]]
+    for condition, steps, batch in (
+        ("shorter", 100, 16),
+        ("longer", 1600, 16),
+        ("smaller_batch", 400, 4),
+        ("larger_batch", 400, 64),
+    ):
+        entries = STUDIES[condition](main_results)
+        assert [(e.method, e.setting) for e in entries] == best
+        assert {(e.steps, e.batch) for e in entries} == {(steps, batch)}
+        assert [e.rate for e in entries] == [r.rate for r in rows[:7]]
+
+
+def test_the_larger_model_has_the_best_ten(main_results):
+    entries = STUDIES["large"](main_results)
+    assert len(entries) == 11
+    assert {e.task for e in entries} == {"large"}
 
 
 def test_picture(tmp_path, capsys):
     path = tmp_path / "bench.jsonl"
     with pytest.raises(UserError, match="AdamW's runs are missing"):
         plot.draw("anchor", {}, tmp_path / "anchor.png")
-    for entry in STUDIES["anchor"]():
+    for entry in STUDIES["anchor"]({}):
         for config, one in finished(entry, bowl(entry.rate)).items():
             results.append(config, one, path, "run")
     assert (

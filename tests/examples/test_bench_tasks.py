@@ -117,6 +117,18 @@ def test_shakespeare_is_split_as_in_nanogpt():
     assert joined > 0.9
 
 
+@pytest.mark.parametrize("name", ["shakespeare", "books"])
+def test_a_search_sees_nothing_of_the_validation_text(name):
+    windows = lambda rows: {bytes(row) for part in rows for row in part}
+    held_out = windows(TASKS[name].held_out())
+    search = TASKS[f"{name}/search"]
+    seen = windows(search.batches(0, 200, 12)) | windows(search.held_out())
+    assert len(windows(search.held_out())) == 1024
+    spans = b"".join(sorted(held_out))
+    assert not any(window in spans for window in seen)
+    assert not windows(search.held_out()) & windows(search.batches(0, 200, 12))
+
+
 def test_images():
     task = TASKS["digits"]
     batch = task.batches(0, 3, 32)
@@ -132,7 +144,7 @@ def test_images():
 def test_a_fresh_model_knows_nothing(task):
     t = TASKS[task]
     part = jax.tree.map(lambda x: x[0], t.held_out())
-    classes = {"books": 256, "digits": 10}.get(task, 65)
+    classes = {"books": 256, "digits": 10}.get(task.split("/")[0], 65)
     loss = float(jax.jit(t.mean_loss)(t.init(0), part))
     assert loss == pytest.approx(math.log(classes), rel=0.05)
 
@@ -169,7 +181,7 @@ def test_every_method_has_both_settings_that_are_listed():
 def test_processes_share_a_study_and_go_on_after_a_stop(tmp_path):
     path = tmp_path / "bench.jsonl"
     entries = [
-        Entry("digits", name, "matched", 2e-3, 20, 4, is_tuned=False)
+        Entry("digits", name, "matched", 2e-3, 20, 4, trials=())
         for name in ("adamw", "muon")
     ]
     results.append(config := entries[0].config(2e-3, 1), run(config), path, "run")
