@@ -80,10 +80,10 @@ def rotated(left, right=None):
     return np.kron(right, left), vec(mean((left.T @ STREAM @ right) ** 2))
 
 
-def fixed_point(scales, rounds=60):
+def fixed_point(scales, rounds=60, start=None):
     """Eq. 16 (Q diagonal, ``scales`` of (n, m)) or Eq. 42 (M full, (n, m, m))."""
     flat = scales.reshape(N, -1)
-    s = np.ones(N)
+    s = np.ones(N) if start is None else start
     for _ in range(rounds):
         q = s @ flat / (s @ s)
         s = flat @ q / (q @ q)

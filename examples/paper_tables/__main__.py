@@ -5,4 +5,7 @@ import sys
 from examples.paper_tables.papers import PAPERS
 from examples.paper_tables.rows import table
 
-print(table(row for name in sys.argv[1:] or PAPERS for row in PAPERS[name]()))
+names = sys.argv[1:] or list(PAPERS)
+if unknown := [name for name in names if name not in PAPERS]:
+    sys.exit(f"Papers must be among {', '.join(PAPERS)}, got {', '.join(unknown)}.")
+print(table(row for name in names for row in PAPERS[name]()))

@@ -28,7 +28,13 @@ STATE = {  # Table 1, m >= n.
     "soap": "2*m*n + 2*m**2 + 2*n**2",
     "galore": "2*n*r + m*r",
 }
-COST = {"sumo": "m*n*r + m*n**2", "galore": "m*n*r + m*n**2"}  # Table 1 with K = 1.
+COST = {  # Table 1 with K = 1.
+    "sumo": "m*n*r + m*n**2",
+    "adamw": "m*n",
+    "shampoo": "m**3 + n**3",
+    "soap": "m**3 + n**3",
+    "galore": "m*n*r + m*n**2",
+}
 TABLE_3 = {
     "adamw": "0.36 0.76 2.06 7.80",
     "galore": "0.24 0.52 1.22 4.38",

@@ -144,11 +144,14 @@ def test_the_fixed_point_is_the_nearest_product(name):
 
 
 def test_proposition_3_converges_to_singular_vectors_at_the_rate_of_their_gap():
-    """From any positive q, S (x) Q is the same, and s, q are vectors of E[G^2]."""
+    """From any positive start, S (x) Q is the same; s, q are vectors of E[G^2]."""
     u, sigma, vt = np.linalg.svd(SQUARES)
     s, q = fixed_point(SQUARES.T)
     np.testing.assert_allclose(s / np.linalg.norm(s), np.abs(vt[0]), atol=1e-12)
     np.testing.assert_allclose(q / np.linalg.norm(q), np.abs(u[:, 0]), atol=1e-12)
+    for seed in range(5):
+        other = fixed_point(SQUARES.T, start=np.abs(gaussian(N, seed=seed)) + 0.01)
+        np.testing.assert_allclose(kron(*other), kron(s, q), atol=1e-12)
     error = [
         loss(kron(*fixed_point(SQUARES.T, k)), kron(s, q)) ** 0.5 for k in (3, 4, 5)
     ]

@@ -96,6 +96,7 @@ STATED = {
 
 @pytest.mark.parametrize("name", STATED)
 def test_the_stated_update_is_the_square_root_natural_gradient(name):
+    """Also where C.2 prints a factor sqrt(n), and C.3 no inverse, on the way to it."""
     matrix, update = STATED[name]
     np.testing.assert_allclose(natural(matrix), update, atol=1e-10)
 
@@ -116,7 +117,7 @@ def test_eq_19_the_part_that_a_lower_rank_leaves_out():
     )
 
 
-def test_eqs_23_to_26_products_and_blocks():
+def test_eqs_23_to_25_products_and_blocks():
     a, b, c = definite(N, 1), definite(M, 2), gaussian(M, N)
     half = lambda x: power(x, -0.5)
     np.testing.assert_allclose(half(np.kron(a, b)), np.kron(half(a), half(b)))
@@ -178,6 +179,7 @@ def test_whitening_of_one_gradient_is_its_polar_factor():
     )
 
 
+@pytest.mark.broad
 def test_normalization_of_one_gradient_is_swans_first_step():
     """Eq. 30 of rows with mean zero, which is I (x) Q of one gradient, 1 / n included.
 
