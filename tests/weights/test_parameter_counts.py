@@ -1,4 +1,7 @@
-"""POET's Table 2: trainable parameters of LLaMA 60M to 1.3B, by the real split."""
+"""Trainable parameters of POET's LLaMA 60M to 1.3B, as integers, by the real split.
+
+`examples.paper_tables` compares them with what the paper's Table 2 prints.
+"""
 
 import dataclasses
 import functools
@@ -25,15 +28,6 @@ COUNTS = {
     ("full", 1 / 4): (2131168, 7129728, 25435152, 101660664),
     ("full", 1 / 2): (8544192, 28562688, 101857440, 406876176),
 }
-PRINTED = {  # Table 2, in millions.
-    ("block", 64): (2.39, 5.52, 14.90, 29.22),
-    ("block", 128): (4.81, 11.12, 30.04, 58.91),
-    ("block", 256): (9.66, 22.33, 60.32, 118.26),
-    ("full", 1 / 8): (0.53, 1.78, 6.34, 25.39),
-    ("full", 1 / 4): (2.13, 7.13, 25.44, 101.66),
-    ("full", 1 / 2): (8.54, 28.56, 101.86, 406.88),
-}
-MISPRINTED = {(("block", 256), "1.3b")}  # 118.26M, where the formula gives 118.287M.
 ADAMW = (25296896, 84934656, 302383104, 1208352768)
 
 
@@ -61,8 +55,6 @@ def test_rotations_are_table_two(row):
         _, trainable = jax.eval_shape(poet.split, params)
         count = _size(trainable.rotations)
         assert count == COUNTS[row][i]
-        agrees = abs(count / 1e6 - PRINTED[row][i]) <= 0.005
-        assert agrees != ((row, size) in MISPRINTED)
         # Embedding, head and norms train as they are, and are not counted.
         vocab, (width, _, layers, *_) = 32000, SHAPES[size]
         assert _size(trainable.others) == 2 * vocab * width + (2 * layers + 1) * width
