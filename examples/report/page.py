@@ -1,0 +1,109 @@
+"""The page: every section, and an overview if there are several."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from examples.pretrain.directory import write_whole
+from examples.report.curves import charts, swatch
+from examples.report.layers import spectra, statistics
+from examples.report.markup import Markup, joined, table, tag
+from examples.report.section import Section
+from examples.report.style import STYLE
+
+# These elements of HTML have no end tag.
+HEAD = (
+    '<meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+)
+
+
+def write(sections: Sequence[Section], path: pathlib.Path) -> None:
+    """Writes a page that needs no other file.
+
+    Raises:
+        UserError: If the disk fails.
+    """
+    write_whole(path, page(sections))
+
+
+def page(sections: Sequence[Section]) -> str:
+    """The page as text."""
+    title = sections[0].title if len(sections) == 1 else f"{len(sections)} comparisons"
+    head = tag("head", Markup(HEAD), tag("title", title), tag("style", Markup(STYLE)))
+    parts = [tag("h1", title)]
+    if len(sections) > 1:
+        parts.append(_overview(sections))
+    for section in sections:
+        if len(sections) > 1:
+            parts.append(tag("h2", section.title))
+        parts.append(_section(section))
+    body = tag("body", tag("main", *parts))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _section(section: Section) -> Markup:
+    return joined(
+        tag("p", "From ", tag("code", section.source), class_="small"),
+        tag("h3", "Loss"),
+        charts(section),
+        tag("h3", "Table"),
+        _table(section),
+        tag("h3", "How to read it"),
+        _columns(section),
+        _list(section.notes),
+        tag("h3", "What was run"),
+        _settings(section.settings),
+        *(_monitored(name, records) for name, records in section.monitors.items()),
+    )
+
+
+def _table(section: Section) -> Markup:
+    headings = ["optimizer", *(heading for heading, _ in section.columns)]
+    rows = [
+        ((joined(swatch(section, m.name), m.name), "long"), *m.cells)
+        for m in section.methods
+    ]
+    names = [m.name for m in section.methods]
+    marked = {names.index(section.reference)} if section.reference else set()
+    return table(headings, rows, marked, class_="methods")
+
+
+def _columns(section: Section) -> Markup:
+    pairs = [joined(tag("dt", name), tag("dd", text)) for name, text in section.columns]
+    return tag("dl", *pairs)
+
+
+def _list(notes: Sequence[str]) -> Markup:
+    return (
+        tag("ul", *(tag("li", note) for note in notes), class_="notes")
+        if notes
+        else joined()
+    )
+
+
+def _settings(settings: Mapping[str, Mapping[str, str]]) -> Markup:
+    """One column per run; where they differ, the row is marked."""
+    keys = dict.fromkeys(key for values in settings.values() for key in values)
+    rows = [[key, *(v.get(key, "-") for v in settings.values())] for key in keys]
+    marked = {i for i, (_, *values) in enumerate(rows) if len({*values}) > 1}
+    return table(["setting", *settings], rows, marked, class_="settings")
+
+
+def _overview(sections: Sequence[Section]) -> Markup:
+    """Differences and speedups of every method in every section."""
+    names = dict.fromkeys(m.name for section in sections for m in section.methods)
+    found = [{m.name: m for m in section.methods} for section in sections]
+    cell = lambda m: f"{m.difference}, {m.speedup}" if m else "not run"
+    rows = [[(name, "long"), *(cell(f.get(name)) for f in found)] for name in names]
+    text = "Loss less AdamW's, then the speedup, as in the tables below."
+    headings = ["optimizer", *(section.source for section in sections)]
+    whole = table(headings, rows, class_="methods")
+    return joined(tag("h2", "Overview"), tag("p", text, class_="small"), whole)
+
+
+def _monitored(name: str, records: Sequence[Mapping]) -> Markup:
+    return joined(
+        tag("h3", "Layers of ", tag("code", name)),
+        statistics(records),
+        spectra(records),
+    )
