@@ -10,10 +10,21 @@ leaf. It needs only shapes, so it works for models that do not fit on the machin
 >>> counted.elements / counted.parameters < 0.35
 True
 
+`monitor` measures the updates of any optimizer while it trains, inside of jit and under
+sharding, and `read_monitor` returns the values by path for any logger.
+
 ``print(counted)`` shows the whole table. ``examples/memory_table.py`` counts LLaMA
 models of 60M to 7B parameters under thirteen optimizers.
 """
 
+from optax_matrix.diagnostics._monitor import MonitorState, monitor, read_monitor
 from optax_matrix.diagnostics._state_bytes import StateBytes, StateField, state_bytes
 
-__all__ = ["StateBytes", "StateField", "state_bytes"]
+__all__ = [
+    "MonitorState",
+    "StateBytes",
+    "StateField",
+    "monitor",
+    "read_monitor",
+    "state_bytes",
+]

@@ -24,6 +24,7 @@ from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
 from optax_matrix.layout._trial import Build, tried
 from optax_matrix.layout.paths import flatten_named, named_leaves
 from optax_matrix.layout.placement import Placement
+from optax_matrix.observation import observed
 
 
 def on_matrices(
@@ -142,7 +143,7 @@ class _OnMatrices:
         arrays, join = _split(self.hyperparams)
 
         def make_state(local, stacks, arrays):
-            inner_state = self.build(local, **join(arrays)).init(stacks)
+            inner_state = observed(self.build(local, **join(arrays))).init(stacks)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
@@ -177,7 +178,8 @@ class _OnMatrices:
 
         def step(local, stacks, state, arrays):
             hyperparams, extra_args = join(arrays)
-            tx = optax.with_extra_args_support(self.rebuild(local, **hyperparams))
+            tx = observed(self.rebuild(local, **hyperparams))
+            tx = optax.with_extra_args_support(tx)
             grads, bad = finite_part(stacks["updates"])
             new: Any
             new, inner_state = tx.update(

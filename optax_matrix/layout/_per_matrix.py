@@ -5,6 +5,8 @@ from typing import Any
 import jax
 import optax
 
+from optax_matrix.observation import unobserved
+
 
 def per_matrix(
     inner: optax.GradientTransformation,
@@ -40,10 +42,11 @@ def per_matrix(
         def one(g: Any, s: Any, p: Any):
             return inner.update(g, s, p, **extra_args)
 
-        results = {
-            name: jax.vmap(one)(x, state[name], params and params[name])
-            for name, x in updates.items()
-        }
+        with unobserved():
+            results = {
+                name: jax.vmap(one)(x, state[name], params and params[name])
+                for name, x in updates.items()
+            }
         new = {name: result[0] for name, result in results.items()}
         return new, {name: result[1] for name, result in results.items()}
 

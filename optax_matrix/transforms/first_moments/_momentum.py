@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import Decay, Dtype, checked
+from optax_matrix.observation import report
 from optax_matrix.transforms.numerics import widened
 
 
@@ -90,6 +91,7 @@ def momentum(
             ahead = jax.tree.map(lambda m, w: m / w[..., None, None], mu, weight)
         if nesterov:
             ahead = jax.tree.map(mixed, ahead, updates)
+        report("momentum", ahead)
         kept = jax.tree.map(lambda new, old: new.astype(old.dtype), mu, state.mu)
         return ahead, MomentumState(kept, weight)
 

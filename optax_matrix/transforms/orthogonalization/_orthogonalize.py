@@ -4,6 +4,7 @@ import optax
 
 from optax_matrix.arguments import Kernel, checked
 from optax_matrix.linalg import newton_schulz
+from optax_matrix.observation import report
 from optax_matrix.transforms._map_matrices import map_matrices
 
 
@@ -37,4 +38,10 @@ def orthogonalize(
         >>> abs(updates["w"].round(3)).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    return map_matrices(polar)
+    factors = map_matrices(polar)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        report("polar_input", updates)
+        return factors.update(updates, state, params, **extra_args)
+
+    return optax.GradientTransformationExtraArgs(factors.init, update_fn)

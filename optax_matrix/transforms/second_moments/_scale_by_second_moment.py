@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import Decay, NotNegative, checked
+from optax_matrix.observation import is_observed, report
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 _ROUNDING = 1e-5  # At the first step many ratios are equal to the bound.
@@ -91,12 +92,14 @@ def scale_by_second_moment(
         del params, extra_args
         source = updates if gradient is None else gradient
         root = jax.tree.map(mixed, state.root, source)
-        if state.weight is None:
-            updates = jax.tree.map(divided, updates, root)
-            return updates, state._replace(root=root)
-        grow = lambda w: (decay * w + (1 - decay)).astype(w.dtype)
-        weight = jax.tree.map(grow, state.weight)
-        updates = jax.tree.map(divided, updates, root, weight)
+        rest, weight = [root], None
+        if state.weight is not None:
+            grow = lambda w: (decay * w + (1 - decay)).astype(w.dtype)
+            weight = jax.tree.map(grow, state.weight)
+            rest.append(weight)
+        if bounded and is_observed():
+            report("bounded", jax.tree.map(share_beyond, updates, *rest))
+        updates = jax.tree.map(divided, updates, *rest)
         return updates, ScaleBySecondMomentState(root, weight)
 
     def mixed(old, new):
@@ -104,16 +107,28 @@ def scale_by_second_moment(
         return jnp.hypot(jnp.sqrt(b) * old, jnp.sqrt(1 - b) * new.astype(old.dtype))
 
     def divided(x, root, weight=None):
-        square = 1 / (1 - jnp.asarray(decay, root.dtype))  # That of the bound.
-        root = root + jnp.asarray(eps, root.dtype)
-        if weight is not None:
-            weight = weight[..., None, None]
-            root, square = root / jnp.sqrt(weight), square * weight
-        ratio = safe_divide(widened(x), root)
-        if not bounded:
-            return ratio.astype(x.dtype)
-        within = jnp.abs(ratio) <= (1 + _ROUNDING) * jnp.sqrt(square)
-        beyond = square / jnp.where(within, 1, ratio)
-        return jnp.where(within, ratio, beyond).astype(x.dtype)
+        ratio, bound = _quotient(x, root, weight, decay, eps)
+        if bounded:
+            within = _is_within(ratio, bound)
+            ratio = jnp.where(within, ratio, bound**2 / jnp.where(within, 1, ratio))
+        return ratio.astype(x.dtype)
+
+    def share_beyond(x, root, weight=None):
+        within = _is_within(*_quotient(x, root, weight, decay, eps))
+        return jnp.mean(~within, axis=(-2, -1), dtype=jnp.float32)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _quotient(x, root, weight, decay, eps):
+    """The result without its bound, and the bound."""
+    bound = jnp.sqrt(1 / (1 - jnp.asarray(decay, root.dtype)))
+    root = root + jnp.asarray(eps, root.dtype)
+    if weight is not None:
+        weight = jnp.sqrt(weight)[..., None, None]
+        root, bound = root / weight, bound * weight
+    return safe_divide(widened(x), root), bound
+
+
+def _is_within(ratio, bound):
+    return jnp.abs(ratio) <= (1 + _ROUNDING) * bound

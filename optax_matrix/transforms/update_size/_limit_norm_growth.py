@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix.arguments import AtLeastOne, checked
 from optax_matrix.linalg.scale import work_dtype
+from optax_matrix.observation import is_observed, report
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 
@@ -86,6 +87,10 @@ def limit_norm_growth(
             bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
             return norm, jnp.minimum(norm, bound)
 
+        def is_limited(x, last):
+            norm, size = limited(x, last)
+            return (size < norm).astype(norm.dtype)
+
         def rescale(x, last):
             norm, size = (v[..., None, None] for v in limited(x, last))
             shrunk = safe_divide(widened(x), norm) * size
@@ -97,6 +102,8 @@ def limit_norm_growth(
                 size = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
             return jnp.where(norm > 0, size, last)
 
+        if is_observed():
+            report("limited", jax.tree.map(is_limited, updates, state.norm))
         new_state = LimitNormGrowthState(jax.tree.map(remember, updates, state.norm))
         return jax.tree.map(rescale, updates, state.norm), new_state
 

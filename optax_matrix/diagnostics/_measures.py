@@ -1,0 +1,83 @@
+"""The measures of `monitor`: functions of leaves, and of stacks of matrices."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.observation import Measure
+from optax_matrix.transforms.numerics import safe_divide, widened
+
+
+def _scaled(x, axes):
+    """An array divided by its largest entry, so that no square vanishes, and that."""
+    x = widened(x)
+    peak = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
+    return safe_divide(x, peak), jnp.squeeze(peak, axes)
+
+
+def _norm(x, axes):
+    unit, peak = _scaled(x, axes)
+    return peak * jnp.sqrt(jnp.sum(unit * unit, axes))
+
+
+def _cosine(x, y, axes):
+    x, y = _scaled(x, axes)[0], _scaled(y, axes)[0]
+    norms = jnp.sqrt(jnp.sum(x * x, axes) * jnp.sum(y * y, axes))
+    return safe_divide(jnp.sum(x * y, axes), norms)
+
+
+def _rms(axes, u, **_):
+    unit, peak = _scaled(u, axes)
+    return peak * jnp.sqrt(jnp.mean(unit * unit, axes))
+
+
+def _orthogonality_error(d):
+    d = widened(d if d.shape[-2] <= d.shape[-1] else d.mT)
+    d = safe_divide(d, jnp.max(jnp.abs(d), axis=(-2, -1), keepdims=True))
+    gram = full_dot(d, d.mT)
+    mean = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None] / d.shape[-2]
+    error = safe_divide(gram, mean) - jnp.eye(d.shape[-2])
+    return jnp.linalg.norm(error, axis=(-2, -1)) / d.shape[-2] ** 0.5
+
+
+def _outside(d, m):
+    """Share of the direction that is not in the momentum's columns and rows."""
+    d, m = (widened(x) for x in (d, m))
+    d = safe_divide(d, jnp.max(jnp.abs(d), axis=(-2, -1), keepdims=True))
+    u, s, vt = jnp.linalg.svd(m, full_matrices=False)
+    noise = jnp.finfo(s.dtype).eps * max(m.shape[-2:]) * s[..., :1]
+    live = (s > noise).astype(d.dtype)
+    u, vt = u * live[..., None, :], vt * live[..., :, None]
+    inside = full_dot(u, full_dot(full_dot(full_dot(u.mT, d), vt.mT), vt))
+    square = lambda x: jnp.sum(x * x, axis=(-2, -1))
+    return safe_divide(square(d - inside), square(d))
+
+
+def itself(x):
+    return x
+
+
+OF_UPDATES: dict[str, Callable[..., jax.Array]] = {
+    "update_rms": _rms,
+    "update_to_weight": lambda axes, u, w, **_: safe_divide(
+        _norm(u, axes), _norm(w, axes)
+    ),
+    "gradient_cosine": lambda axes, u, g, **_: -_cosine(u, g, axes),
+    "update_cosine": lambda axes, u, last, **_: _cosine(u, last, axes),
+}
+OF_STACKS = {
+    "orthogonality_error": Measure(_orthogonality_error, ("direction",)),
+    "outside_momentum": Measure(_outside, ("direction", "momentum")),
+    "limited": Measure(itself, ("limited",)),
+    "bounded": Measure(itself, ("bounded",)),
+}
+# Which block reports a value.
+BLOCKS = {
+    "direction": "on_matrices",
+    "momentum": "momentum",
+    "polar_input": "orthogonalize",
+    "limited": "limit_norm_growth",
+    "bounded": "scale_by_second_moment",
+}
