@@ -4,6 +4,7 @@ The same charts show update statistics against time, and singular values of the 
 with a line for each time.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,13 @@ TIMES = 6  # Spectra of a chart.
 SMALL = (230, 170)
 # From first to last; none too dark or too bright for any background.
 SHADES = np.array([[47, 126, 216], [176, 82, 168], [226, 120, 30]])
+# Measures by the names that the monitor gives them; an angle reads better than a cosine.
+ANGLE = "update_cosine"
+TITLES = {
+    "update_rms": "Root mean square of updates",
+    "update_to_weight": "Norm of updates, relative to the norm of the weights",
+    ANGLE: "Angle between successive updates, in degrees",
+}
 Series = dict[tuple[str, int], dict[int, Any]]  # (Kind, layer) to value by step.
 
 
@@ -29,10 +37,14 @@ def statistics(records: Sequence[Mapping]) -> Markup:
             for measure, value in values.items():
                 series = measures.setdefault(measure, {})
                 _add(series, path, record["step"], value, is_stacked=np.ndim(value) > 0)
-    return joined(*(_measure(name, series) for name, series in measures.items()))
+    order = [*TITLES, *(name for name in measures if name not in TITLES)]
+    return joined(*(_measure(n, measures[n]) for n in order if n in measures))
 
 
 def _measure(name, series):
+    if name == ANGLE:
+        series = {place: _degrees(values) for place, values in series.items()}
+    name = TITLES.get(name, name)
     shown = [v for values in series.values() for v in values.values() if v is not None]
     log = _is_wide(shown)
     y, last = limits(shown, log), max(max(values) for values in series.values())
@@ -53,6 +65,11 @@ def _measure(name, series):
         _scale("layer 0", f"layer {deepest}") if deepest else "",
         tag("div", *figures, class_="panels"),
     )
+
+
+def _degrees(cosines):
+    angle = lambda x: None if x is None else math.degrees(math.acos(np.clip(x, -1, 1)))
+    return {step: angle(x) for step, x in cosines.items()}
 
 
 def spectra(records: Sequence[Mapping]) -> Markup:
