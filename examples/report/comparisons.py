@@ -18,8 +18,6 @@ from examples.report.section import Line, Method, Section, banded, flat
 FILE = "results.json"
 LOSS = "Validation loss (nats per token)"
 COLUMNS = (
-    ("learning rate", "Peak of the schedule; the best of those tried."),
-    ("rates x seeds", "Learning rates tried, and runs at each of them."),
     ("loss", "Validation loss after the last step, median over seeds; less is better."),
     ("spread", "Half of the way from the smallest to the largest loss over seeds."),
     ("difference", "Loss less AdamW's; negative is better than AdamW."),
@@ -30,6 +28,8 @@ COLUMNS = (
     ),
     ("ms", "Median milliseconds per step on the machine above, without compilation."),
     ("state", "Memory of the optimizer's state."),
+    ("learning rate", "Peak of the schedule; the best of those tried."),
+    ("rates x seeds", "Learning rates tried, and runs at each of them."),
 )
 
 
@@ -85,13 +85,13 @@ def method(name: str, row: Row, adamw: Row | None, lines: Mapping[str, Line]) ->
     speedup = "-" if row.speedup is None else f"{row.speedup:.2f}"
     loss, _, spread = report.loss(row).partition(" ±")
     cells = (
-        f"{row.learning_rate:g}",
-        f"{row.tried} x {row.seeds}",
         loss,
         spread or "-",
         difference,
         speedup,
         f"{row.milliseconds:.1f}" if math.isfinite(row.milliseconds) else "-",
         report.size(row.state_bytes) if row.state_bytes else "-",
+        f"{row.learning_rate:g}",
+        f"{row.tried} x {row.seeds}",
     )
     return Method(name, row.loss, cells, difference, speedup, lines)

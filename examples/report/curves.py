@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from examples.report.markup import Markup, joined, tag
-from examples.report.section import Line, Section
+from examples.report.section import SHOWN, Line, Section
 from examples.report.svg import Chart, limits
 
 COLOURS = 5  # In the style of the page; the next as many methods have dashes.
 
 
 def charts(section: Section) -> Markup:
-    """The charts of a section above their legend."""
+    """The legend of a section above its charts."""
     titles = dict.fromkeys(title for m in section.methods for title in m.lines)
     figures = [figure for title in titles for figure in _pair(section, title)]
-    return joined(tag("div", *figures, class_="charts"), _legend(section))
+    return joined(_legend(section), tag("div", *figures, class_="charts"))
 
 
 def swatch(section: Section, name: str) -> Markup:
@@ -76,8 +76,10 @@ def _legend(section: Section) -> Markup:
     if rest := len(section.methods) - len(named):
         line = tag("path", d="M2 6H26", class_="line other")
         grey = tag("svg", line, viewBox="0 0 28 12", class_="swatch")
-        items.append(tag("li", grey, f"{rest} more, named in the table"))
+        items.append(tag("li", grey, f"{rest} more"))
     about = "Point at a line to see its name."
+    if rest:
+        about += f" The best {SHOWN} have colours; grey are the others."
     if any(line.low is not None for m in section.methods for line in m.lines.values()):
         about += " Bands reach from the smallest to the largest loss over the seeds."
     return joined(tag("ul", *items, class_="legend"), tag("p", about, class_="small"))

@@ -19,7 +19,7 @@ TIMES = 6  # Spectra of a chart.
 SMALL = (230, 170)
 # From first to last; none too dark or too bright for any background.
 SHADES = np.array([[47, 126, 216], [176, 82, 168], [226, 120, 30]])
-# Measures by the names that the monitor gives them; an angle reads better than a cosine.
+# Measures by their names in the monitor; an angle reads better than a cosine.
 ANGLE = "update_cosine"
 TITLES = {
     "update_rms": "Root mean square of updates",
@@ -44,9 +44,9 @@ def statistics(records: Sequence[Mapping]) -> Markup:
 def _measure(name, series):
     if name == ANGLE:
         series = {place: _degrees(values) for place, values in series.items()}
-    name = TITLES.get(name, name)
     shown = [v for values in series.values() for v in values.values() if v is not None]
-    log = _is_wide(shown)
+    log = name != ANGLE and _is_wide(shown)
+    name = TITLES.get(name, name)
     y, last = limits(shown, log), max(max(values) for values in series.values())
     figures = []
     for kind in dict.fromkeys(kind for kind, _ in series):
@@ -93,7 +93,7 @@ def spectra(records: Sequence[Mapping]) -> Markup:
                 limits(every, log),
                 log=log,
                 size=SMALL,
-                xlabel="rank, 0 largest, 1 smallest",
+                xlabel="share that are larger",
             )
             for step, values in series[kind, layer].items():
                 xs = np.linspace(0, 1, len(values))

@@ -1,7 +1,7 @@
 """The page: every section, and an overview if there are several."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from examples.pretrain.directory import write_whole
 from examples.report.curves import charts, swatch
@@ -10,6 +10,10 @@ from examples.report.markup import Markup, joined, table, tag
 from examples.report.section import Section
 from examples.report.style import STYLE
 
+Settings = Mapping[str, Mapping[str, str]]
+# Settings in the line below the title, and those of them that need their name.
+SUMMARY = ("data", "steps", "batch", "seeds", "versions", "python", "machine", "date")
+COUNTS = ("steps", "batch", "seeds", "python")
 # These elements of HTML have no end tag.
 HEAD = (
     '<meta charset="utf-8">'
@@ -43,16 +47,15 @@ def page(sections: Sequence[Section]) -> str:
 
 def _section(section: Section) -> Markup:
     return joined(
-        tag("p", "From ", tag("code", section.source), class_="small"),
+        tag("p", tag("code", section.source), ": ", _summary(section), class_="small"),
+        _settings(section.settings),
         tag("h3", "Loss"),
         charts(section),
         tag("h3", "Table"),
         _table(section),
-        tag("h3", "How to read it"),
-        _columns(section),
+        tag("h3", "How to read the table"),
+        _pairs(section.columns),
         _list(section.notes),
-        tag("h3", "What was run"),
-        _settings(section.settings),
         *(_monitored(name, records) for name, records in section.monitors.items()),
     )
 
@@ -68,9 +71,9 @@ def _table(section: Section) -> Markup:
     return table(headings, rows, marked, class_="methods")
 
 
-def _columns(section: Section) -> Markup:
-    pairs = [joined(tag("dt", name), tag("dd", text)) for name, text in section.columns]
-    return tag("dl", *pairs)
+def _pairs(pairs: Iterable[tuple[str, str]], **attributes: str) -> Markup:
+    items = [joined(tag("dt", name), tag("dd", text)) for name, text in pairs]
+    return tag("dl", *items, **attributes)
 
 
 def _list(notes: Sequence[str]) -> Markup:
@@ -81,12 +84,31 @@ def _list(notes: Sequence[str]) -> Markup:
     )
 
 
-def _settings(settings: Mapping[str, Mapping[str, str]]) -> Markup:
-    """One column per run; where they differ, the row is marked."""
+def _common(settings: Settings) -> dict[str, str]:
+    """The settings that are the same in all runs."""
+    first, *others = settings.values()
+    return {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
+
+
+def _summary(section: Section) -> str:
+    common = _common(section.settings)
+    return "; ".join(
+        f"{key} {common[key]}" if key in COUNTS else common[key]
+        for key in SUMMARY
+        if key in common
+    )
+
+
+def _settings(settings: Settings) -> Markup:
+    """What is the same in all runs, and a table of the rest."""
+    common = _common(settings)
     keys = dict.fromkeys(key for values in settings.values() for key in values)
-    rows = [[key, *(v.get(key, "-") for v in settings.values())] for key in keys]
-    marked = {i for i, (_, *values) in enumerate(rows) if len({*values}) > 1}
-    return table(["setting", *settings], rows, marked, class_="settings")
+    other = [key for key in keys if key not in common]
+    rows = [[key, *(v.get(key, "-") for v in settings.values())] for key in other]
+    shown = table(["setting", *settings], rows, class_="settings") if rows else ""
+    summary = tag("summary", "What was run: all settings")
+    details = tag("details", summary, _pairs(common.items(), class_="common"))
+    return joined(details, shown)
 
 
 def _overview(sections: Sequence[Section]) -> Markup:

@@ -18,6 +18,9 @@ FREE = ("optimizer", "learning_rate", "seed")  # May differ in a fair comparison
 LOSS, TRAINING = "Validation loss (nats per token)", "Training loss (nats per token)"
 OWN_COLUMNS = {
     "rates x seeds": "Runs with the same optimizer and learning rate are one row.",
+    "speedup": "AdamW's steps divided by the first evaluated step at or below AdamW's "
+    "final loss with the same seed. A dash: that loss was not reached, AdamW has no "
+    "run with that seed, or a run is not finished.",
     "loss": "The last validation loss, median over seeds; less is better.",
     "ms": "Milliseconds per step: tokens of a step over the median of the recorded "
     "tokens per second, which include reading data and evaluations.",

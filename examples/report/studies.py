@@ -17,12 +17,6 @@ PREFIX = "bench:"
 LOSS = "Validation loss"
 COLUMNS = (
     (
-        "size",
-        "Of updates. matched: AdamW's root mean square and weight decay; own: those of "
-        "the method's paper.",
-    ),
-    ("rate", "Learning rate: the best of those tried with a seed of their own."),
-    (
         "loss",
         "Loss on the whole validation set after the last step, mean over seeds; less "
         "is better.",
@@ -41,6 +35,12 @@ COLUMNS = (
     ("ms", "Median milliseconds of processor time per step, in one thread."),
     ("time", "The same divided by AdamW's."),
     ("state", "Memory of the optimizer's state."),
+    (
+        "size",
+        "Of updates. matched: AdamW's root mean square and weight decay; own: those of "
+        "the method's paper.",
+    ),
+    ("rate", "Learning rate: the best of those tried with a seed of their own."),
     ("failed", "Runs that failed, of all, those that chose the rate included."),
 )
 
@@ -92,7 +92,7 @@ def _configs(row: Row) -> list[Config]:
 
 
 def _method(row: Row, adamw: Row | None, found: Mapping[Config, Result]) -> Method:
-    _, setting, rate, loss, difference, speedup, *rest = cells(row, adamw)
+    _, size, rate, loss, difference, speedup, time, state, failed = cells(row, adamw)
     loss, _, spread = loss.partition(" ± ")
     loss = loss if math.isfinite(row.loss) else "failed"
     runs = [found[config] for config in _configs(row)]
@@ -101,8 +101,8 @@ def _method(row: Row, adamw: Row | None, found: Mapping[Config, Result]) -> Meth
         name=_name(row),
         loss=row.loss,
         cells=(
-            *(setting, rate, loss, spread or "-", difference, speedup),
-            *(f"{row.milliseconds:.1f}", *rest),
+            *(loss, spread or "-", difference, speedup, f"{row.milliseconds:.1f}"),
+            *(time, state, size, rate, failed),
         ),
         difference=difference,
         speedup=speedup,

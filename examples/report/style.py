@@ -31,7 +31,11 @@ code { font-size: .9em; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; }
 dt { color: var(--text); font-weight: 600; }
 dd { margin: 0; }
+details { margin: .8rem 0; }
 summary { cursor: pointer; font-weight: 600; }
+.common { grid-template-columns: max-content 1fr max-content 1fr; max-width: none; }
+.common dd { overflow-wrap: anywhere; }
+@media (max-width: 50rem) { .common { grid-template-columns: max-content 1fr; } }
 
 .scroll { overflow-x: auto; }
 table {
@@ -51,13 +55,15 @@ th { font-weight: 600; white-space: nowrap; }
 .methods td.long { white-space: normal; overflow-wrap: anywhere; }
 .settings td { overflow-wrap: anywhere; }
 .settings td:first-child { overflow-wrap: normal; color: var(--soft); }
-tr.marked td { background: var(--wash); font-weight: 600; }
+tr.marked td, .methods tr.marked td:first-child {
+  background: var(--wash); font-weight: 600;
+}
 
 figure { margin: 0; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 .charts {
   display: grid; gap: 1.2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr));
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 25rem), 1fr));
 }
 .panels {
   display: grid; gap: .8rem;
@@ -67,6 +73,7 @@ figure svg { display: block; width: 100%; height: auto; }
   .panels { grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); }
 }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+@media (max-width: 40rem) { svg text { font-size: 14px; } }
 .below { text-anchor: middle; }
 .beside { text-anchor: end; }
 .grid { stroke: var(--rule); stroke-width: 1; fill: none; }
@@ -83,7 +90,7 @@ svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 .c3 { --stroke: var(--c3); } .c4 { --stroke: var(--c4); }
 .swatch { width: 28px; height: 12px; margin-right: .5rem; vertical-align: baseline; }
 .legend {
-  list-style: none; padding: 0; margin: .8rem 0 0; max-width: none; font-size: .875rem;
+  list-style: none; padding: 0; margin: .5rem 0 0; max-width: none; font-size: .875rem;
   display: grid; gap: .1rem 1.2rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 12rem), 1fr));
 }

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from examples.report.markup import Markup, tag
 
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 10, 38
+MARGIN = 0.03  # Of the height.
 
 
 class Chart:
@@ -33,7 +34,7 @@ class Chart:
         size: tuple[int, int] = (460, 290),
     ):
         self._log, self._xlabel = log, xlabel
-        self._x, self._y = _wide(x), _wide(y, log)
+        self._x, self._y = x if x[0] < x[1] else _wide(x, False), _wide(y, log)
         self._right, self._bottom = size[0] - RIGHT, size[1] - BOTTOM
         self._size = size
         self._parts: list[Markup] = []
@@ -79,11 +80,11 @@ class Chart:
         for value in _ticks(self._x):
             x = round(self._across(value), 1)
             yield tag("path", d=f"M{x} {TOP}V{self._bottom}", class_="grid")
-            yield tag("text", f"{value:g}", x=x, y=self._bottom + 16, class_="below")
+            yield tag("text", _number(value), x=x, y=self._bottom + 16, class_="below")
         for value in _ticks(self._y, self._log):
             y = round(self._up(value), 1)
             yield tag("path", d=f"M{LEFT} {y}H{self._right}", class_="grid")
-            yield tag("text", f"{value:g}", x=LEFT - 6, y=y + 4, class_="beside")
+            yield tag("text", _number(value), x=LEFT - 6, y=y + 4, class_="beside")
         middle, last = (LEFT + self._right) / 2, self._size[1] - 5
         yield tag("text", self._xlabel, x=middle, y=last, class_="below")
 
@@ -108,19 +109,29 @@ class Chart:
         return self._bottom - (y - low) / (high - low) * (self._bottom - TOP)
 
 
+def _number(value: float) -> str:
+    """A number in few letters: 3e-4 for 0.0003."""
+    if not 0 < abs(value) < 1e-3:
+        return f"{value:g}"
+    digits, _, power = f"{value:e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
 def limits(values: Iterable[float], log: bool = False) -> tuple[float, float]:
     """The smallest and largest value that can be drawn."""
     found = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
     return (min(found), max(found)) if found else (1.0, 2.0)
 
 
-def _wide(pair: tuple[float, float], log: bool = False) -> tuple[float, float]:
-    """Limits that differ."""
+def _wide(pair: tuple[float, float], log: bool) -> tuple[float, float]:
+    """Limits with some space around."""
     low, high = pair
     if log:
-        return (low / 1.5, high * 1.5) if high < 1.1 * low else pair
-    margin = 1e-6 * max(abs(low), abs(high), 1e-6)
-    return (low - 0.5, high + 0.5) if high - low < margin else pair
+        factor = max((high / low) ** MARGIN, 1.05)
+        return low / factor, high * factor
+    tiny = 1e-6 * max(abs(low), abs(high), 1e-6)
+    margin = MARGIN * (high - low) if high - low > tiny else 0.5
+    return low - margin, high + margin
 
 
 def _ticks(pair: tuple[float, float], log: bool = False) -> Sequence[float]:
@@ -131,4 +142,4 @@ def _ticks(pair: tuple[float, float], log: bool = False) -> Sequence[float]:
             found = inside(LogLocator(subs=subs, numticks=6).tick_values(*pair))
             if len(found) > 2:
                 return found
-    return inside(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(*pair))
+    return inside(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(*pair))
