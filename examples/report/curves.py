@@ -79,7 +79,7 @@ def _legend(section: Section) -> Markup:
         items.append(tag("li", grey, f"{rest} more"))
     about = "Point at a line to see its name."
     if rest:
-        about += f" The best {SHOWN} have colours; grey are the others."
+        about += f" Grey: those after the best {SHOWN}, and those that diverged."
     if any(line.low is not None for m in section.methods for line in m.lines.values()):
         about += " Bands reach from the smallest to the largest loss over the seeds."
     return joined(tag("ul", *items, class_="legend"), tag("p", about, class_="small"))
