@@ -91,8 +91,10 @@ def spectra(params: Any) -> dict[str, Any]:
 def _spectrum(w):
     w = w.astype(np.float64)
     w = w if w.shape[-2] <= w.shape[-1] else w.mT
+    count = min(w.shape[-2], QUANTILES)
+    if not np.isfinite(w).all():  # Eigenvalues would raise.
+        return np.full((*w.shape[:-2], count), np.nan)
     values = np.sqrt(np.maximum(np.linalg.eigvalsh(w @ w.mT), 0.0))
-    count = min(values.shape[-1], QUANTILES)
     return np.moveaxis(np.quantile(values, np.linspace(1, 0, count), axis=-1), 0, -1)
 
 

@@ -60,8 +60,8 @@ def section(directory: pathlib.Path) -> Section:
         lines = {LOSS: line(at_best_learning_rate(group))}
         methods.append(method(row.optimizer, row, adamw, lines))
     return Section(
-        title=f"{len(rows)} optimizers on {pathlib.Path(plan.data).name}, "
-        f"{plan.steps} steps",
+        title=f"{len(rows)} optimizer{'s' * (len(rows) > 1)} on "
+        f"{pathlib.Path(plan.data).name}, {plan.steps} steps",
         source=str(directory),
         settings={directory.name: flat(content["plan"] | where)},
         columns=COLUMNS,

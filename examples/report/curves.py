@@ -16,10 +16,15 @@ def charts(section: Section) -> Markup:
     return joined(_legend(section), tag("div", *figures, class_="charts"))
 
 
-def swatch(section: Section, name: str) -> Markup:
-    """A piece of a method's line, for the legend and the table."""
+def _swatch(section: Section, name: str) -> Markup:
+    """A piece of a method's line."""
     path = tag("path", d="M2 6H26", class_=f"line {style(section, name)}")
     return tag("svg", path, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
+
+
+def named(section: Section, name: str) -> Markup:
+    """A method's name beside a piece of its line."""
+    return tag("span", _swatch(section, name), tag("span", name), class_="named")
 
 
 def style(section: Section, name: str) -> str:
@@ -71,12 +76,12 @@ def _heights(lines: Sequence[Line], start: float) -> Iterator[float]:
 
 
 def _legend(section: Section) -> Markup:
-    named = [m.name for m in section.methods if style(section, m.name) != "other"]
-    items = [tag("li", swatch(section, name), name) for name in named]
-    if rest := len(section.methods) - len(named):
+    shown = [m.name for m in section.methods if style(section, m.name) != "other"]
+    items = [tag("li", named(section, name)) for name in shown]
+    if rest := len(section.methods) - len(shown):
         line = tag("path", d="M2 6H26", class_="line other")
         grey = tag("svg", line, viewBox="0 0 28 12", class_="swatch")
-        items.append(tag("li", grey, f"{rest} more"))
+        items.append(tag("li", tag("span", grey, f"{rest} more", class_="named")))
     about = "Point at a line to see its name."
     if rest:
         about += f" Grey: those after the best {SHOWN}, and those that diverged."

@@ -77,7 +77,8 @@ def spectra(records: Sequence[Mapping]) -> Markup:
     series: Series = {}
     for record in _thinned([r for r in records if r.get("spectra")], TIMES):
         for path, values in record["spectra"].items():
-            stacked = np.ndim(values) > 1
+            values = np.array(values, float)  # Null is NaN.
+            stacked = values.ndim > 1
             _add(series, path, record["step"], values, is_stacked=stacked)
     if not series:
         return joined()

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from examples.pretrain.directory import write_whole
-from examples.report.curves import charts, swatch
+from examples.report.curves import charts, named
 from examples.report.layers import spectra, statistics
 from examples.report.markup import Markup, joined, table, tag
 from examples.report.section import Section
@@ -14,6 +14,12 @@ Settings = Mapping[str, Mapping[str, str]]
 # Settings in the line below the title, and those of them that need their name.
 SUMMARY = ("data", "steps", "batch", "seeds", "versions", "python", "machine", "date")
 COUNTS = ("steps", "batch", "seeds", "python")
+LAYERS = (
+    "Each chart is one kind of weight, with a line for each layer, also where layers "
+    "are stacked in one array. Charts of the same measure have the same axes. Singular "
+    "values are those of the first, the middle and the last layer, at up to six times; "
+    "long runs are thinned to 200 points per line."
+)
 # These elements of HTML have no end tag.
 HEAD = (
     '<meta charset="utf-8">'
@@ -62,10 +68,7 @@ def _section(section: Section) -> Markup:
 
 def _table(section: Section) -> Markup:
     headings = ["optimizer", *(heading for heading, _ in section.columns)]
-    rows = [
-        ((joined(swatch(section, m.name), m.name), "long"), *m.cells)
-        for m in section.methods
-    ]
+    rows = [((named(section, m.name), "long"), *m.cells) for m in section.methods]
     names = [m.name for m in section.methods]
     marked = {names.index(section.reference)} if section.reference else set()
     return table(headings, rows, marked, class_="methods")
@@ -126,6 +129,7 @@ def _overview(sections: Sequence[Section]) -> Markup:
 def _monitored(name: str, records: Sequence[Mapping]) -> Markup:
     return joined(
         tag("h3", "Layers of ", tag("code", name)),
+        tag("p", LAYERS, class_="small"),
         statistics(records),
         spectra(records),
     )

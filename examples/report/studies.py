@@ -113,14 +113,14 @@ def _method(row: Row, adamw: Row | None, found: Mapping[Config, Result]) -> Meth
 def _settings(rows: Sequence[Row], origins: Mapping[Config, Mapping[str, str]]):
     """What all runs have in common, and where they ran."""
     configs = [config for row in rows for config in _configs(row)]
-    different = lambda values: ", ".join(dict.fromkeys(str(v) for v in values))
+    different = lambda values: "; ".join(dict.fromkeys(str(v) for v in values))
     ran = [origins[config] for config in configs]
     keys = dict.fromkeys(key for origin in ran for key in origin)
     return {
         "task": different(config.task for config in configs),
         "steps": different(config.steps for config in configs),
         "batch": different(config.batch for config in configs),
-        "seeds": different(config.seed for config in configs),
+        "seeds": ", ".join(map(str, rows[0].entry.seeds)),
         **{key: different(x[key] for x in ran if key in x) for key in keys},
     }
 

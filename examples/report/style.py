@@ -48,7 +48,7 @@ th, td {
 th { font-weight: 600; white-space: nowrap; }
 .methods td { white-space: nowrap; }
 .methods th:not(:first-child), .methods td:not(:first-child) { text-align: right; }
-.methods td:first-child { min-width: 9rem; }
+.methods td:first-child { min-width: 10rem; }
 .methods td:first-child, .settings td:first-child {
   position: sticky; left: 0; background: var(--page);
 }
@@ -82,13 +82,15 @@ svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
   stroke-linecap: round;
 }
 .band { fill: var(--stroke); opacity: .16; }
-.line:hover { stroke-width: 4; }
+.panels .line { stroke-width: 1.3; }
+.line:hover, .panels .line:hover { stroke-width: 4; }
 .reference { --stroke: var(--text); stroke-width: 3; }
 .other { --stroke: var(--soft); stroke-width: 1; opacity: .45; }
 .dashed { stroke-dasharray: 6 4; }
 .c0 { --stroke: var(--c0); } .c1 { --stroke: var(--c1); } .c2 { --stroke: var(--c2); }
 .c3 { --stroke: var(--c3); } .c4 { --stroke: var(--c4); }
-.swatch { width: 28px; height: 12px; margin-right: .5rem; vertical-align: baseline; }
+.named { display: flex; align-items: baseline; gap: .5rem; }
+.swatch { width: 28px; height: 12px; flex: none; }
 .legend {
   list-style: none; padding: 0; margin: .5rem 0 0; max-width: none; font-size: .875rem;
   display: grid; gap: .1rem 1.2rem;

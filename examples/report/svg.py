@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from examples.report.markup import Markup, tag
 
-LEFT, RIGHT, TOP, BOTTOM = 50, 12, 10, 38
+LEFT, RIGHT, TOP, BOTTOM = 50, 20, 10, 38
 MARGIN = 0.03  # Of the height.
 
 
@@ -77,11 +77,11 @@ class Chart:
         )
 
     def _axes(self) -> Iterable[Markup]:
-        for value in _ticks(self._x):
+        for value in _ticks(self._x, self._size[0] // 75):
             x = round(self._across(value), 1)
             yield tag("path", d=f"M{x} {TOP}V{self._bottom}", class_="grid")
             yield tag("text", _number(value), x=x, y=self._bottom + 16, class_="below")
-        for value in _ticks(self._y, self._log):
+        for value in _ticks(self._y, self._size[1] // 45, self._log):
             y = round(self._up(value), 1)
             yield tag("path", d=f"M{LEFT} {y}H{self._right}", class_="grid")
             yield tag("text", _number(value), x=LEFT - 6, y=y + 4, class_="beside")
@@ -134,12 +134,12 @@ def _wide(pair: tuple[float, float], log: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _ticks(pair: tuple[float, float], log: bool = False) -> Sequence[float]:
-    """Round values between two limits; at least two, unless they are next to equal."""
+def _ticks(pair: tuple[float, float], count: int, log: bool = False) -> Sequence[float]:
+    """Round values between two limits, about so many."""
     inside = lambda values: [float(v) for v in values if pair[0] <= v <= pair[1]]
     if log:
         for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
             found = inside(LogLocator(subs=subs, numticks=6).tick_values(*pair))
             if len(found) > 2:
                 return found
-    return inside(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(*pair))
+    return inside(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(*pair))

@@ -65,16 +65,16 @@ def test_large_spectra_are_quantiles_and_vectors_have_none():
 
 
 def test_not_finite_values_are_null():
-    tree = {"a": {"kernel": jnp.full((2, 2), jnp.nan)}}
-    assert json.loads(json.dumps(spectra(tree))) == {"a/kernel": [None, None]}
+    w = jnp.ones((2, 9, 9)).at[0, 3, 4].set(jnp.nan)
+    assert spectra({"a": {"kernel": w}}) == {"a/kernel": [[None] * 9] * 2}
 
 
 def monitored(steps, tmp_path, after=0, every=1):
     tx = om.diagnostics.monitor(optax.sgd(0.1), MEASURES)
-    weights = params()
+    weights, update = params(), jax.jit(tx.update)
     state, monitor = tx.init(weights), Monitor(tmp_path, after, every, after + steps)
     for step in range(after + 1, after + steps + 1):
-        updates, state = tx.update(weights, state, weights)
+        updates, state = update(weights, state, weights)
         weights = optax.apply_updates(weights, updates)
         monitor.write(step, TrainState(weights, state))
     monitor.close()
@@ -161,7 +161,7 @@ def test_a_monitored_run_resumes_with_and_without_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["poet:merge_interval=2", "lora", "racs"])
+@pytest.mark.parametrize("optimizer", ["poet", "lora"])
 def test_stacked_layers_and_micro_batches_are_recorded(tmp_path, optimizer):
     options = ("--optimizer", optimizer, "--layers", "scan", "--accumulate", "2")
     train(tmp_path / "run", *options, "--monitor")

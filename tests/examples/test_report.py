@@ -333,6 +333,14 @@ def test_monitored_run_has_charts_of_layers(tmp_path, stacked):
     assert [got.titles.count(f"step {step}") for step in (1, 11, 21)] == [2, 2, 2]
 
 
+def test_spectra_that_are_not_finite_are_left_out():
+    rows = records(11, stacked=True)
+    rows[-1]["spectra"] = {"layers/attn/q/kernel": [[None] * 3, [4.0, 2.0, 1.0]]}
+    drawn = layers.spectra(rows)
+    assert drawn.count("<title>step 1</title>") == 2
+    assert drawn.count("<title>step 11</title>") == 1
+
+
 def test_angles_are_of_the_cosines():
     angles = layers.statistics(records(3, stacked=False)).split("<h4>")[2]
     assert angles.startswith("Angle between")
