@@ -18,9 +18,12 @@ from examples.report.section import Line, Method, Section, banded, flat
 FILE = "results.json"
 LOSS = "Validation loss (nats per token)"
 COLUMNS = (
-    ("loss", "Validation loss after the last step, median over seeds; less is better."),
+    (
+        "loss",
+        "Validation loss after the last step, median over seeds; lower is better.",
+    ),
     ("spread", "Half of the way from the smallest to the largest loss over seeds."),
-    ("difference", "Loss less AdamW's; negative is better than AdamW."),
+    ("difference", "Loss minus AdamW's; negative is better than AdamW."),
     (
         "speedup",
         "AdamW's steps divided by the first evaluated step at or below AdamW's final "

@@ -120,7 +120,7 @@ def _overview(sections: Sequence[Section]) -> Markup:
     found = [{m.name: m for m in section.methods} for section in sections]
     cell = lambda m: f"{m.difference}, {m.speedup}" if m else "not run"
     rows = [[(name, "long"), *(cell(f.get(name)) for f in found)] for name in names]
-    text = "Loss less AdamW's, then the speedup, as in the tables below."
+    text = "Loss minus AdamW's, then the speedup, as in the tables below."
     headings = ["optimizer", *(section.source for section in sections)]
     whole = table(headings, rows, class_="methods")
     return joined(tag("h2", "Overview"), tag("p", text, class_="small"), whole)

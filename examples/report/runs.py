@@ -21,7 +21,9 @@ OWN_COLUMNS = {
     "speedup": "AdamW's steps divided by the first evaluated step at or below AdamW's "
     "final loss with the same seed. A dash: that loss was not reached, AdamW has no "
     "run with that seed, or a run is not finished.",
-    "loss": "The last validation loss, median over seeds; less is better.",
+    "difference": "Loss minus AdamW's; negative is better than AdamW. Only finished runs "
+    "have one.",
+    "loss": "The last validation loss, median over seeds; lower is better.",
     "ms": "Milliseconds per step: tokens of a step over the median of the recorded "
     "tokens per second, which include reading data and evaluations.",
 }
@@ -153,7 +155,8 @@ def _method(name, row, adamw, group: Sequence[_Run]) -> Method:
         for steps, losses in [zip(*points, strict=True)]
     ]
     lines = {LOSS: line(_curves(group)), TRAINING: line(curves)}
-    made = method(name, row, adamw, lines)
+    is_whole = all(run.is_finished for run in group)
+    made = method(name, row, adamw if is_whole else None, lines)
     done = ", ".join(
         f"{run.rows[-1]['step']} of {run.settings['steps']}" for run in group
     )

@@ -35,7 +35,7 @@ class Method:
         name: Its name, unique in its section.
         loss: Validation loss; infinite if the run diverged.
         cells: The row of the table without the name.
-        difference: Loss less AdamW's, as in the table.
+        difference: Loss minus AdamW's, as in the table.
         speedup: AdamW's steps over the method's, as in the table.
         lines: Its line by the title of the chart.
     """

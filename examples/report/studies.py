@@ -24,7 +24,7 @@ COLUMNS = (
     ("spread", "Standard deviation of that loss over seeds."),
     (
         "difference",
-        "Loss less AdamW's, seed by seed: the mean, and half of its 95% confidence "
+        "Loss minus AdamW's, seed by seed: the mean, and half of its 95% confidence "
         "interval. An interval that holds 0 shows no difference.",
     ),
     (

@@ -81,7 +81,7 @@ class Chart:
             x = round(self._across(value), 1)
             yield tag("path", d=f"M{x} {TOP}V{self._bottom}", class_="grid")
             yield tag("text", _number(value), x=x, y=self._bottom + 16, class_="below")
-        for value in _ticks(self._y, self._size[1] // 45, self._log):
+        for value in _ticks(self._y, self._size[1] // 40, self._log):
             y = round(self._up(value), 1)
             yield tag("path", d=f"M{LEFT} {y}H{self._right}", class_="grid")
             yield tag("text", _number(value), x=LEFT - 6, y=y + 4, class_="beside")
