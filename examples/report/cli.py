@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     try:
         options = _parser().parse_args(arguments)
-        write([*dict.fromkeys(options.runs)], options.out, options.results)
+        runs = dict.fromkeys(str(pathlib.Path(run)) for run in options.runs)
+        write([*runs], options.out, options.results)
     except (UserError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -21,8 +21,7 @@ OWN_COLUMNS = {
     "speedup": "AdamW's steps divided by the first evaluated step at or below AdamW's "
     "final loss with the same seed. A dash: that loss was not reached, AdamW has no "
     "run with that seed, or a run is not finished.",
-    "difference": "Loss minus AdamW's; negative is better than AdamW. Only finished runs "
-    "have one.",
+    "difference": "Loss minus AdamW's, of finished runs; negative is better.",
     "loss": "The last validation loss, median over seeds; lower is better.",
     "ms": "Milliseconds per step: tokens of a step over the median of the recorded "
     "tokens per second, which include reading data and evaluations.",
@@ -40,12 +39,12 @@ class _Run:
         self.starts = metrics.read(directory / "starts.jsonl")
         self.monitor = metrics.read(directory / "monitor.jsonl")
         held_out = [r for r in self.rows if r.get("validation_loss") is not None]
-        if not held_out:
+        self.has_diverged = bool(self.rows) and self.rows[-1].get("loss") is None
+        if not held_out and not self.has_diverged:
             raise UserError(
                 f"The run in {directory} has no validation loss yet; continue it with "
                 "python -m examples.pretrain train --resume."
             )
-        self.has_diverged = self.rows[-1]["loss"] is None
         lost = [(self.rows[-1]["step"], math.nan)] if self.has_diverged else []
         pairs = [(r["step"], r["validation_loss"]) for r in held_out] + lost
         try:
@@ -146,7 +145,7 @@ def _names(groups: Sequence[Sequence[_Run]]) -> list[str]:
 
 def _method(name, row, adamw, group: Sequence[_Run]) -> Method:
     training = [
-        [(r["step"], r["loss"]) for r in run.rows if r["loss"] is not None]
+        [(r["step"], math.nan if r["loss"] is None else r["loss"]) for r in run.rows]
         for run in group
     ]
     curves = [

@@ -289,8 +289,10 @@ def test_diverged_and_stopped_runs_say_so(tmp_path):
     paths = [
         a_run(tmp_path / "a", (3.0, 2.5), lost=25),
         a_run(tmp_path / "b", (3.0, 2.5), optimizer="muon"),
+        a_run(tmp_path / "c", (), lost=5, optimizer="racs"),
     ]
-    rows = page(tmp_path, *paths).rows()
+    rows = page(tmp_path, *paths, f"{tmp_path}/c/").rows()
+    assert (rows["racs"]["loss"], rows["racs"]["steps"]) == ("diverged", "5 of 40")
     assert (rows["adamw"]["loss"], rows["adamw"]["steps"]) == ("diverged", "25 of 40")
     assert (rows["muon"]["loss"], rows["muon"]["steps"]) == ("2.5000", "20 of 40")
     assert rows["muon"]["speedup"] == rows["muon"]["difference"] == "-"
