@@ -100,7 +100,8 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         return tx
     inner = optax.with_extra_args_support(tx)
 
-    def measured(updates, state, params, **extra_args):
+    def measured(updates: Any, state: Any, params: Any, **extra_args: Any):
+        new: Any
         found: dict[str, Stacks] = {}
         with _set(_found, found):
             new, state = inner.update(updates, state, params, **extra_args)

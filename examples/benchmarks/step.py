@@ -9,8 +9,9 @@ are to the last contestant. Every layer has seven kernels (q, k, v, o of width x
 gate, up, down of width x 2.69 width). Times are medians; the contestants take turns
 step by step, so that other work on the machine affects all alike. Low-rank methods have
 a rank of a quarter of the shorter side; those called `:renewed` compute a basis at
-every step, so that the difference is the cost of a renewal. On a GPU the same is run in
-bfloat16, and the polar kernel's share of the device's matmul rate is measured.
+every step, so that the difference is the cost of a renewal. `:monitored` adds
+`diagnostics.monitor` with its default measures. On a GPU the same is run in bfloat16,
+and the polar kernel's share of the device's matmul rate is measured.
 """
 
 import argparse
@@ -76,13 +77,15 @@ class Contestant:
 
 def optimizer(name: str, dtype) -> optax.GradientTransformation:
     """A recipe of ours, one of its variants, or optax's Muon, by name."""
-    name, _, renewed = name.partition(":")
+    name, _, variant = name.partition(":")
+    if variant == "monitored":
+        return om.diagnostics.monitor(optimizer(name, dtype))
     if name == "optax.contrib.muon":
         return optax.contrib.muon(1e-3)
     if name == "optax.adamw":
         return optax.adamw(1e-3)
     if name in LOW_RANK:
-        every = {"update_interval": 1} if renewed else {}
+        every = {"update_interval": 1} if variant == "renewed" else {}
         return getattr(om, name)(1e-3, rank=0.25, **every)
     if name == "aro-householder":
         return om.aro(1e-3, qr=om.linalg.qr_householder)

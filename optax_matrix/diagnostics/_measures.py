@@ -1,5 +1,6 @@
 """The measures of `monitor`: functions of leaves, and of stacks of matrices."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -18,8 +19,18 @@ def _scaled(x, axes):
 
 
 def _norm(x, axes):
-    unit, peak = _scaled(x, axes)
-    return peak * jnp.sqrt(jnp.sum(unit * unit, axes))
+    """Norms in one pass; in two if a sum of squares overflows or may have vanished."""
+    x = widened(x)
+    plain = jnp.sum(x * x, axes)
+    limits = jnp.finfo(x.dtype)
+    is_exact = (plain > limits.tiny / limits.eps**2) & (plain < limits.max)
+
+    def careful(x, _):
+        unit, peak = _scaled(x, axes)
+        return peak * jnp.sqrt(jnp.sum(unit * unit, axes))
+
+    of_plain = lambda _, plain: jnp.sqrt(plain)
+    return jax.lax.cond(jnp.all(is_exact), of_plain, careful, x, plain)
 
 
 def _cosine(x, y, axes):
@@ -29,8 +40,8 @@ def _cosine(x, y, axes):
 
 
 def _rms(axes, u, **_):
-    unit, peak = _scaled(u, axes)
-    return peak * jnp.sqrt(jnp.mean(unit * unit, axes))
+    count = math.prod(u.shape[a] for a in axes)
+    return _norm(u, axes) / max(count, 1) ** 0.5
 
 
 def _orthogonality_error(d):

@@ -185,7 +185,7 @@ def read_monitor(opt_state: Any) -> dict[str, dict[str, Any]]:
 _OPAQUE: Any = object()  # `optax.tree.map_params` finds no parameters below it.
 
 
-def _read_stacks(state: OnMatricesState, paths: Mapping[int, str], found: Any) -> None:
+def _read_stacks(state: Any, paths: Mapping[int, str], found: Any) -> None:
     """Adds the values of stacks, in the order of the matrices in their leaves."""
     for name, stacks in state.inner_state.values.items():
         parts: dict[str, list[tuple[int, np.ndarray]]] = {}

@@ -25,6 +25,9 @@ has no higher rank. `apply_adapter` adds it to a tree.
 >>> bool(jnp.allclose(restored["up"], changed["up"], atol=1e-5))
 True
 
+**Symmetry.** `rotate_residual` turns the coordinates of the residual stream; a
+transformer with RMSNorm stays the same function.
+
 **POET on ordinary parameters.** ``om.poet(4e-3, block=64)`` keeps W = R W₀ P, with
 orthogonal R and P made of random blocks, so singular values stay what the
 initialization made them. Any other change of W (weight decay, averaging, a restored
@@ -96,6 +99,7 @@ from optax_matrix.weights._reparameterization import (
     Trainable,
 )
 from optax_matrix.weights._reparameterize import reparameterize
+from optax_matrix.weights._rotate_residual import rotate_residual
 
 __all__ = [
     "INITIALIZERS",
@@ -110,6 +114,7 @@ __all__ = [
     "initialize_matrices",
     "normalized_gaussian",
     "reparameterize",
+    "rotate_residual",
     "standard_gaussian",
     "uniform_spectrum",
     "xavier_gaussian",
