@@ -1,18 +1,16 @@
 """The finished runs: JSON lines, one per run, keyed by the run's configuration."""
 
 import dataclasses
-import datetime as dt
-import importlib.metadata
 import json
 import os
 import pathlib
-import platform
+from collections.abc import Iterator
 
 from examples.bench.config import Config, Result
 from examples.pretrain.errors import UserError
+from examples.pretrain.where import where
 
 PATH = pathlib.Path(__file__).parents[1] / "results" / "bench.jsonl"
-PACKAGES = "jax", "jaxlib", "optax", "flax"
 
 
 def read(path: pathlib.Path = PATH) -> dict[Config, Result]:
@@ -21,20 +19,30 @@ def read(path: pathlib.Path = PATH) -> dict[Config, Result]:
     Raises:
         UserError: If a line is damaged.
     """
-    if not path.exists():
-        return {}
-    *lines, _ = path.read_text().split("\n")
     found: dict[Config, Result] = {}
+    for config, result, _ in _rows(path):
+        found.setdefault(config, result)
+    return found
+
+
+def origins(path: pathlib.Path = PATH) -> dict[Config, dict[str, str]]:
+    """Command, versions, machine and date of each run in a file."""
+    return {config: origin for config, _, origin in reversed([*_rows(path)])}
+
+
+def _rows(path: pathlib.Path) -> Iterator[tuple[Config, Result, dict[str, str]]]:
+    if not path.exists():
+        return
+    *lines, _ = path.read_text().split("\n")
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            found.setdefault(Config(**row["config"]), Result(**row["result"]))
+            yield Config(**row["config"]), Result(**row["result"]), row.get("where", {})
         except (ValueError, TypeError, KeyError):
             raise UserError(
                 f"Line {number} of {path} is damaged; delete it, and its run will be "
                 "repeated."
             ) from None
-    return found
 
 
 def append(config: Config, result: Result, path: pathlib.Path, command: str) -> None:
@@ -56,24 +64,3 @@ def prepare(path: pathlib.Path) -> None:
         end = content.rfind(b"\n") + 1
         if end < len(content):
             os.truncate(path, end)
-
-
-def where() -> dict[str, str]:
-    """Versions and machine, which are recorded and not compared."""
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
-    return {
-        "versions": ", ".join(versions),
-        "python": platform.python_version(),
-        "machine": _processor(),
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-    }
-
-
-def _processor() -> str:
-    info = pathlib.Path("/proc/cpuinfo")
-    names = [
-        line.partition(":")[2].strip()
-        for line in (info.read_text().splitlines() if info.exists() else ())
-        if line.startswith("model name")
-    ]
-    return f"{names[0]}, {len(names)} cores" if names else platform.machine()

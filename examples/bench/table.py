@@ -36,13 +36,14 @@ def table_of(rows: Sequence[Row], count: int) -> str:
     """The table of some rows out of a number of entries."""
     if not rows:
         return f"None of the {count} rows has all of its runs yet."
-    text = lines(HEADINGS, [_cells(row, reference(rows)) for row in rows])
+    text = lines(HEADINGS, [cells(row, reference(rows)) for row in rows])
     if left := count - len(rows):
         text += f"\n\n{left} of {count} rows do not have all of their runs yet."
     return text
 
 
-def _cells(row: Row, adamw: Row | None) -> list[str]:
+def cells(row: Row, adamw: Row | None) -> list[str]:
+    """A row of the table, as text."""
     name = f"`{row.entry.method}`"
     loss = "-"
     if math.isfinite(row.loss):
@@ -53,13 +54,13 @@ def _cells(row: Row, adamw: Row | None) -> list[str]:
         row.entry.setting,
         f"{row.rate:.2g}",
         loss,
-        *_against(row, adamw),
+        *against(row, adamw),
         size(row.state_bytes),
         f"{row.failed} of {runs}",
     ]
 
 
-def _against(row, adamw):
+def against(row: Row, adamw: Row | None) -> list[str]:
     """Difference of loss, steps and time, each relative to AdamW."""
     if adamw is None or row is adamw:
         return ["-", "1.00", "1.00"]

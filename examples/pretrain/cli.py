@@ -71,6 +71,11 @@ def _parser():
     add("--checkpoint-every", "STEPS", 100, type=int)
     add("--log-every", "STEPS", 10, type=int)
     train.add_argument("--resume", action="store_true", help="continue the run in OUT")
+    train.add_argument(
+        "--monitor",
+        action="store_true",
+        help="record updates and spectra of each layer in OUT/monitor.jsonl",
+    )
     _add_shared(add, "runs/train")
     compare = commands.add_parser(
         "compare", help="several optimizers", description=_compare.__doc__
@@ -214,7 +219,11 @@ def _train(options):
         **_shared(options, data.checksum),
     )
     books = training.Bookkeeping(
-        options.out, options.resume, options.checkpoint_every, options.log_every
+        options.out,
+        options.resume,
+        options.checkpoint_every,
+        options.log_every,
+        options.monitor,
     )
     loss = training.train(run, data, books)
     print(f"validation loss {loss:.4f}; metrics in {options.out / 'metrics.jsonl'}")
@@ -222,10 +231,11 @@ def _train(options):
 
 
 def _compare(options):
-    """Trains under several optimizers; prints a table, writes a PNG and a JSON."""
+    """Trains under several optimizers; prints a table, writes a page, PNG and JSON."""
     from examples.pretrain import compare, plot, protocol, report
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing
+    from examples.report import comparisons, page
 
     if options.optimizers == "help":
         print(listing(OPTIMIZERS))
@@ -256,7 +266,8 @@ def _compare(options):
         report.show(plan, rows, console)
         plot.draw(curves, rows, options.out / "curves.png")
         compare.write_results(options.out / "results.json", plan, curves, rows)
-    print(f"curves in {options.out / 'curves.png'}, numbers in results.json beside it")
+        page.write([comparisons.section(options.out)], options.out / "report.html")
+    print(f"report in {options.out / 'report.html'}")
     return 0
 
 

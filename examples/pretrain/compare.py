@@ -22,6 +22,7 @@ from examples.pretrain.protocol import (
     at_best_learning_rate,
 )
 from examples.pretrain.step import Trainer, evaluate, state_bytes
+from examples.pretrain.where import where
 from examples.pretrain.windows import Data
 
 
@@ -128,6 +129,7 @@ def write_results(path: pathlib.Path, plan, curves, rows: list[Row]) -> None:
     """Everything measured, as JSON."""
     content = {
         "plan": dataclasses.asdict(plan),
+        "where": where(),
         "rows": [dataclasses.asdict(row) for row in rows],
         "curves": [dataclasses.asdict(curve) for curve in curves],
     }

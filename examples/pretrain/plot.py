@@ -43,9 +43,18 @@ def draw(curves: Sequence[Curve], rows: Sequence[Row], path: pathlib.Path) -> No
     figure.savefig(path, dpi=130)
 
 
+def whole_runs(group: Sequence[Curve]) -> tuple[tuple[int, ...], np.ndarray]:
+    """Evaluated steps, and the losses of all runs that got as far as any.
+
+    Returns:
+        The steps, and losses of shape ``(seeds, steps)``.
+    """
+    steps = max((curve.steps for curve in group), key=len)
+    return steps, np.array([c.losses for c in group if c.steps == steps])
+
+
 def _line(axes, group, row, index):
-    steps = group[0].steps
-    losses = np.array([c.losses for c in group if len(c.losses) == len(steps)])
+    steps, losses = whole_runs(group)
     style = {"color": colormaps["tab10"](index % 10), "linewidth": 1.5}
     if index >= 10:
         style["linestyle"] = "--"

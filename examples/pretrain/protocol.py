@@ -9,7 +9,7 @@ is None if that loss was not reached; nothing is extrapolated.
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 REFERENCE = "adamw"
 
@@ -99,14 +99,21 @@ def summarize(curves: Sequence[Curve]) -> list[Row]:
     names = dict.fromkeys(curve.optimizer for curve in curves)
     groups = {name: [c for c in curves if c.optimizer == name] for name in names}
     reference = {c.seed: c for c in at_best_learning_rate(groups[REFERENCE])}
-    rows = [_row(group, reference) for group in groups.values()]
+    rows = [row(group, reference) for group in groups.values()]
     return sorted(rows, key=lambda row: row.loss)
 
 
-def _row(group, reference):
+def row(group: Sequence[Curve], reference: Mapping[int, Curve]) -> Row:
+    """One line of the table.
+
+    Args:
+        group: All runs of one optimizer.
+        reference: AdamW's run by seed; where there is none, nothing is reached.
+    """
     best = at_best_learning_rate(group)
     finals = [curve.final for curve in best]
-    steps = [first_step_at(c, reference[c.seed].final) for c in best]
+    target = lambda c: reference[c.seed].final if c.seed in reference else -math.inf
+    steps = [first_step_at(c, target(c)) for c in best]
     reached = statistics.median(steps)
     length = best[0].steps[-1]
     return Row(

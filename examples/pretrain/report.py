@@ -44,7 +44,7 @@ def _cells(row):
         row.optimizer,
         f"{row.learning_rate:g}",
         f"{row.tried} x {row.seeds}",
-        _loss(row),
+        loss(row),
         reached,
         speedup,
         f"{row.milliseconds:.1f}",
@@ -52,7 +52,8 @@ def _cells(row):
     )
 
 
-def _loss(row):
+def loss(row: Row) -> str:
+    """The loss and half of the spread over seeds."""
     if not math.isfinite(row.loss):
         return "diverged"
     if row.seeds == 1:

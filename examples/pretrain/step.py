@@ -81,19 +81,29 @@ class Trainer:
             of the model, which say which side of a matrix is on the residual stream.
         steps: Length of the schedule.
         accumulate: Micro-batches per update.
+        measures: What `om.diagnostics.monitor` measures of the updates.
     """
 
-    def __init__(self, config: ModelConfig, build: Any, steps: int, accumulate: int):
+    def __init__(
+        self,
+        config: ModelConfig,
+        build: Any,
+        steps: int,
+        accumulate: int,
+        measures: tuple[str, ...] = (),
+    ):
         if "orientation" in getattr(build, "options", ()):
             build = build.replace(dimension_numbers=residual_sides(config))
         self._config, self._build, self._steps = config, build, steps
-        self._accumulate = accumulate
+        self._accumulate, self._measures = accumulate, measures
 
     def _optimizer(self, peak):
         tx = optax.chain(
             optax.clip_by_global_norm(CLIP),
             self._build(learning_rate(peak, self._steps)),
         )
+        if self._measures:
+            tx = om.diagnostics.monitor(tx, self._measures)
         if self._accumulate == 1:
             return tx
         return optax.MultiSteps(tx, self._accumulate).gradient_transformation()

@@ -14,9 +14,16 @@ from examples.pretrain.directory import claimed
 from examples.pretrain.errors import UserError
 from examples.pretrain.interrupt import Interrupted, deferred
 from examples.pretrain.metrics import Metrics
+from examples.pretrain.monitor import (
+    MEASURES,
+    Monitor,
+    with_monitor,
+    without_monitor,
+)
 from examples.pretrain.optimizers import find
 from examples.pretrain.progress import Bar, display
-from examples.pretrain.step import Trainer, evaluate
+from examples.pretrain.step import Trainer, evaluate, state_bytes
+from examples.pretrain.where import where
 from examples.pretrain.windows import Data
 
 
@@ -66,12 +73,14 @@ class Bookkeeping:
         resume: Whether to continue the run in `out`.
         checkpoint_every: Number of updates between two checkpoints.
         log_every: Number of updates between two lines of metrics.
+        is_monitored: Whether to record what each layer does.
     """
 
     out: pathlib.Path
     resume: bool = False
     checkpoint_every: int = 100
     log_every: int = 10
+    is_monitored: bool = False
 
 
 def train(run: Run, data: Data, books: Bookkeeping) -> float:
@@ -89,7 +98,9 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
         UserError: If the run diverges, the directory is taken, or the disk fails.
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint of the last step.
     """
-    trainer = Trainer(run.model, find(run.optimizer), run.steps, run.accumulate)
+    measures = MEASURES if books.is_monitored else ()
+    method = find(run.optimizer)
+    trainer = Trainer(run.model, method, run.steps, run.accumulate, measures)
     with claimed(books.out, dataclasses.asdict(run), resume=books.resume):
         return _train(run, trainer, data, books)
 
@@ -99,14 +110,18 @@ def _train(run, trainer, data, books):
     start, state = 0, trainer.init(run.seed)
     with contextlib.closing(Checkpoints(books.out / "checkpoints")) as checkpoints:
         if books.resume and checkpoints.exist():
-            start, state, position = checkpoints.restore(state)
+            plain = without_monitor(state)
+            start, plain, position = checkpoints.restore(plain)
+            state = with_monitor(state, plain)
             batches.set_state(position)
         elif books.resume:
             message = f"There is no checkpoint in {books.out}; the run starts over."
             print(message, file=sys.stderr)
         metrics = Metrics(books.out / "metrics.jsonl", after=start)
+        _record_start(books.out, start, state)
         with (
             contextlib.closing(metrics),
+            _monitor(run, books, start) as monitor,
             display() as progress,
             deferred() as signals,
         ):
@@ -116,10 +131,15 @@ def _train(run, trainer, data, books):
                     state, next(batches), np.float32(run.learning_rate)
                 )
                 if _due(step, run, run.eval_every, books.log_every):
-                    metrics.write(**_measure(run, step, state, loss, data, bar))
+                    row = _measure(run, step, state, loss, data, bar)
+                    metrics.write(**row)
+                    _check(row)
+                if monitor is not None:
+                    monitor.write(step, state)
                 stop = bool(signals)  # Read once: a later signal gets its own step.
                 if stop or _due(step, run, books.checkpoint_every):
-                    checkpoints.save(step, state, batches.get_state())
+                    plain = without_monitor(state)
+                    checkpoints.save(step, plain, batches.get_state())
                 if stop and step < run.steps:
                     raise Interrupted(signals[0], f" at step {step}")
     return evaluate(run.model, state.params, data.validation)
@@ -130,15 +150,36 @@ def _due(step, run, *periods):
 
 
 def _measure(run, step, state, loss, data, bar):
-    """One line of metrics; stops a run that diverged."""
+    """One line of metrics; the loss is null if the run diverged."""
     loss = float(loss)
     if not math.isfinite(loss):
-        raise UserError(
-            f"The loss is {loss} at step {step}; choose a smaller --learning-rate."
-        )
+        return {"step": step, "loss": None}
     row = {"step": step, "loss": loss, "tokens": step * run.tokens}
     row["tokens_per_second"] = bar.show(step, loss)
     if _due(step, run, run.eval_every):
         held_out = data.validation
         row["validation_loss"] = evaluate(run.model, state.params, held_out)
     return row
+
+
+def _check(row):
+    if row["loss"] is None:
+        raise UserError(
+            f"The loss is not finite at step {row['step']}; choose a smaller "
+            "--learning-rate."
+        )
+
+
+def _record_start(directory, start, state):
+    """Adds versions, machine and size of the state to a file of all starts."""
+    size = state_bytes(without_monitor(state).opt_state)
+    with contextlib.closing(Metrics(directory / "starts.jsonl", after=start)) as starts:
+        starts.write(step=start, **where(), state_bytes=size)
+
+
+def _monitor(run, books, start):
+    """The monitor as a context; None in it if there is none."""
+    if not books.is_monitored:
+        return contextlib.nullcontext()
+    monitor = Monitor(books.out, start, books.log_every, run.steps)
+    return contextlib.closing(monitor)

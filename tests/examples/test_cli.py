@@ -218,6 +218,8 @@ def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
     assert "muon" in printed
     assert "Nothing is extrapolated" in " ".join(printed.split())
     assert (out / "curves.png").stat().st_size > 10_000
+    assert printed.splitlines()[-1] == f"report in {out / 'report.html'}"
+    assert "muon" in (out / "report.html").read_text()
     curves = json.loads((out / "results.json").read_text())["curves"]
     assert [c["optimizer"] for c in curves] == ["adamw", "adamw", "muon"]
     assert main(command) == 0

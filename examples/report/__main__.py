@@ -1,0 +1,7 @@
+"""``python -m examples.report``."""
+
+import sys
+
+from examples.report.cli import main
+
+sys.exit(main())
