@@ -10,7 +10,9 @@ b x b with Q = A - A', `triangle` are b (b - 1) / 2 each. The second one is of a
 of `om.poet` for the kernels of one layer, with the exact map and with the series.
 
 All run in one process and take turns call by call, so that other work on the machine
-affects all alike. Times are medians; ratios are speed-ups over the first line.
+affects all alike. Times are medians; ratios are speed-ups over the first line. On a CPU
+that does other work, set OPENBLAS_NUM_THREADS=1: the threads of LAPACK wait for one
+another. Compiling the updates of the second table takes most of the time.
 """
 
 import argparse
@@ -97,7 +99,7 @@ def compare_blocks(blocks: int, side: int, repeats: int) -> None:
 def compare_updates(width: int, side: int, repeats: int) -> None:
     """Prints the table of whole updates of POET for one layer of seven kernels."""
     grads = kernels(1, width, jnp.float32)
-    maps = {name: MAPS[name] for name in ("inverse", "solve", "neumann k=4")}
+    maps = {name: MAPS[name] for name in ("solve", "neumann k=4")}
     updates = [
         Contestant(name, om.poet(1e-3, block=side, orthogonal=kernel), grads)
         for name, kernel in maps.items()

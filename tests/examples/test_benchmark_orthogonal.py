@@ -24,7 +24,7 @@ def test_it_prints_ratios_to_the_first_line(capsys):
     orthogonal.compare_blocks(1, 4, 1)
     orthogonal.compare_updates(8, 4, 1)
     lines = capsys.readouterr().out.splitlines()
-    named = [line for line in lines if line.startswith("inverse")]
-    assert named[0].split()[3] == named[0].split()[5] == "1.00"
-    assert named[-1].split()[2] == "1.00"
+    first = next(line for line in lines if line.startswith("inverse, full")).split()
+    assert first[3] == first[5] == "1.00"
+    assert lines[-2].split()[0::2] == ["solve", "1.00"]
     assert sum(line.startswith("neumann") for line in lines) == 5
