@@ -1,6 +1,6 @@
 """The statements of SUMO, checked in float64.
 
-Elsewhere: one low-rank update is the paper's (`recipes/test_low_rank_recipes.py`).
+Elsewhere: updates are the paper's (`recipes/test_low_rank_recipes.py`).
 """
 
 from functools import partial
@@ -80,7 +80,8 @@ def test_lemma_3_1_rate_at_which_the_moment_becomes_one_of_rank_one(beta):
 
     Here 1 - eta l_1 = 0.95 and 1 - eta l_2 = 0.8. The rate is exact where the two
     eigenvectors share no factor. For a single product, S = C (x) B, they do share
-    one, and kappa_M falls by the square of it. (The proof prints |M|^2 for M once.)
+    one, and kappa_M falls by its square if beta < 1 - eta l_2 as well. (The proof
+    prints |M|^2 for M once.)
     """
     shares = history(eigenvalues((0, 0)), beta, 250)
     np.testing.assert_allclose(late_slopes(shares), rate_of(beta), rtol=0.01)
