@@ -313,7 +313,7 @@ def test_lemma_1_number_of_primitives_of_its_construction(corrected):
     The lemma prints (m / b)^2 for the last factor. Eq. 46 takes b^2 / m^2 for the
     probability that a set of b of m indices holds two given ones. It is
     b (b - 1) / (m (m - 1)), which is smaller: for b = 2 by nearly two. With the number
-    as printed the construction succeeds in 0.49 of the trials here, where 0.875 is
+    as printed the construction succeeds in 0.475 of the trials, where 0.875 is
     claimed. (R might be reached otherwise: the lemma is not refuted, its proof is.)
     """
     m, b, alpha, trials = 8, 2, 3.0, 200
