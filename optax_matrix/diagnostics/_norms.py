@@ -116,7 +116,8 @@ def hyperspherical_energy(w: ArrayLike) -> jax.Array:
     m, eps = x.shape[-2], float(jnp.finfo(x.dtype).eps)
     squares = jnp.maximum(2 - 2 * full_dot(unit, unit.mT), 4 * eps)
     live = norms > 0
-    pairs = live[..., :, None] & live[..., None, :] & ~jnp.eye(m, dtype=bool)
+    others = jnp.broadcast_to(~jnp.eye(m, dtype=bool), squares.shape)
+    pairs = live[..., :, None] & live[..., None, :] & others
     return jnp.sum(jnp.where(pairs, jax.lax.rsqrt(squares), 0), axis=(-2, -1))
 
 
@@ -268,7 +269,8 @@ def _turned(r: ArrayLike | None) -> jax.Array:
     if r is None:
         return jnp.zeros(1, jnp.int32)
     r = _square(r)
-    moved = jnp.any(r != jnp.eye(r.shape[-1], dtype=r.dtype), axis=-1)
+    eye = jnp.broadcast_to(jnp.eye(r.shape[-1], dtype=r.dtype), r.shape)
+    moved = jnp.any(r != eye, axis=-1)
     return moved.astype(jnp.int32)
 
 

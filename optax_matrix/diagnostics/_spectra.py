@@ -27,7 +27,7 @@ def singular_values(x: ArrayLike) -> jax.Array:
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> print(singular_values(jnp.array([[0.0, 2.0], [3.0, 0.0]])).round(3))
+        >>> print(singular_values(jnp.array([[0.0, 2.0], [3.0, 0.0]])).round())
         [3. 2.]
 
     References:
