@@ -10,6 +10,7 @@ from optax_matrix.layout import make_layout
 from optax_matrix.layout.paths import named_leaves, natural_order
 
 Measure = Callable[..., Any]
+_ALONE = "measure"
 
 
 def of_matrices(
@@ -61,7 +62,8 @@ def of_matrices(
         >>> of_matrices(om.diagnostics.coverage, half, params)["up/kernel"].tolist()
         [0.5]
     """
-    for each in measure.values() if isinstance(measure, Mapping) else [measure]:
+    measures = measure if isinstance(measure, Mapping) else {_ALONE: measure}
+    for each in measures.values():
         check_callable("measure", each)
     layout = make_layout(tree, dimension_numbers)
     trees = [named_leaves(each) for each in (tree, *others)]
@@ -73,16 +75,17 @@ def of_matrices(
     found: dict[str, Any] = {}
     for name, group in layout.groups.items():
         arguments = [stack[name] for stack in stacks]
-        if isinstance(measure, Mapping):
-            results: Any = {key: of(*arguments) for key, of in measure.items()}
-        else:
-            results = measure(*arguments)
+        results = {key: of(*arguments) for key, of in measures.items()}
         _check_results(results, group.count)
         for m in group.members:
             rows = slice(m.start, m.start + m.count)
             key = m.path + (f"#{m.piece}" if m.piece else "")
-            found[key] = jax.tree.map(lambda x, rows=rows: x[rows], results)
-    return {path: found[path] for path in sorted(found, key=natural_order)}
+            part = lambda x, rows=rows: x[rows]
+            found[key] = {key: jax.tree.map(part, x) for key, x in results.items()}
+    ordered = {path: found[path] for path in sorted(found, key=natural_order)}
+    if isinstance(measure, Mapping):
+        return ordered
+    return {path: results[_ALONE] for path, results in ordered.items()}
 
 
 def _check_leaves(leaves: Mapping[str, Any], views: Mapping[str, Any]) -> None:
