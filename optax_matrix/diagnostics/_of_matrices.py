@@ -1,13 +1,16 @@
 """Measures applied to every matrix of a parameter tree."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.arguments import check_callable
-from optax_matrix.layout import make_layout
+from optax_matrix.layout import Layout, make_layout
 from optax_matrix.layout.paths import named_leaves, natural_order
+from optax_matrix.layout.specs import visible_mesh, with_auto_axes
 
 Measure = Callable[..., Any]
 _ALONE = "measure"
@@ -22,8 +25,9 @@ def of_matrices(
     """Applies measures to every matrix of a tree, by parameter path.
 
     Matrices are ``out x in``, so a row is an output neuron. Equal matrices of different
-    leaves are measured together. It works on weights, gradients and updates alike, and
-    inside `jax.jit`.
+    leaves are measured together. It works on weights, gradients and updates alike,
+    inside `jax.jit`, and on sharded leaves: the partitioner gathers what a measure
+    needs, also under Explicit axes, where results are replicated.
 
     Args:
         measure: A function of matrices ``(..., m, n)`` such as `stable_rank`, with one
@@ -69,9 +73,23 @@ def of_matrices(
     trees = [named_leaves(each) for each in (tree, *others)]
     for leaves in trees[1:]:
         _check_leaves(leaves, layout.views)
-    stacks = [
-        layout.stack({path: leaves[path] for path in layout.views}) for leaves in trees
-    ]
+    matrices = [{path: leaves[path] for path in layout.views} for leaves in trees]
+    run = functools.partial(_measured, layout, measures)
+    mesh = visible_mesh(matrices[0])
+    if mesh is not None and AxisType.Explicit in mesh.axis_types:
+        run = with_auto_axes(run, NamedSharding(mesh, PartitionSpec()))
+    found: dict[str, Any] = run(*matrices)
+    ordered = {path: found[path] for path in sorted(found, key=natural_order)}
+    if isinstance(measure, Mapping):
+        return ordered
+    return {path: results[_ALONE] for path, results in ordered.items()}
+
+
+def _measured(
+    layout: Layout, measures: Mapping[str, Measure], *matrices: Any
+) -> dict[str, dict[str, Any]]:
+    """The results of each leaf, or piece of a leaf, by path and name of the measure."""
+    stacks = [layout.stack(leaves) for leaves in matrices]
     found: dict[str, Any] = {}
     for name, group in layout.groups.items():
         arguments = [stack[name] for stack in stacks]
@@ -79,13 +97,10 @@ def of_matrices(
         _check_results(results, group.count)
         for m in group.members:
             rows = slice(m.start, m.start + m.count)
-            key = m.path + (f"#{m.piece}" if m.piece else "")
+            path = m.path + (f"#{m.piece}" if m.piece else "")
             part = lambda x, rows=rows: x[rows]
-            found[key] = {key: jax.tree.map(part, x) for key, x in results.items()}
-    ordered = {path: found[path] for path in sorted(found, key=natural_order)}
-    if isinstance(measure, Mapping):
-        return ordered
-    return {path: results[_ALONE] for path, results in ordered.items()}
+            found[path] = {key: jax.tree.map(part, x) for key, x in results.items()}
+    return found
 
 
 def _check_leaves(leaves: Mapping[str, Any], views: Mapping[str, Any]) -> None:

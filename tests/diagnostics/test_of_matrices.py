@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _matrices import gaussian
+from _meshes import KINDS
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix import diagnostics as d
@@ -78,6 +80,28 @@ def test_under_jit_and_of_shapes():
         np.testing.assert_allclose(got[path], want[path], rtol=1e-6)
     shapes = jax.eval_shape(lambda p: d.of_matrices(d.singular_values, p), PARAMS)
     assert shapes["stacked/kernel"].shape == (3, 4)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_sharded_matrices(kind):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    params = {
+        "a": gaussian(16, 8),
+        "b": gaussian(8, 16, 8),
+        "c": gaussian(16, 8, seed=1),
+    }
+    params = jax.tree.map(np.float32, params)
+    want = d.of_matrices(d.orthogonality_error, params)
+    specs = {"a": P("x", None), "b": P("x"), "c": P(None, "x")}
+    with jax.set_mesh(mesh):
+        sharded = {
+            k: jax.device_put(x, NamedSharding(mesh, specs[k]))
+            for k, x in params.items()
+        }
+        got = jax.jit(lambda p: d.of_matrices(d.orthogonality_error, p))(sharded)
+        for path, values in want.items():
+            np.testing.assert_allclose(got[path], values, rtol=1e-5)
 
 
 def test_a_tree_without_matrices_has_no_results():
