@@ -58,8 +58,8 @@ def rotations(
     Costs memory: one ``n x n`` and one ``m x m`` matrix for each ``m x n`` weight.
 
     Args:
-        state: State of an optimizer that contains `spo` (`poet`, `oft`); or the
-            `Trainable` part of `reparameterize`.
+        state: State of an optimizer that contains `spo` inside `on_matrices` (`poet`,
+            `oft`); or the `Trainable` part of `reparameterize`.
         params: The parameters; or the `Frozen` part.
         orthogonal: The kernel from skew-symmetric to orthogonal blocks that the method
             has; its name is not in the state. `linalg.cayley_neumann` for ``terms=4``.
@@ -97,8 +97,8 @@ def rotations(
     if not parts:
         raise ValueError(
             "`state` must hold rotations, got a state without; pass that of `poet`, of "
-            "`oft` or of another chain with `spo`, or the trainable part of "
-            "`reparameterize`."
+            "`oft` or of another chain with `spo` inside `on_matrices`, or the "
+            "trainable part of `reparameterize`."
         )
 
     @jax.jit

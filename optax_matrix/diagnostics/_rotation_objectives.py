@@ -155,12 +155,8 @@ def qr_condition_numbers(
 def follow_policies(
     momenta: ArrayLike,
     base: Any,
-    policies: Sequence[PolicyName] | Mapping[str, PolicyName | PolicyLike] = (
-        "identity",
-        "eigen",
-        "eigen_exact",
-        "polar",
-        "aro",
+    policies: Sequence[PolicyName] | Mapping[str, PolicyName | PolicyLike] = get_args(
+        PolicyName
     ),
     *,
     gradients: ArrayLike | None = None,

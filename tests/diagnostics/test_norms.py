@@ -43,6 +43,7 @@ def test_norm_spread(x, side, axis):
     np.testing.assert_allclose(got, norms.max(-1) / norms.min(-1), rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_norm_spread_of_zero_rows_and_extreme_scales():
     x = jnp.float32(gaussian(3, 4))
     assert d.norm_spread(x.at[1].set(0.0)) == np.inf
@@ -96,6 +97,7 @@ def test_probe_is_the_cosine_of_a_vector_and_its_image():
     assert one.shape == (3,)
 
 
+@pytest.mark.broad
 def test_random_probe_is_constant_and_close_to_the_trace():
     """Its mean is Tr(R) / m and its spread O(1 / sqrt(m)) (POET, Eq. 9 and 13)."""
     r = rotations(1, 64)[0] * 0.3 + jnp.eye(64) * 0.7
@@ -129,6 +131,7 @@ def test_coverage_counts_changed_entries():
     assert d.coverage(half, half + jnp.bfloat16(1e-4)) == 0  # Rounded away.
 
 
+@pytest.mark.broad
 def test_updates_per_entry_by_hand():
     turn = jnp.eye(4).at[jnp.array([0, 2]), jnp.array([0, 2])].set(0.0)
     turn = turn.at[0, 2].set(1.0).at[2, 0].set(-1.0)

@@ -55,6 +55,7 @@ def test_several_measures_and_several_trees():
     np.testing.assert_array_equal(got["changed"], [0])
 
 
+@pytest.mark.broad
 def test_heads_and_uneven_sections_are_matrices_of_their_own():
     params = {"qkv": jnp.float32(gaussian(4, 8)), "q": jnp.float32(gaussian(4, 6))}
     numbers = om.layout.by_path(
@@ -73,6 +74,7 @@ def test_heads_and_uneven_sections_are_matrices_of_their_own():
     np.testing.assert_allclose(got["q"], heads, rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_under_jit_and_of_shapes():
     want = d.of_matrices(d.norm_spread, PARAMS)
     got = jax.jit(lambda p: d.of_matrices(d.norm_spread, p))(PARAMS)

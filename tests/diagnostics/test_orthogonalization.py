@@ -72,6 +72,7 @@ def test_theorem_3_1_holds(table):
     assert bound[2] > 0.5 * errors[2]  # It says something.
 
 
+@pytest.mark.broad
 def test_rank_deficient_and_zero_matrices():
     x = matrix_with_singular_values([3.0, 1.0], 5, 4)
     errors = d.newton_schulz_errors(jnp.float32(x), STEPS)
@@ -117,6 +118,7 @@ SCALINGS = {
 }
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
 def test_equation_5(scaling):
     """Both terms, and that their sum bounds the distance from the exact factor."""
@@ -136,6 +138,7 @@ def test_equation_5(scaling):
     assert (whole <= (error + bias) * (1 + 1e-5)).all()
 
 
+@pytest.mark.broad
 def test_equilibration_reduces_the_error_and_costs_a_bias():
     """Figure 7 for rows whose norms differ by 1000: the terms of Eq. 5 trade off."""
     x = jnp.float32(gaussian(8, 16) * np.geomspace(1, 1e-3, 8)[:, None])
@@ -146,6 +149,7 @@ def test_equilibration_reduces_the_error_and_costs_a_bias():
     assert d.preconditioning_bias(x, linalg.scale_rows) > 0.1
 
 
+@pytest.mark.broad
 def test_bf16_input_is_measured_in_float32():
     x = jnp.asarray(gaussian(4, 6), jnp.bfloat16)
     for value in (

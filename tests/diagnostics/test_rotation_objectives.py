@@ -35,6 +35,7 @@ def test_objective_is_its_formula(shape, base):
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_objective_of_equivariant_bases_does_not_depend_on_the_rotation():
     m, r = jnp.float32(gaussian(4, 6)), jnp.float32(orthonormal(4, 4))
     square = d.rotation_objective(r, m, optax.identity())
@@ -59,6 +60,7 @@ def test_alignment_score_is_a_cosine_per_matrix():
     assert d.alignment_score(jnp.ones((2, 2)), jnp.zeros((2, 2))) == 0
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_condition_numbers_of_what_is_orthonormalized(shape):
     m = matrix_with_singular_values([8.0, 4.0, 2.0, 1.0], *shape)

@@ -91,6 +91,7 @@ def test_bf16_is_measured_in_float32():
         np.testing.assert_allclose(got[name], want, rtol=1e-4)
 
 
+@pytest.mark.broad
 def test_condition_number_of_the_leading_and_of_the_numerical_rank():
     x = jnp.float32(matrix_with_singular_values([8, 4, 1, 1e-9], 6, 5))
     assert d.condition_number(x, rank=2) == pytest.approx(2, rel=1e-5)

@@ -139,9 +139,8 @@ def test_rotations_of_poet_are_its_factors(options):
             assert (d.probe(x) < 1).all()
 
 
-@pytest.mark.parametrize(
-    "variant", ["block", pytest.param("full", marks=pytest.mark.broad)]
-)
+@pytest.mark.broad
+@pytest.mark.parametrize("variant", ["block", "full"])
 def test_rotations_of_the_reparameterized_form(variant):
     poet = om.reparameterize(variant=variant, block=4)
     frozen, trainable = poet.split({"w": PARAMS["stacked"]})
@@ -204,6 +203,7 @@ def test_block_primitives_update_every_entry_and_full_ones_some():
     assert full.max() > full.min()
 
 
+@pytest.mark.broad
 def test_mixed_parts_are_refused():
     frozen, trainable = om.reparameterize(block=4).split({"w": PARAMS["stacked"]})
     with pytest.raises(ValueError, match=r"must both be parts of `reparameterize`"):

@@ -62,6 +62,7 @@ def test_eigenvector_cosines_are_of_each_column_and_without_sign():
     assert half.dtype == jnp.float32
 
 
+@pytest.mark.broad
 def test_basis_stability_compares_successive_bases_of_a_tree():
     u, v, w = (jnp.float32(columns(6, 2, seed=10 * i)) for i in range(3))
     trees = [{"a": x, "b": (x[..., :1],)} for x in (u, v, w)]
