@@ -154,7 +154,7 @@ def probe(r: ArrayLike, v: ArrayLike | None = None, *, seed: Seed = 0) -> jax.Ar
     """
     r = _square(r)
     m = r.shape[-1]
-    given = jax.random.normal(seeded(seed), (m,), r.dtype) if v is None else v
+    given = jax.random.normal(seeded(seed), (m,), jnp.float32) if v is None else v
     v = jnp.asarray(given, r.dtype)
     if v.shape[-1:] != (m,):
         raise ValueError(
