@@ -23,7 +23,7 @@ The parts, from the inside out:
   no mesh.
 * `weights`: initialization, LoRA adapters, and POET with frozen weights.
 * `quantization`: optimizer state in eight bits, and `interop`: state from optax.
-* `diagnostics`: the memory of an optimizer, from shapes alone.
+* `diagnostics`: measures of matrices and of methods; memory, from shapes alone.
 
 A test reads the imports and keeps these layers apart. Everything that optax has
 (Adam, weight decay, schedules, clipping, partitioning) comes from optax.

@@ -19,7 +19,7 @@ ALLOWED = {
     "interop": {"transforms", "layout"},
     "recipes": {"transforms", "layout", "linalg"},
     "weights": {"transforms", "layout", "linalg"},
-    "diagnostics": {"transforms", "layout", "linalg"},
+    "diagnostics": {"transforms", "layout", "linalg", "weights"},
 }
 COMMON = {"arguments", "observation", "varying"}  # Modules that all packages share.
 THIRD_PARTY = {

@@ -29,24 +29,18 @@ def objective(base: str, policy: str, momenta: Any) -> np.ndarray:
 
     Args:
         base: One of `BASES`.
-        policy: One of `POLICIES`, or any of `om.rotate`.
+        policy: One of `POLICIES`, or any name that `om.rotate` takes.
         momenta: Tree of `(steps, ..., m, n)`.
 
     Returns:
         J of every matrix at every step, in one row.
     """
-    tx = om.rotate(BASES[base], policy=policy, side="short")
 
-    @jax.jit
-    def run(momenta):
-        def step(state, momentum):
-            turned, state = tx.update(momentum, state)
-            return state, jnp.sum(momentum * turned, axis=(-2, -1))
+    def follow(stack):
+        return om.diagnostics.follow_policies(stack, BASES[base], [policy])[policy]
 
-        return jax.lax.scan(step, tx.init(momenta[0]), momenta)[1]
-
-    # One stack at a time: on CPU, the polar factors of several in one scan can hang.
-    return np.concatenate([np.ravel(run(stack)) for stack in jax.tree.leaves(momenta)])
+    values = [np.ravel(follow(x).objective) for x in jax.tree.leaves(momenta)]
+    return np.concatenate(values)
 
 
 def compare(base: str, momenta: Any) -> dict[str, float]:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from optax_matrix.diagnostics._norms import orthogonality_error
+from optax_matrix.linalg.lapack import svd
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.observation import Measure
-from optax_matrix.transforms.numerics import safe_divide, widened
+from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 
 def _scaled(x, axes):
@@ -45,19 +47,16 @@ def _rms(axes, u, **_):
 
 
 def _orthogonality_error(d):
-    d = widened(d if d.shape[-2] <= d.shape[-1] else d.mT)
-    d = safe_divide(d, jnp.max(jnp.abs(d), axis=(-2, -1), keepdims=True))
-    gram = full_dot(d, d.mT)
-    mean = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None] / d.shape[-2]
-    error = safe_divide(gram, mean) - jnp.eye(d.shape[-2])
-    return jnp.linalg.norm(error, axis=(-2, -1)) / d.shape[-2] ** 0.5
+    """That of the direction, scaled so that its shorter side has mean norm one."""
+    size = matrix_norm(d) / min(d.shape[-2:]) ** 0.5
+    return orthogonality_error(safe_divide(widened(d), size))
 
 
 def _outside(d, m):
     """Share of the direction that is not in the momentum's columns and rows."""
     d, m = (widened(x) for x in (d, m))
     d = safe_divide(d, jnp.max(jnp.abs(d), axis=(-2, -1), keepdims=True))
-    u, s, vt = jnp.linalg.svd(m, full_matrices=False)
+    u, s, vt = svd(m)
     noise = jnp.finfo(s.dtype).eps * max(m.shape[-2:]) * s[..., :1]
     live = (s > noise).astype(d.dtype)
     u, vt = u * live[..., None, :], vt * live[..., :, None]

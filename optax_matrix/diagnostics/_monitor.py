@@ -53,16 +53,16 @@ def monitor(
     * ``"update_to_weight"``: :math:`\|u\|_F / \|w\|_F`
     * ``"gradient_cosine"``: :math:`\langle -u, g \rangle / (\|u\| \|g\|)`
     * ``"update_cosine"``: cosine of this update and the last one, which the state keeps
-    * ``"orthogonality_error"``: :math:`\|d^\top d / c - I\|_F / \|I\|_F` for the
-      shorter side, :math:`c` being the mean squared norm of its rows or columns
+    * ``"orthogonality_error"``: `diagnostics.orthogonality_error` of :math:`d`, divided
+      by the root mean square norm of its rows or columns, whichever are fewer
     * ``"outside_momentum"``: share of :math:`\|d\|_F^2` outside of the range of the
       momentum, its columns and rows
     * ``"limited"``: 1 if `limit_norm_growth` shrank the update, otherwise 0
     * ``"bounded"``: share of the entries that `scale_by_second_moment` bounded
 
-    The first four are defined for all leaves and cost one pass over them; the others
-    are defined for matrices, and the fifth and sixth cost a product and two singular
-    value decompositions. Without `monitor`, the compiled program is the same as if
+    The first four are defined for all leaves and cost a pass over each array that they
+    mention; the others are defined for matrices. ``"orthogonality_error"`` costs one
+    product, ``"outside_momentum"`` a singular value decomposition. Without `monitor`, the compiled program is the same as if
     blocks reported nothing.
 
     Args:

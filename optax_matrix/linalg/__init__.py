@@ -32,6 +32,7 @@ from optax_matrix.linalg._coefficients import (
     YOU,
     cans,
     polar_express,
+    rows_for,
 )
 from optax_matrix.linalg._complement import complement_columns, complement_subspace
 from optax_matrix.linalg._eigenbasis import eigenbasis
@@ -145,6 +146,7 @@ __all__ = [
     "rotate_columns",
     "rotate_rows",
     "rotate_sides",
+    "rows_for",
     "scale_columns",
     "scale_rows",
     "scale_rows_and_columns",

@@ -63,6 +63,17 @@ AOL: Table = (
 def rows_for(table: Sequence[Sequence[float]] | np.ndarray, steps: int) -> list[Row]:
     """Return one row per step, repeating the last row if the table is too short.
 
+    Args:
+        table: Rows ``(a, b, c)``.
+        steps: Number of steps.
+
+    Returns:
+        A list of ``steps`` rows.
+
+    Raises:
+        ValueError: If ``table`` is not made of rows of three numbers, or ``steps`` is
+            not a positive int.
+
     Examples:
         >>> rows_for(JORDAN, 2)
         [(3.4445, -4.775, 2.0315), (3.4445, -4.775, 2.0315)]

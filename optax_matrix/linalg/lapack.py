@@ -47,6 +47,12 @@ def svd(x: Array) -> tuple[Array, Array, Array]:
 
 
 @_one_by_one_on_cpu
+def singular_values(x: Array) -> Array:
+    """Descending singular values without the singular vectors."""
+    return jnp.linalg.svd(x, compute_uv=False)
+
+
+@_one_by_one_on_cpu
 def eigh(x: Array) -> tuple[Array, Array]:
     """Ascending eigenvalues, and eigenvectors; only the lower triangle is read."""
     w, v = jnp.linalg.eigh(x, symmetrize_input=False)
