@@ -62,8 +62,8 @@ def monitor(
 
     The first four are defined for all leaves and cost a pass over each array that they
     mention; the others are defined for matrices. ``"orthogonality_error"`` costs one
-    product, ``"outside_momentum"`` a singular value decomposition. Without `monitor`, the compiled program is the same as if
-    blocks reported nothing.
+    product, ``"outside_momentum"`` a singular value decomposition. Without `monitor`,
+    the compiled program is the same as if blocks reported nothing.
 
     Args:
         inner: An optimizer, or any transformation with `on_matrices` inside.
