@@ -9,7 +9,7 @@ from examples.bench import results
 from examples.bench.plot import draw
 from examples.bench.search import is_finished
 from examples.bench.studies import STUDIES
-from examples.bench.table import table, write
+from examples.bench.table import REPORTS, table, write
 from examples.bench.workers import run_all
 from examples.pretrain.errors import UserError
 from examples.pretrain.interrupt import Interrupted, raised
@@ -44,18 +44,18 @@ def _parser():
     )
     commands = parser.add_subparsers(title="commands", required=True)
 
-    def add(name, command, nargs):
+    def add(name, command, nargs, known=_study):
         one = commands.add_parser(
             name, help=command.__doc__, description=command.__doc__
         )
         one.set_defaults(command=command)
-        one.add_argument("studies", nargs=nargs, type=_study, metavar="STUDY")
+        one.add_argument("studies", nargs=nargs, type=known, metavar="STUDY")
         one.add_argument("--results", type=pathlib.Path, default=results.PATH)
         return one
 
     run = add("run", _run, "+")
     run.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    show = add("table", _table, "*")
+    show = add("table", _table, "*", _table_name)
     show.add_argument("--write", action="store_true", help="into RESULTS.md and README")
     add("plot", _plot, "+").add_argument("--out", type=pathlib.Path)
     return parser
@@ -66,6 +66,10 @@ def _study(name):
         known = ", ".join(STUDIES)
         raise argparse.ArgumentTypeError(f"no study {name!r}; choose from {known}")
     return name
+
+
+def _table_name(name):
+    return name if name in REPORTS else _study(name)
 
 
 def _run(options):

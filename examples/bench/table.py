@@ -5,7 +5,7 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from examples.bench import ablation_table, search_table
+from examples.bench import ablation_table, search_table, summary_table
 from examples.bench.markdown import lines
 from examples.bench.search import Results
 from examples.bench.statistics import Row, difference, ranked, reference, steps_to
@@ -18,11 +18,15 @@ HEADINGS = (
     *("method", "size", "rate", "loss", "against AdamW", "speedup", "time", "state"),
     "failed",
 )
-REPORTS = {"ablations": ablation_table.report, "search": search_table.report}
+REPORTS = {
+    "ablations": ablation_table.report,
+    "search": search_table.report,
+    "summary": summary_table.report,
+}
 
 
 def table(study: str, results: Results) -> str:
-    """The table of a study, smallest loss first; two have reports of their own."""
+    """The table of a study, smallest loss first; some have reports of their own."""
     if study in REPORTS:
         return REPORTS[study](results)
     try:

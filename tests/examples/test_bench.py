@@ -245,6 +245,22 @@ def test_conditions_take_the_best_six_at_their_rates(main_results):
         assert [e.rate for e in entries] == [r.rate for r in rows[:7]]
 
 
+def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_path):
+    text = table.table("summary", main_results)
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines()[2:]}
+    assert list(rows)[:2] == ["`muoneq`", "`aro`"]
+    assert len(rows) == 8
+    place = [e.method for e in STUDIES["books"]({})].index("poet") * 7 % 47
+    cells = [cell.strip() for cell in rows["`poet`"].split("|")]
+    # Both at their best rate: the bowl is 1 above its bottom at seed rates.
+    assert cells[2] == cells[3] == f"{place:+.3f} ± 0.000"
+    assert cells[4] == ""
+    assert cells[5] == "1.00"
+    path = tmp_path / "bench.jsonl"
+    assert cli.main(["table", "summary", "--results", str(path)]) == 0
+    assert "| `adamw` |  |" in capsys.readouterr().out
+
+
 def test_the_larger_model_has_the_best_ten(main_results):
     entries = STUDIES["large"](main_results)
     assert len(entries) == 11

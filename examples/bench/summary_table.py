@@ -1,0 +1,46 @@
+"""The main studies in one table, for the README: AdamW, Muon and the five papers."""
+
+import math
+
+from examples.bench.markdown import lines
+from examples.bench.search import Results
+from examples.bench.statistics import REFERENCE, Row, difference, row, steps_to
+from examples.bench.studies import entry
+from examples.pretrain.report import size
+
+TASKS = "shakespeare", "books", "digits"
+SHOWN = "muoneq", "aro", "racs", "alice", "sumo", "poet", "muon", REFERENCE
+
+
+def report(results: Results) -> str:
+    """Loss against AdamW's and speedup, task by task; empty cells are still to run."""
+    found = {
+        task: {name: row(entry(task, name), results) for name in SHOWN}
+        for task in TASKS
+    }
+    cells = [_cells(name, found) for name in SHOWN]
+    return lines(("method", *TASKS, "time", "state"), cells)
+
+
+def _cells(name: str, found: dict[str, dict[str, Row | None]]) -> list[str]:
+    of_tasks = [_against(rows[name], rows[REFERENCE]) for rows in found.values()]
+    pairs = [(r[name], r[REFERENCE]) for r in found.values()]
+    done = [(ours, adamw) for ours, adamw in pairs if ours and adamw]
+    times = [ours.milliseconds / adamw.milliseconds for ours, adamw in done]
+    states = [ours.state_bytes for ours, _ in done if ours.entry.task == "books"]
+    time = f"{sum(times) / len(times):.2f}" if times else ""
+    return [f"`{name}`", *of_tasks, time, *(map(size, states) if states else [""])]
+
+
+def _against(ours: Row | None, adamw: Row | None) -> str:
+    """The difference of the losses with its interval, and the speedup."""
+    if not ours or not adamw:
+        return ""
+    if ours is adamw:
+        return f"{adamw.loss:.3f} ± {adamw.spread:.3f}"
+    mean, half = difference(ours, adamw)
+    if not math.isfinite(mean):
+        return "failed"
+    steps = steps_to(ours, adamw.curve[-1])
+    speedup = f", {adamw.steps[-1] / steps:.2f}x" if math.isfinite(steps) else ""
+    return f"{mean:+.3f} ± {half:.3f}{speedup}"
