@@ -15,7 +15,8 @@ from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import OPTIMIZERS
 
 LEFT_OUT = {"lora"}  # It fine-tunes.
-MATCHED = [name for name in OPTIMIZERS if name not in LEFT_OUT]
+FIRST = REFERENCE, "muon", "muoneq", "aro", "racs", "alice", "sumo", "poet"
+MATCHED = [*FIRST, *(n for n in OPTIMIZERS if n not in {*FIRST, *LEFT_OUT})]
 SHORT_GRID = (0, 1, -1)  # Around a rate that was tuned elsewhere.
 # Changes of the task `books`.
 CONDITIONS: Mapping[str, Mapping[str, float]] = {
