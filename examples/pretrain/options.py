@@ -17,24 +17,14 @@ from typing import Any
 
 import optax
 
-import optax_matrix as om
 from examples.pretrain.errors import UserError
+from optax_matrix.arguments import KERNELS
 
 # Keywords that the comparison sets itself, in the same way for every method.
 FIXED = (
     *("weight_decay", "weight_decay_mask", "other", "other_learning_rate"),
     *("dimension_numbers", "placement", "mu_dtype"),
 )
-
-# Functions of `optax_matrix.linalg` by the keyword that takes them.
-KERNELS = {
-    "polar": (
-        *("newton_schulz", "gram_newton_schulz", "polar_svd", "polar_eigh"),
-        *("polar_qr", "polar_qdwh"),
-    ),
-    "qr": ("cholesky_qr", "shifted_cholesky_qr", "qr_householder"),
-    "orthogonal": ("cayley", "cayley_neumann", "cayley_taylor", "exponential"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +120,10 @@ def _check(head, method, key):
 
 def _value(key, word):
     """The value that a word of the command line stands for."""
-    kernels = KERNELS.get(key, ())
+    kernels = KERNELS.get(key, {})
     name, has_arguments, _ = word.partition("(")
     if name in kernels:
-        kernel = getattr(om.linalg, name)
+        kernel = kernels[name]
         return _with_arguments(kernel, word) if has_arguments else kernel
     try:
         return ast.literal_eval(word)

@@ -25,6 +25,7 @@ from jax.typing import ArrayLike, DTypeLike
 from typing_extensions import TypeAliasType
 
 from optax_matrix.arguments._alike import check_alike
+from optax_matrix.arguments._injectable import KERNELS as KERNELS, injectable, plain
 from optax_matrix.arguments._numbers import (
     check_at_least_one,
     check_bound,
@@ -66,9 +67,11 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(factory)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        check(args, kwargs)
-        return factory(*args, **kwargs)
+        bound = check(args, kwargs)
+        return factory(*bound.args, **bound.kwargs)
 
+    shown: Any = run
+    shown.__signature__ = injectable(check.signature)
     return run
 
 
@@ -91,8 +94,8 @@ class Checker:
             if inspect.isroutine(p.default) and _is_kernel(p.annotation)
         }
 
-    def __call__(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """The arguments of a call by name, defaults included.
+    def __call__(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        """The arguments of a call, defaults included; kernels as functions.
 
         Raises:
             TypeError: If they do not fit the signature.
@@ -103,12 +106,14 @@ class Checker:
         except TypeError as error:
             raise TypeError(f"{self.name}() {error}; {self._hint(kwargs)}") from None
         bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = plain(name, value)
         if _ENABLED.get():
             for name, value in bound.arguments.items():
                 self.rules[name](name, value)
                 if name in self.kernels:
                     check_alike(name, value, self.kernels[name])
-        return bound.arguments
+        return bound
 
     def _hint(self, kwargs: Collection[str]) -> str:
         """The argument that an unknown keyword resembles, or all there are."""
@@ -220,7 +225,7 @@ def check_callable(name: str, value: Any) -> None:
     if not callable(value):
         raise ValueError(
             f"`{name}` must be a function of one stack of matrices, got {value!r}; "
-            "pass the function itself, such as one of `optax_matrix.linalg`."
+            "pass a function, such as one of `optax_matrix.linalg`, or its name."
         )
 
 
@@ -252,6 +257,7 @@ NotNegativeInt = TypeAliasType("NotNegativeInt", Annotated[int, check_not_negati
 Seed = TypeAliasType("Seed", Annotated[int, check_not_negative_int])
 Rank = TypeAliasType("Rank", Annotated[int | float, check_rank])
 Kernel = TypeAliasType(
-    "Kernel", Annotated[Callable[..., Any], check_callable, "a function"]
+    "Kernel",
+    Annotated[Any, check_callable, "a function"],  # Or its name.
 )
 Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])

@@ -56,6 +56,7 @@ def check_rate(name: str, value: Any) -> None:
 
 def check_positive_int(name: str, value: Any) -> None:
     """Raises unless a value is a static int of at least one that int32 holds."""
+    refuse_arrays(name, value)
     if not _is_int(value) or not 1 <= int(value) < 2**31:
         raise ValueError(
             f"`{name}` must be a positive int, got {value!r}; pass a static number, "
@@ -65,12 +66,14 @@ def check_positive_int(name: str, value: Any) -> None:
 
 def check_not_negative_int(name: str, value: Any) -> None:
     """Raises unless a value is a static int that 32 bits hold, such as a seed."""
+    refuse_arrays(name, value)
     if not _is_int(value) or not 0 <= int(value) < 2**32:
         raise ValueError(f"`{name}` must be an int from 0 to 2**32 - 1, got {value!r}.")
 
 
 def check_rank(name: str, value: Any) -> None:
     """Raises unless a rank is a positive int, or a float in (0, 1] for a fraction."""
+    refuse_arrays(name, value)
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     size = float(value) if is_number else 0.0
     is_fraction = is_number and not isinstance(value, numbers.Integral)
@@ -78,6 +81,17 @@ def check_rank(name: str, value: Any) -> None:
         raise ValueError(
             f"`{name}` must be a positive int, or a float in (0, 1] for a fraction, "
             f"got {value!r}; pass 1.0 for all."
+        )
+
+
+def refuse_arrays(name: str, value: Any) -> None:
+    """Raises if a number that decides about shapes or loops is an array."""
+    if isinstance(value, jax.Array):
+        raise ValueError(
+            f"`{name}` must be a static Python number, got {value!r}; "
+            "optax.inject_hyperparams makes arrays of all numbers that it is given, so "
+            "use om.inject_hyperparams or functools.partial(..., "
+            f"{name}=...)."
         )
 
 

@@ -43,7 +43,17 @@ class PathRule:
     patterns: tuple[tuple[str, re.Pattern], ...] = ()
 
     def __call__(self, params: Any) -> Any:
-        """The tree of dimension numbers, None for leaves that are not matrices."""
+        """The tree of dimension numbers, None for leaves that are not matrices.
+
+        Raises:
+            ValueError: If called as a schedule.
+        """
+        if not jnp.shape(params) if hasattr(params, "ndim") else False:
+            raise ValueError(
+                "`dimension_numbers` must get parameters, got a count; "
+                "optax.inject_hyperparams calls functions among the arguments as "
+                "schedules, so use om.inject_hyperparams."
+            )
         return map_named(lambda path, leaf: self.decide(path, leaf)[0], params)
 
 

@@ -23,6 +23,7 @@ accepts all of them. An `Orthonormalize` is any function from columns to orthono
 columns.
 """
 
+from optax_matrix.arguments import KERNELS
 from optax_matrix.linalg._coefficients import (
     AOL,
     CUBIC,
@@ -93,6 +94,20 @@ from optax_matrix.linalg._subspace import (
     randomized_left_vectors,
     range_finder,
     subspace_iteration,
+)
+
+KERNELS.update(
+    polar={
+        f.__name__: f
+        for f in (
+            *(newton_schulz, gram_newton_schulz, polar_svd, polar_eigh),
+            *(polar_qr, polar_qdwh),
+        )
+    },
+    qr={f.__name__: f for f in (cholesky_qr, shifted_cholesky_qr, qr_householder)},
+    orthogonal={
+        f.__name__: f for f in (cayley, cayley_neumann, cayley_taylor, exponential)
+    },
 )
 
 __all__ = [

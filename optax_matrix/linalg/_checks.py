@@ -15,9 +15,14 @@ def check_matrices(x: Any) -> None:
         ValueError: If it has fewer than two axes or no floating dtype.
     """
     if x.ndim < 2:
+        remedy = "leave vectors to another optimizer, or add an axis."
+        if not x.ndim:
+            remedy = (
+                "optax.inject_hyperparams calls functions among the arguments as "
+                "schedules, so give kernels by name, or use om.inject_hyperparams."
+            )
         raise ValueError(
-            f"`x` must be matrices (..., m, n), got shape {x.shape}; leave vectors to "
-            "another optimizer, or add an axis."
+            f"`x` must be matrices (..., m, n), got shape {x.shape}; {remedy}"
         )
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(

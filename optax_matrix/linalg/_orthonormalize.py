@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg.lapack import qr
@@ -126,6 +127,7 @@ def cholesky_qr(
         if the method fails for a matrix, only that matrix falls back, and not its
         batch. The paper prints :math:`X L^{-1}`.
     """
+    check_matrices(x)
 
     def compute(x: Array, previous: Array | None, shift: Array) -> Array:
         def kernel(x: Array, previous: Array | None) -> tuple[Array]:

@@ -6,6 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.arguments import Positive, checked
+from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._orthonormalize import qr_householder
 from optax_matrix.linalg._triangular import inverse_lower
@@ -54,6 +55,7 @@ def shifted_cholesky_qr(
         :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the paper
         decomposes its whole batch.
     """
+    check_matrices(x)
 
     def compute(x: Array, previous: Array | None, shift: Array) -> Array:
         def kernel(x: Array, previous: Array | None) -> tuple[Array]:

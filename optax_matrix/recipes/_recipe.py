@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 
 import optax
 
-from optax_matrix.arguments import Checker, Rate
+from optax_matrix.arguments import Checker, Rate, injectable
 from optax_matrix.layout import NonFinite
 from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
@@ -173,7 +173,7 @@ class _Public:
 
         @functools.wraps(self.factory)
         def run(*args: Any, **kwargs: Any) -> Optimizer:
-            arguments = {**self.fixed, **check(args, kwargs)}
+            arguments = {**self.fixed, **check(args, kwargs).arguments}
             name = self.name.removeprefix("scale_by_")
             method = dataclasses.replace(self.factory(**arguments), name=name)
             return make(method, arguments)
@@ -183,7 +183,8 @@ class _Public:
         public.public = self
         public.__name__ = public.__qualname__ = self.name
         public.__doc__ = with_arguments(self.doc, parameters)
-        public.__signature__ = self.signature.replace(return_annotation=Optimizer)
+        shown = injectable(self.signature)
+        public.__signature__ = shown.replace(return_annotation=Optimizer)
         public.__annotations__ = {k: p.annotation for k, p in parameters.items()}
         public.__annotations__["return"] = Optimizer
         return public

@@ -3,6 +3,7 @@
 import collections.abc
 import functools
 import inspect
+import numbers
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -63,7 +64,8 @@ def inject_hyperparams(
         for name, value in bound.arguments.items():
             # optax would inject an int as an int, and truncate a later 0.5 to 0.
             if name not in static and type(value) is int:
-                counts = type(parameters[name].default) is int
+                default = parameters[name].default
+                counts = isinstance(default, numbers.Integral) and default is not True
                 bound.arguments[name] = value if counts else float(value)
         return injected(*bound.args, **bound.kwargs)
 
