@@ -71,7 +71,7 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
         return factory(*bound.args, **bound.kwargs)
 
     shown: Any = run
-    shown.__signature__ = injectable(check.signature)
+    shown.__signature__ = injectable(check.signature, is_number)
     return run
 
 

@@ -1,8 +1,8 @@
 """Signatures that `optax.inject_hyperparams` can read.
 
 optax takes every function among the arguments, defaults included, for a schedule, and
-makes an array of every int. Here a function has a name instead, and an int default is a
-NumPy integer, which optax leaves alone.
+makes an array of every number. Here a function has a name instead, and a static number
+is a NumPy scalar, which optax leaves alone.
 """
 
 import inspect
@@ -22,20 +22,32 @@ class _Int(np.int64):
         return str(int(self))
 
 
-def injectable(signature: inspect.Signature) -> inspect.Signature:
+class _Float(np.float32):
+    """A static float that `optax.inject_hyperparams` leaves alone."""
+
+    def __repr__(self) -> str:
+        return str(float(self))
+
+
+def injectable(
+    signature: inspect.Signature, is_dynamic: Callable[[Any], bool]
+) -> inspect.Signature:
     """A signature whose defaults `optax.inject_hyperparams` leaves alone.
 
     Args:
         signature: A signature.
+        is_dynamic: Whether an annotation admits a number that may be traced.
 
     Returns:
-        The same with kernels by name and ints that are no Python ints.
+        The same with kernels by name and static numbers that are no Python numbers.
     """
 
     def shown(parameter: inspect.Parameter) -> inspect.Parameter:
         default = parameter.default
         if type(default) is int:
             default = _Int(default)
+        elif type(default) is float and not is_dynamic(parameter.annotation):
+            default = _Float(default)
         for name, kernel in KERNELS.get(parameter.name, {}).items():
             if default is kernel:
                 default = name
@@ -46,20 +58,20 @@ def injectable(signature: inspect.Signature) -> inspect.Signature:
 
 
 def plain(name: str, value: Any) -> Any:
-    """The value that an argument stands for: a kernel by name, an int of a default.
+    """The value that an argument stands for: a kernel by name, a static default.
 
     Args:
         name: Name of the argument.
         value: Its value.
 
     Returns:
-        The value, or the function or int that it stands for.
+        The value, or the function or number that it stands for.
 
     Raises:
         ValueError: If no kernel has this name.
     """
-    if isinstance(value, _Int):
-        return int(value)
+    if isinstance(value, _Int | _Float):
+        return value.item()
     if not isinstance(value, str) or name not in KERNELS:
         return value
     if value not in KERNELS[name]:

@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 
 import optax
 
-from optax_matrix.arguments import Checker, Rate, injectable
+from optax_matrix.arguments import Checker, Rate, injectable, is_number
 from optax_matrix.layout import NonFinite
 from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
@@ -183,7 +183,7 @@ class _Public:
         public.public = self
         public.__name__ = public.__qualname__ = self.name
         public.__doc__ = with_arguments(self.doc, parameters)
-        shown = injectable(self.signature)
+        shown = injectable(self.signature, is_number)
         public.__signature__ = shown.replace(return_annotation=Optimizer)
         public.__annotations__ = {k: p.annotation for k, p in parameters.items()}
         public.__annotations__["return"] = Optimizer

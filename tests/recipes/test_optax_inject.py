@@ -52,6 +52,7 @@ def test_no_default_is_a_function_or_an_int(name):
                 assert isinstance(default, bool) or not isinstance(default, int)
     defaults = inspect.signature(om.galore).parameters
     assert str(defaults["rank"]) == "rank: Rank = 128"
+    assert str(inspect.signature(om.dion).parameters["rank"]) == "rank: Rank = 1.0"
     assert defaults["qr"].default == "cholesky_qr"
 
 
