@@ -45,6 +45,7 @@ def guarded(
 
     def update_fn(updates, state, params=None, **extra_args):
         if params is not None:
+            params = with_updates_only(params, updates)
             check_shapes(named_leaves(updates), named_leaves(params))
         try:
             return tx.update(updates, state, params, **extra_args)
@@ -55,6 +56,23 @@ def guarded(
             raise
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def with_updates_only(params: Any, updates: Any) -> Any:
+    """Parameters without those whose update is None.
+
+    Equinox's own loops pass the whole model, with its functions and ints.
+    """
+    is_none = lambda x: x is None
+    leaves, structure = jax.tree.flatten(updates, is_leaf=is_none)
+    if not any(map(is_none, leaves)):
+        return params
+    try:
+        parts = structure.flatten_up_to(params)
+    except (TypeError, ValueError):
+        return params  # Of another structure; what follows says so.
+    pairs = zip(leaves, parts, strict=True)
+    return structure.unflatten([None if x is None else part for x, part in pairs])
 
 
 def check_shapes(updates: Mapping[str, Any], params: Mapping[str, Any]) -> None:

@@ -71,7 +71,8 @@ def by_path(
         exclude: Leaves that match get the other optimizer; takes precedence over all
             other arguments.
         numbers: Dimension numbers (or None) by regular expression. The first match
-            counts, and takes precedence over `include`.
+            counts, and takes precedence over `include`. They do not apply to vectors,
+            such as the ``weight`` of a LayerNorm beside that of a linear layer.
         otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns;
             None for the default rule.
 
@@ -98,7 +99,8 @@ def by_path(
         if exclude_ and exclude_.search(path):
             return None, f"excluded by {exclude!r}"
         for pattern, value in table:
-            if pattern and pattern.search(path):
+            applies = value is None or len(leaf.shape) >= 2
+            if pattern and applies and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
         if include_ and include_.search(path) and len(leaf.shape) >= 2:
             value = numbers_of_kernel(path, leaf.shape)[0]
@@ -216,7 +218,8 @@ def resolve(
 def _resolve_leaf(path: str, leaf: Any, decide) -> Resolved:
     if not hasattr(leaf, "shape"):
         raise ValueError(
-            f"`params` must hold arrays, got {leaf!r} at {path!r}; use jnp.array."
+            f"`params` must hold arrays, got {leaf!r} at {path!r}; use jnp.array, or "
+            "for an Equinox model eqx.filter(model, eqx.is_inexact_array)."
         )
     numbers, reason = decide(path, leaf)
     if numbers is None:
