@@ -41,6 +41,17 @@ from optax_matrix.arguments._numbers import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Words of optax's for arguments that have other names here.
+_SYNONYMS = {
+    "mask": "weight_decay_mask",
+    "beta": "b1",
+    "ns_coeffs": "polar",
+    "ns_steps": "polar",
+    "muon_weight_dimension_numbers": "dimension_numbers",
+    "adam_b1": "other",
+    "adam_b2": "other",
+    "adam_learning_rate": "other_learning_rate",
+}
 _ENABLED = contextvars.ContextVar("enabled", default=True)
 
 
@@ -119,6 +130,8 @@ class Checker:
         """The argument that an unknown keyword resembles, or all there are."""
         known = list(self.signature.parameters)
         for name in set(kwargs) - set(known):
+            if _SYNONYMS.get(name) in known:
+                return f"here `{name}` is called `{_SYNONYMS[name]}`."
             if close := difflib.get_close_matches(name, known, n=1):
                 return f"did you mean `{close[0]}`?"
         return f"its arguments are {', '.join(known)}."

@@ -109,22 +109,26 @@ def optimizer_of_tree(
     if method.is_step:
         matrix = warn_of_zeros(matrix, numbers, method.name or "poet")
     else:
-        decayed = method.wrap_decay(optax.add_decayed_weights(decay, mask))
+        decayed = method.wrap_decay(_decayed_weights(decay, mask))
         matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))
     other = arguments["other"] or method.other
     if other is None:
-        other = optax.adamw(
-            _other_rate(method, arguments),
-            b1=0.9,
-            b2=method.other_b2,
-            eps=method.other_eps,
-            weight_decay=decay,
-            mask=mask,
-            mu_dtype=arguments["mu_dtype"],
+        moments = {"b1": 0.9, "b2": method.other_b2, "eps": method.other_eps}
+        other = optax.chain(
+            optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
+            _decayed_weights(decay, mask),
+            optax.scale_by_learning_rate(_other_rate(method, arguments)),
         )
     labels = label_params(numbers)
     tx = optax.partition({"matrix": matrix, "other": other}, labels)
     return guarded(keep_dtype(tx), numbers)
+
+
+def _decayed_weights(rate: Any, mask: Any) -> optax.GradientTransformation:
+    """Weight decay, which needs no parameters if there is none; the state is alike."""
+    if mask is None and isinstance(rate, int | float) and rate == 0:
+        return optax.identity()
+    return optax.add_decayed_weights(rate, mask)
 
 
 def _dimension_numbers(method: Method, arguments: Arguments) -> Any:

@@ -1,0 +1,62 @@
+"""A recipe whose weight decay is zero needs no parameters, as in optax."""
+
+import inspect
+
+import jax
+import numpy as np
+import pytest
+
+import optax_matrix as om
+
+NAMES = [n for n in om.recipes.__all__ if not n.startswith("scale_by_")]
+STEPS = {"poet", "oft"}  # Their updates are finished steps, made of the parameters.
+SHAPES = {"up/kernel": (6, 10), "norm/scale": (6,)}
+
+
+def tree(seed):
+    random = np.random.default_rng(seed)
+    return {n: random.standard_normal(s).astype(np.float32) for n, s in SHAPES.items()}
+
+
+def default_decay(name):
+    return inspect.signature(getattr(om, name)).parameters["weight_decay"].default
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(NAMES) - STEPS))
+def test_updates_without_parameters(name):
+    tx = getattr(om, name)(0.1, weight_decay=0.0)
+    state, gradient = tx.init(tree(0)), tree(1)
+    with_params, _ = jax.jit(tx.update)(gradient, state, tree(0))
+    without, _ = jax.jit(lambda g, s: tx.update(g, s))(gradient, state)
+    for path, x in with_params.items():
+        np.testing.assert_allclose(without[path], x, rtol=1e-5, atol=1e-7)
+
+
+def test_a_recipe_of_a_paper_without_decay():
+    assert default_decay("racs") == 0
+    tx = om.racs(0.1)
+    assert tx.update(tree(1), tx.init(tree(0)))[0].keys() == SHAPES.keys()
+
+
+def test_decay_can_be_turned_on_later():
+    """A state without decay is one with decay."""
+    with_decay, without = om.muon(0.1, weight_decay=0.1), om.muon(0.1, weight_decay=0.0)
+    states = with_decay.init(tree(0)), without.init(tree(0))
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    with pytest.raises(ValueError, match="params"):
+        with_decay.update(tree(1), states[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("weight_decay_mask", lambda: om.muoneq(0.1, mask=None)),
+        ("b1", lambda: om.muon(0.1, beta=0.9)),
+        ("polar", lambda: om.muon(0.1, ns_steps=5)),
+        ("other_learning_rate", lambda: om.muon(0.1, adam_learning_rate=0.1)),
+    ],
+)
+def test_words_of_optax_are_answered(name, call):
+    with pytest.raises(TypeError, match=f"is called `{name}`"):
+        call()
