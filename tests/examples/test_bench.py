@@ -210,7 +210,7 @@ def test_every_study_has_adamw_and_no_row_twice(study):
     assert any(entry.method == "adamw" for entry in entries)
 
 
-@pytest.mark.parametrize("study", set(STUDIES) - {*READY, "search"})
+@pytest.mark.parametrize("study", sorted(set(STUDIES) - {*READY, "search"}))
 def test_a_study_of_the_best_methods_waits_for_them(study):
     with pytest.raises(UserError, match="finish that one first: python -m examples"):
         STUDIES[study]({})
