@@ -422,7 +422,7 @@ WRONG = [
     ({"sides": "left"}, "`sides` must be one of 'both', 'in', 'out'"),
     ({"reset": True}, "`reset` must be one of 'moments', 'none'"),
     ({"hold": "frame"}, "`hold` must be one of 'stored', 'recovered'"),
-    ({"orthogonal": "cayley"}, "`orthogonal` must be a function"),
+    ({"orthogonal": "euler"}, "`orthogonal` must be a function"),
     ({"merge_interval": 0}, "`merge_interval` must be a positive int, got 0"),
     ({"seed": -1}, "`seed` must be an int from 0 to 2..32 - 1, got -1"),
     ({"seed": 2**32}, "`seed` must be an int from 0"),
