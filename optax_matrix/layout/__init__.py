@@ -82,6 +82,7 @@ gradients, runs on a tree by `map_matrices`.
 from optax_matrix.layout._default_rule import default_rule
 from optax_matrix.layout._describe import Description, describe
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._doubts import DoubtfulMatrixWarning
 from optax_matrix.layout._guarded import guarded
 from optax_matrix.layout._heads import heads_as_matrices
 from optax_matrix.layout._infer import infer
@@ -119,6 +120,7 @@ __all__ = [
     "SHARINGS",
     "STACK_ELEMENTS",
     "Description",
+    "DoubtfulMatrixWarning",
     "Group",
     "KeepSharding",
     "Layout",

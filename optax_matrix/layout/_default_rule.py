@@ -6,7 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
-from optax_matrix.layout._names import EMBEDDINGS, HEADS, side_by_name
+from optax_matrix.layout._fused import numbers_of_fused
+from optax_matrix.layout._names import (
+    EMBEDDINGS,
+    HEADS,
+    SCANNED,
+    side_by_name,
+    without_index,
+)
 from optax_matrix.layout._view import make_view
 
 Decision = tuple[Any, str]
@@ -35,7 +42,6 @@ _OTHERS = _compiled(
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
-SCANNED = re.compile(r"scan|(^|/)[^/]*(layers|blocks|stack)(?!/\d)(/|$)", re.IGNORECASE)
 
 
 def default_rule(path: str, leaf: Any) -> Decision:
@@ -45,7 +51,11 @@ def default_rule(path: str, leaf: Any) -> Decision:
     recognized by name and get the other optimizer. Kernels are ``(..., in, out)``, as
     in Flax, with leading batch axes for layers and experts. Convolutions
     ``(h, w, in, out)`` sum over all axes but the last. In query, key, value and out
-    kernels of Flax attention, heads and head dimension are merged.
+    kernels of Flax attention, heads and head dimension are merged. Projections of other
+    names (``q_proj``, ``qkv_einsum``, ``attn_out_proj``) have their axes in any order:
+    the longest is on the residual stream, and one of size 2 or 3 in a fused kernel
+    counts matrices, as does that of size 2 in ``wi`` and ``gating_einsum``. Indices at
+    the end of a path, as in ``q_proj/weight/0``, are no part of a name.
 
     Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
     ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
@@ -109,8 +119,9 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
         return f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
     if len(shape) < 2:
         return "a vector" if shape else "a scalar"
+    name = without_index(path)
     for pattern, reason in others:
-        if pattern.search(path):
+        if pattern.search(name):
             return reason
     if _is_convolution(path, shape) and shape[-2] == 1:
         return "a depthwise convolution: one input channel"
@@ -119,13 +130,16 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
 
 def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
     """The dimension numbers of a kernel that is a matrix, and the reason for them."""
+    name = without_index(path)
     heads = len(shape) > (3 if SCANNED.search(path) else 2)
-    if heads and _READ_HEADS.search(path):
+    if heads and _READ_HEADS.search(name):
         numbers = MatrixDimensionNumbers(-3, (-2, -1), residual="in")
         return numbers, "attention kernel (in, heads, dim)"
-    if heads and _WRITE_HEADS.search(path):
+    if heads and _WRITE_HEADS.search(name):
         numbers = MatrixDimensionNumbers((-3, -2), -1, residual="out")
         return numbers, "attention kernel (heads, dim, out)"
+    if heads and (decision := numbers_of_fused(path, shape)):
+        return decision
     if _is_convolution(path, shape):
         inputs = tuple(range(len(shape) - 1))
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"

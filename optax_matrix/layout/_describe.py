@@ -3,7 +3,9 @@
 import dataclasses
 from typing import Any
 
+from optax_matrix.layout._doubts import doubts
 from optax_matrix.layout._layout import make_layout
+from optax_matrix.layout._rules import resolve
 from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.zeros import zero_leaves
 
@@ -73,15 +75,16 @@ def describe(
 
     leaves = named_leaves(params)
     zeros = zero_leaves(leaves, layout.views)
+    doubted = doubts(params, resolve(dimension_numbers, params))
 
     def row(path: str, leaf: Any) -> Row:
         shape = tuple(leaf.shape)
+        but = f", but {doubted[path]}" if path in doubted else ""
         if path in layout.others:
-            return Row(path, shape, "-", "-", other, layout.others[path])
+            return Row(path, shape, "-", "-", other, layout.others[path] + but)
         view = layout.views[path]
-        pieces = ", ".join(f"{p.count}x ({p.rows}, {p.cols})" for p in view.pieces)
         names = ", ".join(dict.fromkeys(groups[path]))
-        why = layout.reasons[path] + ("; all zeros" if path in zeros else "")
-        return Row(path, shape, pieces, names, matrix, why)
+        why = layout.reasons[path] + but + ("; all zeros" if path in zeros else "")
+        return Row(path, shape, str(view), names, matrix, why)
 
     return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))

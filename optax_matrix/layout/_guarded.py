@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 
-from optax_matrix.layout._rules import warn_of_unmatched
+from optax_matrix.layout._doubts import warned_of_mistakes
 from optax_matrix.layout._trial import raised_in
 from optax_matrix.layout.paths import named_leaves, path_name
 
@@ -24,7 +24,7 @@ def guarded(
     Args:
         tx: A transformation of a whole tree.
         dimension_numbers: Those that it uses. `init` warns of expressions of `by_path`
-            that match none of the parameters.
+            that match none of the parameters, and of doubtful decisions.
 
     Returns:
         The same transformation, with the same state. Its `update` raises a `ValueError`
@@ -40,8 +40,8 @@ def guarded(
     tx = optax.with_extra_args_support(tx)
 
     def init_fn(params):
-        warn_of_unmatched(dimension_numbers, params)
-        return tx.init(params)
+        with warned_of_mistakes(dimension_numbers, params):
+            return tx.init(params)
 
     def update_fn(updates, state, params=None, **extra_args):
         if params is not None:

@@ -13,6 +13,7 @@ from optax_matrix.layout._default_rule import (
     is_excluded,
 )
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.layout._names import without_index
 from optax_matrix.layout._rules import PathRule
 from optax_matrix.layout.paths import named_leaves
 
@@ -42,8 +43,9 @@ def infer(
     so a rule that read them from its argument would decide differently in the two.
 
     Args:
-        model: An NNX module or state, Linen variables with (logical) partitioning, or
-            any tree whose leaves carry axis names.
+        model: An NNX module or state, Linen variables with (logical) partitioning, a
+            Haliax model (its layers tell which axes are inputs), or any tree whose
+            leaves carry axis names.
         residual: Names of the axis of the residual stream.
         batch: Names of batch axes.
         vocab: Names of the vocabulary axis.
@@ -69,14 +71,16 @@ def infer(
     }
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
+    sides = _sides_of_named_layers(model)
 
     def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
         def decide(path: str, leaf: Any) -> Decision:
-            if is_excluded(path, leaf, full) or len(names.get(path, ())) != len(
-                leaf.shape
-            ):
+            path_of_box = path if path in names else without_index(path)
+            found = names.get(path_of_box, ())
+            if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
                 return otherwise(path, leaf)
-            by_names = _decide_by_names(names[path], roles, layers)
+            known = sides.get(path_of_box)
+            by_names = _decide_by_names(found, roles, layers, known)
             return by_names or otherwise(path, leaf)
 
         return decide
@@ -87,7 +91,10 @@ def infer(
 
 
 def _decide_by_names(
-    names: tuple, roles: dict[str, str], layers: Sequence[str]
+    names: tuple,
+    roles: dict[str, str],
+    layers: Sequence[str],
+    sides: tuple[tuple, tuple] | None,
 ) -> Decision | None:
     kinds = [roles.get(name) for name in names]
     if not any(kinds):
@@ -103,6 +110,13 @@ def _decide_by_names(
         a for a, name in enumerate(names) if a not in matrix and name in layers
     )
     numbers = functools.partial(MatrixDimensionNumbers, layer_axis=scanned)
+    if sides is not None and {*sides[0], *sides[1]} <= set(names):
+        reduction, output = (tuple(map(names.index, side)) for side in sides)
+        reads, writes = (
+            "residual" in [kinds[a] for a in x] for x in (reduction, output)
+        )
+        side = None if reads == writes else "in" if reads else "out"
+        return numbers(reduction, output, residual=side), reason
     if reads and not writes:
         output = tuple(matrix[1:])
         return numbers(matrix[0], output, residual="in"), reason
@@ -114,8 +128,26 @@ def _decide_by_names(
     return None
 
 
+def _sides_of_named_layers(model: Any) -> dict[str, tuple[tuple, tuple]]:
+    """Names of the input and output axes of each weight of a Haliax ``Linear``."""
+    is_linear = lambda x: all(hasattr(x, name) for name in ("In", "Out", "weight"))
+    layers = named_leaves(model, is_leaf=is_linear)
+    return {
+        f"{path}/weight".lstrip("/"): (_axes_named(x.In), _axes_named(x.Out))
+        for path, x in layers.items()
+        if is_linear(x)
+    }
+
+
+def _axes_named(axes: Any) -> tuple[str, ...]:
+    several = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return tuple(getattr(axis, "name", axis) for axis in several)
+
+
 def _axis_names(box: Any) -> tuple[str | None, ...] | None:
-    """Logical axis names of an NNX variable or Linen box, None for anything else."""
+    """Names of the axes of an NNX variable, Linen box or Haliax array, else None."""
+    if hasattr(box, "axes") and hasattr(box, "array"):
+        return _axes_named(box.axes)
     if hasattr(box, "unbox"):
         return _names(getattr(box, "names", None))
     if not hasattr(box, "get_metadata"):

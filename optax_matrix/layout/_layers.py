@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from optax_matrix.layout._default_rule import SCANNED
 from optax_matrix.layout._layout import Layout
+from optax_matrix.layout._names import SCANNED
 from optax_matrix.layout._view import MatrixView
 from optax_matrix.layout.groups import Member
 

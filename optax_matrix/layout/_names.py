@@ -5,29 +5,48 @@ import re
 from optax_matrix.layout._dimension_numbers import Side
 
 EMBEDDINGS = (
-    r"(^|[/_])(embed(ding|dings|der)?(_tokens|_positions|_\d+)?|emb|wte|wpe)(/|$)"
+    r"(^|[/_])((pos|tok|token)?emb(s|eds?|edder|eddings?)?"
+    r"(_tokens|_positions|_table|_\d+)?|wte|wpe)(/|$)"
 )
-HEADS = r"(^|/)(lm_head|heads?(_\d+)?|logits(_dense)?|classifier|unembed)(/[^/]*)?$"
+HEADS = (
+    r"(^|/)((lm_|cls_|mlm_|output_|classifier_|classification_)?heads?(_\d+)?"
+    r"|logits?(_?dense)?|classifier|unembed(ding)?|embed_out)(/[^/]*)?(/\d+)?$"
+)
 """Regular expression of the paths of output heads (the last layer)."""
-_LEAF = r"(/(kernel|weight|w))?$"
-_QKV = r"([qkv]|qkv|kv)(_proj)?|w[qkv]|wqkv|query|key|value|query_key_value|c_attn"
+LEAF = r"(/(kernel|weight|w))?$"
+_QKV = (
+    r"([qkv]|qkv|kv)(_proj|_einsum)?|w[qkv]|wqkv|query|key|value|query_key_value|c_attn"
+)
 _MLP = r"(feed_forward|mlp|ffn|moe|experts?)[^/]*"  # With numbers, as in LLaMA.
 _UP = rf"up(_proj)?|{_MLP}/w3|wi(_1)?|fc1|c_fc|fc_in"
-_GATE = rf"gate(_up)?(_proj)?|{_MLP}/w1|wi_0"
-_WRITERS = rf"(o|out|down|c)_proj|o|wo|down|{_MLP}/w2|fc2|fc_out"
-_ATTENTION_OUT = r"[^/]*(att|mha|self|cross)[^/]*/out"
+_GATE = rf"gate(_up)?(_proj)?|gating_einsum|{_MLP}/w1|wi_0"
+_WRITERS = rf"(o|down|c|[^/]*out)_proj|o|wo|down|{_MLP}/(w2|linear)|fc2|fc_out"
+_ATTENTION_OUT = r"[^/]*(att|mha|self|cross)[^/]*/out|attn_vec_einsum"
 
 
-def _named(names: str) -> re.Pattern:
-    return re.compile(rf"(^|/)({names}){_LEAF}", re.IGNORECASE)
+SCANNED = re.compile(
+    r"scan|(^|/)[^/]*(layers|blocks|stack|repeat)(?!/\d)(/|$)", re.IGNORECASE
+)
+"""Regular expression of the paths of layers that are stacked in one array."""
 
 
-QKV = _named(_QKV)
-UP = _named(_UP)
+def named(names: str) -> re.Pattern:
+    """Expression of the paths of kernels that have one of these names."""
+    return re.compile(rf"(^|/)({names}){LEAF}", re.IGNORECASE)
+
+
+def without_index(path: str) -> str:
+    """The path without the indices at its end, as in ``weight/0`` of a named array."""
+    return _INDEX.sub("", path) or path
+
+
+_INDEX = re.compile(r"(/\d+)+$")
+QKV = named(_QKV)
+UP = named(_UP)
 EMBEDDING = re.compile(EMBEDDINGS, re.IGNORECASE)
 HEAD = re.compile(HEADS, re.IGNORECASE)
-_READS = _named(f"{_QKV}|{_UP}|{_GATE}")
-_WRITES = _named(f"{_WRITERS}|{_ATTENTION_OUT}")
+_READS = named(f"{_QKV}|{_UP}|{_GATE}")
+_WRITES = named(f"{_WRITERS}|{_ATTENTION_OUT}")
 
 
 def side_by_name(path: str) -> Side | None:
@@ -36,6 +55,7 @@ def side_by_name(path: str) -> Side | None:
     Query, key, value, up, gate and heads read the stream on their input side; o, down
     and embeddings write it on their output side.
     """
+    path = without_index(path)
     if _READS.search(path):
         return "in"
     if _WRITES.search(path) or EMBEDDING.search(path):

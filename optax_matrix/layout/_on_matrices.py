@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import check_choice
+from optax_matrix.layout._doubts import warn_of_mistakes
 from optax_matrix.layout._guarded import check_shapes
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
@@ -19,7 +20,7 @@ from optax_matrix.layout._nonfinite import (
     settled,
 )
 from optax_matrix.layout._probe import refuse_coupling
-from optax_matrix.layout._rules import resolve, warn_of_unmatched
+from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
 from optax_matrix.layout._trial import Build, tried
 from optax_matrix.layout.paths import flatten_named, named_leaves
@@ -134,7 +135,7 @@ class _OnMatrices:
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
             return _OPAQUE  # `optax.tree.map_params` finds the state like parameters.
-        warn_of_unmatched(self.dimension_numbers, params)
+        warn_of_mistakes(self.dimension_numbers, params)
         leaves = named_leaves(params)
         resolved = resolve(self.dimension_numbers, params)
         layout = self.placement.layout(leaves, resolved, self.max_batch)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from optax_matrix.layout._dimension_numbers import Side
-from optax_matrix.layout._names import EMBEDDING, HEAD, QKV, UP
+from optax_matrix.layout._names import EMBEDDING, HEAD, QKV, UP, without_index
 
 _EXCEPT = {
     "except_up": (UP,),
@@ -39,6 +39,7 @@ class Oriented:
         The paper stores embeddings as (vocabulary, width), so that a transposition
         brings their width to the side that rotates.
         """
+        path = without_index(path)
         right, left = ("out", "in") if EMBEDDING.search(path) else ("in", "out")
         excepted = any(pattern.search(path) for pattern in _EXCEPT[self.rule])
         return left if excepted else right

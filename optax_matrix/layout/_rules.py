@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from optax_matrix.layout._default_rule import (
     Decision,
@@ -120,14 +119,9 @@ class UnmatchedPatternWarning(UserWarning):
     """An expression of `by_path` matches no parameter."""
 
 
-def warn_of_unmatched(dimension_numbers: Any, params: Any) -> None:
-    """Warns of expressions that match none of the parameters of a whole tree."""
-    patterns = getattr(dimension_numbers, "patterns", ())
-    is_masked = lambda x: isinstance(x, optax.MaskedNode)
-    leaves = named_leaves(params, is_leaf=lambda x: x is None or is_masked(x))
-    if not leaves or any(map(is_masked, leaves.values())):
-        return  # Another optimizer has the other leaves.
-    for argument, pattern in patterns:
+def warn_of_unmatched(dimension_numbers: Any, leaves: Mapping[str, Any]) -> None:
+    """Warns of expressions that match none of the leaves of a whole tree."""
+    for argument, pattern in getattr(dimension_numbers, "patterns", ()):
         if any(map(pattern.search, leaves)):
             continue
         shown = ", ".join(list(leaves)[:5]) + (", ..." if len(leaves) > 5 else "")

@@ -77,6 +77,9 @@ class MatrixView:
             for q, cols in _blocks(self.reduction_sections, self.cols)
         )
 
+    def __str__(self) -> str:
+        return ", ".join(f"{p.count}x ({p.rows}, {p.cols})" for p in self.pieces)
+
     def to_matrices(self, x: Array) -> list[Array]:
         """Stacked leaves ``(k, *shape)`` as ``(k * count, rows, cols)`` per piece."""
         x = jnp.transpose(x, (0, *(1 + a for a in self.order)))
