@@ -2,12 +2,14 @@
 
 import json
 import math
+import pathlib
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from examples.bench import cli, plot, results, table
+from examples.bench import cli, plot, results, studies, table
 from examples.bench.config import Config, Result
 from examples.bench.search import (
     LIMIT,
@@ -198,6 +200,15 @@ def test_tables_of_the_readers_are_those_of_the_results():
             f"{path.name} differs from the results: "
             "python -m examples.bench table --write"
         )
+
+
+def test_the_demo_has_the_rates_of_the_study():
+    """Each method at its best rate on the two books."""
+    makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text()
+    (demo,) = re.findall("^DEMO := (.*)$", makefile, re.MULTILINE)
+    found = results.read()
+    best = {n: best_rate(studies.entry("books", n), found) for n in studies.FIRST}
+    assert demo == ",".join(f"{name}@{rate:g}" for name, rate in best.items())
 
 
 READY = "anchor", "shakespeare", "books", "digits", "ablations"
