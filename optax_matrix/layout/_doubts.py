@@ -72,7 +72,9 @@ def doubts(params: Any, resolved: Mapping[str, Resolved]) -> dict[str, str]:
     - there are more matrices than the longer side has entries, or 8 times as many as a
       shorter side of fewer than 8 (LoRA factors excepted);
     - no other matrix has its sides, but the embedding or output head has, and its name
-      does not tell what it is.
+      does not tell what it is;
+    - it has at least twice as many outputs as any side of four or more other matrices,
+      and its name does not tell what it is.
 
     Decisions that `dimension_numbers` make are not doubted.
 
@@ -86,7 +88,7 @@ def doubts(params: Any, resolved: Mapping[str, Resolved]) -> dict[str, str]:
     leaves = named_leaves(params)
     reason = lambda path: default_rule(path, leaves[path])[1]
     guesses = {p: r for p, r in resolved.items() if r.reason == reason(p)}
-    found = _many(guesses) | _like_vocabularies(guesses, leaves)
+    found = _many(guesses) | _long(guesses) | _like_vocabularies(guesses, leaves)
     return found | _misnamed(guesses, leaves, infer(params))
 
 
@@ -120,6 +122,18 @@ def _many(guesses: Mapping[str, Resolved]) -> dict[str, str]:
             axes = ", ".join(map(str, view.batch_axes))
             found[path] = f"axis {axes} may not be of layers or experts"
     return found
+
+
+def _long(guesses: Mapping[str, Resolved]) -> dict[str, str]:
+    views = _views(guesses)
+    by_side = sorted(views, key=lambda path: max(views[path].rows, views[path].cols))
+    if len(by_side) < 5:
+        return {}
+    *others, last = by_side
+    view, longest = views[last], max(views[others[-1]].rows, views[others[-1]].cols)
+    if view.rows < 2 * longest or len(view.shape) > 2 or side_by_name(last):
+        return {}
+    return {last: f"no other side is longer than {longest}: it may be an output head"}
 
 
 def _like_vocabularies(

@@ -61,6 +61,23 @@ def test_a_hidden_layer_as_large_as_the_vocabulary_is_not():
     assert _messages(LANGUAGE_MODEL | {"up": {"kernel": _shape(64, 512)}}) == []
 
 
+def test_a_head_beside_a_table_without_a_name_is_reported():
+    params = {f"linear_{i}": _shape(64, 128) for i in range(4)}
+    head = {"project": _shape(64, 256)}
+    (line,) = _messages(params | head)
+    assert line.startswith("project: 1x (256, 64)")
+    assert "no other side is longer than 128" in line
+    for fine in (
+        params,
+        params | {"project": _shape(64, 255)},
+        {"flat": _shape(999, 64)},
+    ):
+        assert _messages(fine) == []
+    assert _messages(params | {"patches": _shape(999, 64)}) == []
+    assert _messages(params | {"up": {"kernel": _shape(64, 256)}}) == []
+    assert _messages({"linear_0": _shape(64, 128)} | head) == []
+
+
 @pytest.mark.parametrize("shape", [(64, 2, 128), (48, 8, 2), (200, 128, 64)])
 def test_more_matrices_than_a_side_are_reported(shape):
     (line,) = _messages({"layers": {"mlp": {"kernel": _shape(*shape)}}})
