@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
@@ -72,12 +73,16 @@ def newton_schulz(
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
 
     def kernel(x: Array, symmetric_dot: Product) -> Array:
-        y, transposed = _start(x, eps, dtype)
-        for a, b, c in rows:
+        def step(y: Array, row: Array) -> tuple[Array, None]:
+            a, b, c = row
             gram = symmetric_dot(y, y.mT)
             narrow = gram.astype(dtype)
             z = (b * gram + c * symmetric_dot(narrow, narrow)).astype(dtype)
-            y = (a * y + dot(z, y)).astype(dtype)
+            return (a * y + dot(z, y)).astype(dtype), None
+
+        y, transposed = _start(x, eps, dtype)
+        # A loop, since compilers would compile every unrolled step.
+        y, _ = jax.lax.scan(step, y, jnp.asarray(rows, work_dtype(dtype)))
         return (y.mT if transposed else y).astype(x.dtype)
 
     gram = _gram_kernel(rows, (2,), eps, dtype)
