@@ -50,7 +50,13 @@ def trained(tx, passed):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("name", ["muon", "aro", "racs", "soap"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "muon",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("aro", "racs", "soap")),
+    ],
+)
 def test_the_whole_model_may_be_the_parameters(name):
     tx = getattr(om, name)(1e-2, dimension_numbers=NUMBERS, weight_decay=0.1)
     whole = trained(tx, lambda model: model)
@@ -72,6 +78,7 @@ def test_an_unfiltered_model_is_refused_with_what_to_do():
         om.muon(0.1).init(Model(jax.random.key(0)))
 
 
+@pytest.mark.broad
 def test_other_structures_are_still_refused():
     tx, params = om.muon(0.1), {"a": jnp.ones((2, 3)), "b": jnp.ones(3)}
     state = tx.init(params)

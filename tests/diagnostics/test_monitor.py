@@ -67,6 +67,7 @@ def test_measures_of_updates_are_their_formulas():
         assert stacked["update_to_weight"][layer] == pytest.approx(norm(u) / norm(w))
 
 
+@pytest.mark.broad
 def test_orthogonality_error_is_that_of_the_direction():
     """Weight decay and learning rate do not count; a scaled polar factor is exact."""
     measures = ("orthogonality_error",)
@@ -85,6 +86,7 @@ def test_orthogonality_error_is_that_of_the_direction():
     assert expected > 0.1
 
 
+@pytest.mark.broad
 def test_outside_momentum():
     """Zero for a polar factor; signs have entries where the momentum has none."""
     params = {"kernel": jnp.zeros((8, 6))}
@@ -150,6 +152,7 @@ def test_captures_keep_chosen_steps():
     np.testing.assert_allclose(stacked[:, 0], first, rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_sections_are_matrices_of_their_own():
     fused = om.MatrixDimensionNumbers(output_sections=(4, 2))
     numbers = om.layout.by_path(numbers={"qkv": fused})
@@ -175,6 +178,7 @@ def test_nothing_changes_for_any_recipe(name):
         assert all(np.isfinite(x).all() for x in values.values())
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["muon", "racs", "soap", "fira", "per_matrix"])
 def test_blocks_trace_nothing_for_reports_that_nobody_asks_for(name, monkeypatch):
     def traced():
@@ -192,6 +196,7 @@ def test_blocks_trace_nothing_for_reports_that_nobody_asks_for(name, monkeypatch
     assert traced() == with_reports
 
 
+@pytest.mark.broad
 def test_works_in_chain_and_multi_steps():
     tx = optax.chain(
         optax.clip_by_global_norm(1.0),
@@ -207,6 +212,7 @@ def test_works_in_chain_and_multi_steps():
     )
 
 
+@pytest.mark.broad
 def test_works_in_a_scan():
     tx, params = monitor(om.muon(0.1)), tree(0)
 
@@ -223,6 +229,7 @@ def test_works_in_a_scan():
         )
 
 
+@pytest.mark.broad
 def test_works_in_nnx_optimizer():
     model = nnx.Linear(4, 8, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(
@@ -236,6 +243,7 @@ def test_works_in_nnx_optimizer():
     assert values["kernel"]["orthogonality_error"] > 0
 
 
+@pytest.mark.broad
 def test_half_precision_and_tiny_updates():
     tx = monitor(om.muon(1e-30), UPDATES)
     values = read(trained(tx)[1])

@@ -25,6 +25,7 @@ def test_orthogonality_error_is_that_of_the_shorter_side(x):
     np.testing.assert_allclose(got, norm / np.linalg.norm(eye), rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_orthogonality_error_of_semi_orthogonal_and_of_zero_matrices():
     tall = jnp.float32(orthonormal(9, 4))
     assert d.orthogonality_error(tall) < 1e-6

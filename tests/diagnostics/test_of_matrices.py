@@ -19,6 +19,7 @@ PARAMS = {
 }
 
 
+@pytest.mark.broad
 def test_every_matrix_by_the_path_of_its_leaf():
     got = d.of_matrices(d.stable_rank, PARAMS)
     assert list(got) == ["down/kernel", "layers/2/up/kernel", "stacked/kernel"]

@@ -60,6 +60,7 @@ def test_errors_are_those_of_the_iteration(x):
     np.testing.assert_allclose(got, left_side(x, linalg.JORDAN), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_theorem_3_1_holds(table):
     x = near_singular(6, 10, smallest=1e-3)

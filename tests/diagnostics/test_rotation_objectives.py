@@ -77,6 +77,7 @@ def test_condition_numbers_of_what_is_orthonormalized(shape):
         assert min(got) > 1e4
 
 
+@pytest.mark.broad
 def test_row_norms_take_the_root_of_the_condition_number():
     """ARO, Section 5.3: along the eigenvectors M D' is U S V'V, and M M'R is U S^2."""
     m = matrix_with_singular_values(np.geomspace(1, 1e-2, 6), 6, 20)

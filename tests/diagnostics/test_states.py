@@ -41,7 +41,7 @@ def left_vectors(kernel, rank):
     return jnp.float32(np.linalg.svd(x)[0][..., :rank])
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_bases_are_those_of_galore():
     _, state = after(om.galore(1e-3, rank=2, basis="svd"), 1)
     got, g = d.bases(state, PARAMS), gradients(0)
@@ -203,7 +203,7 @@ def test_block_primitives_update_every_entry_and_full_ones_some():
     assert full.max() > full.min()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_mixed_parts_are_refused():
     frozen, trainable = om.reparameterize(block=4).split({"w": PARAMS["stacked"]})
     with pytest.raises(ValueError, match=r"must both be parts of `reparameterize`"):

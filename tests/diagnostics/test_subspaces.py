@@ -25,6 +25,7 @@ def test_captured_energy(shape):
     np.testing.assert_allclose(scaled, want, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_captured_energy_at_its_ends():
     x = jnp.float32(gaussian(5, 7))
     left, s, _ = np.linalg.svd(np.asarray(x, np.float64))
@@ -49,6 +50,7 @@ def test_subspace_overlap_is_the_mean_squared_cosine():
     np.testing.assert_allclose(inside, 1, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_eigenvector_cosines_are_of_each_column_and_without_sign():
     u, v = gaussian(2, 5, 3), gaussian(2, 5, 3, seed=1)
     norms = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)

@@ -47,7 +47,7 @@ def gpt2(w, tokens, heads, layers):
     return layer_norm(x, w["norm/scale"]) @ w["embed/embedding"].T
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_gpt_is_gpt2():
     task = TASKS["shakespeare"]
     params = jax.tree.map(lambda x: 3 * x, task.init(0))  # So that all parts matter.
@@ -139,7 +139,7 @@ def test_images():
     assert np.bincount(held_out["labels"].ravel()).min() > 200
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_fresh_model_knows_nothing(task):
     t = TASKS[task]

@@ -56,6 +56,7 @@ def test_no_default_is_a_function_or_an_int(name):
     assert defaults["qr"].default == "cholesky_qr"
 
 
+@pytest.mark.broad
 def test_kernels_by_name_are_the_functions():
     by_name = om.muon(0.1, polar="polar_svd")
     by_function = om.muon(0.1, polar=om.linalg.polar_svd)
@@ -112,6 +113,7 @@ def test_kernels_that_are_called_as_schedules_say_so(argument, monkeypatch):
             kernel(jnp.zeros((), jnp.int32))
 
 
+@pytest.mark.broad
 def test_flags_and_ints_of_ours_still_work():
     tx = om.inject_hyperparams(om.galore)(0.1, rank=4, update_interval=2)
     assert set(tx.init(tree(0)).hyperparams) >= {"learning_rate", "b1"}

@@ -33,12 +33,14 @@ def test_updates_without_parameters(name):
         np.testing.assert_allclose(without[path], x, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_recipe_of_a_paper_without_decay():
     assert default_decay("racs") == 0
     tx = om.racs(0.1)
     assert tx.update(tree(1), tx.init(tree(0)))[0].keys() == SHAPES.keys()
 
 
+@pytest.mark.broad
 def test_decay_can_be_turned_on_later():
     """A state without decay is one with decay."""
     with_decay, without = om.muon(0.1, weight_decay=0.1), om.muon(0.1, weight_decay=0.0)

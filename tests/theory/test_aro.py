@@ -244,6 +244,7 @@ def polar_rotation(start, g):
     return u @ vt
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("seed", range(3))
 def test_figure_25_mean_and_variance_of_the_alignment_at_a_high_snr(seed):
     """Eigenvectors have about the least mean and variance, and ARO more of both.

@@ -204,6 +204,7 @@ def test_equations_18_and_36_both_ends_of_the_spectrum(kind):
     assert gaps[1] < gaps[0] / 2
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(16, 64), (48, 64), (64, 64)])
 def test_theorem_2_normalized_neurons_are_within_the_bounds(shape):
     """Eqs. 31 and 32: sigma_max(W~) max 1/|v~| and sigma_min(W~) min 1/|v~| bound W.
