@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import check_choice
+from optax_matrix.layout._boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.layout._guarded import check_shapes
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
@@ -24,6 +26,7 @@ from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
 from optax_matrix.layout._trial import Build, tried
 from optax_matrix.layout.paths import flatten_named, named_leaves
 from optax_matrix.layout.placement import Placement
+from optax_matrix.layout.specs import context_mesh, recorder, visible_mesh
 from optax_matrix.observation import observed
 
 
@@ -147,9 +150,16 @@ class _OnMatrices:
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
-        return self.placement.init(
+        state = self.placement.init(
             layout, make_state, matrices, arrays, self.needs_params
         )
+        specs = partial(self.placement.specs, layout, state)
+        if known := recorder():
+            known.note(state, specs(known.specs, known.mesh))
+        boxes = boxes_of(params)
+        names = {path: names_of(box) for path, box in boxes.items()}
+        mesh = visible_mesh(matrices) or context_mesh()
+        return boxed(state, specs(names, mesh), boxes, layout.groups)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         if self.needs_params and params is None:
@@ -158,6 +168,7 @@ class _OnMatrices:
                 "parameters; call tx.update(updates, state, params)."
             )
         check_method(state, self.name)
+        state, rebox = unboxed(state)
         leaves, rebuild = flatten_named(updates)
         # Shapes and dtypes are those of the parameters that have updates.
         tree, like = updates, leaves
@@ -193,7 +204,7 @@ class _OnMatrices:
             return new, state._replace(inner_state=inner_state)
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)
-        return rebuild({**leaves, **new}), state
+        return rebuild({**leaves, **new}), rebox(state)
 
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)

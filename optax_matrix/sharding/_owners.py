@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from optax_matrix.layout import Placement, Resolved
 from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.placement import Leaves, MakeState, Step
-from optax_matrix.layout.specs import named_sharding, note, visible_mesh
+from optax_matrix.layout.specs import named_sharding, visible_mesh
 from optax_matrix.sharding._checks import check_axes, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -165,7 +165,7 @@ class owners:
         specs = {path: layout.moving_spec(path) for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return note(run(layout.manifest, params, arrays), full)
+        return run(layout.manifest, params, arrays)
 
     def update(
         self,
@@ -199,6 +199,17 @@ class owners:
             layout, on_device, in_specs, (moving, manual), (parameters, full)
         )
         return run(leaves, state, arrays)
+
+    def specs(
+        self,
+        layout: OwnerLayout,
+        state: Any,
+        param_specs: Mapping[str, tuple],
+        mesh: Any,
+    ) -> Any:
+        """See `Placement.specs`. State lies with its owners, wherever leaves do."""
+        del param_specs, mesh
+        return specs_of_state(layout, state)[1]
 
 
 _: type[Placement[OwnerLayout]] = owners  # Checked by pyright.
