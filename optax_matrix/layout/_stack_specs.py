@@ -85,8 +85,8 @@ def _spec(
     def put(axis: int, names: Axes, known: bool) -> bool:
         """Gives free names to an axis, all or none."""
         new = entries[axis] + names
-        ways = [sizes.get(x) for x in new]
-        fits = known if None in ways else shape[axis] % math.prod(ways) == 0  # pyright: ignore
+        ways = [sizes[x] for x in new if x in sizes]
+        fits = shape[axis] % math.prod(ways) == 0 if len(ways) == len(new) else known
         if not names or not fits or any(x not in left for x in names):
             return False
         entries[axis] = new
@@ -102,7 +102,8 @@ def _spec(
         ]
         any(put(axis, names, known=True) for names in sides)
     for name in tuple(left):
-        any(put(axis, (name,), known=False) for axis in range(len(shape)))
+        free_first = sorted(range(len(shape)), key=lambda axis: len(entries[axis]))
+        any(put(axis, (name,), known=False) for axis in free_first)
     return PartitionSpec(*(x if len(x) > 1 else x[0] if x else None for x in entries))
 
 
