@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.arguments import check_choice
-from optax_matrix.layout._boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.layout._guarded import check_shapes
 from optax_matrix.layout._keep_sharding import KeepSharding
 from optax_matrix.layout._layout import Layout
@@ -21,12 +20,14 @@ from optax_matrix.layout._nonfinite import (
     settled,
 )
 from optax_matrix.layout._probe import refuse_coupling
+from optax_matrix.layout._replicated import warn_of_replicated
 from optax_matrix.layout._rules import resolve, warn_of_unmatched
 from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
 from optax_matrix.layout._trial import Build, tried
+from optax_matrix.layout.boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.layout.paths import flatten_named, named_leaves
 from optax_matrix.layout.placement import Placement
-from optax_matrix.layout.specs import context_mesh, recorder, visible_mesh
+from optax_matrix.layout.specs import context_mesh, recorder, visible_mesh, visible_spec
 from optax_matrix.observation import observed
 
 
@@ -133,6 +134,8 @@ class _OnMatrices:
     nonfinite: NonFinite
     # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
+    # The replicated state that `update` has warned of; it does so once.
+    warned: list[str] = dataclasses.field(default_factory=list)
 
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
@@ -185,6 +188,7 @@ class _OnMatrices:
         matrices = {"updates": {path: leaves[path] for path in layout.views}}
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in layout.views}
+        self._warn_of_replicated(layout, state, like)
         arrays, join = _split((self.hyperparams, extra_args))
 
         def step(local, stacks, state, arrays):
@@ -205,6 +209,13 @@ class _OnMatrices:
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)
         return rebuild({**leaves, **new}), rebox(state)
+
+    def _warn_of_replicated(self, layout: Layout, state: Any, leaves: Any) -> None:
+        mesh = visible_mesh(leaves)
+        if mesh is not None and not self.warned:
+            known = {path: visible_spec(leaf) for path, leaf in leaves.items()}
+            specs = self.placement.specs(layout, state, known, mesh)
+            self.warned.extend(warn_of_replicated(state, specs, mesh))
 
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from optax_matrix.layout._boxes import unboxed
 from optax_matrix.layout._state import is_state
+from optax_matrix.layout.boxes import unboxed
 from optax_matrix.layout.groups import FILLER
 from optax_matrix.layout.paths import key_name, path_name
 

@@ -6,7 +6,7 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix.layout._boxes import boxes_of, names_of
+from optax_matrix.layout.boxes import boxes_of, names_of
 from optax_matrix.layout.paths import named_leaves, path_name
 from optax_matrix.layout.specs import (
     Recorder,
