@@ -61,7 +61,8 @@ def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
     if mesh is None:
         raise ValueError(
             f"`mesh_axes` {axes} must be axes of a mesh, but the parameters are on "
-            "none; shard them, run under jax.set_mesh(mesh), or give NamedSharding in "
+            "none, and shapes and PartitionSpec name none. Either run `init` and "
+            "`update` under jax.set_mesh(mesh), or give NamedSharding(mesh, spec) in "
             "owners(..., param_specs=...)."
         )
     if missing := [x for x in axes if x not in mesh.axis_names]:
