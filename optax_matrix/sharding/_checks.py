@@ -88,9 +88,9 @@ def check_padding(
     """
     if pad_to % devices:
         raise ValueError(
-            f"`pad_to` must be a multiple of the {devices} owners along {axes}, so that "
-            f"they have equal shares of every stack, got {pad_to}; give one that the "
-            "owners of every mesh divide."
+            f"`pad_to` must be a multiple of the {devices} owners along {axes}, so "
+            f"that they have equal shares of every stack, got {pad_to}; give one that "
+            "the owners of every mesh divide."
         )
     if batch and (view.batch % pad_to or len(view.batch_axes) > 1):
         raise ValueError(
