@@ -40,8 +40,8 @@ def state_rules(
         >>> tx = om.on_matrices(optax.trace(0.9))
         >>> for rule, spec in state_rules(tx, params, P("fsdp")):
         ...     print(rule, tuple(spec))
-        (^|/)inner_state/trace/8x4@...$ (None, None, 'fsdp')
-        (^|/)manifest/8x4@...$ ()
+        (^|/)inner_state/trace/8x4...$ (None, None, 'fsdp')
+        (^|/)manifest/8x4...$ ()
     """
     specs = state_specs(tx, params, param_specs)
     by_path = {

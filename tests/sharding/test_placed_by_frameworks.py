@@ -52,6 +52,10 @@ def _parts(state):
 def match_partition_rules(rules, tree):
     """As EasyLM's and EasyDeL's function of this name (`jax_utils`, `escale`)."""
 
+    def name(key):
+        kinds = ("key", "name", "idx")
+        return str(next(getattr(key, kind) for kind in kinds if hasattr(key, kind)))
+
     def find(keys, leaf):
         if leaf.ndim == 0 or leaf.size == 1:
             return P()
@@ -62,7 +66,7 @@ def match_partition_rules(rules, tree):
         for rule, spec in rules:
             if re.search(rule, "/".join(names)):
                 return spec
-        raise ValueError(names)
+        raise ValueError(path)
 
     return jax.tree_util.tree_map_with_path(find, tree)
 
