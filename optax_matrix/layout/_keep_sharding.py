@@ -26,8 +26,7 @@ class KeepSharding:
     Under Auto axes, the partitioner decides what each device computes. Under Explicit
     axes, where contractions and decompositions of sharded matrices raise, the step runs
     with its axes made Auto, and its outputs get the types of its inputs. State of a
-    stack starts with the sharding of the stack's first leaf (`stack_specs`), as far as
-    that sharding is visible.
+    stack starts with the sharding of the stack's first leaf, as far as that is visible.
     """
 
     wire_dtype = None

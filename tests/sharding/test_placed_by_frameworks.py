@@ -59,12 +59,9 @@ def match_partition_rules(rules, tree):
     def find(keys, leaf):
         if leaf.ndim == 0 or leaf.size == 1:
             return P()
-        names = [
-            str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
-            for k in keys
-        ]
+        path = "/".join(map(name, keys))
         for rule, spec in rules:
-            if re.search(rule, "/".join(names)):
+            if re.search(rule, path):
                 return spec
         raise ValueError(path)
 
