@@ -16,12 +16,6 @@ X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 RULES = (("embed", "fsdp"), ("mlp", "tp"))
 
 
-@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
-def mesh(request, cpus):
-    kinds = (request.param,) * 2
-    return jax.make_mesh((4, 2), AXES, axis_types=kinds, devices=cpus)
-
-
 @pytest.fixture
 def auto(cpus):
     kinds = (AxisType.Auto,) * 2
@@ -143,6 +137,7 @@ def _pure(tree):
     )
 
 
+@pytest.mark.broad
 def test_boxed_state_is_updated_like_bare_state_and_keeps_its_boxes(auto):
     tx = om.soap(1e-2)
     with jax.set_mesh(auto):
@@ -157,6 +152,7 @@ def test_boxed_state_is_updated_like_bare_state_and_keeps_its_boxes(auto):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.broad
 def test_what_reads_state_reads_boxed_state(auto):
     tx = om.galore(1e-2, rank=2)
     with jax.set_mesh(auto):
@@ -249,6 +245,7 @@ def test_linen_state_of_owners_is_boxed_with_mesh_axes(auto, logical):
     assert {pair for pair in found if len(pair[0]) == 3} == stacks
 
 
+@pytest.mark.broad
 def test_a_linen_train_state_is_created_and_trained_by_its_boxes(auto):
     """As nanodo and MaxText's Linen path do: eval_shape, specs, jit, unbox."""
     from flax.training.train_state import TrainState

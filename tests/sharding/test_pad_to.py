@@ -26,6 +26,7 @@ def _setting(cpus, shape, kind=AxisType.Explicit, **kwargs):
     return mesh, tx, on_mesh(normal(SHAPES, 0), SPECS, mesh)
 
 
+@pytest.mark.broad
 def test_state_is_the_same_on_every_mesh(cpus):
     states = {}
     for shape in MESHES:
