@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from optax_matrix.layout import OnMatricesState
+from optax_matrix.layout.boxes import unboxed
 from optax_matrix.layout.paths import key_name, named_leaves, path_name
 
 SHARED = "(shared)"
@@ -147,7 +148,7 @@ def _nodes(state: Any) -> Iterable[tuple[tuple, Any]]:
 
 
 def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
-    for below, leaf in jax.tree_util.tree_leaves_with_path(state):
+    for below, leaf in jax.tree_util.tree_leaves_with_path(unboxed(state)[0]):
         groups = [k for k in map(key_name, below) if k in state.manifest]
         names = tuple(k for k in below if key_name(k) not in groups)
         scalar = math.prod(leaf.shape[1:]) == 1 or key_name(below[0]) == "manifest"

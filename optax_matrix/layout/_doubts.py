@@ -69,8 +69,8 @@ def doubts(params: Any, resolved: Mapping[str, Resolved]) -> dict[str, str]:
     A decision is doubtful if
 
     - the axis names of the parameter contradict it;
-    - there are more matrices than the longer side has entries, or 8 times as many as a
-      shorter side of fewer than 8 (LoRA factors excepted);
+    - there are more matrices than the longer side has entries, and more than 16, or 8
+      times as many as a shorter side of fewer than 8 (LoRA factors excepted);
     - no other matrix has its sides, but the embedding or output head has, and its name
       does not tell what it is;
     - it has at least twice as many outputs as any side of four or more other matrices,
@@ -118,7 +118,7 @@ def _many(guesses: Mapping[str, Resolved]) -> dict[str, str]:
     for path, view in _views(guesses).items():
         low, high = sorted((view.rows, view.cols))
         is_thin = low < 8 and view.batch >= 8 * low
-        if (view.batch > high or is_thin) and not _LORA.search(path):
+        if (view.batch > max(high, 16) or is_thin) and not _LORA.search(path):
             axes = ", ".join(map(str, view.batch_axes))
             found[path] = f"axis {axes} may not be of layers or experts"
     return found

@@ -4,8 +4,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from optax_matrix.layout._default_rule import (
     Decision,
     default_full_rule,
@@ -15,6 +13,7 @@ from optax_matrix.layout._default_rule import (
 from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._names import without_index
 from optax_matrix.layout._rules import PathRule
+from optax_matrix.layout.boxes import is_box, names_of
 from optax_matrix.layout.paths import named_leaves
 
 RESIDUAL = ("embed", "d_model", "hidden")
@@ -145,20 +144,7 @@ def _axes_named(axes: Any) -> tuple[str, ...]:
 
 
 def _axis_names(box: Any) -> tuple[str | None, ...] | None:
-    """Names of the axes of an NNX variable, Linen box or Haliax array, else None."""
-    if hasattr(box, "axes") and hasattr(box, "array"):
-        return _axes_named(box.axes)
-    if hasattr(box, "unbox"):
-        return _names(getattr(box, "names", None))
-    if not hasattr(box, "get_metadata"):
-        return None
-    fields: Any = box.get_metadata()
-    found = map(_names, map(fields.get, ("sharding_names", "out_sharding", "sharding")))
-    return next((names for names in found if names is not None), None)
-
-
-def _names(names: Any) -> tuple[str | None, ...] | None:
-    if not isinstance(names, (tuple, list, jax.sharding.PartitionSpec)):
-        return None
+    """Names of the axes of a box, None if it has none or is no box."""
+    names = names_of(box) if is_box(box) else ()
     known = all(n is None or isinstance(n, (str, tuple)) for n in names)
-    return tuple(names) if known else None
+    return names if names and known else None

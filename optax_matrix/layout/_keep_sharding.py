@@ -8,13 +8,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.layout._layout import Layout, group_matrices
 from optax_matrix.layout._rules import Resolved
-from optax_matrix.layout.paths import group_of
+from optax_matrix.layout._stack_specs import stack_specs
 from optax_matrix.layout.placement import Leaves, MakeState, Step
 from optax_matrix.layout.specs import (
     explicit_spec,
-    is_recording,
     named_sharding,
-    note,
     visible_mesh,
     visible_spec,
     with_auto_axes,
@@ -27,9 +25,8 @@ class KeepSharding:
 
     Under Auto axes, the partitioner decides what each device computes. Under Explicit
     axes, where contractions and decompositions of sharded matrices raise, the step runs
-    with its axes made Auto, and its outputs get the types of its inputs. State that has
-    the shape of a stack starts with the sharding of the stack's first leaf, as far as
-    that sharding is visible.
+    with its axes made Auto, and its outputs get the types of its inputs. State of a
+    stack starts with the sharding of the stack's first leaf, as far as that is visible.
     """
 
     wire_dtype = None
@@ -55,16 +52,15 @@ class KeepSharding:
             return vary_like(make_state(layout, stacks, arrays), params)
 
         mesh = visible_mesh(params)
-        if mesh is None or not (_is_visible(mesh, params) or is_recording()):
+        if mesh is None or not _is_visible(mesh, params):
             return make(params, arrays)
         plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
         shapes = jax.eval_shape(make, jax.tree.map(plain, params), arrays)
-        specs = _state_specs(layout, params, mesh, shapes)
+        known = {path: visible_spec(leaf) for path, leaf in params.items()}
+        specs = self.specs(layout, shapes, known, mesh)
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
         if AxisType.Explicit in mesh.axis_types:
             make = with_auto_axes(make, shardings)
-        if is_recording():
-            return note(make(params, arrays), specs)
         if isinstance(mesh, jax.sharding.Mesh):
             return jax.jit(make, out_shardings=shardings)(params, arrays)
         return make(params, arrays)
@@ -92,32 +88,15 @@ class KeepSharding:
             run = with_auto_axes(run, jax.tree.map(of_type, (updates, state)))
         return run(leaves, state, arrays)
 
+    def specs(
+        self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any
+    ) -> Any:
+        """See `Placement.specs`."""
+        return stack_specs(layout, state, param_specs, mesh)
+
 
 def _is_visible(mesh: Any, leaves: Leaves) -> bool:
     """Whether specs on this mesh can be seen, not only the mesh."""
     if AxisType.Explicit in mesh.axis_types:
         return True
     return mesh.size > 1 and any(named_sharding(x) for x in leaves.values())
-
-
-def _state_specs(layout: Layout, leaves: Leaves, mesh: Any, state: Any) -> Any:
-    def of_leaf(keys, x):
-        group = group_of(keys, layout.groups)
-        if group is None or x.shape != group.shape:
-            return PartitionSpec(*[None] * len(x.shape))
-        path = group.members[0].path
-        spec = visible_spec(path, leaves[path])
-        axes = layout.views[path].spec_of_piece(spec)
-        pairs = zip(axes, x.shape, strict=True)
-        return PartitionSpec(*[a if _divides(mesh, a, n) else None for a, n in pairs])
-
-    return jax.tree_util.tree_map_with_path(of_leaf, state)
-
-
-def _divides(mesh: Any, axes: Any, size: int) -> bool:
-    if axes is None:
-        return True
-    ways = 1
-    for axis in axes if isinstance(axes, tuple) else (axes,):
-        ways *= mesh.shape[axis]
-    return size % ways == 0

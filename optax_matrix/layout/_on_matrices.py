@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import jax
@@ -20,11 +21,14 @@ from optax_matrix.layout._nonfinite import (
     settled,
 )
 from optax_matrix.layout._probe import refuse_coupling
+from optax_matrix.layout._replicated import warn_of_replicated
 from optax_matrix.layout._rules import resolve
 from optax_matrix.layout._state import OnMatricesState, check_method, entry_of
 from optax_matrix.layout._trial import Build, tried
+from optax_matrix.layout.boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.layout.paths import flatten_named, named_leaves
 from optax_matrix.layout.placement import Placement
+from optax_matrix.layout.specs import context_mesh, recorder, visible_mesh, visible_spec
 from optax_matrix.observation import observed
 
 
@@ -131,6 +135,8 @@ class _OnMatrices:
     nonfinite: NonFinite
     # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
+    # The replicated state that `update` has warned of; it does so once.
+    warned: list[str] = dataclasses.field(default_factory=list)
 
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":
@@ -148,9 +154,16 @@ class _OnMatrices:
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
-        return self.placement.init(
+        state = self.placement.init(
             layout, make_state, matrices, arrays, self.needs_params
         )
+        specs = partial(self.placement.specs, layout, state)
+        if known := recorder():
+            known.note(state, specs(known.specs, known.mesh))
+        boxes = boxes_of(params)
+        names = {path: names_of(box) for path, box in boxes.items()}
+        mesh = visible_mesh(matrices) or context_mesh()
+        return boxed(state, specs(names, mesh), boxes, layout.groups)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         if self.needs_params and params is None:
@@ -159,6 +172,7 @@ class _OnMatrices:
                 "parameters; call tx.update(updates, state, params)."
             )
         check_method(state, self.name)
+        state, rebox = unboxed(state)
         leaves, rebuild = flatten_named(updates)
         # Shapes and dtypes are those of the parameters that have updates.
         tree, like = updates, leaves
@@ -175,6 +189,7 @@ class _OnMatrices:
         matrices = {"updates": {path: leaves[path] for path in layout.views}}
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in layout.views}
+        self._warn_of_replicated(layout, state, like)
         arrays, join = _split((self.hyperparams, extra_args))
 
         def step(local, stacks, state, arrays):
@@ -194,7 +209,14 @@ class _OnMatrices:
             return new, state._replace(inner_state=inner_state)
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)
-        return rebuild({**leaves, **new}), state
+        return rebuild({**leaves, **new}), rebox(state)
+
+    def _warn_of_replicated(self, layout: Layout, state: Any, leaves: Any) -> None:
+        mesh = visible_mesh(leaves)
+        if mesh is not None and not self.warned:
+            known = {path: visible_spec(leaf) for path, leaf in leaves.items()}
+            specs = self.placement.specs(layout, state, known, mesh)
+            self.warned.extend(warn_of_replicated(state, specs, mesh))
 
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from optax_matrix.layout._state import is_state
+from optax_matrix.layout.boxes import unboxed
 from optax_matrix.layout.groups import FILLER
 from optax_matrix.layout.paths import key_name, path_name
 
@@ -56,6 +57,8 @@ def entries_by_leaf(
 
     What states of `on_matrices` say about themselves is not among them (`origins`).
     """
+    bare = lambda node: unboxed(node)[0] if is_state(node) else node
+    state = jax.tree.map(bare, state, is_leaf=is_state)
     manifests, known = manifests_of(state), set(paths.values())
     for keys, leaf in jax.tree.leaves_with_path(state):
         owner = next((k for k in manifests if keys[: len(k)] == k), None)

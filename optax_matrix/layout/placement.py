@@ -103,3 +103,20 @@ class Placement(Protocol[L]):
             The new updates by path, and the new state.
         """
         ...
+
+    def specs(
+        self, layout: L, state: Any, param_specs: Mapping[str, tuple], mesh: Any
+    ) -> Any:
+        """Says how the state is sharded, or is to be.
+
+        Args:
+            layout: What `layout` returned.
+            state: The state of whole stacks, or its shapes.
+            param_specs: For each leaf, by path, the mesh axes or logical names of its
+                axes, as far as they are known.
+            mesh: The mesh; None if it is unknown.
+
+        Returns:
+            A `jax.sharding.PartitionSpec` in full rank for each array.
+        """
+        ...

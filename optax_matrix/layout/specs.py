@@ -28,11 +28,8 @@ def named_sharding(leaf: Any) -> NamedSharding | None:
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
-def visible_spec(path: str, leaf: Any) -> tuple:
-    """The leaf's spec: the one given to `recording`, its sharding's, or its type's."""
-    recorder = _RECORDER.get()
-    if recorder is not None:
-        return recorder.specs.get(path, ())
+def visible_spec(leaf: Any) -> tuple:
+    """The leaf's spec: that of its sharding, or of its type."""
     sharding = named_sharding(leaf)
     return tuple(sharding.spec) if sharding else explicit_spec(leaf)
 
@@ -43,6 +40,12 @@ def visible_mesh(leaves: Mapping[str, Any]) -> Any:
         if sharding := named_sharding(leaf):
             return sharding.mesh
     return next(filter(None, map(own_mesh, leaves.values())), None)
+
+
+def context_mesh() -> Any:
+    """The mesh of `jax.set_mesh`; None if there is none."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if mesh is not None and mesh.axis_names else None
 
 
 def own_mesh(leaf: Any) -> Any:
@@ -67,45 +70,42 @@ def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
 
 
 @dataclasses.dataclass
-class _Recorder:
+class Recorder:
+    """Collects the specs of the state that `on_matrices` makes.
+
+    Types do not show the specs of Auto axes, so a trace alone would not reveal them.
+
+    Attributes:
+        specs: Partition spec of each parameter, by path.
+        mesh: The mesh; None if it is unknown.
+        noted: Pairs of a state leaf and its spec.
+    """
+
     specs: Mapping[str, tuple]
-    noted: list[tuple[Any, PartitionSpec]]
+    mesh: Any
+    noted: list[tuple[Any, PartitionSpec]] = dataclasses.field(default_factory=list)
+
+    def note(self, state: Any, specs: Any) -> None:
+        """Adds the specs of a state."""
+        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True)
+        self.noted.extend(pairs)
 
 
-_RECORDER: contextvars.ContextVar[_Recorder | None] = contextvars.ContextVar(
+_RECORDER: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
     "recorder", default=None
 )
 
 
 @contextlib.contextmanager
-def recording(specs: Mapping[str, tuple]) -> Iterator[list[tuple[Any, PartitionSpec]]]:
-    """Collects the specs of the state that `on_matrices` makes in this context.
-
-    Types do not show the specs of Auto axes, so a trace alone would not reveal them.
-
-    Args:
-        specs: Partition spec of each parameter, by path.
-
-    Yields:
-        A list that fills with pairs of a state leaf and its spec.
-    """
-    recorder = _Recorder(specs, [])
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Makes a recorder the one that `on_matrices` tells its specs in this context."""
     token = _RECORDER.set(recorder)
     try:
-        yield recorder.noted
+        yield recorder
     finally:
         _RECORDER.reset(token)
 
 
-def is_recording() -> bool:
-    """Whether the specs of state are being collected."""
-    return _RECORDER.get() is not None
-
-
-def note(state: Any, specs: Any) -> Any:
-    """Passes the specs of a state to `recording`; returns the state."""
-    recorder = _RECORDER.get()
-    if recorder is not None:
-        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True)
-        recorder.noted.extend(pairs)
-    return state
+def recorder() -> Recorder | None:
+    """The recorder of this context, if there is one."""
+    return _RECORDER.get()

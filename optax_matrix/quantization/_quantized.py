@@ -114,3 +114,8 @@ class _Quantized:
             return new, state._replace(inner_state=inner_state)
 
         return self.base.update(layout, run, leaves, state, arrays)
+
+    def specs(
+        self, layout: Layout, state: Any, param_specs: Mapping[str, tuple], mesh: Any
+    ) -> Any:
+        return self.base.specs(layout, state, param_specs, mesh)

@@ -41,6 +41,22 @@ A tree of specs is ``nnx.get_partition_spec(nnx.state(model, nnx.Param))`` in NN
 ``init`` and of the training step, and for restoring a checkpoint. `to_portable` gives
 the same on every mesh.
 
+**Frameworks that place state by themselves.** State is in the boxes of its parameters:
+``nnx.get_partition_spec(nnx.state(optimizer))`` of NNX (MaxText, Tunix),
+``nn.get_partition_spec(jax.eval_shape(tx.init, boxed_params))`` of Linen (nanodo) and
+the axes of haliax arrays (Levanter) give every stack its spec. With ``placement=None``
+a stack has the names of its first leaf, mesh axes or logical ones; with `owners` its
+batch axis has the owner axes, so give rules for logical names these axes, too
+(``("fsdp", "fsdp")``; for haliax ``"fsdp+tp": ("fsdp", "tp")``). Where a framework
+matches regular expressions with the paths of the state (EasyDeL, T5X), `state_rules`
+has them. AXLearn's ``with_partition_fn`` takes a function of `state_specs`. Kauldron
+and others that leave state to the partitioner need `state_specs` only under Auto axes.
+`update` warns once of state that it sees arrive replicated.
+
+**One shape on every mesh.** The number of matrices in a stack is a multiple of the
+owners, so it changes with the mesh. With ``owners(..., pad_to=8)`` it is the same on
+meshes of 1, 2, 4 and 8 owners, and a framework restores the state of one on another.
+
 **Communication.** A step needs two ``all_to_all`` for each group of equal leaves
 (three, if a transformation needs the parameters), in bfloat16 with
 ``wire_dtype=jnp.bfloat16``. Layers and experts that a mesh axis already splits need
@@ -65,6 +81,7 @@ Two processes give the losses of one to rounding, which a test checks.
 """
 
 from optax_matrix.sharding._owners import owners
+from optax_matrix.sharding._state_rules import state_rules
 from optax_matrix.sharding._state_specs import state_specs
 
-__all__ = ["owners", "state_specs"]
+__all__ = ["owners", "state_rules", "state_specs"]

@@ -17,8 +17,8 @@ class Bundle:
     Attributes:
         paths: The leaves.
         exchange: How their matrices are exchanged.
-        places: For each piece of a matrix the name of its stack, its first position in
-            the local stack, and its last position + 1.
+        places: For each piece of a matrix the name of its stack, and where its
+            sections are among those that the stack has of each matrix: first, last + 1.
     """
 
     paths: tuple[str, ...]
@@ -70,7 +70,7 @@ def make_bundle(
     groups: dict[str, Group] = {}
     for (rows, cols), indices in _pieces_by_shape(view).items():
         blocks = [_identities(paths, view, i, pieces[i].count, table) for i in indices]
-        ids = np.concatenate(blocks, axis=1).reshape(-1, 2)
+        ids = np.concatenate(blocks, axis=2).reshape(-1, 2)
         spec = view.spec_of_piece([x or None for x in stays])
         group = make_group(
             rows=rows,
@@ -85,7 +85,7 @@ def make_bundle(
         groups[group.name] = group
         start = 0
         for i in indices:
-            end = start + exchange.owned * pieces[i].count
+            end = start + pieces[i].count
             places[i] = group.name, start, end
             start = end
     ordered = tuple(places[i] for i in range(len(pieces)))
@@ -95,13 +95,12 @@ def make_bundle(
 def _identities(
     paths: list[str], view: MatrixView, piece: int, sections: int, table: np.ndarray
 ) -> np.ndarray:
-    """Identities ``(devices, places, 2)`` of one piece of the matrices in `table`."""
+    """Identities ``(*table.shape, sections, 2)`` of one piece of the matrices."""
     index = np.arange(view.batch * sections)
     known = np.stack([identities(path, piece, index) for path in paths])
     known = known.reshape(len(paths) * view.batch, sections, 2)
     filler = np.broadcast_to(np.array(FILLER, np.uint32), (1, sections, 2))
-    rows = np.concatenate([known, filler])[table]  # Index -1 is the filler.
-    return rows.reshape(len(table), -1, 2)
+    return np.concatenate([known, filler])[table]  # Index -1 is the filler.
 
 
 def _members(paths: list[str], view: MatrixView, pieces: list[int]) -> list[Member]:

@@ -1,5 +1,6 @@
 """Checks of arguments, at the factory."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -43,4 +44,58 @@ def check_wire_dtype(wire_dtype: Any) -> None:
             "`wire_dtype` must be None, jnp.bfloat16 or a floating dtype with the "
             "range of float32, so that no gradient overflows or vanishes, got "
             f"{wire_dtype!r}."
+        )
+
+
+def check_pad_to(pad_to: Any) -> None:
+    """Raises unless an argument is None or a positive int.
+
+    Args:
+        pad_to: The argument.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    is_int = isinstance(pad_to, int) and not isinstance(pad_to, bool)
+    if pad_to is not None and (not is_int or pad_to < 1):
+        raise ValueError(
+            f"`pad_to` must be a positive int or None, got {pad_to!r}; give a number "
+            "that the owners of every mesh divide, such as those of the largest."
+        )
+
+
+def check_padding(
+    pad_to: int,
+    paths: Sequence[str],
+    view: Any,
+    axes: tuple[str, ...],
+    batch: tuple[str, ...],
+    devices: int,
+) -> None:
+    """Raises unless stacks of these leaves can be the same on every mesh.
+
+    Args:
+        pad_to: Number that the matrices of a stack are padded to a multiple of.
+        paths: The leaves, of one view.
+        view: The view.
+        axes: Mesh axes of the owners.
+        batch: Mesh axes that shard a batch axis.
+        devices: Number of owners.
+
+    Raises:
+        ValueError: If the owners do not divide `pad_to`, or a sharded batch would have
+            to be padded in each of its shards.
+    """
+    if pad_to % devices:
+        raise ValueError(
+            f"`pad_to` must be a multiple of the {devices} owners along {axes}, so "
+            f"that they have equal shares of every stack, got {pad_to}; give one that "
+            "the owners of every mesh divide."
+        )
+    if batch and (view.batch % pad_to or len(view.batch_axes) > 1):
+        raise ValueError(
+            f"`pad_to` must divide the matrices of {paths[0]!r}, one axis of "
+            f"{view.batch}, because {batch} shard them and padding would be in each "
+            f"shard, got {pad_to}; leave that axis unsharded, or carry state over with "
+            "optax_matrix.to_portable instead of `pad_to`."
         )

@@ -34,6 +34,8 @@ class Exchange:
         owners: Mesh axes of the owners, major first.
         sizes: Size of each mesh axis.
         count: Number of leaves.
+        pad_to: The number of matrices, padding included, is a multiple of this number
+            instead of the number of owners; None for the latter.
     """
 
     view: MatrixView
@@ -41,6 +43,7 @@ class Exchange:
     owners: tuple[str, ...]
     sizes: Mapping[str, int]
     count: int
+    pad_to: int | None = None
 
     @functools.cached_property
     def batch(self) -> tuple[str, ...]:
@@ -66,7 +69,12 @@ class Exchange:
     @property
     def owned(self) -> int:
         """Number of matrices that a device owns, padding included."""
-        return -(-self.held // (self._ways(self.cut) * self._ways(self.spare)))
+        ways = self._ways(self.cut) * self._ways(self.spare)
+        if self.pad_to is None:
+            return -(-self.held // ways)
+        matrices = self.count * self.view.batch
+        padded = -(-matrices // self.pad_to) * self.pad_to
+        return padded // (ways * self._ways(self.batch))
 
     def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
         """Sends this device's parts of leaves to the owners of the matrices.
@@ -82,6 +90,7 @@ class Exchange:
         x = jnp.transpose(x, self._batch_first).reshape(self.held, *self._part)
         dtype, x = x.dtype, self._for_wire(x, wire_dtype)
         x = jnp.pad(x, [(0, self._travelling - self.held)] + [(0, 0)] * len(self._part))
+        x = self._reordered(x, self._sharing, self.spare + self.cut)
         if self.spare:
             share = self._travelling // self._ways(self.spare)
             at = jax.lax.axis_index(self.spare) * share
@@ -100,6 +109,7 @@ class Exchange:
         x = self._all_to_all(x)
         if self.spare:
             x = jax.lax.all_gather(x, self.spare, tiled=True)
+        x = self._reordered(x, self.spare + self.cut, self._sharing)
         x = x[: self.held].astype(dtype)
         shape = [self.count, *self._local]
         x = x.reshape([shape[i] for i in self._batch_first])
@@ -110,14 +120,31 @@ class Exchange:
 
         Matrix i of leaf k has the number ``k * view.batch + i``; -1 is padding.
         """
-        ways = [self._ways(axes) for axes in (self.batch, self.spare, self.cut)]
-        table = np.full((ways[0], math.prod(ways[1:]) * self.owned), -1, np.int64)
+        ways = [self._ways(axes) for axes in (self.batch, self._sharing)]
+        table = np.full((ways[0], ways[1] * self.owned), -1, np.int64)
         for shard, numbers in enumerate(self._numbers_by_shard()):
             table[shard, : self.held] = numbers
-        axes = self.batch + self.spare + self.cut
+        axes = self.batch + self._sharing
         table = table.reshape([*(self.sizes[x] for x in axes), self.owned])
         order = [axes.index(x) for x in self.owners]
         return table.transpose([*order, len(order)]).reshape(-1, self.owned)
+
+    @property
+    def _sharing(self) -> tuple[str, ...]:
+        """Owner axes whose devices share the matrices of a shard, major first.
+
+        Owners in this order have consecutive matrices, on whatever mesh.
+        """
+        return tuple(x for x in self.owners if x not in self.batch)
+
+    def _reordered(self, x: Array, old: Sequence[str], new: Sequence[str]) -> Array:
+        """The matrices in the order of other axes, each block of a device whole."""
+        if tuple(old) == tuple(new):
+            return x
+        blocks = x.reshape(*(self.sizes[a] for a in old), self.owned, *x.shape[1:])
+        order = [list(old).index(a) for a in new]
+        order += range(len(old), blocks.ndim)
+        return jnp.transpose(blocks, order).reshape(x.shape)
 
     def _numbers_by_shard(self) -> list[np.ndarray]:
         view = self.view

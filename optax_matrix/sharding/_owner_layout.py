@@ -14,6 +14,7 @@ from optax_matrix.layout import Layout, MatrixView
 from optax_matrix.layout.groups import chunks
 from optax_matrix.layout.paths import natural_order
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
+from optax_matrix.sharding._checks import check_padding
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
 
@@ -79,18 +80,23 @@ class OwnerLayout(Layout):
             own = [leaves[path] for path in bundle.paths]
             whole = bundle.exchange.to_owners(own, wire_dtype)
             pieces = bundle.matrix.to_matrices(whole)
+            owned = bundle.exchange.owned
             for (name, _, _), piece in zip(bundle.places, pieces, strict=True):
-                parts.setdefault(name, []).append(piece)
-        return {
-            name: xs[0] if len(xs) == 1 else jnp.concatenate(xs)
-            for name, xs in parts.items()
-        }
+                by_matrix = piece.reshape(owned, -1, *piece.shape[1:])
+                parts.setdefault(name, []).append(by_matrix)
+        joined = {n: jnp.concatenate(xs, axis=1) for n, xs in parts.items()}
+        return {n: x.reshape(-1, *x.shape[2:]) for n, x in joined.items()}
 
     def unstack(self, stacks: Any, wire_dtype: Any = None) -> dict[str, Array]:
         """Sends this device's stacks back to the parts of the leaves."""
         leaves: dict[str, Array] = {}
         for bundle in self.bundles:
-            pieces = [stacks[name][lo:hi] for name, lo, hi in bundle.places]
+            owned = bundle.exchange.owned
+            pieces = []
+            for name, lo, hi in bundle.places:
+                rows, cols = stacks[name].shape[1:]
+                by_matrix = stacks[name].reshape(owned, -1, rows, cols)[:, lo:hi]
+                pieces.append(by_matrix.reshape(-1, rows, cols))
             whole = bundle.matrix.from_matrices(pieces)
             parts = bundle.exchange.from_owners(whole, wire_dtype)
             leaves |= dict(zip(bundle.paths, parts, strict=True))
@@ -105,6 +111,7 @@ def owner_layout(
     mesh: Any,
     *,
     max_batch: int | None = None,
+    pad_to: int | None = None,
 ) -> OwnerLayout:
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
 
@@ -115,9 +122,13 @@ def owner_layout(
         owners: Mesh axes whose devices own matrices.
         mesh: The mesh.
         max_batch: Largest number of matrices in a stack of one device.
+        pad_to: Number that the matrices of a stack are padded to a multiple of.
 
     Returns:
         The layout. It is the same for the same arguments.
+
+    Raises:
+        ValueError: If the number of owners does not divide `pad_to`.
     """
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     inside = _inside(views, specs, owners)
@@ -132,9 +143,13 @@ def owner_layout(
         batch = tuple(x for a in view.batch_axes for x in moving[a])
         axes = owners + tuple(x for x in batch if x not in owners)
         devices = math.prod(sizes[x] for x in axes)
-        limit = matrices_per_device(view, max_batch) * devices
+        if pad_to is not None:
+            check_padding(pad_to, paths, view, axes, batch, devices)
+        # With `pad_to`, the bounds of stacks must not depend on the mesh, either.
+        limit = matrices_per_device(view, max_batch) * (pad_to or devices)
+        limit = 1 if pad_to is not None and batch else limit
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
-            exchange = Exchange(view, moving, axes, sizes, len(chunk))
+            exchange = Exchange(view, moving, axes, sizes, len(chunk), pad_to)
             stays = [tuple(x for x in entry if x in inside) for entry in spec]
             bundle, made = make_bundle(chunk, exchange, dtype, stays)
             bundles.append(bundle)

@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 from optax_matrix.layout import Placement, Resolved
 from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.placement import Leaves, MakeState, Step
-from optax_matrix.layout.specs import named_sharding, note, visible_mesh
-from optax_matrix.sharding._checks import check_axes, check_wire_dtype
+from optax_matrix.layout.specs import named_sharding, visible_mesh
+from optax_matrix.sharding._checks import check_axes, check_pad_to, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
@@ -62,6 +62,11 @@ class owners:
         wire_dtype: Dtype in which gradients and updates are sent where it is narrower
             than their own, such as ``jnp.bfloat16``; None for their own. Parameters are
             always sent in their own.
+        pad_to: Pads each group to a multiple of this number of matrices, which the
+            number of owners must divide; None for the number of owners. The shape,
+            names and order of the state are then the same on every mesh whose owners
+            divide it, as long as the specs name the same axes. A checkpoint of one
+            mesh is restored on another as it is, without `to_portable`.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
@@ -89,10 +94,12 @@ class owners:
     _: dataclasses.KW_ONLY
     param_specs: Any = None
     wire_dtype: DTypeLike | None = None
+    pad_to: int | None = None
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
         check_wire_dtype(self.wire_dtype)
+        check_pad_to(self.pad_to)
         given_specs(self.param_specs)
 
     @classmethod
@@ -102,6 +109,7 @@ class owners:
         mesh_axes: str | tuple[str, ...],
         *,
         wire_dtype: DTypeLike | None = None,
+        pad_to: int | None = None,
     ) -> "owners":
         """Makes the placement with the present shardings of `params`.
 
@@ -109,6 +117,7 @@ class owners:
             params: Sharded arrays, or `jax.ShapeDtypeStruct` that carry a sharding.
             mesh_axes: As above.
             wire_dtype: As above.
+            pad_to: As above.
 
         Returns:
             The placement.
@@ -123,7 +132,9 @@ class owners:
                     "`params` must be on a mesh (jax.device_put with a NamedSharding), "
                     f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
                 )
-        return cls(mesh_axes, param_specs=shardings, wire_dtype=wire_dtype)
+        return cls(
+            mesh_axes, param_specs=shardings, wire_dtype=wire_dtype, pad_to=pad_to
+        )
 
     def layout(
         self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
@@ -134,7 +145,15 @@ class owners:
         mesh = visible_mesh(matrices) or given_mesh(given)
         axes = mesh_axes_of(mesh, self.mesh_axes) if matrices else ()
         specs = {p: spec_of_parameter(p, x, mesh, given) for p, x in matrices.items()}
-        return owner_layout(resolved, leaves, specs, axes, mesh, max_batch=max_batch)
+        return owner_layout(
+            resolved,
+            leaves,
+            specs,
+            axes,
+            mesh,
+            max_batch=max_batch,
+            pad_to=self.pad_to,
+        )
 
     def init(
         self,
@@ -165,7 +184,7 @@ class owners:
         specs = {path: layout.moving_spec(path) for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
-        return note(run(layout.manifest, params, arrays), full)
+        return run(layout.manifest, params, arrays)
 
     def update(
         self,
@@ -199,6 +218,17 @@ class owners:
             layout, on_device, in_specs, (moving, manual), (parameters, full)
         )
         return run(leaves, state, arrays)
+
+    def specs(
+        self,
+        layout: OwnerLayout,
+        state: Any,
+        param_specs: Mapping[str, tuple],
+        mesh: Any,
+    ) -> Any:
+        """See `Placement.specs`. State lies with its owners, wherever leaves do."""
+        del param_specs, mesh
+        return specs_of_state(layout, state)[1]
 
 
 _: type[Placement[OwnerLayout]] = owners  # Checked by pyright.

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix.layout.paths import named_leaves
-from optax_matrix.layout.specs import explicit_spec, own_mesh
+from optax_matrix.layout.specs import context_mesh, explicit_spec, own_mesh
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
 Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.
@@ -42,8 +41,7 @@ def given_mesh(given: Given) -> Any:
     for sharding in given.values():
         if isinstance(sharding, NamedSharding):
             return sharding.mesh
-    mesh = jax.sharding.get_abstract_mesh()
-    return mesh if mesh is not None and mesh.axis_names else None
+    return context_mesh()
 
 
 def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -63,7 +61,8 @@ def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
     if mesh is None:
         raise ValueError(
             f"`mesh_axes` {axes} must be axes of a mesh, but the parameters are on "
-            "none; shard them, run under jax.set_mesh(mesh), or give NamedSharding in "
+            "none, and shapes and PartitionSpec name none. Either run `init` and "
+            "`update` under jax.set_mesh(mesh), or give NamedSharding(mesh, spec) in "
             "owners(..., param_specs=...)."
         )
     if missing := [x for x in axes if x not in mesh.axis_names]:

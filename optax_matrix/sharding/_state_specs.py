@@ -6,8 +6,14 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
+from optax_matrix.layout.boxes import boxes_of, names_of
 from optax_matrix.layout.paths import named_leaves, path_name
-from optax_matrix.layout.specs import recording, visible_mesh, visible_spec
+from optax_matrix.layout.specs import (
+    Recorder,
+    recording,
+    visible_mesh,
+    visible_spec,
+)
 from optax_matrix.sharding._param_specs import (
     checked_spec,
     given_mesh,
@@ -60,11 +66,13 @@ def state_specs(
     specs = _specs_by_path(params, param_specs)
     shapes = {path: tuple(leaf.shape) for path, leaf in named_leaves(params).items()}
 
+    mesh = _mesh(params, param_specs)
     made: list[Any] = []
 
     def init(params: Any) -> Any:
-        with recording(specs) as noted:
+        with recording(Recorder(specs, mesh)) as recorder:
             state = tx.init(params)
+        noted = recorder.noted
         known = {id(leaf): spec for leaf, spec in noted}
         found = [known.get(id(leaf)) for leaf in jax.tree.leaves(state)]
         if len(noted) > len([spec for spec in found if spec is not None]):
@@ -85,9 +93,11 @@ def state_specs(
 def _specs_by_path(params: Any, param_specs: Any) -> dict[str, tuple]:
     leaves = named_leaves(params)
     if param_specs is None:
-        return {path: visible_spec(path, leaf) for path, leaf in leaves.items()}
+        boxes = boxes_of(params)
+        said = lambda path: names_of(boxes[path]) if path in boxes else ()
+        return {p: visible_spec(leaf) or said(p) for p, leaf in leaves.items()}
     given = given_specs(param_specs)
-    mesh = visible_mesh(leaves) or given_mesh(given)
+    mesh = _mesh(params, param_specs)
     specs = {path: look_up(path, given) for path in leaves}
     if absent := [path for path, spec in specs.items() if spec is None]:
         raise ValueError(
@@ -99,6 +109,10 @@ def _specs_by_path(params: Any, param_specs: Any) -> dict[str, tuple]:
     check = lambda path, spec: checked_spec(path, leaves[path].shape, spec, mesh)
     full = {path: check(path, spec or ()) for path, spec in specs.items()}
     return {path: tuple(axes or None for axes in spec) for path, spec in full.items()}
+
+
+def _mesh(params: Any, param_specs: Any) -> Any:
+    return visible_mesh(named_leaves(params)) or given_mesh(given_specs(param_specs))
 
 
 def _mirrored(keys: tuple, leaf: Any, specs: Any, shapes: Any) -> PartitionSpec:

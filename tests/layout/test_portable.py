@@ -255,8 +255,11 @@ def test_a_restored_replicated_state_is_brought_home(cpus):
     tx = on_matrices(optax.trace(0.9), placement=owners(("x", "y")))
     state = tx.init({"kernel": kernel})
     replicated = jax.device_put(state, NamedSharding(mesh, P()))
+    update = jax.jit(tx.update)
+    with pytest.warns(UserWarning, match="whole on every device"):
+        update({"kernel": kernel}, replicated)
     for restored in (replicated, jax.tree.map(np.asarray, state)):
-        _, new = jax.jit(tx.update)({"kernel": kernel}, restored)
+        _, new = update({"kernel": kernel}, restored)
         assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
 
 
