@@ -1,6 +1,10 @@
 """`python -m examples.pretrain train|compare ...`."""
 
+import os
 import sys
+
+# LAPACK's threads spin: beside other load a decomposition takes 100 times longer.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from examples.pretrain.cli import main
 
