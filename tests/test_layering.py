@@ -21,7 +21,12 @@ ALLOWED = {
     "weights": {"transforms", "layout", "linalg"},
     "diagnostics": {"transforms", "layout", "linalg", "weights"},
 }
-COMMON = {"arguments", "observation", "varying"}  # Modules that all packages share.
+COMMON = {
+    "arguments",
+    "observation",
+    "padding",
+    "varying",
+}  # Modules that all packages share.
 THIRD_PARTY = {
     "arguments": {"jax", "numpy", "typing_extensions"},
     "linalg": {"jax", "jaxtyping", "numpy"},

@@ -36,6 +36,8 @@ class Exchange:
         count: Number of leaves.
         pad_to: The number of matrices, padding included, is a multiple of this number
             instead of the number of owners; None for the latter.
+        start: The owner of the first matrix of the last round, in which there is not
+            one for every owner; the next owners have the others. Zero with `pad_to`.
     """
 
     view: MatrixView
@@ -44,6 +46,7 @@ class Exchange:
     sizes: Mapping[str, int]
     count: int
     pad_to: int | None = None
+    start: int = 0
 
     @functools.cached_property
     def batch(self) -> tuple[str, ...]:
@@ -69,12 +72,21 @@ class Exchange:
     @property
     def owned(self) -> int:
         """Number of matrices that a device owns, padding included."""
-        ways = self._ways(self.cut) * self._ways(self.spare)
         if self.pad_to is None:
-            return -(-self.held // ways)
+            return -(-self.held // self.ways)
         matrices = self.count * self.view.batch
         padded = -(-matrices // self.pad_to) * self.pad_to
-        return padded // (ways * self._ways(self.batch))
+        return padded // (self.ways * self._ways(self.batch))
+
+    @property
+    def ways(self) -> int:
+        """Number of owners that share the matrices of a shard."""
+        return self._ways(self.sharing)
+
+    @property
+    def left_over(self) -> int:
+        """Number of matrices of a shard in the last round, if it is not complete."""
+        return 0 if self.pad_to is not None else self.held % self.ways
 
     def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
         """Sends this device's parts of leaves to the owners of the matrices.
@@ -89,8 +101,8 @@ class Exchange:
         x = jnp.stack(list(leaves))
         x = jnp.transpose(x, self._batch_first).reshape(self.held, *self._part)
         dtype, x = x.dtype, self._for_wire(x, wire_dtype)
-        x = jnp.pad(x, [(0, self._travelling - self.held)] + [(0, 0)] * len(self._part))
-        x = self._reordered(x, self._sharing, self.spare + self.cut)
+        x = self._by_owner(x)
+        x = self._reordered(x, self.sharing, self.spare + self.cut)
         if self.spare:
             share = self._travelling // self._ways(self.spare)
             at = jax.lax.axis_index(self.spare) * share
@@ -109,8 +121,8 @@ class Exchange:
         x = self._all_to_all(x)
         if self.spare:
             x = jax.lax.all_gather(x, self.spare, tiled=True)
-        x = self._reordered(x, self.spare + self.cut, self._sharing)
-        x = x[: self.held].astype(dtype)
+        x = self._reordered(x, self.spare + self.cut, self.sharing)
+        x = self._in_order(x).astype(dtype)
         shape = [self.count, *self._local]
         x = x.reshape([shape[i] for i in self._batch_first])
         return list(jnp.transpose(x, _inverse(self._batch_first)))
@@ -120,22 +132,47 @@ class Exchange:
 
         Matrix i of leaf k has the number ``k * view.batch + i``; -1 is padding.
         """
-        ways = [self._ways(axes) for axes in (self.batch, self._sharing)]
-        table = np.full((ways[0], ways[1] * self.owned), -1, np.int64)
-        for shard, numbers in enumerate(self._numbers_by_shard()):
-            table[shard, : self.held] = numbers
-        axes = self.batch + self._sharing
+        shards = [self._by_owner(n + 1) - 1 for n in self._numbers_by_shard()]
+        table = np.asarray(shards, np.int64)
+        axes = self.batch + self.sharing
         table = table.reshape([*(self.sizes[x] for x in axes), self.owned])
         order = [axes.index(x) for x in self.owners]
         return table.transpose([*order, len(order)]).reshape(-1, self.owned)
 
     @property
-    def _sharing(self) -> tuple[str, ...]:
+    def sharing(self) -> tuple[str, ...]:
         """Owner axes whose devices share the matrices of a shard, major first.
 
         Owners in this order have consecutive matrices, on whatever mesh.
         """
         return tuple(x for x in self.owners if x not in self.batch)
+
+    def _by_owner(self, x: Any) -> Any:
+        """The matrices of a shard with zeros for padding, those of an owner together.
+
+        Every owner has as many as there are for all; what is left over goes to the
+        owners from `start` on.
+        """
+        xp = np if isinstance(x, np.ndarray) else jnp
+        zeros = lambda count: [(0, count)] + [(0, 0)] * (x.ndim - 1)
+        rest = self.left_over
+        if not rest:
+            return xp.pad(x, zeros(self._travelling - self.held))
+        even = self.held - rest
+        last = xp.roll(xp.pad(x[even:], zeros(self.ways - rest)), self.start, axis=0)
+        rounds = x[:even].reshape(self.ways, self.owned - 1, *x.shape[1:])
+        both = xp.concatenate([rounds, last[:, None]], axis=1)
+        return both.reshape(self._travelling, *x.shape[1:])
+
+    def _in_order(self, x: Array) -> Array:
+        """Inverts `_by_owner`."""
+        rest = self.left_over
+        if not rest:
+            return x[: self.held]
+        both = x.reshape(self.ways, self.owned, *x.shape[1:])
+        rounds = both[:, :-1].reshape(self.held - rest, *x.shape[1:])
+        last = jnp.roll(both[:, -1], -self.start, axis=0)[:rest]
+        return jnp.concatenate([rounds, last])
 
     def _reordered(self, x: Array, old: Sequence[str], new: Sequence[str]) -> Array:
         """The matrices in the order of other axes, each block of a device whole."""
@@ -196,7 +233,7 @@ class Exchange:
 
     @property
     def _travelling(self) -> int:
-        return self.owned * self._ways(self.cut) * self._ways(self.spare)
+        return self.owned * self.ways
 
     @functools.cached_property
     def _whole_order(self) -> tuple[int, ...]:

@@ -6,17 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import dtypes
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix.layout import Layout, MatrixView
+from optax_matrix.layout import FILLER, Layout, MatrixView
 from optax_matrix.layout.groups import chunks
 from optax_matrix.layout.paths import natural_order
+from optax_matrix.sharding._balance import balanced_starts
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_padding
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
+
+LARGE = 512
+"""Shorter side of a matrix that keeps a device busy by itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,25 @@ class OwnerLayout(Layout):
             for name, group in self.groups.items()
         }
         return dataclasses.replace(self, groups=groups, is_local=True)
+
+    def real(self, manifest: Mapping[str, Array]) -> dict[str, Array]:
+        """Which of one device's matrices are no padding, where leaving it out pays.
+
+        That is in stacks with padding of which a device has one matrix, or matrices so
+        large that it computes them no faster together. Axes inside matrices leave it
+        to the partitioner.
+        """
+        if self.inside:
+            return {}
+        filler = np.array(FILLER, np.uint32)
+        padded = [n for n, g in self.groups.items() if (g.ids == filler).all(1).any()]
+        one = lambda name: len(manifest[name]) == 1
+        large = lambda name: min(self.groups[name].shape[1:]) >= LARGE
+        return {
+            name: jnp.any(manifest[name][:, :2] != filler, axis=1)
+            for name in padded
+            if one(name) or large(name)
+        }
 
     def part(self) -> "OwnerLayout":
         """The layout of as many matrices as one device has, to evaluate shapes with."""
@@ -137,7 +161,7 @@ def owner_layout(
     for path in sorted(views, key=natural_order):
         dtype = dtypes.canonicalize_dtype(leaves[path].dtype)
         pools.setdefault((views[path], dtype, specs[path]), []).append(path)
-    bundles, groups = [], {}
+    planned: list[tuple[list[str], Exchange, Any, Spec]] = []
     for (view, dtype, spec), paths in pools.items():
         moving = _without(spec, inside)
         batch = tuple(x for a in view.batch_axes for x in moving[a])
@@ -150,10 +174,15 @@ def owner_layout(
         limit = 1 if pad_to is not None and batch else limit
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
             exchange = Exchange(view, moving, axes, sizes, len(chunk), pad_to)
-            stays = [tuple(x for x in entry if x in inside) for entry in spec]
-            bundle, made = make_bundle(chunk, exchange, dtype, stays)
-            bundles.append(bundle)
-            groups |= made
+            planned.append((chunk, exchange, dtype, spec))
+    starts = balanced_starts([exchange for _, exchange, _, _ in planned])
+    bundles, groups = [], {}
+    for start, (chunk, exchange, dtype, spec) in zip(starts, planned, strict=True):
+        exchange = dataclasses.replace(exchange, start=start)
+        stays = [tuple(x for x in entry if x in inside) for entry in spec]
+        bundle, made = make_bundle(chunk, exchange, dtype, stays)
+        bundles.append(bundle)
+        groups |= made
     return OwnerLayout(
         groups=groups,
         views=views,

@@ -13,6 +13,7 @@ from optax_matrix.layout import Placement, Resolved
 from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.placement import Leaves, MakeState, Step
 from optax_matrix.layout.specs import named_sharding, visible_mesh
+from optax_matrix.padding import known_padding
 from optax_matrix.sharding._checks import check_axes, check_pad_to, check_wire_dtype
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -204,7 +205,8 @@ class owners:
             stacks = {"updates": local.stack(leaves["updates"], self.wire_dtype)}
             if "params" in leaves:  # They are never rounded.
                 stacks["params"] = local.stack(leaves["params"])
-            new, state = step(local, stacks, state, arrays)
+            with known_padding(layout.real(state.manifest)):
+                new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 
         manual, full = specs_of_state(layout, state)

@@ -5,7 +5,7 @@ import optax
 from optax_matrix.arguments import Kernel, checked
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.observation import report
-from optax_matrix.transforms._map_matrices import map_matrices
+from optax_matrix.padding import on_real_matrices
 
 
 @checked
@@ -38,10 +38,10 @@ def orthogonalize(
         >>> abs(updates["w"].round(3)).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    factors = map_matrices(polar)
 
-    def update_fn(updates, state, params=None, **extra_args):
+    def update_fn(updates, params):
+        del params
         report("polar_input", updates)
-        return factors.update(updates, state, params, **extra_args)
+        return on_real_matrices(polar, updates)
 
-    return optax.GradientTransformationExtraArgs(factors.init, update_fn)
+    return optax.with_extra_args_support(optax.stateless(update_fn))
