@@ -18,6 +18,8 @@ if keras.backend.backend() != "jax":
 
 from examples.adapters.keras_optimizer import RULE, Matrix
 
+# Keras 3.15 meets a deprecation of NumPy 2 in its own code.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 RNG = np.random.default_rng(0)
 X, Y = (RNG.standard_normal(shape).astype(np.float32) for shape in ((8, 6), (8, 4)))
 FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
