@@ -30,7 +30,7 @@ def linear_layers(params: Any) -> Any:
         if not isinstance(layer, Linear):
             return None
         head = "lm_head" in jax.tree_util.keystr(path)
-        names = [axis if isinstance(axis, str) else axis.name for axis in layer.weight.axes]
+        names = layer.weight.axis_names  # Also where the array is masked.
         find = lambda spec: tuple(names.index(a) for a in _names(spec))
         axes = om.MatrixDimensionNumbers(find(layer.In), find(layer.Out))
         return dataclasses.replace(layer, weight=None if head else axes, bias=None)

@@ -22,7 +22,7 @@ def register(*names: str) -> None:
         ValueError: If optax has an optimizer of that name.
     """
     for name in names:
-        recipe = getattr(om, name)
-        if getattr(optax, name, recipe) is not recipe:
+        recipe = getattr(om, name, None)
+        if hasattr(optax, name) and getattr(optax, name) is not recipe:
             raise ValueError(f"`names` must be new to optax, got {name!r}.")
         setattr(optax, name, recipe)
