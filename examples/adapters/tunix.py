@@ -22,7 +22,6 @@ def register(*names: str) -> None:
         ValueError: If optax has an optimizer of that name.
     """
     for name in names:
-        recipe = getattr(om, name, None)
-        if hasattr(optax, name) and getattr(optax, name) is not recipe:
+        if hasattr(optax, name) and getattr(optax, name) is not getattr(om, name, None):
             raise ValueError(f"`names` must be new to optax, got {name!r}.")
-        setattr(optax, name, recipe)
+        setattr(optax, name, getattr(om, name))
