@@ -1,6 +1,6 @@
 """Keras on JAX: every recipe as a `keras.optimizers.Optimizer`.
 
->>> model.compile(Matrix("muoneq", 3e-3), loss="mse")  # doctest: +SKIP
+    model.compile(Matrix("muoneq", 3e-3), loss="mse")
 
 Schedules, callbacks that set `learning_rate`, clipping, accumulation, averages of
 weights, `model.save` and `keras.saving.load_model` work as with Keras's own optimizers.

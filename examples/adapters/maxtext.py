@@ -5,6 +5,7 @@ calls `muon` with the keywords of `optax.contrib.muon`. Put another function the
 every trainer (pre-training, SFT, DPO) uses it::
 
     from maxtext.optimizers import optimizers
+
     optimizers.muon = with_keywords_of_muon(om.muoneq)
 """
 

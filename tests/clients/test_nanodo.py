@@ -114,7 +114,9 @@ def test_boxes_and_multi_steps_take_the_steps_of_plain_matrices():
         updates, state = update(grads, state, params)
         params = optax.apply_updates(params, updates)
     mean = nn.unbox(jax.tree.map(lambda a, b: (a + b) / 2, *halves))
-    kernel = lambda t: nn.unbox(t)["blocks_0"]["CausalAttn_0"]["attn_out_proj"]["kernel"]
+    kernel = lambda t: nn.unbox(t)["blocks_0"]["CausalAttn_0"]["attn_out_proj"][
+        "kernel"
+    ]
     flat = lambda t: {"kernel": kernel(t).reshape(D, D)}
     bare = om.muoneq(1e-2)
     want, _ = bare.update(flat(mean), bare.init(flat(PARAMS)), flat(PARAMS))

@@ -57,13 +57,17 @@ def test_masked_leaves_what_it_masks_alone(name):
 
 def test_each_part_has_its_own_method():
     ours = {"one": ("wide", "embed"), "two": ("square",)}
-    labels = {key: next((n for n in ours if key in ours[n]), "frozen") for key in PARAMS}
+    labels = {
+        key: next((n for n in ours if key in ours[n]), "frozen") for key in PARAMS
+    }
     parts = {"one": make("muoneq"), "two": make("aro")}
     multi = {**parts, "frozen": optax.set_to_zero()}
     tx = optax.multi_transform(multi, labels)  # The old name of `partition`.
     got, state = run(tx, PARAMS, STREAM)
     for which, names in ours.items():
-        want, _ = run(parts[which], part(PARAMS, names), [part(g, names) for g in STREAM])
+        want, _ = run(
+            parts[which], part(PARAMS, names), [part(g, names) for g in STREAM]
+        )
         for updates, bare in zip(got, want, strict=True):
             assert_close(part(updates, names), bare)
     assert all(not updates["temperature"].any() for updates in got)
