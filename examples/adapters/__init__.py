@@ -2,10 +2,10 @@
 
 In most frameworks nothing is needed: `om.muoneq(3e-3)` goes where `optax.adamw(3e-3)`
 was. These modules are for frameworks that choose the optimizer by name, that build it
-from a configuration, or whose parameters the default rule cannot read. "Lines" are those
-that a user adds to a program, imports aside; where the module itself has to be copied
-into the framework, they are those of the module. All tests are in `tests/clients`; they
-run with the framework where it is installed.
+from a configuration, or whose parameters the default rule cannot read. "Lines" are
+those that a user adds to a program, imports aside; where the module itself has to be
+copied, they are those of the module. All tests are in `tests/clients`; they run with
+the framework where it is installed.
 
 ===============  =====  ==============================================  ===============
 module           lines  what it does                                    tested with

@@ -1,8 +1,8 @@
 """Tunix: names for `optimizer_config.opt_type` of its command line.
 
 `PeftTrainer(model, tx, config)` takes our optimizers as they are. The command line
-looks `opt_type` up in optax and wraps what it finds in `optax.inject_hyperparams`; after
-`register("muoneq")` it finds ours::
+looks `opt_type` up in optax and wraps what it finds in `optax.inject_hyperparams`.
+After `register("muoneq")` it finds ours::
 
     optimizer_config.opt_type=muoneq optimizer_config.learning_rate=3e-3
 """

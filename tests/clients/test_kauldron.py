@@ -1,7 +1,7 @@
 """Kauldron: configurations that build the optimizer, and its static training step.
 
-Stand-in for `TrainStep` in `kauldron/train/train_step.py` of google-research/kauldron: a
-frozen dataclass that holds the optimizer and is a static argument of `jax.jit`. Its
+Stand-in for `TrainStep` in `kauldron/train/train_step.py` of google-research/kauldron:
+a frozen dataclass that holds the optimizer and is a static argument of `jax.jit`. Its
 configurations, `konfig`, are its own where it is installed.
 """
 

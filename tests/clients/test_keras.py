@@ -82,7 +82,7 @@ def test_the_learning_rate_of_keras_counts():
     assert_close({v.path: v.value for v in net.trainable_variables}, want)
     net = model(Matrix("muoneq", 1e-2))
     before = [np.asarray(v.value) for v in net.weights]
-    stop = keras.callbacks.LearningRateScheduler(lambda epoch: 0.0)
+    stop = keras.callbacks.LearningRateScheduler(lambda _: 0.0)
     net.fit(X, Y, epochs=1, callbacks=[stop], **FIT)
     for a, b in zip(before, net.weights, strict=True):
         np.testing.assert_array_equal(a, b.value)

@@ -127,7 +127,7 @@ def test_scanned_layers_move_as_matrices_of_their_own(name):
 
 
 def test_another_scale_is_refused():
-    with pytest.raises(ValueError, match="muon_consistent_rms.*has its own scale"):
+    with pytest.raises(ValueError, match=r"muon_consistent_rms.*has its own scale"):
         get_optimizer(
             with_keywords_of_muon(om.muoneq), Decoder(nnx.Rngs(0)), consistent_rms=0.2
         )
