@@ -24,6 +24,14 @@ def train(tx, params, loss, steps=3):
     return params, losses
 
 
+def update(tx, params, *streams):
+    """The last of one update for each tree of gradients."""
+    state, compiled = tx.init(params), jax.jit(tx.update)
+    for grads in streams:
+        updates, state = compiled(grads, state, params)
+    return updates
+
+
 def assert_close(got, want, rtol=1e-4, atol=1e-6):
     compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
     jax.tree.map(compare, got, want)

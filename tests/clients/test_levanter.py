@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from clients._training import assert_close
+from clients._training import assert_close, update
 
 import optax_matrix as om
 
@@ -121,5 +121,4 @@ def test_the_configuration_moves_each_layer_as_the_bare_recipe_does(levanter, pa
 
     bare = om.muoneq(rate, b1=0.9, weight_decay=0.1)
     start = kernels(params)
-    want, _ = bare.update(kernels(grads), bare.init(start), start)
-    assert_close(kernels(updates), want)
+    assert_close(kernels(updates), update(bare, start, kernels(grads)))
