@@ -1,0 +1,26 @@
+"""Equinox: weights are `(out, in)`, and `weight` also names what is no matrix.
+
+The optimizer goes where optax's was, in `init` with `eqx.filter(model,
+eqx.is_inexact_array)`; `update` takes the whole model, as in Equinox's examples.
+"""
+
+import dataclasses
+
+import optax_matrix as om
+from optax_matrix import MatrixDimensionNumbers
+
+
+def rule(*others: str) -> om.layout.PathRule:
+    """A rule for `eqx.nn.Linear`, attention and convolutions `(out, in, h, w)`.
+
+    Args:
+        *others: Regular expressions of paths with the other optimizer besides
+            embeddings: the head, and learned positions, for example `"^head/"`.
+    """
+    numbers = {
+        r"conv[^/]*/weight$": MatrixDimensionNumbers((1, 2, 3), 0),
+        r"weight$": MatrixDimensionNumbers(1, 0),
+    }
+    found = om.layout.by_path(exclude="|".join(("embed", *others)), numbers=numbers)
+    # Without patterns, models that lack one of them are not warned of.
+    return dataclasses.replace(found, patterns=())

@@ -1,0 +1,98 @@
+"""Keras on JAX: the recipe behind `compile`, `fit`, `save` and callbacks."""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import jax
+import numpy as np
+import optax
+import pytest
+from clients._training import RECIPES, assert_close
+
+import optax_matrix as om
+
+keras = pytest.importorskip("keras")
+if keras.backend.backend() != "jax":
+    pytest.skip("Keras runs on another backend", allow_module_level=True)
+
+from examples.adapters.keras_optimizer import RULE, Matrix
+
+# Keras 3.15 meets a deprecation of NumPy 2 in its own code.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
+RNG = np.random.default_rng(0)
+X, Y = (RNG.standard_normal(shape).astype(np.float32) for shape in ((8, 6), (8, 4)))
+FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
+
+
+def model(optimizer):
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    net = keras.Sequential([layers.Dense(16, "relu", name="up"), layers.Dense(4)])
+    net.build((None, 6))
+    net.compile(optimizer, loss="mse")
+    return net
+
+
+def bare(net, tx, steps):
+    """The same training in optax alone, from the weights of ``net``."""
+    params = {v.path: v.value for v in net.trainable_variables}
+    names = list(params)
+
+    def loss(params):
+        values = [params[n] for n in names]
+        return ((net.stateless_call(values, [], X)[0] - Y) ** 2).mean()
+
+    state, update = tx.init(params), jax.jit(tx.update)
+    for _ in range(steps):
+        updates, state = update(jax.grad(loss)(params), state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(("name", "options"), RECIPES.items(), ids=RECIPES)
+def test_fit_takes_the_steps_of_the_bare_recipe(name, options):
+    net = model(Matrix(name, 1e-2, options))
+    want = bare(net, getattr(om, name)(1e-2, **options), 4)
+    net.fit(X, Y, epochs=4, **FIT)
+    assert_close({v.path: v.value for v in net.trainable_variables}, want)
+
+
+@pytest.mark.broad
+def test_a_saved_model_goes_on_where_it_was(tmp_path):
+    net = model(Matrix("aro", 1e-2))
+    net.fit(X, Y, epochs=2, **FIT)
+    net.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    pairs = zip(net.optimizer.variables, again.optimizer.variables, strict=True)
+    for a, b in pairs:
+        np.testing.assert_array_equal(a.value, b.value)
+    for one in (net, again):
+        one.fit(X, Y, epochs=2, **FIT)
+    for a, b in zip(net.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(a.value, b.value)
+
+
+@pytest.mark.broad
+def test_the_learning_rate_of_keras_counts():
+    net = model(Matrix("muoneq", keras.optimizers.schedules.CosineDecay(1e-2, 4)))
+    want = bare(net, om.muoneq(optax.cosine_decay_schedule(1e-2, 4)), 3)
+    net.fit(X, Y, epochs=3, **FIT)
+    assert_close({v.path: v.value for v in net.trainable_variables}, want)
+    net = model(Matrix("muoneq", 1e-2))
+    before = [np.asarray(v.value) for v in net.weights]
+    stop = keras.callbacks.LearningRateScheduler(lambda _: 0.0)
+    net.fit(X, Y, epochs=1, callbacks=[stop], **FIT)
+    for a, b in zip(before, net.weights, strict=True):
+        np.testing.assert_array_equal(a, b.value)
+
+
+def test_attention_kernels_are_one_matrix_each():
+    layer = keras.layers.MultiHeadAttention(2, 4)
+    layer.build((None, 5, 8), (None, 5, 8))
+    params = {v.path: v.value for v in layer.trainable_variables}
+    views = om.layout.make_layout(params, RULE).views
+    shapes = {p.split("/")[-2]: (v.batch, v.rows, v.cols) for p, v in views.items()}
+    names = ("query", "key", "value", "attention_output")
+    assert shapes == dict.fromkeys(names, (1, 8, 8))

@@ -1,0 +1,124 @@
+"""Levanter: a configuration by name, on models of haliax's layers.
+
+Haliax and draccus are the real ones. `OptimizerConfig` is a stand-in where Levanter is
+not installed; it follows `levanter/optim/config.py` of marin-community/marin: a draccus
+registry with a rate, a decay, `lr_scheduler` and `build_weight_decay_mask`.
+"""
+
+import dataclasses
+import importlib
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from clients._training import assert_close, update
+
+import optax_matrix as om
+
+draccus = pytest.importorskip("draccus")
+hax = pytest.importorskip("haliax")
+eqx = pytest.importorskip("equinox")
+
+Embed, Mlp, Heads, Dim, Layers, Vocab = hax.make_axes(
+    embed=8, mlp=16, heads=2, head_dim=4, layers=3, vocab=11
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(draccus.ChoiceRegistry):
+    learning_rate: float = 6e-4
+    weight_decay: float = 0.1
+
+    def lr_scheduler(self, num_train_steps):
+        return optax.linear_schedule(self.learning_rate, 0.0, num_train_steps)
+
+    def build_weight_decay_mask(self):
+        return None
+
+
+@pytest.fixture(scope="module")
+def levanter():
+    """The adapter, and the registry that it is in."""
+    try:
+        config = importlib.import_module("levanter.optim.config")
+    except ImportError:
+        config = types.ModuleType("levanter.optim.config")
+        config.OptimizerConfig = OptimizerConfig
+    with pytest.MonkeyPatch.context() as patch:
+        names = ("levanter", "levanter.optim")
+        for name in names:
+            patch.setitem(sys.modules, name, sys.modules.get(name, config))
+        patch.setitem(sys.modules, "levanter.optim.config", config)
+        yield importlib.import_module("examples.adapters.levanter"), config
+
+
+class Block(eqx.Module):
+    q_proj: hax.nn.Linear
+    o_proj: hax.nn.Linear
+    up_proj: hax.nn.Linear
+    norm: hax.nn.LayerNorm
+
+    @staticmethod
+    def init(*, key):
+        q, o, up = jax.random.split(key, 3)
+        heads = (Heads, Dim)
+        return Block(
+            hax.nn.Linear.init(Embed, heads, key=q, use_bias=True),
+            hax.nn.Linear.init(heads, Embed, key=o),
+            hax.nn.Linear.init(Embed, Mlp, key=up, out_first=False),
+            hax.nn.LayerNorm.init(Embed),
+        )
+
+
+class Model(eqx.Module):
+    embeddings: hax.nn.Embedding
+    layers: hax.nn.Stacked
+    lm_head: hax.nn.Linear
+
+
+@pytest.fixture(scope="module")
+def params():
+    first, *keys = jax.random.split(jax.random.key(0), 1 + Layers.size)
+    model = Model(
+        hax.nn.Embedding.init(Vocab, Embed, key=first),
+        hax.nn.Stacked.init(Layers, Block)(key=jnp.stack(keys)),
+        hax.nn.Linear.init(Embed, Vocab, key=first),
+    )
+    return eqx.filter(model, eqx.is_inexact_array)
+
+
+def test_layers_say_their_axes(levanter, params):
+    adapter, _ = levanter
+    views = om.layout.make_layout(params, adapter.linear_layers).views
+    assert {p: (v.batch, v.rows, v.cols) for p, v in views.items()} == {
+        "layers/stacked/q_proj/weight/0": (3, 8, 8),
+        "layers/stacked/o_proj/weight/0": (3, 8, 8),
+        "layers/stacked/up_proj/weight/0": (3, 16, 8),
+    }
+
+
+@pytest.mark.broad
+def test_the_configuration_moves_each_layer_as_the_bare_recipe_does(levanter, params):
+    _, config = levanter
+    given = {"type": "muoneq", "learning_rate": 0.02, "momentum": 0.9}
+    tx = draccus.decode(config.OptimizerConfig, given).build(10)
+    grads = jax.tree.map(lambda x: jnp.sin(17 * x), params)
+    state = tx.init(params)
+    updates, state = jax.jit(tx.update)(grads, state, params)
+    rate = state.hyperparams["learning_rate"]
+
+    def kernels(t):
+        """(in, out) of every layer, cut out by hand."""
+        q, o, up = (
+            getattr(t.layers.stacked, n).weight.array
+            for n in ("q_proj", "o_proj", "up_proj")
+        )
+        cut = {"q": q.reshape(3, 8, 8).mT, "o": o.reshape(3, 8, 8).mT, "up": up}
+        return {n: {"kernel": x} for n, x in cut.items()}
+
+    bare = om.muoneq(rate, b1=0.9, weight_decay=0.1)
+    start = kernels(params)
+    assert_close(kernels(updates), update(bare, start, kernels(grads)))
