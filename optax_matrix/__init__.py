@@ -96,6 +96,7 @@ from optax_matrix.transforms import (
 )
 from optax_matrix.weights import (
     apply_adapter,
+    clip_qk,
     extract_adapter,
     initialize_matrices,
     reparameterize,
@@ -109,6 +110,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "adamw_8bit",
     "apply_adapter",
     "check_restored",
+    "clip_qk",
     "compensate",
     "correct_variance",
     "describe",
