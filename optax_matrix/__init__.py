@@ -98,6 +98,7 @@ from optax_matrix.weights import (
     apply_adapter,
     clip_qk,
     extract_adapter,
+    hyperball,
     initialize_matrices,
     reparameterize,
 )
@@ -119,6 +120,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "equilibrate_with_ema",
     "extract_adapter",
     "from_portable",
+    "hyperball",
     "in_float32",
     "initialize_matrices",
     "inject_hyperparams",
