@@ -73,6 +73,7 @@ from optax_matrix.quantization import adamw_8bit, quantized
 from optax_matrix.recipes import *  # noqa: F403
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
+    add_cautious_decay,
     compensate,
     correct_variance,
     equilibrate,
@@ -109,6 +110,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     *recipes.names(),
     "MatrixDimensionNumbers",
     "adamw_8bit",
+    "add_cautious_decay",
     "apply_adapter",
     "check_restored",
     "clip_qk",

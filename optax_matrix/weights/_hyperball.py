@@ -25,8 +25,8 @@ def hyperball(
     turns the weights by an angle of at most about :math:`\eta`. This takes the place of
     weight decay: give ``inner`` none. Other leaves get the updates of ``inner``
     unchanged, so its learning rate is that of the other leaves and no matter to the
-    matrices, as long as it is not zero. Where the matrix is followed by a norm with a gain, its own norm
-    is no loss. Matrices that start at zero stay there; `init` warns of them.
+    matrices, as long as it is not zero. Matrices that start at zero stay there; `init`
+    warns of them.
 
     Args:
         inner: A recipe, or any optimizer of the whole tree. Updates of `poet` and `oft`
