@@ -67,6 +67,7 @@ from optax_matrix.layout import (
     from_portable,
     on_matrices,
     per_matrix,
+    scale_by_path,
     to_portable,
 )
 from optax_matrix.quantization import adamw_8bit, quantized
@@ -146,6 +147,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "reparameterize",
     "rotate",
     "row_rms",
+    "scale_by_path",
     "scale_by_second_moment",
     "scale_by_shape",
     "sharding",

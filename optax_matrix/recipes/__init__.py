@@ -19,6 +19,10 @@ have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
 0.001 in `splus`, and 5 b / 256 in `poet` and `oft`, b being the side of a block (10 f,
 where the block is a fraction f of a side).
 
+`scale_by_path` multiplies the rates of some parameters, as the last of a chain:
+
+>>> tx = optax.chain(om.muoneq(3e-3), om.scale_by_path({"kernel": 0.5}))
+
 **Schedules.** A learning rate may be an optax schedule. With `inject_hyperparams`, all
 numbers are part of the state, where they can be read, changed and scheduled:
 
