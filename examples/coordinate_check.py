@@ -1,4 +1,4 @@
-"""Which forms of `scale_by_shape` let learning rates transfer from small to wide models.
+"""Which forms of `scale_by_shape` let learning rates transfer to wider models.
 
     python -m examples.coordinate_check
 
