@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-import optax_matrix as om
 from examples import offload
 
 
@@ -18,4 +17,4 @@ def test_offloaded_training_is_the_same():
     held = offload.bytes_by_memory(state)
     assert held.keys() == {"pinned_host"}
     assert offload.bytes_by_memory(on_device) == {"device": held["pinned_host"]}
-    assert held["pinned_host"] >= total >= om.diagnostics.state_bytes(state).total > 0
+    assert held["pinned_host"] >= total > 0
