@@ -31,6 +31,16 @@ numbers are part of the state, where they can be read, changed and scheduled:
 >>> float(tx.init(params).hyperparams["learning_rate"])
 0.003...
 
+**Sweeps.** Several rates and seeds train in one program, `jax.vmap` over ``init`` and
+``update``. k runs need k times the state and the arithmetic of one, and a branch that
+one of them takes (a renewal, say) is computed for all at every step:
+
+>>> def first_step(rate):
+...     tx = om.muon(rate)
+...     return tx.update(params, tx.init(params), params)[0]
+>>> jax.vmap(first_step)(jnp.array([0.01, 0.02]))["kernel"].shape
+(2, 4, 8)
+
 **From optax.** A run that began with `optax.contrib.muon` continues with `muon` by
 `muon_state_from_optax`, which converts the state.
 

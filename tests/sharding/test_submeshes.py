@@ -49,5 +49,5 @@ def test_an_optimizer_for_each_stage(kind, owned, cpus):
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_one_optimizer_on_two_meshes_is_refused(kind, cpus):
     params, _ = stages(cpus, kind)
-    with pytest.raises(ValueError, match="one mesh, but 'stage0/.*' is .* 'stage1/.*"):
+    with pytest.raises(ValueError, match=r"one mesh, but 'stage0/.*' is .* 'stage1/.*"):
         om.scale_by_swan().init(params)
