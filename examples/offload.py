@@ -3,8 +3,8 @@
     python -m examples.offload
 
 `state_specs` says how the state is sharded; the same shardings with
-``memory_kind="pinned_host"`` say where it lies. The step fetches the state, updates the
-weights and sends the state back; XLA overlaps these copies with other work where it
+``memory_kind="pinned_host"`` say where it lies. The step fetches the state and updates
+the weights, and its ``out_shardings`` send the state back; XLA overlaps these copies with other work where it
 can. The program prints how many bytes of the state lie in each memory between two
 steps, by counting its arrays, and the losses, which are those without offload.
 
@@ -63,7 +63,6 @@ def main(steps: int = 5, memory: str = "pinned_host") -> tuple[list[float], Any]
         value, grads = jax.value_and_grad(loss)(params, x)
         state = jax.device_put(state, in_use)
         updates, state = tx.update(grads, state, params)
-        state = jax.device_put(state, at_rest)
         return optax.apply_updates(params, updates), state, value
 
     kept = jax.tree.map(lambda x: x.sharding, params)

@@ -1,7 +1,7 @@
 """Experts and layers on any axis: each matrix is taken by itself.
 
-The leaves are those of MaxText's mixture of experts (issue 4798 there): experts first
-and layers second with scanned layers, whose dimension numbers named wrong axes.
+MaxText's issue 4798: stacks of experts ``(experts, layers, in, out)`` whose module had
+another name than ``MoeBlock_0`` were orthogonalized across the experts.
 """
 
 import itertools
@@ -54,6 +54,30 @@ def test_every_expert_of_every_layer_is_a_matrix(order, form):
     np.testing.assert_allclose(
         axes_last(update, order), polar(axes_last(kernel, order)), atol=1e-5
     )
+
+
+PATHS = ("MoeBlock_0", "routed_experts", "moe_block", "GptOssMlp")
+
+
+@pytest.mark.parametrize("module", PATHS)
+def test_the_default_rule_under_the_names_of_maxtext(module):
+    shapes = {
+        "wi_0": (8, 3, 4, 5),
+        "wi": (8, 4, 10),  # Gate and up, fused.
+        "wo": (8, 5, 4),
+        "wi_0_bias": (8, 5),
+        "wo_bias": (8, 4),
+    }
+    params = {"layers": {module: {n: jnp.ones(s) for n, s in shapes.items()}}}
+    rows = {row.leaf.split("/")[-1]: row for row in om.describe(params).rows}
+    views = {name: row.view for name, row in rows.items()}
+    assert views == {
+        "wi_0": "24x (5, 4)",
+        "wi": "8x (10, 4)",
+        "wo": "8x (4, 5)",
+        "wi_0_bias": "-",
+        "wo_bias": "-",
+    }
 
 
 def test_an_embedding_like_projection():
