@@ -4,9 +4,10 @@
 
 `state_specs` says how the state is sharded; the same shardings with
 ``memory_kind="pinned_host"`` say where it lies. The step fetches the state and updates
-the weights, and its ``out_shardings`` send the state back; XLA overlaps these copies with other work where it
-can. The program prints how many bytes of the state lie in each memory between two
-steps, by counting its arrays, and the losses, which are those without offload.
+the weights, and its ``out_shardings`` send the state back; XLA overlaps these copies
+with other work where it can. The program prints how many bytes of the state lie in each
+memory between two steps, by counting its arrays, and the losses, which are those
+without offload.
 
 On CPU both memories are the same RAM, so this shows the mechanism and saves nothing
 there. On GPU and TPU the state leaves the device's memory between steps; during a step
