@@ -67,12 +67,14 @@ from optax_matrix.layout import (
     from_portable,
     on_matrices,
     per_matrix,
+    scale_by_path,
     to_portable,
 )
 from optax_matrix.quantization import adamw_8bit, quantized
 from optax_matrix.recipes import *  # noqa: F403
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
+    add_cautious_decay,
     compensate,
     correct_variance,
     equilibrate,
@@ -96,7 +98,9 @@ from optax_matrix.transforms import (
 )
 from optax_matrix.weights import (
     apply_adapter,
+    clip_qk,
     extract_adapter,
+    hyperball,
     initialize_matrices,
     reparameterize,
 )
@@ -107,8 +111,10 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     *recipes.names(),
     "MatrixDimensionNumbers",
     "adamw_8bit",
+    "add_cautious_decay",
     "apply_adapter",
     "check_restored",
+    "clip_qk",
     "compensate",
     "correct_variance",
     "describe",
@@ -117,6 +123,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "equilibrate_with_ema",
     "extract_adapter",
     "from_portable",
+    "hyperball",
     "in_float32",
     "initialize_matrices",
     "inject_hyperparams",
@@ -140,6 +147,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "reparameterize",
     "rotate",
     "row_rms",
+    "scale_by_path",
     "scale_by_second_moment",
     "scale_by_shape",
     "sharding",

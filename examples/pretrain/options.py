@@ -22,7 +22,13 @@ from optax_matrix.arguments import KERNELS
 
 # Keywords that the comparison sets itself, in the same way for every method.
 FIXED = (
-    *("weight_decay", "weight_decay_mask", "other", "other_learning_rate"),
+    *(
+        "weight_decay",
+        "weight_decay_mask",
+        "cautious_decay",
+        "other",
+        "other_learning_rate",
+    ),
     *("dimension_numbers", "placement", "mu_dtype"),
 )
 

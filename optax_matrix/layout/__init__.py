@@ -36,6 +36,12 @@ in)`` weights of Equinox) are given by ``dimension_numbers``, which every recipe
 >>> optax_numbers = optax.contrib.MuonDimensionNumbers(0, (1, 2))  # Also accepted.
 >>> tx = om.muon(0.02, dimension_numbers=equinox)
 
+**LoRA.** Both factors (``lora_a``, ``lora_b``) are matrices. LoRA+ trains B at a larger
+rate than A, which `scale_by_path` does. For B alone, exclude A:
+
+>>> only_b = layout.by_path(exclude="lora_a")
+>>> faster_b = optax.chain(om.muoneq(1e-4), om.scale_by_path({"lora_b": 16.0}))
+
 ``MatrixDimensionNumbers(reduction_axis, output_axis)`` names the two axes of the
 matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
 flat kernel as eight matrices. `by_path` matches regular expressions. `infer` reads the
@@ -108,6 +114,7 @@ from optax_matrix.layout._rules import (
     resolve,
     with_embeddings,
 )
+from optax_matrix.layout._scale_by_path import scale_by_path
 from optax_matrix.layout._state import OnMatricesState
 from optax_matrix.layout._view import MatrixView, make_view
 from optax_matrix.layout.groups import FILLER, STACK_ELEMENTS, Group, Member
@@ -153,6 +160,7 @@ __all__ = [
     "refuse_coupling",
     "residual_sets",
     "resolve",
+    "scale_by_path",
     "to_portable",
     "with_embeddings",
 ]

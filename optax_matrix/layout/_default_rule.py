@@ -40,6 +40,7 @@ _OTHERS = _compiled(
     }
 )
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
+_LORA_FACTOR = re.compile(r"(^|/)([^/]*_)?lora_([ab])(/[^/]*)?$", re.IGNORECASE)
 _READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
 
@@ -145,6 +146,9 @@ def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
     numbers = MatrixDimensionNumbers(-2, -1, residual=side_by_name(path))
     many = len(shape) > 2
+    if factor := _LORA_FACTOR.search(path):
+        sides = "(in, rank)" if factor[3] in "aA" else "(rank, out)"
+        return numbers, f"a LoRA factor {sides}"
     return (
         numbers,
         "kernels (..., in, out), batch first" if many else "kernel (in, out)",

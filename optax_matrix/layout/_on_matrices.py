@@ -28,7 +28,13 @@ from optax_matrix.layout._trial import Build, tried
 from optax_matrix.layout.boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.layout.paths import flatten_named, named_leaves
 from optax_matrix.layout.placement import Placement
-from optax_matrix.layout.specs import context_mesh, recorder, visible_mesh, visible_spec
+from optax_matrix.layout.specs import (
+    check_one_mesh,
+    context_mesh,
+    recorder,
+    visible_mesh,
+    visible_spec,
+)
 from optax_matrix.observation import observed
 
 
@@ -147,6 +153,7 @@ class _OnMatrices:
         layout = self.placement.layout(leaves, resolved, self.max_batch)
         self._refuse_coupling(layout)
         matrices = {path: leaves[path] for path in layout.views}
+        check_one_mesh(matrices)
         arrays, join = _split(self.hyperparams)
 
         def make_state(local, stacks, arrays):

@@ -48,6 +48,20 @@ def context_mesh() -> Any:
     return mesh if mesh is not None and mesh.axis_names else None
 
 
+def check_one_mesh(leaves: Mapping[str, Any]) -> None:
+    """Raises if arrays, by path, are on meshes of different devices."""
+    devices = {p: s.device_set for p, x in leaves.items() if (s := named_sharding(x))}
+    first = next(iter(devices), None)
+    for path, found in devices.items():
+        if first is not None and found != devices[first]:
+            raise ValueError(
+                f"`params` must be on one mesh, but {first!r} is on devices "
+                f"{sorted(d.id for d in devices[first])} and {path!r} on "
+                f"{sorted(d.id for d in found)}; make one optimizer for each pipeline "
+                "stage, or put the stages on one axis of a mesh of all devices."
+            )
+
+
 def own_mesh(leaf: Any) -> Any:
     """The mesh in the leaf's type; None if there is none."""
     sharding = getattr(jax.typeof(leaf), "sharding", None)

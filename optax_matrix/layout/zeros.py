@@ -78,8 +78,8 @@ def warn_of_zero_leaves(
     if found := sorted(zero_leaves(leaves, views)):
         paths = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
         warnings.warn(
-            f"Matrices that start at zero are never moved by {name}, because any "
-            f"rotation of zero is zero: {paths}. Initialize them, for example with "
+            f"Matrices that start at zero are never moved by {name}, because zero "
+            f"cannot be turned: {paths}. Initialize them, for example with "
             "om.initialize_matrices, or leave them to the other optimizer with "
             "dimension_numbers=om.layout.by_path(exclude=...).",
             stacklevel=2,

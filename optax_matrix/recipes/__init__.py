@@ -19,6 +19,10 @@ have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
 0.001 in `splus`, and 5 b / 256 in `poet` and `oft`, b being the side of a block (10 f,
 where the block is a fraction f of a side).
 
+`scale_by_path` multiplies the rates of some parameters, as the last of a chain:
+
+>>> tx = optax.chain(om.muoneq(3e-3), om.scale_by_path({"kernel": 0.5}))
+
 **Schedules.** A learning rate may be an optax schedule. With `inject_hyperparams`, all
 numbers are part of the state, where they can be read, changed and scheduled:
 
@@ -26,6 +30,16 @@ numbers are part of the state, where they can be read, changed and scheduled:
 >>> tx = om.inject_hyperparams(om.muoneq)(schedule, b1=0.9)
 >>> float(tx.init(params).hyperparams["learning_rate"])
 0.003...
+
+**Sweeps.** Several rates and seeds train in one program, `jax.vmap` over ``init`` and
+``update``. k runs need k times the state and the arithmetic of one, and a branch that
+one of them takes (a renewal, say) is computed for all at every step:
+
+>>> def first_step(rate):
+...     tx = om.muon(rate)
+...     return tx.update(params, tx.init(params), params)[0]
+>>> jax.vmap(first_step)(jnp.array([0.01, 0.02]))["kernel"].shape
+(2, 4, 8)
 
 **From optax.** A run that began with `optax.contrib.muon` continues with `muon` by
 `muon_state_from_optax`, which converts the state.

@@ -18,7 +18,7 @@ from optax_matrix.layout import (
 )
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
-from optax_matrix.recipes._method import Method
+from optax_matrix.recipes._method import Method, decayed_weights
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.transforms import Sets, match_rms, momentum, rotate, rotate_shared
 from optax_matrix.transforms.arguments import Transformation
@@ -142,7 +142,7 @@ def aro(
             momentum(b1, dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
             match_rms(target),
-            optax.add_decayed_weights(weight_decay, common.get("weight_decay_mask")),
+            decayed_weights(weight_decay, common),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
     return Method(

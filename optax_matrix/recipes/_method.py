@@ -10,10 +10,10 @@ from jax.typing import ArrayLike
 
 from optax_matrix.layout import guarded, label_params, on_matrices
 from optax_matrix.layout.zeros import warn_of_zeros
-from optax_matrix.transforms import Policy, keep_dtype
+from optax_matrix.transforms import Policy, add_cautious_decay, keep_dtype
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
-    *("learning_rate", "weight_decay", "weight_decay_mask"),
+    *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),
     *("other", "other_learning_rate"),
 }
 _NOT_IN_CHAINS = TREE_ONLY | {"dimension_numbers", "placement", "nonfinite"}
@@ -100,7 +100,7 @@ def optimizer_of_tree(
     Returns:
         An `optax.partition` of ``"matrix"`` and ``"other"``.
     """
-    rate, mask = arguments["learning_rate"], arguments["weight_decay_mask"]
+    rate = arguments["learning_rate"]
     decay = method.weight_decay
     if decay is None:
         decay = arguments["weight_decay"]
@@ -109,14 +109,14 @@ def optimizer_of_tree(
     if method.is_step:
         matrix = warn_of_zeros(matrix, numbers, method.name or "poet")
     else:
-        decayed = method.wrap_decay(_decayed_weights(decay, mask))
+        decayed = method.wrap_decay(decayed_weights(decay, arguments))
         matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))
     other = arguments["other"] or method.other
     if other is None:
         moments = {"b1": 0.9, "b2": method.other_b2, "eps": method.other_eps}
         other = optax.chain(
             optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
-            _decayed_weights(decay, mask),
+            decayed_weights(decay, arguments),
             optax.scale_by_learning_rate(_other_rate(method, arguments)),
         )
     labels = label_params(numbers)
@@ -124,10 +124,21 @@ def optimizer_of_tree(
     return guarded(keep_dtype(tx), numbers)
 
 
-def _decayed_weights(rate: Any, mask: Any) -> optax.GradientTransformation:
-    """Weight decay, which needs no parameters if there is none; the state is alike."""
+def decayed_weights(rate: Any, arguments: Arguments) -> optax.GradientTransformation:
+    """Weight decay, which needs no parameters if there is none; the state is alike.
+
+    Args:
+        rate: The rate, a number or a schedule.
+        arguments: The recipe's arguments, which may have a mask.
+
+    Returns:
+        A transformation for the place before the learning rate.
+    """
+    mask = arguments.get("weight_decay_mask")
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
+    if arguments.get("cautious_decay"):
+        return add_cautious_decay(rate, mask)
     return optax.add_decayed_weights(rate, mask)
 
 

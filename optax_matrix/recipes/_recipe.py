@@ -46,6 +46,8 @@ class Common(TypedDict, total=False):
     Attributes:
         weight_decay_mask: Tree or prefix tree of True and False, or a function from
             the parameters to one, as in `optax.adamw`.
+        cautious_decay: Whether entries decay only where the update moves them towards
+            zero (`add_cautious_decay`); None for False.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
         placement: Where whole matrices live on a mesh, as in `on_matrices`.
         other: Optimizer of all other leaves; None for AdamW.
@@ -54,6 +56,7 @@ class Common(TypedDict, total=False):
     """
 
     weight_decay_mask: Mask | None
+    cautious_decay: bool | None
     dimension_numbers: Any
     placement: Any
     other: Transformation | None

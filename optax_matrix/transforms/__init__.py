@@ -17,6 +17,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 `stochastic_primitives`    ``W = R W_0 P``, where f moves orthogonal R and P
 `variance_reduction`       ``G_t + c (G_t - G_(t-1))``
 `update_size`              ``c M``, c from the shape or a norm
+`weight_size`              ``|W| = |W_0|``; decay
 `wrappers`                 f in another precision, or with injected hyperparameters
 =========================  =========================================================
 
@@ -92,6 +93,13 @@ Train orthogonal factors of the weights:
 * `spo` trains Q with any transformation; the update is R W₀ P - W, learning rate
   included (POET, OFT). `limit_skew_norm` bounds the norm of Q.
   `scale_by_adam_per_matrix` is Adam for a Q that is merged by itself.
+
+Control the size of the weights:
+
+* `fix_norm` takes steps of a given relative length on the sphere of the initial norm
+  (Hyperball). `weights.hyperball` puts it around any optimizer.
+* `add_cautious_decay` adds weight decay where it does not work against the update; in a
+  recipe ``cautious_decay=True`` does.
 
 Wrap other transformations:
 
@@ -186,6 +194,11 @@ from optax_matrix.transforms.variance_reduction import (
     CorrectVarianceState,
     correct_variance,
 )
+from optax_matrix.transforms.weight_size import (
+    FixNormState,
+    add_cautious_decay,
+    fix_norm,
+)
 from optax_matrix.transforms.wrappers import (
     QuantizedState,
     in_float32,
@@ -200,6 +213,7 @@ __all__ = [
     "CompensateState",
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
+    "FixNormState",
     "LimitNormGrowthState",
     "MomentumState",
     "OrthogonalizeLowRankState",
@@ -217,12 +231,14 @@ __all__ = [
     "Side",
     "SpoState",
     "Subspace",
+    "add_cautious_decay",
     "back_project",
     "compensate",
     "correct_variance",
     "equilibrate",
     "equilibrate_rows_jointly",
     "equilibrate_with_ema",
+    "fix_norm",
     "gaussian_basis",
     "given_basis",
     "in_float32",

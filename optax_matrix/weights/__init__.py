@@ -25,6 +25,12 @@ has no higher rank. `apply_adapter` adds it to a tree.
 >>> bool(jnp.allclose(restored["up"], changed["up"], atol=1e-5))
 True
 
+**Attention logits.** `clip_qk` scales down the query and key kernels of the heads whose
+logits passed a threshold (the QK-Clip of MuonClip).
+
+**Fixed norms.** `hyperball` puts steps that keep the norm of each matrix around any
+optimizer, in place of weight decay.
+
 **Symmetry.** `rotate_residual` turns the coordinates of the residual stream; a
 transformer with RMSNorm stays the same function.
 
@@ -84,7 +90,9 @@ each choice and the effect of the bound on singular values.
 """
 
 from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter
+from optax_matrix.weights._clip_qk import clip_qk
 from optax_matrix.weights._clip_schedule import clip_after_merge
+from optax_matrix.weights._hyperball import hyperball
 from optax_matrix.weights._initialize import INITIALIZERS, initialize_matrices
 from optax_matrix.weights._initializers import (
     Initializer,
@@ -110,7 +118,9 @@ __all__ = [
     "Trainable",
     "apply_adapter",
     "clip_after_merge",
+    "clip_qk",
     "extract_adapter",
+    "hyperball",
     "initialize_matrices",
     "normalized_gaussian",
     "reparameterize",

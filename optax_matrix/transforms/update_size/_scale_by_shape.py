@@ -27,7 +27,9 @@ def scale_by_shape(
     For a matrix with :math:`m` rows (outputs) and :math:`n` columns (inputs):
 
     * ``"out/in"``: :math:`\sqrt{\max(1, m/n)}` (Keller Jordan's Muon)
-    * ``"unclipped"``: :math:`\sqrt{m/n}` (Muon+)
+    * ``"unclipped"``: :math:`\sqrt{m/n}` (Muon+; the spectral form of muP): a
+      semi-orthogonal matrix gets an RMS-to-RMS operator norm of one, so that learning
+      rates carry over to wider models (``examples/coordinate_check.py``)
     * ``"max"``: :math:`0.2 \sqrt{\max(m, n)}` (Moonlight): a semi-orthogonal matrix
       gets a root mean square of 0.2, the usual size of Adam's update
     * ``"sqrt_max"``: :math:`\sqrt{\max(m, n)}` (SUMO, as printed)

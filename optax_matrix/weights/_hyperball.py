@@ -1,0 +1,77 @@
+"""Any optimizer, with matrices that keep the norm of their initialization."""
+
+from typing import Any
+
+import optax
+
+from optax_matrix.arguments import Rate, checked
+from optax_matrix.layout import on_matrices
+from optax_matrix.layout.zeros import warn_of_zeros
+from optax_matrix.transforms import fix_norm
+from optax_matrix.transforms.arguments import Transformation
+
+
+@checked
+def hyperball(
+    inner: Transformation, learning_rate: Rate, *, dimension_numbers: Any = None
+) -> optax.GradientTransformationExtraArgs:
+    r"""Hyperball: an optimizer whose weights and updates have fixed Frobenius norms.
+
+    .. math::
+        W_{t+1} = R \, N(W_t + \eta R \, N(\Delta_t)), \qquad N(X) = X / \|X\|_F,
+        \quad R = \|W_0\|_F
+
+    for every matrix, where :math:`\Delta` is the update of ``inner``, so each step
+    turns the weights by an angle of at most about :math:`\eta`. This takes the place of
+    weight decay: give ``inner`` none. Other leaves get the updates of ``inner``
+    unchanged, so its learning rate is that of the other leaves and no matter to the
+    matrices, as long as it is not zero. Matrices that start at zero stay there; `init`
+    warns of them.
+
+    Args:
+        inner: A recipe, or any optimizer of the whole tree. Updates of `poet` and `oft`
+            are rotations, which keep norms by themselves.
+        learning_rate: The relative length :math:`\eta` of a step, a number or a
+            schedule. For Adam, the authors' code has the root of learning rate times
+            weight decay in place of both.
+        dimension_numbers: Which leaves are matrices; what ``inner`` has. Each layer,
+            expert and section has its own norm; the heads of a kernel share one.
+
+    Returns:
+        An optimizer of the whole tree. It needs `params`, and it must be the last of a
+        chain. Its state adds one number per matrix.
+
+    Raises:
+        ValueError: If ``inner`` is not a transformation or ``learning_rate`` is
+            negative.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax, optax_matrix as om
+        >>> tx = om.hyperball(om.muon(0.02), learning_rate=0.01)
+        >>> params = {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}
+        >>> grads = {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}
+        >>> updates, state = tx.update(grads, tx.init(params), params)
+        >>> new = optax.apply_updates(params, updates)["kernel"]
+        >>> jnp.linalg.norm(new).round(4)
+        Array(2., dtype=float32)
+
+    References:
+        As in `transforms.fix_norm`. The authors leave embeddings, heads and vectors to
+        Adam; so does a recipe as ``inner``.
+    """
+
+    def build(layout: Any, learning_rate: Any) -> optax.GradientTransformation:
+        del layout
+        return fix_norm(learning_rate)
+
+    step = on_matrices(
+        build,
+        name="hyperball",
+        hyperparams={"learning_rate": learning_rate},
+        dimension_numbers=dimension_numbers,
+        needs_params=True,
+        probe=False,
+    )
+    tx = optax.chain(inner, step)
+    return warn_of_zeros(tx, dimension_numbers, "hyperball")
