@@ -167,6 +167,7 @@ class _OnMatrices:
         specs = partial(self.placement.specs, layout, state)
         if known := recorder():
             known.note(state, specs(known.specs, known.mesh))
+            known.layouts.append((layout, self.placement.wire_dtype))
         boxes = boxes_of(params)
         names = {path: names_of(box) for path, box in boxes.items()}
         mesh = visible_mesh(matrices) or context_mesh()

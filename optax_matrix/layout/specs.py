@@ -93,11 +93,13 @@ class Recorder:
         specs: Partition spec of each parameter, by path.
         mesh: The mesh; None if it is unknown.
         noted: Pairs of a state leaf and its spec.
+        layouts: Each layout, with the dtype that its placement sends in, or None.
     """
 
     specs: Mapping[str, tuple]
     mesh: Any
     noted: list[tuple[Any, PartitionSpec]] = dataclasses.field(default_factory=list)
+    layouts: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
 
     def note(self, state: Any, specs: Any) -> None:
         """Adds the specs of a state."""

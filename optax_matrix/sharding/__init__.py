@@ -69,6 +69,9 @@ handles them, for less work and more communication. Owners are for methods that 
 matrices; methods that only scale rows and columns (RACS, SinkGD) exchange little
 without owners.
 
+`plan` prints what a step costs before anything runs: who owns what, the work of the
+busiest device, bytes, and what other axes would cost.
+
 **Memory.** ``on_matrices(..., max_batch=...)`` bounds the matrices in a stack, on each
 device; by default a stack has at most 2^26 numbers per device.
 
@@ -81,7 +84,8 @@ Two processes give the losses of one to rounding, which a test checks.
 """
 
 from optax_matrix.sharding._owners import owners
+from optax_matrix.sharding._plan import Plan, PlannedGroup, plan
 from optax_matrix.sharding._state_rules import state_rules
 from optax_matrix.sharding._state_specs import state_specs
 
-__all__ = ["owners", "state_rules", "state_specs"]
+__all__ = ["Plan", "PlannedGroup", "owners", "plan", "state_rules", "state_specs"]

@@ -88,6 +88,14 @@ class Exchange:
         """Number of matrices of a shard in the last round, if it is not complete."""
         return 0 if self.pad_to is not None else self.held % self.ways
 
+    @property
+    def sent(self) -> int:
+        """Numbers that a device sends to others on the way to the owners, or back."""
+        share = self._travelling // self._ways(self.spare)
+        cut, spare = self._ways(self.cut), self._ways(self.spare)
+        exchanged = share - share // cut
+        return (exchanged + share * (spare - 1) // 2) * math.prod(self._part)
+
     def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
         """Sends this device's parts of leaves to the owners of the matrices.
 

@@ -63,14 +63,30 @@ def state_specs(
         (('fsdp', 'tp'),)
         (('fsdp', 'tp'),)
     """
+    return recorded(tx, params, param_specs)[1]
+
+
+def recorded(
+    tx: optax.GradientTransformation, params: Any, param_specs: Any
+) -> tuple[Any, Any, Recorder]:
+    """The shapes of a state, their specs, and what `on_matrices` tells of them.
+
+    Args:
+        tx: As in `state_specs`.
+        params: As in `state_specs`.
+        param_specs: As in `state_specs`.
+
+    Returns:
+        The state, its specs, and the recorder of its `init`.
+    """
     specs = _specs_by_path(params, param_specs)
     shapes = {path: tuple(leaf.shape) for path, leaf in named_leaves(params).items()}
 
-    mesh = _mesh(params, param_specs)
+    recorder = Recorder(specs, _mesh(params, param_specs))
     made: list[Any] = []
 
     def init(params: Any) -> Any:
-        with recording(Recorder(specs, mesh)) as recorder:
+        with recording(recorder):
             state = tx.init(params)
         noted = recorder.noted
         known = {id(leaf): spec for leaf, spec in noted}
@@ -87,7 +103,8 @@ def state_specs(
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
     pairs = zip(leaves, made, strict=True)
     every = [spec or _mirrored(k, x, specs, shapes) for (k, x), spec in pairs]
-    return jax.tree.unflatten(structure, [_trimmed(spec) for spec in every])
+    found = jax.tree.unflatten(structure, [_trimmed(spec) for spec in every])
+    return state, found, recorder
 
 
 def _specs_by_path(params: Any, param_specs: Any) -> dict[str, tuple]:

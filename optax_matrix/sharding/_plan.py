@@ -1,0 +1,254 @@
+"""What a step costs each device, from shapes, specs and a mesh alone."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from optax_matrix.layout import Resolved
+from optax_matrix.layout.paths import named_leaves
+from optax_matrix.sharding._balance import work_of
+from optax_matrix.sharding._bundles import Bundle
+from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
+from optax_matrix.sharding._state_specs import recorded
+
+_MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedGroup:
+    """Matrices that are exchanged together.
+
+    Attributes:
+        name: Names of their stacks.
+        matrices: Number of matrices.
+        owners: Number of devices that own some of them.
+        chips: Number of devices among which the parameters split each.
+        held: Number of matrices for which a device has room, padding included.
+        work: Work on them relative to that of the step.
+        sent: Bytes that a device sends in a step: gradients, and updates back.
+    """
+
+    name: str
+    matrices: int
+    owners: int
+    chips: int
+    held: int
+    work: float
+    sent: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a step costs; prints as a table.
+
+    Attributes:
+        groups: The matrices that have owners.
+        kept: Number of matrices that stay where they are (``placement=None``).
+        devices: Number of devices of the mesh.
+        work: Work of the busiest device relative to an even split.
+        state_bytes: Bytes of the whole optimizer's state on a device.
+        stack_bytes: Bytes of the gradients of a device's own matrices, whole.
+        others: For other owner axes the work of the busiest device, the least first.
+    """
+
+    groups: tuple[PlannedGroup, ...]
+    kept: int
+    devices: int
+    work: float
+    state_bytes: int
+    stack_bytes: int
+    others: tuple[tuple[tuple[str, ...], float], ...]
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a device sends in a step."""
+        return sum(group.sent for group in self.groups)
+
+    def __str__(self) -> str:
+        head = ("group", "matrices", "owners", "chips", "held", "work", "sent MiB")
+        rows = [
+            (
+                x.name,
+                x.matrices,
+                x.owners,
+                x.chips,
+                x.held,
+                f"{x.work:.0%}",
+                _mib(x.sent),
+            )
+            for x in self.groups
+        ]
+        table = [head, *(tuple(map(str, row)) for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+        if self.kept:
+            lines.append(f"{self.kept} matrices stay where they are, without owners")
+        if self.groups:
+            lines += [
+                f"busiest of {self.devices} devices: {self.work:.2f}x an even split",
+                f"sent by a device: {_mib(self.sent)} MiB; its whole gradients: "
+                f"{_mib(self.stack_bytes)} MiB",
+            ]
+        lines.append(f"state on a device: {_mib(self.state_bytes)} MiB")
+        better = [(axes, work) for axes, work in self.others if work < 0.9 * self.work]
+        lines += [
+            f"owners({axes!r}): {work:.2f}x, if the partitioner splits the rest evenly"
+            for axes, work in better
+        ]
+        return "\n".join(lines)
+
+
+def plan(
+    tx: optax.GradientTransformation, params: Any, param_specs: Any = None
+) -> Plan:
+    r"""Tells what a step costs each device, before anything is compiled.
+
+    Work is relative. That of an m x n matrix, :math:`m \le n`, is
+    :math:`4 m^2 n + 2 m^3`, as in a step of Newton-Schulz; other methods grow as fast
+    with both sides. Padding counts only where mesh axes stay inside the matrices:
+    elsewhere `orthogonalize` skips it (other blocks do not). Nothing is measured;
+    ``python -m examples.benchmarks.aot`` tells what a compiler makes of a step.
+
+    Args:
+        tx: Any optimizer, with or without `on_matrices` inside.
+        params: Parameters, or their shapes as `jax.ShapeDtypeStruct`.
+        param_specs: As in `state_specs`. On an abstract mesh, no devices are needed.
+
+    Returns:
+        The plan; `print` shows a table.
+
+    Raises:
+        ValueError: As `state_specs`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+        >>> import optax_matrix as om
+        >>> mesh = AbstractMesh((64, 4), ("fsdp", "tp"))
+        >>> kernel = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+        >>> params = {f"layers/{i}/o/kernel": kernel for i in range(32)}
+        >>> specs = NamedSharding(mesh, P("tp", "fsdp"))
+        >>> owners = om.owners(("fsdp", "tp"), param_specs=specs)
+        >>> print(om.sharding.plan(om.muon(0.02, placement=owners), params, specs))
+        group                   matrices  owners  chips  held  work  sent MiB
+        4096x4096-out@c10bf2c8  32        32      256    1     100%  127.5
+        busiest of 256 devices: 8.00x an even split
+        sent by a device: 127.5 MiB; its whole gradients: 64.0 MiB
+        state on a device: 64.0 MiB
+        owners(('tp',)): 1.00x, if the partitioner splits the rest evenly
+        owners(('fsdp',)): 2.00x, if the partitioner splits the rest evenly
+    """
+    state, specs, found = recorded(tx, params, param_specs)
+    mesh = found.mesh
+    sizes = {} if mesh is None else dict(mesh.shape)
+    owned = [(x, wire) for x, wire in found.layouts if isinstance(x, OwnerLayout)]
+    bundles = [(b, x, wire) for x, wire in owned for b in x.bundles]
+    exchanges = [bundle.exchange for bundle, _, _ in bundles]
+    total = sum(work_of(e) * _count(e) for e in exchanges)
+    others = {
+        axes: work
+        for layout, _ in owned[:1]
+        if layout.bundles
+        for axes in _subsets(tuple(sizes))
+        if (work := _busiest_with(layout, params, axes)) is not None
+    }
+    return Plan(
+        groups=tuple(_group(*each, params, total) for each in bundles),
+        kept=sum(
+            len(group.ids)
+            for layout, _ in found.layouts
+            if not isinstance(layout, OwnerLayout)
+            for group in layout.groups.values()
+        ),
+        devices=math.prod(sizes.values()),
+        work=max(
+            (_busiest(layout) for layout, _ in owned if layout.bundles), default=1.0
+        ),
+        state_bytes=sum(
+            x.size * x.dtype.itemsize // _ways(spec, sizes)
+            for x, spec in zip(
+                jax.tree.leaves(state), jax.tree.leaves(specs), strict=True
+            )
+        ),
+        stack_bytes=sum(
+            bundle.exchange.owned
+            * math.prod((bundle.exchange.view.rows, bundle.exchange.view.cols))
+            * named_leaves(params)[bundle.paths[0]].dtype.itemsize
+            for bundle, _, _ in bundles
+        ),
+        others=tuple(sorted(others.items(), key=lambda item: (-len(item[0]), item[1]))),
+    )
+
+
+def _group(
+    bundle: Bundle, layout: OwnerLayout, wire: Any, params: Any, total: float
+) -> PlannedGroup:
+    exchange = bundle.exchange
+    table = exchange.owned_by()
+    dtype = jnp.dtype(named_leaves(params)[bundle.paths[0]].dtype)
+    width = min(dtype.itemsize, jnp.dtype(wire or dtype).itemsize)
+    return PlannedGroup(
+        name=", ".join(dict.fromkeys(name for name, _, _ in bundle.places)),
+        matrices=_count(exchange),
+        owners=int((table >= 0).any(axis=1).sum()),
+        chips=math.prod(
+            exchange.sizes[a] for entry in layout.specs[bundle.paths[0]] for a in entry
+        ),
+        held=exchange.owned,
+        work=work_of(exchange) * _count(exchange) / total,
+        sent=2 * width * exchange.sent,
+    )
+
+
+def _count(exchange: Exchange) -> int:
+    return exchange.count * exchange.view.batch
+
+
+def _busiest(layout: OwnerLayout) -> float:
+    """Work of the busiest owner over an even split among all devices."""
+    exchanges = [bundle.exchange for bundle in layout.bundles]
+    sizes = dict(layout.mesh.shape)
+    axes = sorted({a for e in exchanges for a in e.owners})
+    load = np.zeros([sizes[a] for a in axes])
+    for exchange in exchanges:
+        table = exchange.owned_by()
+        computed = (table >= 0) | bool(layout.inside)
+        own = work_of(exchange) * computed.sum(axis=1)
+        order = [axes.index(a) for a in exchange.owners]
+        by_owner = np.moveaxis(load, order, range(len(order)))
+        shape = [sizes[a] for a in exchange.owners]
+        by_owner += own.reshape([*shape, *[1] * (load.ndim - len(order))])
+    total = sum(work_of(e) * _count(e) for e in exchanges)
+    return float(load.max() / (total / load.size))
+
+
+def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> Any:
+    """The same with other owner axes; None if the matrices cannot be placed so."""
+    leaves = named_leaves(params)
+    resolved = {p: Resolved(v, layout.reasons[p]) for p, v in layout.views.items()}
+    try:
+        other = owner_layout(resolved, leaves, layout.specs, axes, layout.mesh)
+    except ValueError:
+        return None
+    return _busiest(other)
+
+
+def _subsets(axes: tuple[str, ...]):
+    counts = range(1, len(axes) + 1)
+    return itertools.chain(*(itertools.combinations(axes, n) for n in counts))
+
+
+def _ways(spec: Any, sizes: dict[str, int]) -> int:
+    entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
+    return math.prod(sizes.get(name, 1) for entry in entries for name in entry)
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.1f}"
