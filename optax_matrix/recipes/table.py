@@ -53,6 +53,10 @@ from optax_matrix.recipes._galore import (
     galore as galore,
     scale_by_galore as scale_by_galore,
 )
+from optax_matrix.recipes._kl_shampoo import (
+    kl_shampoo as kl_shampoo,
+    scale_by_kl_shampoo as scale_by_kl_shampoo,
+)
 from optax_matrix.recipes._ldadam import (
     ldadam as ldadam,
     scale_by_ldadam as scale_by_ldadam,
@@ -88,7 +92,12 @@ from optax_matrix.recipes._sinkgd import (
     scale_by_sinkgd as scale_by_sinkgd,
     sinkgd as sinkgd,
 )
-from optax_matrix.recipes._soap import scale_by_soap as scale_by_soap, soap as soap
+from optax_matrix.recipes._soap import (
+    kl_soap as kl_soap,
+    scale_by_kl_soap as scale_by_kl_soap,
+    scale_by_soap as scale_by_soap,
+    soap as soap,
+)
 from optax_matrix.recipes._splus import scale_by_splus as scale_by_splus, splus as splus
 from optax_matrix.recipes._sumo import scale_by_sumo as scale_by_sumo, sumo as sumo
 from optax_matrix.recipes._swan import scale_by_swan as scale_by_swan, swan as swan
@@ -238,6 +247,18 @@ METHODS: dict[str, list[Row]] = {
             "gradient → inverse fourth roots of the summed Gram matrices, both sides",
             "m² + n²",
             "[Shampoo](https://arxiv.org/abs/1802.09568), Alg. 1",
+        ),
+        Row(
+            kl_shampoo,
+            "momentum → inverse roots of two Gram matrices, each whitened by the other",
+            "mn + 2m² + 2n² + m + n",
+            "[KL-Shampoo](https://arxiv.org/abs/2509.03378)",
+        ),
+        Row(
+            kl_soap,
+            "SOAP in the eigenbases of KL-Shampoo",
+            "2mn + 2m² + 2n² + m + n",
+            "[KL-Shampoo](https://arxiv.org/abs/2509.03378) (KL-SOAP)",
         ),
     ],
     "Low rank": [

@@ -70,7 +70,9 @@ Change the frame:
 
 * `rotate` runs any transformation in a frame that follows the momentum (``policy``
   ``aro``, ``polar``, ``rgd``, ``eigen``, ``eigen_exact``, ``identity``, or your
-  `Policy`) or the averaged gradient (SOAP, SPlus), on one side or both.
+  `Policy`) or the averaged gradient (SOAP, SPlus), on one side or both. With
+  ``statistics="kl"`` each side is whitened by the other first (KL-SOAP);
+  `scale_by_spectrum` divides by the eigenvalues that this yields (KL-Shampoo).
 * `precondition` multiplies by inverse roots of averaged Gram matrices, with a
   transformation in between if you like (Shampoo, Mousse).
 
@@ -158,6 +160,7 @@ from optax_matrix.transforms.rotation import (
     rgd,
     rotate,
     rotate_shared,
+    scale_by_spectrum,
     sinkhorn_jointly,
 )
 from optax_matrix.transforms.second_moments import (
@@ -247,6 +250,7 @@ __all__ = [
     "scale_by_amsgrad",
     "scale_by_second_moment",
     "scale_by_shape",
+    "scale_by_spectrum",
     "scale_by_tracked_adam",
     "scale_gradient",
     "sinkhorn_jointly",
