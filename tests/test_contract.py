@@ -162,6 +162,8 @@ ACCUMULATING = {
     "aro": {},
     "eigen_adam": {"b3": 0.9},
     "soap": {"b3": 0.9},
+    "kl_shampoo": {"b2": 0.9},
+    "kl_soap": {"b2": 0.9, "b3": 0.9},
     "splus": {"b2": 0.9},
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
@@ -225,6 +227,9 @@ FORGETFUL = {
     ),
     "soap": lambda: om.scale_by_soap(
         b1=0.3, b2=0.3, b3=0.3, policy="eigen_exact", update_interval=1
+    ),
+    "kl_shampoo": lambda: om.scale_by_kl_shampoo(
+        b1=0.3, b2=0.1, policy="eigen_exact", update_interval=1
     ),
     "shampoo": lambda: om.scale_by_shampoo(b2=0.3),
     "mousse": lambda: om.scale_by_mousse(b1=0.5, b2=0.3, update_interval=1),
@@ -484,6 +489,8 @@ STATE_OF_A_MATRIX = {
     # The statistics of each side have a peak; a bias correction has a weight.
     "eigen_adam": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + 1,
     "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
+    "kl_shampoo": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
+    "kl_soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
     "splus": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,

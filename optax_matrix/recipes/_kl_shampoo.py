@@ -65,7 +65,7 @@ def kl_shampoo(
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 3.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
         >>> (-updates["kernel"]).round(3).tolist()
-        [[1.414..., 0.0], [0.0, 1.414...]]
+        [[1.496..., 0.0], [0.0, 1.496...]]
 
     References:
         Lin et al., `KL-Shampoo <https://arxiv.org/abs/2509.03378>`_, 2025, with QR and
@@ -74,9 +74,9 @@ def kl_shampoo(
         so that the first step is an update, where the code has none; bases start at the
         identity and move by power steps, where the code decomposes once; at a renewal
         eigenvalues see the gradient in the new basis; they start at the root mean
-        square of the first gradient, where the code starts at 0.1, so that updates do
-        not depend on the scale of the loss, and have no upper bound for their inverse
-        roots; there is no epsilon; rows and columns of the rotated gradient and
+        square of the first gradient, rounded to a power of two, where the code starts
+        at 0.1, so that updates hardly depend on the scale of the loss, and there is no
+        upper bound for their inverse roots; there is no epsilon; rows and columns of the rotated gradient and
         momentum that are rounding noise count as zero (`rotate`); weight decay applies
         to the old weights, there to the new ones.
     """

@@ -239,12 +239,13 @@ def kl_shampoo(
     Each factor averages gradients whitened by the other, L <- G R^-1 G' / n, where
     R^-1 = Q diag(1 / mu) Q' with the last basis and eigenvalues. Eigenvalues average
     diag(Q' G R^-1 G' Q) / n at every step, by their authors' code; as in the package,
-    in the basis of this step, and from the root mean square of the first gradient.
+    in the basis of this step, and from the power of two that is nearest to the root
+    mean square of the first gradient.
     """
     m, n = g.shape
     t = state["t"] = state.get("t", 0) + 1
     momentum = state["m"] = ema(state.get("m"), g, b1)
-    start = np.sqrt(np.mean(g**2))
+    start = 2.0 ** np.round(np.log2(np.sqrt(np.mean(g**2))))
     lam, mu = state.get("e", (np.full(m, start), np.full(n, start)))
     ql, qr_ = state.get("q", (np.eye(m), np.eye(n)))
     left = g @ (qr_ / mu) @ qr_.T @ g.T / n

@@ -33,6 +33,9 @@ def no_spectrum(x: jax.Array) -> Pair:
 def started(roots: Pair, gradient: jax.Array) -> Pair:
     """Starts eigenvalues at the root mean square of the first nonzero gradient.
 
+    It is rounded to a power of two, as the order of a sum, which depends on the mesh,
+    must not decide how the first statistics are rounded: their null space is arbitrary.
+
     Args:
         roots: The roots of the eigenvalues; all zero where there are none yet.
         gradient: Gradients ``(..., p, q)``.
@@ -41,7 +44,9 @@ def started(roots: Pair, gradient: jax.Array) -> Pair:
         Roots that are not all zero, except where the gradient is zero, too.
     """
     p, q = gradient.shape[-2:]
-    start = jnp.sqrt(matrix_norm(gradient)[..., 0] / (p * q) ** 0.5)
+    part, power = jnp.frexp(matrix_norm(gradient)[..., 0] / (p * q) ** 0.5)
+    size = jnp.ldexp(jnp.sign(part), power - (part < 0.5**0.5))
+    start = jnp.sqrt(size)
     old = jnp.any(roots.rows != 0, axis=-1, keepdims=True)
     old |= jnp.any(roots.cols != 0, axis=-1, keepdims=True)
     return Pair(*(jnp.where(old, x, start).astype(x.dtype) for x in roots))
@@ -124,7 +129,7 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
         >>> tx = om.rotate(base, policy="eigen", side="both", statistics="kl")
         >>> w = {"w": jnp.diag(jnp.array([3.0, 3.0]))}
         >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
-        [[1.414..., 0.0], [0.0, 1.414...]]
+        [[1.5..., 0.0], [0.0, 1.5...]]
 
     References:
         Lin et al., `KL-Shampoo <https://arxiv.org/abs/2509.03378>`_, 2025.
