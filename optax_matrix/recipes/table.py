@@ -38,7 +38,12 @@ from optax_matrix.recipes._aro import (
     scale_by_eigen_sign as scale_by_eigen_sign,
     scale_by_eigen_sinkhorn as scale_by_eigen_sinkhorn,
 )
+from optax_matrix.recipes._aurora import (
+    aurora as aurora,
+    scale_by_aurora as scale_by_aurora,
+)
 from optax_matrix.recipes._dion import dion as dion, scale_by_dion as scale_by_dion
+from optax_matrix.recipes._dion2 import dion2 as dion2, scale_by_dion2 as scale_by_dion2
 from optax_matrix.recipes._eigen_adam import (
     eigen_adam as eigen_adam,
     scale_by_eigen_adam as scale_by_eigen_adam,
@@ -70,6 +75,7 @@ from optax_matrix.recipes._mousse import (
     scale_by_mousse as scale_by_mousse,
 )
 from optax_matrix.recipes._muon import muon as muon, scale_by_muon as scale_by_muon
+from optax_matrix.recipes._muon2 import muon2 as muon2, scale_by_muon2 as scale_by_muon2
 from optax_matrix.recipes._muon_plus import (
     muon_plus as muon_plus,
     scale_by_muon_plus as scale_by_muon_plus,
@@ -97,6 +103,10 @@ from optax_matrix.recipes._soap import (
     scale_by_kl_soap as scale_by_kl_soap,
     scale_by_soap as scale_by_soap,
     soap as soap,
+)
+from optax_matrix.recipes._soap_muon import (
+    scale_by_soap_muon as scale_by_soap_muon,
+    soap_muon as soap_muon,
 )
 from optax_matrix.recipes._splus import scale_by_splus as scale_by_splus, splus as splus
 from optax_matrix.recipes._sumo import scale_by_sumo as scale_by_sumo, sumo as sumo
@@ -146,6 +156,18 @@ METHODS: dict[str, list[Row]] = {
             "[Muon+](https://arxiv.org/abs/2602.21545)",
         ),
         Row(
+            muon2,
+            "momentum over the root of the second moment → polar factor → scale by shape",
+            "2mn",
+            "[Muon²](https://arxiv.org/abs/2604.09967), Alg. 1",
+        ),
+        Row(
+            aurora,
+            "momentum → polar factor with rows of nearly equal norms → scale by shape",
+            "mn",
+            "[Aurora](https://arxiv.org/abs/2606.27715)",
+        ),
+        Row(
             adamuon,
             "momentum (→ sign) → polar factor → second moment per entry → match RMS",
             "2mn",
@@ -169,6 +191,13 @@ METHODS: dict[str, list[Row]] = {
             "momentum with error feedback → power step of rank r → scale by shape",
             "mn + in r",
             "[Dion](https://arxiv.org/abs/2504.05295), Alg. 1",
+        ),
+        Row(
+            dion2,
+            "momentum with error feedback → polar factor of its largest rows → "
+            "scale by shape",
+            "mn",
+            "[Dion2](https://arxiv.org/abs/2512.16928)",
         ),
         Row(
             swan,
@@ -235,6 +264,13 @@ METHODS: dict[str, list[Row]] = {
             "Adam in the eigenbases of the averaged Gram matrices, both sides",
             "2mn + 2m² + 2n²",
             "[SOAP](https://arxiv.org/abs/2409.11321); Structured Fisher, Alg. 6",
+        ),
+        Row(
+            soap_muon,
+            "SOAP on the short side → polar factor → root of the entries → scale by "
+            "shape",
+            "2mn + 2p²",
+            "[SOAP-Muon](https://github.com/nikhilvyas/SOAP_MUON)",
         ),
         Row(
             splus,

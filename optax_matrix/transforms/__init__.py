@@ -48,6 +48,7 @@ Scale rows, columns and entries:
 * `scale_by_second_moment` divides every entry by the root of its averaged square:
   twofold Adam, or SOAP's denominator inside `rotate`.
 * `scale_by_amsgrad` divides by the largest second moment so far.
+* `compress_entries` takes a power of every entry (SOAP-Muon).
 * `correct_variance` computes the variance-reduced gradient of MARS.
 
 Orthogonalize:
@@ -57,6 +58,8 @@ Orthogonalize:
   `linalg.polar_eigh`, `linalg.polar_qr`, `linalg.polar_qdwh`.
 * `orthogonalize_low_rank` keeps a momentum and returns its leading part as orthonormal
   factors of rank r (Dion).
+* `orthogonalize_selected` replaces the largest rows of a momentum by their polar factor
+  (Dion2).
 
 Set the size of an update:
 
@@ -99,6 +102,7 @@ Wrap other transformations:
 
 * `in_float32` runs a transformation in float32 where updates are bfloat16.
 * `quantize_state` stores the moments of a transformation in eight bits between steps.
+* `with_gradient` passes the gradient along a chain, for the second moment (Muon²).
 * `inject_hyperparams` is `optax.inject_hyperparams` with static arguments and float32
   values: numbers are stored in the state, where they can be changed or scheduled.
 
@@ -122,6 +126,7 @@ matrices, wrap the optimizer:
 
 from optax_matrix.transforms.equilibration import (
     EquilibrateWithEmaState,
+    compress_entries,
     equilibrate,
     equilibrate_with_ema,
     row_rms,
@@ -148,7 +153,9 @@ from optax_matrix.transforms.low_rank import (
     svd_basis,
 )
 from optax_matrix.transforms.orthogonalization import (
+    OrthogonalizeSelectedState,
     orthogonalize,
+    orthogonalize_selected,
 )
 from optax_matrix.transforms.rotation import (
     Policy,
@@ -195,6 +202,7 @@ from optax_matrix.transforms.wrappers import (
     inject_hyperparams,
     keep_dtype,
     quantize_state,
+    with_gradient,
 )
 
 __all__ = [
@@ -206,6 +214,7 @@ __all__ = [
     "LimitNormGrowthState",
     "MomentumState",
     "OrthogonalizeLowRankState",
+    "OrthogonalizeSelectedState",
     "Policy",
     "PreconditionState",
     "ProjectLowRankState",
@@ -222,6 +231,7 @@ __all__ = [
     "Subspace",
     "back_project",
     "compensate",
+    "compress_entries",
     "correct_variance",
     "equilibrate",
     "equilibrate_rows_jointly",
@@ -237,6 +247,7 @@ __all__ = [
     "momentum",
     "orthogonalize",
     "orthogonalize_low_rank",
+    "orthogonalize_selected",
     "orthonormal_basis",
     "precondition",
     "preserve_norm",
@@ -257,4 +268,5 @@ __all__ = [
     "spo",
     "subspace_basis",
     "svd_basis",
+    "with_gradient",
 ]

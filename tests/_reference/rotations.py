@@ -186,6 +186,33 @@ def eigen_adam(g, state, b1=0.9, b2=0.9, b3=0.999, interval=1, basis=eigenvector
     return u @ over_root(u.T @ m, v)
 
 
+def soap_muon(
+    g,
+    state,
+    b1=0.95,
+    b2=0.98,
+    b3=0.98,
+    interval=10,
+    basis=eigenvectors,
+    orthogonalize=polar,
+    power=0.5,
+):
+    """SOAP-Muon (Vyas et al. 2024), Section 2: one-sided SOAP, polar factor, roots.
+
+    With Adam's bias corrections, which the polar factor makes void.
+    """
+    t = state["t"] = state.get("t", 0) + 1
+    m = state["m"] = ema(state.get("m"), g, b1)
+    gram = state["l"] = ema(state.get("l"), g @ g.T, b3)
+    if refreshed(t, interval):
+        state["u"] = basis(gram)
+    u = state["u"]
+    v = state["v"] = ema(state.get("v"), (u.T @ g) ** 2, b2)
+    o = orthogonalize(over_root(u.T @ m, v))
+    d = np.sign(o) * np.abs(o) ** power
+    return u @ d * np.linalg.norm(o) / np.linalg.norm(d)
+
+
 def soap_as_published(
     g, state, b1=0.95, b2=0.95, b3=0.95, eps=1e-8, interval=10, sides=("out", "in")
 ):

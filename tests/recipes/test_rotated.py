@@ -217,6 +217,13 @@ CASES = {
         ),
         1,
     ),
+    "soap_muon": (
+        "soap_muon",
+        {"policy": "eigen_exact", "polar": polar_svd, "update_interval": 2}
+        | {"scaling": "none"},
+        lambda: short_side(partial(ref.soap_muon, interval=2)),
+        1,
+    ),
     # Of the roots of step 1 only those of full rank count, for tall and wide none.
     "mousse": (
         "mousse",
@@ -313,6 +320,7 @@ PUBLISHED = {
     "kl_shampoo": {"b1": 0.9, "b2": 0.98} | BOTH_EVERY_10,
     "kl_soap": {"b1": 0.9, "b2": 0.98, "b3": 0.98, "bias_correction": False}
     | BOTH_EVERY_10,
+    "soap_muon": {"b1": 0.95, "b2": 0.98, "side": "short", "power": 0.5},
     "splus": {"b1": 0.9, "b2": 0.999, "scale": 2.0, "side": "both"},
     "mousse": {"b1": 0.95, "b2": 0.95, "root": 8} | BOTH_EVERY_10,
     "shampoo": {"b1": None, "b2": None, "root": 4, "update_interval": 1},
@@ -383,6 +391,7 @@ WHOLE = {
     "soap": (0.01, 1.0),
     "kl_shampoo": (0.01, 1.0),
     "kl_soap": (0.01, 1.0),
+    "soap_muon": (0.0, 1.0),
     "splus": (0.01, 0.001),
     "shampoo": (0.0, 1.0),
     "mousse": (0.1, 1.0),
