@@ -76,9 +76,9 @@ def kl_shampoo(
         eigenvalues see the gradient in the new basis; they start at the root mean
         square of the first gradient, rounded to a power of two, where the code starts
         at 0.1, so that updates hardly depend on the scale of the loss, and there is no
-        upper bound for their inverse roots; there is no epsilon; rows and columns of the rotated gradient and
-        momentum that are rounding noise count as zero (`rotate`); weight decay applies
-        to the old weights, there to the new ones.
+        upper bound for their inverse roots; there is no epsilon; rows and columns of
+        the rotated gradient and momentum that are rounding noise count as zero
+        (`rotate`); weight decay applies to the old weights, there to the new ones.
     """
 
     def chain(layout, b1, b2):

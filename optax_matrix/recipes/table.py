@@ -157,7 +157,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             muon2,
-            "momentum over the root of the second moment → polar factor → scale by shape",
+            "momentum over root of second moment → polar factor → scale by shape",
             "2mn",
             "[Muon²](https://arxiv.org/abs/2604.09967), Alg. 1",
         ),
@@ -286,7 +286,7 @@ METHODS: dict[str, list[Row]] = {
         ),
         Row(
             kl_shampoo,
-            "momentum → inverse roots of two Gram matrices, each whitened by the other",
+            "momentum → inverse roots of Gram matrices, each whitened by the other",
             "mn + 2m² + 2n² + m + n",
             "[KL-Shampoo](https://arxiv.org/abs/2509.03378)",
         ),

@@ -1,4 +1,4 @@
-"""Orthogonalizing a few rows or columns of the momentum, with error feedback (Dion2)."""
+"""Orthogonalizing a few rows or columns of the momentum (Dion2)."""
 
 from typing import Any, NamedTuple
 
@@ -31,14 +31,15 @@ def orthogonalize_selected(
     polar: Kernel = newton_schulz,
     accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Replaces the largest rows of the momentum by their polar factor, others by zero.
+    r"""Replaces the largest rows of the momentum by their polar factor.
 
     .. math::
         B = M_{t-1} + G_t, \quad K = \text{the largest rows of } B, \quad
         \Delta_K = \mathrm{polar}(B_K), \quad
         M_K = \mu B_K, \quad \Delta_{\bar K} = 0, \quad M_{\bar K} = B_{\bar K}
 
-    Rows are measured by the sum of their absolute values. If a matrix has more rows
+    The update of all other rows is zero. Rows are measured by the sum of their absolute
+    values. If a matrix has more rows
     than columns, the same is done with its columns.
 
     Args:

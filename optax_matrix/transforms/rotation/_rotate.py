@@ -95,10 +95,11 @@ def rotate(
     ===============  ===================================================================
 
     :math:`S` is :math:`M M^\top`, or with ``statistics="gradient"`` the average of
-    :math:`G G^\top`. With ``"kl"`` it is that of :math:`G C^{-1} G^\top`, where C is the
-    factor of the other side, made of its rotation (or I) and of eigenvalues that every
-    update averages in the rotated frame (KL-Shampoo). The look-ahead D does not change the state of the base: only the
-    update in the new frame does. A zero momentum leaves its rotation unchanged.
+    :math:`G G^\top`. With ``"kl"`` it is that of :math:`G C^{-1} G^\top`, C being the
+    factor of the other side: its rotation (or I) and eigenvalues, which every update
+    averages in the rotated frame. The look-ahead D does not change the state of the
+    base: only the update in the new frame does. A zero momentum leaves its rotation
+    unchanged.
 
     Where the momentum has no range, the rows of the rotated momentum hold rounding
     noise. They are set to zero before the base sees them; otherwise sign, row norm and
@@ -159,7 +160,8 @@ def rotate(
 
     References:
         ARO, Eq. 4, Algorithm 3; the policies of Sections 5.2 to 5.4. With statistics
-        of the gradient, the family of SOAP, Eigen-Adam and SPlus. Deviations: the
+        of the gradient, the family of SOAP, Eigen-Adam and SPlus; with ``"kl"``, KL-SOAP
+        and KL-Shampoo. Deviations: the
         second moment of a base is that of the new frame (Remark 7; the line in Section
         4.3 that mixes both frames is a misprint); noise is set to zero, as above.
     """

@@ -1,4 +1,4 @@
-"""The eigenvalues of KL-Shampoo, by which each side whitens the statistics of the other.
+"""The eigenvalues of KL-Shampoo, by which each side whitens those of the other.
 
 A covariance of Kronecker form has one factor per side. The factor that is closest in
 Kullback-Leibler divergence, given the other one, averages gradients that are whitened
