@@ -137,6 +137,7 @@ from optax_matrix.transforms.low_rank import (
     BasisState,
     CompensateState,
     OrthogonalizeLowRankState,
+    OrthogonalizeSelectedState,
     ProjectLowRankState,
     ScaleByTrackedAdamState,
     Subspace,
@@ -145,6 +146,7 @@ from optax_matrix.transforms.low_rank import (
     gaussian_basis,
     given_basis,
     orthogonalize_low_rank,
+    orthogonalize_selected,
     orthonormal_basis,
     project_low_rank,
     scale_by_tracked_adam,
@@ -153,9 +155,7 @@ from optax_matrix.transforms.low_rank import (
     svd_basis,
 )
 from optax_matrix.transforms.orthogonalization import (
-    OrthogonalizeSelectedState,
     orthogonalize,
-    orthogonalize_selected,
 )
 from optax_matrix.transforms.rotation import (
     Policy,

@@ -20,6 +20,10 @@ from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
     OrthogonalizeLowRankState,
     orthogonalize_low_rank,
 )
+from optax_matrix.transforms.low_rank._orthogonalize_selected import (
+    OrthogonalizeSelectedState,
+    orthogonalize_selected,
+)
 from optax_matrix.transforms.low_rank._project_low_rank import (
     ProjectLowRankState,
     project_low_rank,
@@ -46,6 +50,7 @@ __all__ = [
     "CompensateState",
     "Compensation",
     "OrthogonalizeLowRankState",
+    "OrthogonalizeSelectedState",
     "ProjectLowRankState",
     "Sampling",
     "ScaleByTrackedAdamState",
@@ -59,6 +64,7 @@ __all__ = [
     "gaussian_basis",
     "given_basis",
     "orthogonalize_low_rank",
+    "orthogonalize_selected",
     "orthonormal_basis",
     "project_low_rank",
     "scale_by_tracked_adam",

@@ -160,8 +160,8 @@ def rotate(
 
     References:
         ARO, Eq. 4, Algorithm 3; the policies of Sections 5.2 to 5.4. With statistics
-        of the gradient, the family of SOAP, Eigen-Adam and SPlus; with ``"kl"``, KL-SOAP
-        and KL-Shampoo. Deviations: the
+        of the gradient, the family of SOAP, Eigen-Adam and SPlus; with ``"kl"``, that
+        of KL-Shampoo. Deviations: the
         second moment of a base is that of the new frame (Remark 7; the line in Section
         4.3 that mixes both frames is a misprint); noise is set to zero, as above.
     """
