@@ -6,6 +6,7 @@ the coordinates. It turns the result into an update with `back_project` (GaLore,
 (APOLLO). Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`,
 `orthonormal_basis`, `given_basis`. Two blocks move their subspace at every update:
 `scale_by_tracked_adam` (LDAdam) and `orthogonalize_low_rank` (Dion).
+`orthogonalize_selected` takes a few rows in the place of a subspace (Dion2).
 """
 
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace

@@ -58,7 +58,7 @@ def orthogonalize_selected(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.orthogonalize_selected(1, polar="polar_svd")
+        >>> tx = om.transforms.orthogonalize_selected(1, polar="polar_svd")
         >>> w = {"w": jnp.array([[3.0, 4.0], [6.0, 8.0]])}
         >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
         [[0.0, 0.0], [0.6..., 0.8...]]
