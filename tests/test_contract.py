@@ -168,8 +168,9 @@ ACCUMULATING = {
     "splus": {"b2": 0.9},
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
-# A merge draws other primitives a step earlier.
+# A merge draws other primitives a step earlier; Dion2 takes other rows in turn.
 SHIFTED = {
+    "dion2": {"fraction": 1.0},
     "poet": {"merge_interval": None},
     "poet-full": {"merge_interval": None, "merge_at": None},
 }
@@ -228,9 +229,6 @@ FORGETFUL = {
     ),
     "soap": lambda: om.scale_by_soap(
         b1=0.3, b2=0.3, b3=0.3, policy="eigen_exact", update_interval=1
-    ),
-    "kl_shampoo": lambda: om.scale_by_kl_shampoo(
-        b1=0.3, b2=0.1, policy="eigen_exact", update_interval=1
     ),
     "shampoo": lambda: om.scale_by_shampoo(b2=0.3),
     "mousse": lambda: om.scale_by_mousse(b1=0.5, b2=0.3, update_interval=1),
@@ -493,7 +491,7 @@ STATE_OF_A_MATRIX = {
     "eigen_adam": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + 1,
     "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
     "kl_shampoo": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
-    "kl_soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
+    "kl_soap": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + m + n + 1,
     "splus": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,

@@ -30,6 +30,7 @@ from optax_matrix.transforms.rotation._policies import (
     on_sides,
 )
 from optax_matrix.transforms.rotation._spectrum import (
+    balanced,
     mix_spectrum,
     mix_whitened,
     no_spectrum,
@@ -231,6 +232,10 @@ class _Rotate:
         used = state.rotation if self.lag else new
         if self.whitens:
             spectrum = self._spectrum(spectrum, extra_args["gradient"], used)
+            pairs = jax.tree.map(lambda _, *x: balanced(*x), mean, spectrum, gram)
+            spectrum, gram = (
+                jax.tree.map(lambda _, pair, i=i: pair[i], mean, pairs) for i in (0, 1)
+            )
             extra_args["spectrum"] = spectrum
         spans = self.policy.spans and not (self.accumulates or self.lag) and due
         out, base_state = answer(used, spans)

@@ -110,6 +110,28 @@ def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
     return Pair(mixed(rows, cols, x.mT), mixed(cols, rows, x))
 
 
+def balanced(roots: Pair, gram: Pair) -> tuple[Pair, Pair]:
+    """Brings both sides' eigenvalues to like size: one times c, the other one over c.
+
+    Nothing depends on c, so that it drifts, and would overflow in a long run. It is a
+    power of two here: not even the rounding changes.
+
+    Args:
+        roots: The roots of the eigenvalues.
+        gram: The statistics, which scale alike; None for a side that does not rotate.
+
+    Returns:
+        Both with c.
+    """
+    size = [jnp.max(x, axis=-1, keepdims=True) for x in roots]
+    (_, row), (_, col) = map(jnp.frexp, size)
+    steps = jnp.where((size[0] > 0) & (size[1] > 0), (col - row + 1) // 2, 0)
+    up, down = (jnp.ldexp(jnp.ones_like(size[0]), x) for x in (steps, -steps))
+    scaled = lambda g, c: None if g is None else g._replace(peak=g.peak * c[..., None])
+    grams = Pair(scaled(gram.rows, up), scaled(gram.cols, down))
+    return Pair(roots.rows * up, roots.cols * down), grams
+
+
 def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
     r"""Divides by the roots of the eigenvalues of both sides: the base of KL-Shampoo.
 
