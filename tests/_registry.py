@@ -100,6 +100,7 @@ BLOCKS = {
     "precondition-inner": lambda: om.precondition(
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"
     ),
+    "orthogonalize_balanced": om.transforms.orthogonalize_balanced,
     "orthogonalize_selected": om.transforms.orthogonalize_selected,
     "compress_entries": om.transforms.compress_entries,
     "with_gradient": lambda: om.transforms.with_gradient(

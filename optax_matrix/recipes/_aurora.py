@@ -5,11 +5,15 @@ from typing import Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.linalg import balanced_polar, newton_schulz
+from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
+from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import momentum, orthogonalize, scale_by_shape
+from optax_matrix.transforms import (
+    momentum,
+    orthogonalize_balanced,
+    scale_by_shape,
+)
 from optax_matrix.transforms.update_size import ShapeRule
 
 _TWELVE_STEPS = partial(newton_schulz, coefficients=((2.0, -1.5, 0.5),), steps=12)
@@ -22,7 +26,7 @@ def aurora(
     b1: Decay = 0.95,
     nesterov: bool = True,
     rounds: PositiveInt = 2,
-    power: Decay = 0.5,
+    power: Positive = 0.5,
     polar: Kernel | None = None,
     scaling: ShapeRule = "out/in",
     weight_decay: Rate = 0.025,
@@ -74,11 +78,9 @@ def aurora(
     """
 
     def chain(layout, b1, power):
-        kernel = polar or _TWELVE_STEPS
-        balanced = partial(balanced_polar, rounds=rounds, power=power, polar=kernel)
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(balanced),
+            orthogonalize_balanced(polar or _TWELVE_STEPS, rounds=rounds, power=power),
             scale_by_shape(scaling),
         )
 

@@ -56,6 +56,7 @@ Orthogonalize:
 * `orthogonalize` replaces a matrix by its polar factor, computed by a kernel:
   `linalg.newton_schulz`, `linalg.gram_newton_schulz`, `linalg.polar_svd`,
   `linalg.polar_eigh`, `linalg.polar_qr`, `linalg.polar_qdwh`.
+* `orthogonalize_balanced` also brings the rows of the factor to like norms (Aurora).
 * `orthogonalize_low_rank` keeps a momentum and returns its leading part as orthonormal
   factors of rank r (Dion).
 * `orthogonalize_selected` replaces the largest rows of a momentum by their polar factor
@@ -156,6 +157,7 @@ from optax_matrix.transforms.low_rank import (
 )
 from optax_matrix.transforms.orthogonalization import (
     orthogonalize,
+    orthogonalize_balanced,
 )
 from optax_matrix.transforms.rotation import (
     Policy,
@@ -246,6 +248,7 @@ __all__ = [
     "match_rms",
     "momentum",
     "orthogonalize",
+    "orthogonalize_balanced",
     "orthogonalize_low_rank",
     "orthogonalize_selected",
     "orthonormal_basis",

@@ -7,7 +7,11 @@ orthogonalization see `orthogonalize_low_rank` (Dion) and `orthogonalize_selecte
 """
 
 from optax_matrix.transforms.orthogonalization._orthogonalize import orthogonalize
+from optax_matrix.transforms.orthogonalization._orthogonalize_balanced import (
+    orthogonalize_balanced,
+)
 
 __all__ = [
     "orthogonalize",
+    "orthogonalize_balanced",
 ]
