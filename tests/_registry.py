@@ -100,6 +100,15 @@ BLOCKS = {
     "precondition-inner": lambda: om.precondition(
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"
     ),
+    "orthogonalize_balanced": om.transforms.orthogonalize_balanced,
+    "orthogonalize_selected": om.transforms.orthogonalize_selected,
+    "compress_entries": om.transforms.compress_entries,
+    "with_gradient": lambda: om.transforms.with_gradient(
+        optax.chain(om.momentum(0.9), om.scale_by_second_moment())
+    ),
+    "rotate-kl": lambda: om.rotate(
+        om.transforms.scale_by_spectrum(), policy="eigen", side="both", statistics="kl"
+    ),
     "orthogonalize_low_rank": lambda: om.orthogonalize_low_rank(2),
     "project_low_rank": lambda: om.project_low_rank(optax.trace(0.9), rank=2),
     "project_low_rank-compensated": lambda: om.project_low_rank(

@@ -67,6 +67,8 @@ VARIANTS = {
         {"side": "out", "bias_correction": False, "update_interval": 1},
         {"policy": "eigen_exact", "max_dim": 4},
     ],
+    "kl_shampoo": [{"policy": "identity"}, {"side": "out", "update_interval": 1}],
+    "kl_soap": [{"max_dim": 4}],
     "splus": [{"policy": "identity", "weight_decay": 0.2}, {"side": "short"}],
     "shampoo": [{"update_interval": 2, "root": 2, "method": "eigh", "side": "out"}],
     "mousse": [{"update_interval": 2, "scaling": "out/in", "side": "in"}],

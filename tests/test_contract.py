@@ -162,11 +162,15 @@ ACCUMULATING = {
     "aro": {},
     "eigen_adam": {"b3": 0.9},
     "soap": {"b3": 0.9},
+    "soap_muon": {"b3": 0.9},
+    "kl_shampoo": {"b2": 0.9},
+    "kl_soap": {"b2": 0.9, "b3": 0.9},
     "splus": {"b2": 0.9},
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
-# A merge draws other primitives a step earlier.
+# A merge draws other primitives a step earlier; Dion2 takes other rows in turn.
 SHIFTED = {
+    "dion2": {"fraction": 1.0},
     "poet": {"merge_interval": None},
     "poet-full": {"merge_interval": None, "merge_at": None},
 }
@@ -471,6 +475,8 @@ STATE_OF_A_MATRIX = {
     "muon": lambda m, n: m * n,
     "muoneq": lambda m, n: m * n,
     "muon_plus": lambda m, n: m * n,
+    "muon2": lambda m, n: 2 * m * n,
+    "aurora": lambda m, n: m * n,
     "adamuon": lambda m, n: 2 * m * n,
     "normuon": lambda m, n: m * n + m,
     "swan": lambda *_: 0,
@@ -484,9 +490,13 @@ STATE_OF_A_MATRIX = {
     # The statistics of each side have a peak; a bias correction has a weight.
     "eigen_adam": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + 1,
     "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
+    "kl_shampoo": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
+    "kl_soap": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + m + n + 1,
     "splus": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
+    "dion2": lambda m, n: m * n,
+    "soap_muon": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + 2,
     "dion": lambda m, n: m * n + n * min(m, n),
     # With r = 2; two weights of bias corrections; a limiter's norm; an average's peak.
     "galore": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 2,

@@ -24,6 +24,7 @@ columns.
 """
 
 from optax_matrix.arguments import KERNELS
+from optax_matrix.linalg._balanced_polar import balanced_polar
 from optax_matrix.linalg._coefficients import (
     AOL,
     CUBIC,
@@ -119,6 +120,7 @@ __all__ = [
     "YOU",
     "Orthogonal",
     "Orthonormalize",
+    "balanced_polar",
     "block_grid",
     "cans",
     "cayley",

@@ -41,6 +41,7 @@ def galore(
     eps: NotNegative = 0.0,
     scale: Positive = 0.25,
     update_interval: PositiveInt = 200,
+    renew_below: Positive | None = None,
     basis: SingularBasis = "randomized_svd",
     side: ProjectedSide = "short",
     transport: Transport = "keep",
@@ -73,6 +74,8 @@ def galore(
         eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
         scale: Factor :math:`\alpha` of the update.
         update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
+        renew_below: Norm of :math:`U^\top G` at or below which U is renewed besides
+            (`project_low_rank`, the criterion of `sumo`); None for no such renewals.
         basis: ``"randomized_svd"``; ``"svd"`` for exact vectors (the paper); or a
             function, see `transforms.given_basis`.
         side: Which side is projected, as in `project_low_rank`.
@@ -109,7 +112,7 @@ def galore(
         (`scale_by_second_moment`).
     """
 
-    def chain(layout, b1, b2, eps, scale):
+    def chain(layout, b1, b2, eps, scale, renew_below):
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=optax.chain(as_combining(back_project), optax.scale(scale)),
@@ -118,6 +121,7 @@ def galore(
             basis=singular_basis(basis, qr),
             update_interval=update_interval,
             phase=0,
+            renew_below=renew_below,
             stagger=stagger,
             transport=transport,
             seed=seed,

@@ -6,7 +6,7 @@ from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.layout.sides import sides_within
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
-from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
 from optax_matrix.transforms.sides import MatrixSide
 
@@ -20,6 +20,7 @@ def soap(
     b3: Decay = 0.95,
     policy: Literal["eigen", "eigen_exact", "identity"] = "eigen",
     update_interval: PositiveInt = 10,
+    statistics: Literal["gradient", "kl"] = "gradient",
     side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
     bias_correction: bool = True,
@@ -51,6 +52,7 @@ def soap(
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is Adam.
         update_interval: The bases are renewed at step 1 and then every
             ``update_interval`` steps.
+        statistics: ``"gradient"``, or ``"kl"`` for the factors of `kl_soap`.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
         bias_correction: Whether to correct both moments as Adam does.
@@ -93,7 +95,7 @@ def soap(
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,
-            statistics="gradient",
+            statistics=statistics,
             decay=b3,
             momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         )
@@ -102,3 +104,39 @@ def soap(
 
 
 scale_by_soap = direction(soap)
+
+kl_soap = preset(
+    soap,
+    "kl_soap",
+    r"""KL-SOAP for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
+
+    .. math::
+        L_t = \beta_3 L_{t-1} + \tfrac{1 - \beta_3}{n} G_t R_{t-1}^{-1} G_t^\top, \quad
+        R_t = \beta_3 R_{t-1} + \tfrac{1 - \beta_3}{m} G_t^\top L_{t-1}^{-1} G_t
+
+    This is `soap` in the eigenbases of these factors, those of `kl_shampoo`. The state
+    is that of `soap` and the eigenvalues of each side.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
+        >>> tx = om.kl_soap(1.0, b1=0.0, b2=0.0, weight_decay=0.0)
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> (-updates["kernel"]).round(3).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+
+    References:
+        Lin et al., `KL-SOAP <https://arxiv.org/abs/2509.03378>`_, 2025. The defaults
+        are those of the authors' code, which corrects no bias. Deviations: those of
+        `soap` and, for the factors, `kl_shampoo`.
+    """,
+    fixed={"statistics": "kl"},
+    b1=0.9,
+    b2=0.98,
+    b3=0.98,
+    bias_correction=False,
+)
+scale_by_kl_soap = direction(kl_soap)

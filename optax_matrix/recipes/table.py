@@ -38,7 +38,12 @@ from optax_matrix.recipes._aro import (
     scale_by_eigen_sign as scale_by_eigen_sign,
     scale_by_eigen_sinkhorn as scale_by_eigen_sinkhorn,
 )
+from optax_matrix.recipes._aurora import (
+    aurora as aurora,
+    scale_by_aurora as scale_by_aurora,
+)
 from optax_matrix.recipes._dion import dion as dion, scale_by_dion as scale_by_dion
+from optax_matrix.recipes._dion2 import dion2 as dion2, scale_by_dion2 as scale_by_dion2
 from optax_matrix.recipes._eigen_adam import (
     eigen_adam as eigen_adam,
     scale_by_eigen_adam as scale_by_eigen_adam,
@@ -53,6 +58,10 @@ from optax_matrix.recipes._galore import (
     galore as galore,
     scale_by_galore as scale_by_galore,
 )
+from optax_matrix.recipes._kl_shampoo import (
+    kl_shampoo as kl_shampoo,
+    scale_by_kl_shampoo as scale_by_kl_shampoo,
+)
 from optax_matrix.recipes._ldadam import (
     ldadam as ldadam,
     scale_by_ldadam as scale_by_ldadam,
@@ -66,6 +75,7 @@ from optax_matrix.recipes._mousse import (
     scale_by_mousse as scale_by_mousse,
 )
 from optax_matrix.recipes._muon import muon as muon, scale_by_muon as scale_by_muon
+from optax_matrix.recipes._muon2 import muon2 as muon2, scale_by_muon2 as scale_by_muon2
 from optax_matrix.recipes._muon_plus import (
     muon_plus as muon_plus,
     scale_by_muon_plus as scale_by_muon_plus,
@@ -88,7 +98,16 @@ from optax_matrix.recipes._sinkgd import (
     scale_by_sinkgd as scale_by_sinkgd,
     sinkgd as sinkgd,
 )
-from optax_matrix.recipes._soap import scale_by_soap as scale_by_soap, soap as soap
+from optax_matrix.recipes._soap import (
+    kl_soap as kl_soap,
+    scale_by_kl_soap as scale_by_kl_soap,
+    scale_by_soap as scale_by_soap,
+    soap as soap,
+)
+from optax_matrix.recipes._soap_muon import (
+    scale_by_soap_muon as scale_by_soap_muon,
+    soap_muon as soap_muon,
+)
 from optax_matrix.recipes._splus import scale_by_splus as scale_by_splus, splus as splus
 from optax_matrix.recipes._sumo import scale_by_sumo as scale_by_sumo, sumo as sumo
 from optax_matrix.recipes._swan import scale_by_swan as scale_by_swan, swan as swan
@@ -137,6 +156,18 @@ METHODS: dict[str, list[Row]] = {
             "[Muon+](https://arxiv.org/abs/2602.21545)",
         ),
         Row(
+            muon2,
+            "momentum over root of second moment → polar factor → scale by shape",
+            "2mn",
+            "[Muon²](https://arxiv.org/abs/2604.09967), Alg. 1",
+        ),
+        Row(
+            aurora,
+            "momentum → polar factor with rows of nearly equal norms → scale by shape",
+            "mn",
+            "[Aurora](https://arxiv.org/abs/2606.27715)",
+        ),
+        Row(
             adamuon,
             "momentum (→ sign) → polar factor → second moment per entry → match RMS",
             "2mn",
@@ -160,6 +191,13 @@ METHODS: dict[str, list[Row]] = {
             "momentum with error feedback → power step of rank r → scale by shape",
             "mn + in r",
             "[Dion](https://arxiv.org/abs/2504.05295), Alg. 1",
+        ),
+        Row(
+            dion2,
+            "momentum with error feedback → polar factor of its largest rows → "
+            "scale by shape",
+            "mn",
+            "[Dion2](https://arxiv.org/abs/2512.16928)",
         ),
         Row(
             swan,
@@ -228,6 +266,13 @@ METHODS: dict[str, list[Row]] = {
             "[SOAP](https://arxiv.org/abs/2409.11321); Structured Fisher, Alg. 6",
         ),
         Row(
+            soap_muon,
+            "SOAP on the short side → polar factor → root of the entries → scale by "
+            "shape",
+            "2mn + 2p²",
+            "[SOAP-Muon](https://github.com/nikhilvyas/SOAP_MUON)",
+        ),
+        Row(
             splus,
             "momentum → sign in SOAP's eigenbases → scale by shape",
             "mn + 2m² + 2n²",
@@ -238,6 +283,20 @@ METHODS: dict[str, list[Row]] = {
             "gradient → inverse fourth roots of the summed Gram matrices, both sides",
             "m² + n²",
             "[Shampoo](https://arxiv.org/abs/1802.09568), Alg. 1",
+        ),
+        Row(
+            kl_shampoo,
+            "momentum → inverse roots of Gram matrices, each whitened by the other",
+            "mn + 2m² + 2n² + m + n",
+            "[KL-Shampoo](https://arxiv.org/abs/2509.03378)",
+        ),
+        Row(
+            kl_soap,
+            "SOAP in the eigenbases of KL-Shampoo",
+            "2mn + 2m² + 2n² + m + n",
+            "[KL-Shampoo](https://arxiv.org/abs/2509.03378) (KL-SOAP)",
+            # The first gradient leaves the basis of a null space to rounding.
+            {"side": "short"},
         ),
     ],
     "Low rank": [

@@ -49,6 +49,7 @@ Scale rows, columns and entries:
 * `scale_by_second_moment` divides every entry by the root of its averaged square:
   twofold Adam, or SOAP's denominator inside `rotate`.
 * `scale_by_amsgrad` divides by the largest second moment so far.
+* `compress_entries` takes a power of every entry (SOAP-Muon).
 * `correct_variance` computes the variance-reduced gradient of MARS.
 
 Orthogonalize:
@@ -56,8 +57,11 @@ Orthogonalize:
 * `orthogonalize` replaces a matrix by its polar factor, computed by a kernel:
   `linalg.newton_schulz`, `linalg.gram_newton_schulz`, `linalg.polar_svd`,
   `linalg.polar_eigh`, `linalg.polar_qr`, `linalg.polar_qdwh`.
+* `orthogonalize_balanced` also brings the rows of the factor to like norms (Aurora).
 * `orthogonalize_low_rank` keeps a momentum and returns its leading part as orthonormal
   factors of rank r (Dion).
+* `orthogonalize_selected` replaces the largest rows of a momentum by their polar factor
+  (Dion2).
 
 Set the size of an update:
 
@@ -71,7 +75,9 @@ Change the frame:
 
 * `rotate` runs any transformation in a frame that follows the momentum (``policy``
   ``aro``, ``polar``, ``rgd``, ``eigen``, ``eigen_exact``, ``identity``, or your
-  `Policy`) or the averaged gradient (SOAP, SPlus), on one side or both.
+  `Policy`) or the averaged gradient (SOAP, SPlus), on one side or both. With
+  ``statistics="kl"`` each side is whitened by the other first (KL-SOAP);
+  `scale_by_spectrum` divides by the eigenvalues that this yields (KL-Shampoo).
 * `precondition` multiplies by inverse roots of averaged Gram matrices, with a
   transformation in between if you like (Shampoo, Mousse).
 
@@ -105,6 +111,7 @@ Wrap other transformations:
 
 * `in_float32` runs a transformation in float32 where updates are bfloat16.
 * `quantize_state` stores the moments of a transformation in eight bits between steps.
+* `with_gradient` passes the gradient along a chain, for the second moment (Muon²).
 * `inject_hyperparams` is `optax.inject_hyperparams` with static arguments and float32
   values: numbers are stored in the state, where they can be changed or scheduled.
 
@@ -128,6 +135,7 @@ matrices, wrap the optimizer:
 
 from optax_matrix.transforms.equilibration import (
     EquilibrateWithEmaState,
+    compress_entries,
     equilibrate,
     equilibrate_with_ema,
     row_rms,
@@ -138,6 +146,7 @@ from optax_matrix.transforms.low_rank import (
     BasisState,
     CompensateState,
     OrthogonalizeLowRankState,
+    OrthogonalizeSelectedState,
     ProjectLowRankState,
     ScaleByTrackedAdamState,
     Subspace,
@@ -146,6 +155,7 @@ from optax_matrix.transforms.low_rank import (
     gaussian_basis,
     given_basis,
     orthogonalize_low_rank,
+    orthogonalize_selected,
     orthonormal_basis,
     project_low_rank,
     scale_by_tracked_adam,
@@ -155,6 +165,7 @@ from optax_matrix.transforms.low_rank import (
 )
 from optax_matrix.transforms.orthogonalization import (
     orthogonalize,
+    orthogonalize_balanced,
 )
 from optax_matrix.transforms.rotation import (
     Policy,
@@ -166,6 +177,7 @@ from optax_matrix.transforms.rotation import (
     rgd,
     rotate,
     rotate_shared,
+    scale_by_spectrum,
     sinkhorn_jointly,
 )
 from optax_matrix.transforms.second_moments import (
@@ -205,6 +217,7 @@ from optax_matrix.transforms.wrappers import (
     inject_hyperparams,
     keep_dtype,
     quantize_state,
+    with_gradient,
 )
 
 __all__ = [
@@ -217,6 +230,7 @@ __all__ = [
     "LimitNormGrowthState",
     "MomentumState",
     "OrthogonalizeLowRankState",
+    "OrthogonalizeSelectedState",
     "Policy",
     "PreconditionState",
     "ProjectLowRankState",
@@ -234,6 +248,7 @@ __all__ = [
     "add_cautious_decay",
     "back_project",
     "compensate",
+    "compress_entries",
     "correct_variance",
     "equilibrate",
     "equilibrate_rows_jointly",
@@ -249,7 +264,9 @@ __all__ = [
     "match_rms",
     "momentum",
     "orthogonalize",
+    "orthogonalize_balanced",
     "orthogonalize_low_rank",
+    "orthogonalize_selected",
     "orthonormal_basis",
     "precondition",
     "preserve_norm",
@@ -263,10 +280,12 @@ __all__ = [
     "scale_by_amsgrad",
     "scale_by_second_moment",
     "scale_by_shape",
+    "scale_by_spectrum",
     "scale_by_tracked_adam",
     "scale_gradient",
     "sinkhorn_jointly",
     "spo",
     "subspace_basis",
     "svd_basis",
+    "with_gradient",
 ]

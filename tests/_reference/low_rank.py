@@ -121,10 +121,12 @@ def alice(
     return scale * d
 
 
-def galore(g, state, *, rank, b1=0.9, b2=0.999, eps=0.0, interval=3, scale=0.25):
-    """GaLore, Algorithm 2."""
+def galore(
+    g, state, *, rank, b1=0.9, b2=0.999, eps=0.0, interval=3, scale=0.25, below=-1.0
+):
+    """GaLore, Algorithm 2; with `below` also SUMO's criterion of a renewal."""
     t = state["t"] = state.get("t", -1) + 1
-    if t % interval == 0:
+    if t % interval == 0 or np.linalg.norm(state["u"].T @ g) <= below:
         state["u"] = left_vectors(g, rank)
     u = state["u"]
     return scale * u @ adam_direction(u.T @ g, state, b1, b2, True, eps)

@@ -5,6 +5,8 @@ that starts empty. The momenta are written as the sources write them (an average
 the package keeps a sum), so that agreement is a statement about the algebra.
 """
 
+from functools import partial
+
 import numpy as np
 from _reference import kernels
 
@@ -32,6 +34,50 @@ def muon(w, g, state, lr, b1=0.95, nesterov=True, scaling="out/in", weight_decay
         "none": 1.0,
     }[scaling]
     return decayed(w, lr, weight_decay) - lr * factor * o
+
+
+def dion2(w, g, state, lr, fraction=0.25, b1=0.95, weight_decay=0.01):
+    """Ahn et al. 2025, by microsoft/dion: rows by their sums of absolute values."""
+    total = state.get("m", np.zeros_like(g)) + g
+    rows = total if g.shape[0] <= g.shape[1] else total.T
+    k = int(np.ceil(fraction * len(rows)))
+    chosen = np.argsort(-np.sum(np.abs(rows), axis=1), kind="stable")[:k]
+    o, kept = np.zeros_like(rows), rows.copy()
+    o[chosen] = kernels.newton_schulz5(rows[chosen], kernels.POLAR_EXPRESS)
+    kept[chosen] *= b1
+    if rows is not total:
+        o, kept = o.T, kept.T
+    state["m"] = kept
+    return decayed(w, lr, weight_decay) - lr * np.sqrt(w.shape[0] / w.shape[1]) * o
+
+
+def muon2(w, g, state, lr, b1=0.95, b2=0.95, rows=3, weight_decay=0.1):
+    """Liu et al. 2026, Algorithm 1: a sum as the momentum."""
+    m = state["m"] = b1 * state.get("m", np.zeros_like(g)) + g
+    v = state["v"] = b2 * state.get("v", np.zeros_like(g)) + (1 - b2) * g**2
+    o = kernels.newton_schulz5(m / np.sqrt(v), (kernels.JORDAN,) * rows)
+    return decayed(w, lr, weight_decay) - lr * 0.2 * np.sqrt(max(w.shape)) * o
+
+
+def aurora(
+    w, g, state, lr, b1=0.95, nesterov=True, rounds=2, power=0.5, weight_decay=0.025
+):
+    """Dewulf et al. 2026, by tilde-research/aurora-release."""
+    update = momentum(g, state, b1, nesterov)
+    polar = partial(kernels.newton_schulz5, rows=((2.0, -1.5, 0.5),) * 12)
+    tall = update.T if update.shape[0] < update.shape[1] else update
+    m, n = tall.shape
+    if m == n:
+        o = polar(tall)
+    else:
+        d = 1 / np.linalg.norm(tall, axis=1, keepdims=True)
+        for k in range(rounds):
+            o = polar(d * tall)
+            if k < rounds - 1:
+                d = d * (n / m / np.sum(o**2, axis=1, keepdims=True)) ** power
+    o = o if tall is update else o.T
+    out, n_in = w.shape
+    return decayed(w, lr, weight_decay) - lr * np.sqrt(max(1, out / n_in)) * o
 
 
 def muoneq(w, g, state, lr, mode="row", b1=0.95, nesterov=True, weight_decay=0.1):

@@ -186,6 +186,33 @@ def eigen_adam(g, state, b1=0.9, b2=0.9, b3=0.999, interval=1, basis=eigenvector
     return u @ over_root(u.T @ m, v)
 
 
+def soap_muon(
+    g,
+    state,
+    b1=0.95,
+    b2=0.98,
+    b3=0.98,
+    interval=10,
+    basis=eigenvectors,
+    orthogonalize=polar,
+    power=0.5,
+):
+    """SOAP-Muon (Vyas et al. 2024), Section 2: one-sided SOAP, polar factor, roots.
+
+    With Adam's bias corrections, which the polar factor makes void.
+    """
+    t = state["t"] = state.get("t", 0) + 1
+    m = state["m"] = ema(state.get("m"), g, b1)
+    gram = state["l"] = ema(state.get("l"), g @ g.T, b3)
+    if refreshed(t, interval):
+        state["u"] = basis(gram)
+    u = state["u"]
+    v = state["v"] = ema(state.get("v"), (u.T @ g) ** 2, b2)
+    o = orthogonalize(over_root(u.T @ m, v))
+    d = np.sign(o) * np.abs(o) ** power
+    return u @ d * np.linalg.norm(o) / np.linalg.norm(d)
+
+
 def soap_as_published(
     g, state, b1=0.95, b2=0.95, b3=0.95, eps=1e-8, interval=10, sides=("out", "in")
 ):
@@ -222,6 +249,50 @@ def soap_as_published(
             state["q"][axis] = qr(f @ q[:, order])
     state["v"] = v
     return update
+
+
+def kl_shampoo(
+    g,
+    state,
+    b1=0.9,
+    b2=0.98,
+    interval=1,
+    sides=("out", "in"),
+    basis=None,
+    soap_b2=None,
+):
+    """KL-Shampoo and, with `soap_b2`, KL-SOAP (Lin et al. 2025), with QR.
+
+    Each factor averages gradients whitened by the other, L <- G R^-1 G' / n, where
+    R^-1 = Q diag(1 / mu) Q' with the last basis and eigenvalues. Eigenvalues average
+    diag(Q' G R^-1 G' Q) / n at every step, by their authors' code; as in the package,
+    in the basis of this step, and from the power of two that is nearest to the root
+    mean square of the first gradient.
+    """
+    m, n = g.shape
+    t = state["t"] = state.get("t", 0) + 1
+    momentum = state["m"] = ema(state.get("m"), g, b1)
+    start = 2.0 ** np.round(np.log2(np.sqrt(np.mean(g**2))))
+    lam, mu = state.get("e", (np.full(m, start), np.full(n, start)))
+    ql, qr_ = state.get("q", (np.eye(m), np.eye(n)))
+    left = g @ (qr_ / mu) @ qr_.T @ g.T / n
+    right = g.T @ (ql / lam) @ ql.T @ g / m
+    left = state["l"] = ema(state.get("l"), left, b2)
+    right = state["r"] = ema(state.get("r"), right, b2)
+    if refreshed(t, interval):
+        ql = (basis(left) if basis else qr(left @ ql)) if "out" in sides else ql
+        qr_ = (basis(right) if basis else qr(right @ qr_)) if "in" in sides else qr_
+    state["q"] = ql, qr_
+    x = ql.T @ g @ qr_
+    state["e"] = (
+        ema(lam, np.mean(x**2 / mu, axis=1), b2),
+        ema(mu, np.mean(x**2 / lam[:, None], axis=0), b2),
+    )
+    if soap_b2 is None:
+        v = np.outer(*state["e"])
+    else:
+        v = state["v"] = ema(state.get("v"), x**2, soap_b2)
+    return ql @ ((ql.T @ momentum @ qr_) / np.sqrt(v)) @ qr_.T
 
 
 def shampoo(g, state, eps=1e-6, decay=None, root=4):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _matrices import gaussian, matrix_with_singular_values, rank_one
-from _reference import low_rank_recipes as ref
+from _reference import low_rank, low_rank_recipes as ref
 from _registry import LOW_RANK
 
 import optax_matrix as om
@@ -203,8 +203,13 @@ def test_sumos_limiter_allows_the_growth_of_block_3_after_any_shrinking():
 
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
-def test_sumo_renews_a_matrix_whose_coordinates_are_small():
-    """The alternative criterion of Algorithm 1, for each matrix by itself."""
+@pytest.mark.parametrize("name", ["sumo", "galore"])
+def test_a_matrix_whose_coordinates_are_small_is_renewed(name):
+    """The alternative criterion of SUMO's Algorithm 1, for each matrix by itself."""
+    recipe, reference = {
+        "sumo": (om.scale_by_sumo, ref.sumo),
+        "galore": (om.scale_by_galore, low_rank.galore),
+    }[name]
     first, second = gaussian(2, M, M, seed=5)
     u = np.linalg.qr(first)[0]
     inside, outside = u[:, :RANK], u[:, RANK:]  # The gradient moves to the latter.
@@ -214,7 +219,7 @@ def test_sumo_renews_a_matrix_whose_coordinates_are_small():
     steady = second[:, :RANK] @ noise
     below, interval = 0.5, 5
     options = {"rank": RANK, "side": "short", "basis": "svd"}
-    tx = om.scale_by_sumo(renew_below=below, update_interval=interval, **options)
+    tx = recipe(renew_below=below, update_interval=interval, **options)
 
     def body(state, kernels):
         updates, state = tx.update(kernels, state)
@@ -226,7 +231,7 @@ def test_sumo_renews_a_matrix_whose_coordinates_are_small():
     got = run(start, jax.tree.map(jnp.asarray, kernels))[1]
     for name, stream in (("a", moving), ("b", steady)):
         state, never = {}, {}
-        step = functools.partial(ref.sumo, rank=RANK, interval=interval)
+        step = functools.partial(reference, rank=RANK, interval=interval)
         want = [step(g, state, below=below) for g in stream]
         plain = [step(g, never) for g in stream]
         updates = np.swapaxes(got[name], 1, 2)

@@ -194,6 +194,36 @@ CASES = {
         lambda: damped(partial(ref.shampoo, eps=0.0, decay=0.9, root=2)),
         0,
     ),
+    # Before the statistics have full rank, the reference divides noise by noise.
+    "kl_shampoo": (
+        "kl_shampoo",
+        {"policy": "eigen_exact", "update_interval": 2, "b2": 0.8},
+        lambda: partial(ref.kl_shampoo, interval=2, b2=0.8, basis=ref.eigenvectors),
+        1,
+    ),
+    "kl_shampoo-out": (
+        "kl_shampoo",
+        {"policy": "eigen_exact", "update_interval": 2, "side": "out"},
+        lambda: partial(
+            ref.kl_shampoo, interval=2, sides=("out",), basis=ref.eigenvectors
+        ),
+        1,
+    ),
+    "kl_soap": (
+        "kl_soap",
+        {"policy": "eigen_exact", "update_interval": 2, "bounded": False},
+        lambda: partial(
+            ref.kl_shampoo, interval=2, basis=ref.eigenvectors, soap_b2=0.98
+        ),
+        1,
+    ),
+    "soap_muon": (
+        "soap_muon",
+        {"policy": "eigen_exact", "polar": polar_svd, "update_interval": 2}
+        | {"scaling": "none"},
+        lambda: short_side(partial(ref.soap_muon, interval=2)),
+        1,
+    ),
     # Of the roots of step 1 only those of full rank count, for tall and wide none.
     "mousse": (
         "mousse",
@@ -259,6 +289,8 @@ DEFAULTS = {
         partial(ref.soap, **ALL_95, interval=10, basis=PowerSteps(2)), 0.95, 0.95
     ),
     "splus": lambda: partial(ref.splus, interval=10, basis=PowerSteps(2)),
+    "kl_shampoo": lambda: partial(ref.kl_shampoo, interval=10),
+    "kl_soap": lambda: partial(ref.kl_shampoo, interval=10, soap_b2=0.98),
     "mousse": lambda: moonlight(
         partial(
             ref.mousse,
@@ -285,6 +317,10 @@ def test_defaults_follow_the_reference(name):
 BOTH_EVERY_10 = {"side": "both", "update_interval": 10}
 PUBLISHED = {
     "soap": ALL_95 | BOTH_EVERY_10 | {"bias_correction": True},
+    "kl_shampoo": {"b1": 0.9, "b2": 0.98} | BOTH_EVERY_10,
+    "kl_soap": {"b1": 0.9, "b2": 0.98, "b3": 0.98, "bias_correction": False}
+    | BOTH_EVERY_10,
+    "soap_muon": {"b1": 0.95, "b2": 0.98, "side": "short", "power": 0.5},
     "splus": {"b1": 0.9, "b2": 0.999, "scale": 2.0, "side": "both"},
     "mousse": {"b1": 0.95, "b2": 0.95, "root": 8} | BOTH_EVERY_10,
     "shampoo": {"b1": None, "b2": None, "root": 4, "update_interval": 1},
@@ -353,6 +389,9 @@ WHOLE = {
     "eigen_rownorm": (0.1, 1.0),
     "eigen_adam": (0.0, 1.0),
     "soap": (0.01, 1.0),
+    "kl_shampoo": (0.01, 1.0),
+    "kl_soap": (0.01, 1.0),
+    "soap_muon": (0.0, 1.0),
     "splus": (0.01, 0.001),
     "shampoo": (0.0, 1.0),
     "mousse": (0.1, 1.0),

@@ -20,6 +20,9 @@ CASES = {
     "muon": ("muon", {}, optimizers.muon, (0.95, 0.0, 0.015 * LR)),
     "muoneq": ("muoneq", {}, optimizers.muoneq, (0.95, 0.1, LR)),
     "muon_plus": ("muon_plus", {}, optimizers.muon_plus, (0.95, 0.1, LR)),
+    "muon2": ("muon2", {}, optimizers.muon2, (0.95, 0.1, LR)),
+    "aurora": ("aurora", {}, optimizers.aurora, (0.95, 0.025, LR)),
+    "dion2": ("dion2", {}, optimizers.dion2, (0.95, 0.01, LR)),
     "adamuon": ("adamuon", {}, optimizers.adamuon_sign, (0.95, 0.1, LR)),
     "normuon": ("normuon", {}, optimizers.normuon, (0.95, 0.1, LR)),
     "swan": ("swan", {}, optimizers.swan, (0.999, 0.0, LR)),
@@ -57,6 +60,18 @@ VARIANTS = {
         {"mode": "row"},
         partial(optimizers.muon_plus, mode="row"),
         (0.95, 0.1, LR),
+    ),
+    "dion2_half": (
+        "dion2",
+        {"fraction": 0.5, "b1": 0.8},
+        partial(optimizers.dion2, fraction=0.5, b1=0.8),
+        (0.95, 0.01, LR),
+    ),
+    "aurora_rounds": (
+        "aurora",
+        {"rounds": 4, "power": 0.25, "nesterov": False},
+        partial(optimizers.aurora, rounds=4, power=0.25, nesterov=False),
+        (0.95, 0.025, LR),
     ),
     "adamuon_unsigned": (
         "adamuon",

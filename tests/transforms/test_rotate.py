@@ -522,3 +522,19 @@ def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
     g = {"w": jnp.asarray(gaussian(3, 5))}
     tx.update(g, tx.init(g))
     np.testing.assert_allclose(seen[0], np.sign(g["w"]), rtol=1e-5)
+
+
+def test_eigenvalues_of_both_sides_stay_of_like_size():
+    """Only their product counts. Left alone, one grows beyond the other without end."""
+    base = om.transforms.scale_by_spectrum()
+    options = {"policy": "eigen", "side": "both", "statistics": "kl", "decay": 0.4}
+    tx = om.rotate(base, **options)
+    noise = jnp.asarray(gaussian(400, 3, 6, seed=3), jnp.float32)
+
+    def body(state, g):
+        _, state = tx.update({"w": g}, state)
+        rows, cols = state.spectrum["w"]
+        return state, jnp.max(rows) / jnp.max(cols)
+
+    _, ratio = jax.lax.scan(body, tx.init({"w": noise[0]}), noise)
+    np.testing.assert_array_less(np.abs(np.log2(ratio)), 3.0)

@@ -3,8 +3,10 @@
 `equilibrate` computes the scales from the current matrix with a kernel of `linalg`,
 such as `linalg.scale_rows` or `linalg.sinkhorn`. `equilibrate_with_ema` averages them
 over time: all entries of a row or column share one second moment (RACS, NorMuon).
+`compress_entries` makes the sizes of all entries more alike (SOAP-Muon).
 """
 
+from optax_matrix.transforms.equilibration._compress_entries import compress_entries
 from optax_matrix.transforms.equilibration._equilibrate import equilibrate
 from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
     EquilibrateWithEmaState,
@@ -14,6 +16,7 @@ from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
 
 __all__ = [
     "EquilibrateWithEmaState",
+    "compress_entries",
     "equilibrate",
     "equilibrate_with_ema",
     "row_rms",

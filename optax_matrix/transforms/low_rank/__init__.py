@@ -6,6 +6,7 @@ the coordinates. It turns the result into an update with `back_project` (GaLore,
 (APOLLO). Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`,
 `orthonormal_basis`, `given_basis`. Two blocks move their subspace at every update:
 `scale_by_tracked_adam` (LDAdam) and `orthogonalize_low_rank` (Dion).
+`orthogonalize_selected` takes a few rows in the place of a subspace (Dion2).
 """
 
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace
@@ -19,6 +20,10 @@ from optax_matrix.transforms.low_rank._coordinate_adam import coordinate_adam
 from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
     OrthogonalizeLowRankState,
     orthogonalize_low_rank,
+)
+from optax_matrix.transforms.low_rank._orthogonalize_selected import (
+    OrthogonalizeSelectedState,
+    orthogonalize_selected,
 )
 from optax_matrix.transforms.low_rank._project_low_rank import (
     ProjectLowRankState,
@@ -46,6 +51,7 @@ __all__ = [
     "CompensateState",
     "Compensation",
     "OrthogonalizeLowRankState",
+    "OrthogonalizeSelectedState",
     "ProjectLowRankState",
     "Sampling",
     "ScaleByTrackedAdamState",
@@ -59,6 +65,7 @@ __all__ = [
     "gaussian_basis",
     "given_basis",
     "orthogonalize_low_rank",
+    "orthogonalize_selected",
     "orthonormal_basis",
     "project_low_rank",
     "scale_by_tracked_adam",

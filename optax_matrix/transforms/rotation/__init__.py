@@ -24,6 +24,7 @@ from optax_matrix.transforms.rotation._rotate_shared import (
     Sets,
     rotate_shared,
 )
+from optax_matrix.transforms.rotation._spectrum import scale_by_spectrum
 
 __all__ = [
     "Policy",
@@ -37,5 +38,6 @@ __all__ = [
     "rgd",
     "rotate",
     "rotate_shared",
+    "scale_by_spectrum",
     "sinkhorn_jointly",
 ]

@@ -207,7 +207,7 @@ def find_policy(policy: PolicyName | PolicyLike, statistics: str) -> Policy:
 
     Args:
         policy: A key of `POLICIES`, a `Policy`, or a function of a `Side`.
-        statistics: ``"momentum"`` or ``"gradient"``.
+        statistics: ``"momentum"``, ``"gradient"`` or ``"kl"``.
 
     Returns:
         The policy.
@@ -219,9 +219,9 @@ def find_policy(policy: PolicyName | PolicyLike, statistics: str) -> Policy:
         return policy
     if callable(policy):
         return Policy(policy)
-    if statistics == "gradient" and policy not in FROM_GRAM:
+    if statistics != "momentum" and policy not in FROM_GRAM:
         raise ValueError(
-            f"`policy` must be one of {FROM_GRAM} with statistics='gradient', got "
+            f"`policy` must be one of {FROM_GRAM} with statistics={statistics!r}, got "
             f"{policy!r}; the others need the momentum."
         )
     return POLICIES[policy]

@@ -29,6 +29,13 @@ from optax_matrix.transforms.rotation._policies import (
     is_due,
     on_sides,
 )
+from optax_matrix.transforms.rotation._spectrum import (
+    balanced,
+    mix_spectrum,
+    mix_whitened,
+    no_spectrum,
+    started,
+)
 from optax_matrix.transforms.second_moments import mix_gram, no_gram
 from optax_matrix.transforms.sides import MatrixSides, no_pair, views_of
 
@@ -44,6 +51,8 @@ class RotateState(NamedTuple):
         gram: Per leaf a ``Pair`` of averaged Gram matrices; None where the statistics
             are those of the momentum.
         base_state: State of the base.
+        spectrum: Per leaf a ``Pair`` of the roots of the eigenvalues, ``(..., p)``;
+            None unless the statistics are ``"kl"``.
     """
 
     count: Any
@@ -51,6 +60,7 @@ class RotateState(NamedTuple):
     rotation: Any
     gram: Any
     base_state: Any
+    spectrum: Any = None
 
 
 @checked
@@ -61,7 +71,7 @@ def rotate(
     side: MatrixSides = "short",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
-    statistics: Literal["momentum", "gradient"] = "momentum",
+    statistics: Literal["momentum", "gradient", "kl"] = "momentum",
     decay: Decay = 0.999,
     momentum: Transformation | None = None,
     lag: bool = False,
@@ -86,8 +96,11 @@ def rotate(
     ===============  ===================================================================
 
     :math:`S` is :math:`M M^\top`, or with ``statistics="gradient"`` the average of
-    :math:`G G^\top`. The look-ahead D does not change the state of the base: only the
-    update in the new frame does. A zero momentum leaves its rotation unchanged.
+    :math:`G G^\top`. With ``"kl"`` it is that of :math:`G C^{-1} G^\top`, C being the
+    factor of the other side: its rotation (or I) and eigenvalues, which every update
+    averages in the rotated frame. The look-ahead D does not change the state of the
+    base: only the update in the new frame does. A zero momentum leaves its rotation
+    unchanged.
 
     Where the momentum has no range, the rows of the rotated momentum hold rounding
     noise. They are set to zero before the base sees them; otherwise sign, row norm and
@@ -118,10 +131,11 @@ def rotate(
         update_interval: Number K of updates between renewals of the rotation: it is
             renewed at updates 1, K + 1, 2K + 1, ..., or with ``statistics="gradient"``
             at 1, K, 2K, ...
-        statistics: Source of :math:`S`, ``"momentum"`` or ``"gradient"``. The latter
-            also passes the rotated gradient to the base as ``gradient``, which
-            `scale_by_second_moment` squares.
-        decay: Decay rate of the average of :math:`G G^\top`.
+        statistics: Source of :math:`S`, ``"momentum"``, ``"gradient"`` or ``"kl"``. The
+            latter two also pass the rotated gradient to the base as ``gradient``, which
+            `scale_by_second_moment` squares; ``"kl"`` also passes ``spectrum``, which
+            `transforms.scale_by_spectrum` divides by.
+        decay: Decay rate of the average of :math:`G G^\top`, and of the eigenvalues.
         momentum: Transformation from updates to :math:`M`, such as `momentum`
             (``om.momentum(0.9)``), in the frame of the parameters; None if the updates
             are already M.
@@ -147,7 +161,8 @@ def rotate(
 
     References:
         ARO, Eq. 4, Algorithm 3; the policies of Sections 5.2 to 5.4. With statistics
-        of the gradient, the family of SOAP, Eigen-Adam and SPlus. Deviations: the
+        of the gradient, the family of SOAP, Eigen-Adam and SPlus; with ``"kl"``, that
+        of KL-Shampoo. Deviations: the
         second moment of a base is that of the new frame (Remark 7; the line in Section
         4.3 that mixes both frames is a misprint); noise is set to zero, as above.
     """
@@ -157,7 +172,8 @@ def rotate(
         side=side,
         qr=qr,
         interval=update_interval,
-        accumulates=statistics == "gradient",
+        accumulates=statistics != "momentum",
+        whitens=statistics == "kl",
         decay=decay,
         momentum=momentum,
         lag=lag,
@@ -173,6 +189,7 @@ class _Rotate:
     qr: Callable[..., jax.Array]
     interval: int
     accumulates: bool
+    whitens: bool
     decay: ArrayLike
     momentum: optax.GradientTransformation | None
     lag: bool
@@ -188,6 +205,7 @@ class _Rotate:
             rotation=pairs(no_rotation),
             gram=pairs(no_gram) if self.accumulates else None,
             base_state=self.base.init(seen),
+            spectrum=jax.tree.map(no_spectrum, seen) if self.whitens else None,
         )
 
     def update(
@@ -199,23 +217,51 @@ class _Rotate:
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        mean, gram = turned(mean), state.gram
+        mean, gram, spectrum = turned(mean), state.gram, state.spectrum
         if self.accumulates:
             extra_args["gradient"] = gradient = turned(updates)
-            mix = lambda x, old: mix_gram(old, x, self.decay)
-            pair = lambda v, x, old: v.pair(mix, x, old)
-            gram = jax.tree.map(pair, views, gradient, gram)
+            if self.whitens:
+                begin = lambda x, roots: started(roots, x)
+                spectrum = jax.tree.map(begin, gradient, spectrum)
+                extra_args["spectrum"] = spectrum
+            gram = self._mixed(views, gradient, state, spectrum)
         due = self.interval == 1 or is_due(state.count, self.interval, self.accumulates)
         answer = partial(self._answer, mean, state.base_state, extra_args)
         bases = self._bases(mean, state.base_state, extra_args)
         new = self._next_rotation(answer, mean, gram, state.rotation, due, bases)
         used = state.rotation if self.lag else new
+        if self.whitens:
+            spectrum = self._spectrum(spectrum, extra_args["gradient"], used)
+            pairs = jax.tree.map(lambda _, *x: balanced(*x), mean, spectrum, gram)
+            spectrum, gram = (
+                jax.tree.map(lambda _, pair, i=i: pair[i], mean, pairs) for i in (0, 1)
+            )
+            extra_args["spectrum"] = spectrum
         spans = self.policy.spans and not (self.accumulates or self.lag) and due
         out, base_state = answer(used, spans)
         back = lambda v, x, pair, like: v.turn(out_of(x, pair)).astype(like.dtype)
         out = jax.tree.map(back, views, out, used, updates)
         count = None if state.count is None else optax.safe_increment(state.count)
-        return out, RotateState(count, momentum, new, gram, base_state)
+        return out, RotateState(count, momentum, new, gram, base_state, spectrum)
+
+    def _mixed(self, views: Any, gradient: Any, state: Any, spectrum: Any) -> Any:
+        """The averages of the Gram matrices, with those of this gradient."""
+        if self.whitens:
+            mix = partial(mix_whitened, decay=self.decay)
+            rest = state.gram, state.rotation, spectrum
+            return jax.tree.map(mix, views, gradient, *rest)
+        mix = lambda x, old: mix_gram(old, x, self.decay)
+        pair = lambda v, x, old: v.pair(mix, x, old)
+        return jax.tree.map(pair, views, gradient, state.gram)
+
+    def _spectrum(self, spectrum: Any, gradient: Any, rotation: Any) -> Any:
+        """The roots of the eigenvalues, with this gradient in the frame of the base."""
+
+        def mix(x, pair, roots):
+            heard = without_noise(into(x, pair), pair, x)
+            return mix_spectrum(roots, heard, self.decay)
+
+        return jax.tree.map(mix, gradient, rotation, spectrum)
 
     def _answer(self, mean, base_state, extra_args, rotation, spans: Any = False):
         """The output of the base in a rotated frame, and its new state."""

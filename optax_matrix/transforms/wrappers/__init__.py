@@ -1,7 +1,8 @@
 """Wrappers: they take a transformation and do not change its algorithm.
 
 They change the precision of computation (`in_float32`, `keep_dtype`) or of storage
-(`quantize_state`), or turn hyperparameters into state (`inject_hyperparams`).
+(`quantize_state`), turn hyperparameters into state (`inject_hyperparams`), or pass the
+gradient along a chain (`with_gradient`).
 """
 
 from optax_matrix.transforms.wrappers._inject_hyperparams import inject_hyperparams
@@ -13,6 +14,7 @@ from optax_matrix.transforms.wrappers._quantizer import (
     QuantizedState,
     Quantizer,
 )
+from optax_matrix.transforms.wrappers._with_gradient import with_gradient
 
 __all__ = [
     "SIGNED",
@@ -23,4 +25,5 @@ __all__ = [
     "inject_hyperparams",
     "keep_dtype",
     "quantize_state",
+    "with_gradient",
 ]

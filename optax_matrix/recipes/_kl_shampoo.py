@@ -1,0 +1,99 @@
+"""KL-Shampoo: Kronecker factors of the gradient's covariance, each whitened first."""
+
+from typing import Literal, Unpack
+
+from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
+from optax_matrix.layout.sides import sides_within
+from optax_matrix.linalg import cholesky_qr
+from optax_matrix.recipes._method import Method
+from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.transforms import momentum, rotate, scale_by_spectrum
+from optax_matrix.transforms.sides import MatrixSide
+
+
+@recipe
+def kl_shampoo(
+    learning_rate: Rate,
+    *,
+    b1: Decay = 0.9,
+    b2: Decay = 0.98,
+    policy: Literal["eigen", "eigen_exact", "identity"] = "eigen",
+    update_interval: PositiveInt = 10,
+    side: MatrixSide = "both",
+    max_dim: PositiveInt | None = 10_000,
+    qr: Kernel = cholesky_qr,
+    weight_decay: Rate = 0.01,
+    mu_dtype: Dtype | None = None,
+    **common: Unpack[Common],
+) -> Method:
+    r"""KL-Shampoo for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
+
+    .. math::
+        L_t = \beta_2 L_{t-1} + \tfrac{1 - \beta_2}{n} G_t R_{t-1}^{-1} G_t^\top, \quad
+        R_t = \beta_2 R_{t-1} + \tfrac{1 - \beta_2}{m} G_t^\top L_{t-1}^{-1} G_t,
+        \qquad \Delta_t = L_t^{-1/2} M_t R_t^{-1/2}
+
+    where :math:`M_t` is the average of the gradients. The powers use orthogonal bases
+    U and eigenvalues :math:`\lambda` in the place of the factors: the eigenvalues are
+    averages of the diagonal of :math:`U^\top G R^{-1} G^\top U / n`, of every step, and
+    the bases follow the factors at intervals. A side without a basis keeps a diagonal
+    factor. The state is a momentum, two matrices of each rotated side (factor and
+    basis) and the eigenvalues of each side. There is no second moment of the entries
+    as in `soap`, and updates still have the size of AdamW's.
+
+    Args:
+        learning_rate: Learning rate, a number or a schedule.
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the factors and of the eigenvalues.
+        policy: ``"eigen"``, one power step from the last basis per renewal;
+            ``"eigen_exact"``, an eigendecomposition; ``"identity"``, diagonal factors.
+        update_interval: The bases are renewed at step 1 and then every
+            ``update_interval`` steps.
+        side: Which sides have a basis: ``"both"``, ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Larger sides have none; None for no bound.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
+        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        mu_dtype: Dtype of the momenta; None for that of the parameter.
+        **common: See `Common`.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax_matrix as om
+        >>> tx = om.kl_shampoo(1.0, b1=0.0, weight_decay=0.0)
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 3.0]))}
+        >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+        >>> (-updates["kernel"]).round(3).tolist()
+        [[1.496..., 0.0], [0.0, 1.496...]]
+
+    References:
+        Lin et al., `KL-Shampoo <https://arxiv.org/abs/2509.03378>`_, 2025, with QR and
+        estimated eigenvalues. The defaults are those of the authors' code. Deviations
+        from that code: statistics include a gradient before it is used and not after,
+        so that the first step is an update, where the code has none; bases start at the
+        identity and move by power steps, where the code decomposes once; at a renewal
+        eigenvalues see the gradient in the new basis; they start at the root mean
+        square of the first gradient, rounded to a power of two, where the code starts
+        at 0.1, so that updates hardly depend on the scale of the loss, and there is no
+        upper bound for their inverse roots; there is no epsilon; rows and columns of
+        the rotated gradient and momentum that are rounding noise count as zero
+        (`rotate`); weight decay applies to the old weights, there to the new ones.
+    """
+
+    def chain(layout, b1, b2):
+        return rotate(
+            scale_by_spectrum(),
+            policy=policy,
+            side=sides_within(layout, side, max_dim),
+            qr=qr,
+            update_interval=update_interval,
+            statistics="kl",
+            decay=b2,
+            momentum=momentum(b1, dtype=mu_dtype),
+        )
+
+    return Method(chain)
+
+
+scale_by_kl_shampoo = direction(kl_shampoo)

@@ -1,0 +1,174 @@
+"""The eigenvalues of KL-Shampoo, by which each side whitens those of the other.
+
+A covariance of Kronecker form has one factor per side. The factor that is closest in
+Kullback-Leibler divergence, given the other one, averages gradients that are whitened
+by that other one. State and arithmetic use the roots of the eigenvalues, so that
+gradients of 1e20 and 1e-20 neither overflow nor vanish.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
+from optax_matrix.transforms.second_moments import mix_gram
+from optax_matrix.transforms.sides import Pair, View
+
+
+def no_spectrum(x: jax.Array) -> Pair:
+    """The roots of the eigenvalues before the first gradient, all zero.
+
+    Args:
+        x: Matrices ``(..., p, q)`` in the working precision.
+
+    Returns:
+        Roots ``(..., p)`` and ``(..., q)``.
+    """
+    *batch, p, q = x.shape
+    return Pair(jnp.zeros((*batch, p), x.dtype), jnp.zeros((*batch, q), x.dtype))
+
+
+def started(roots: Pair, gradient: jax.Array) -> Pair:
+    """Starts eigenvalues at the root mean square of the first nonzero gradient.
+
+    It is rounded to a power of two, as the order of a sum, which depends on the mesh,
+    must not decide how the first statistics are rounded: their null space is arbitrary.
+
+    Args:
+        roots: The roots of the eigenvalues; all zero where there are none yet.
+        gradient: Gradients ``(..., p, q)``.
+
+    Returns:
+        Roots that are not all zero, except where the gradient is zero, too.
+    """
+    p, q = gradient.shape[-2:]
+    part, power = jnp.frexp(matrix_norm(gradient)[..., 0] / (p * q) ** 0.5)
+    size = jnp.ldexp(jnp.sign(part), power - (part < 0.5**0.5))
+    start = jnp.sqrt(size)
+    old = jnp.any(roots.rows != 0, axis=-1, keepdims=True)
+    old |= jnp.any(roots.cols != 0, axis=-1, keepdims=True)
+    return Pair(*(jnp.where(old, x, start).astype(x.dtype) for x in roots))
+
+
+def mix_whitened(
+    view: View,
+    gradient: jax.Array,
+    old: Pair,
+    rotation: Pair,
+    roots: Pair,
+    decay: ArrayLike,
+) -> Pair:
+    r"""Adds :math:`G C^{-1} G^\top` to the average of each side; C is the other factor.
+
+    Args:
+        view: Which sides rotate.
+        gradient: Gradients ``(..., p, q)``.
+        old: The statistics.
+        rotation: Eigenvectors of both factors; None for the identity.
+        roots: The roots of their eigenvalues.
+        decay: Decay rate of the averages.
+
+    Returns:
+        The new statistics.
+    """
+    turned = gradient if rotation.cols is None else full_dot(gradient, rotation.cols)
+    rows = safe_divide(turned, roots.cols[..., None, :])
+    turned = gradient.mT
+    if rotation.rows is not None:
+        turned = full_dot(turned, rotation.rows)
+    cols = safe_divide(turned, roots.rows[..., None, :])
+    return Pair(
+        mix_gram(old.rows, rows, decay) if view.rows else None,
+        mix_gram(old.cols, cols, decay) if view.cols else None,
+    )
+
+
+def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
+    r"""Updates both sides' eigenvalues; each uses the old ones of the other side.
+
+    .. math::
+        \lambda_i \leftarrow \beta \lambda_i
+            + (1 - \beta) \frac1q \sum_j X_{ij}^2 / \mu_j
+
+    Args:
+        roots: The roots of :math:`\lambda` and :math:`\mu`.
+        x: The rotated gradients X, ``(..., p, q)``.
+        decay: Decay rate :math:`\beta`.
+
+    Returns:
+        The new roots.
+    """
+
+    def mixed(root, other, x):
+        rms = column_norms(safe_divide(x, other[..., None])) / x.shape[-2] ** 0.5
+        b = jnp.asarray(decay, root.dtype)
+        return jnp.hypot(jnp.sqrt(b) * root, jnp.sqrt(1 - b) * rms)
+
+    rows, cols = roots
+    return Pair(mixed(rows, cols, x.mT), mixed(cols, rows, x))
+
+
+def balanced(roots: Pair, gram: Pair) -> tuple[Pair, Pair]:
+    """Brings both sides' eigenvalues to like size: one times c, the other one over c.
+
+    Nothing depends on c, so that it drifts, and would overflow in a long run. It is a
+    power of two here: not even the rounding changes.
+
+    Args:
+        roots: The roots of the eigenvalues.
+        gram: The statistics, which scale alike; None for a side that does not rotate.
+
+    Returns:
+        Both with c.
+    """
+    size = [jnp.max(x, axis=-1, keepdims=True) for x in roots]
+    (_, row), (_, col) = map(jnp.frexp, size)
+    steps = jnp.where((size[0] > 0) & (size[1] > 0), (col - row + 1) // 2, 0)
+    up, down = (jnp.ldexp(jnp.ones_like(size[0]), x) for x in (steps, -steps))
+    scaled = lambda g, c: None if g is None else g._replace(peak=g.peak * c[..., None])
+    grams = Pair(scaled(gram.rows, up), scaled(gram.cols, down))
+    return Pair(roots.rows * up, roots.cols * down), grams
+
+
+def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
+    r"""Divides by the roots of the eigenvalues of both sides: the base of KL-Shampoo.
+
+    .. math::
+        X_{ij} \mapsto X_{ij} / \sqrt{\lambda_i \mu_j}
+
+    The eigenvalues are the argument ``spectrum`` of `update`, a tree of pairs of their
+    roots, which `rotate` passes with ``statistics="kl"``.
+
+    Returns:
+        A transformation without state, of trees whose leaves are ``(..., m, n)``.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> base = om.transforms.scale_by_spectrum()
+        >>> tx = om.rotate(base, policy="eigen", side="both", statistics="kl")
+        >>> w = {"w": jnp.diag(jnp.array([3.0, 3.0]))}
+        >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
+        [[1.5..., 0.0], [0.0, 1.5...]]
+
+    References:
+        Lin et al., `KL-Shampoo <https://arxiv.org/abs/2509.03378>`_, 2025.
+    """
+
+    def update_fn(updates, state, params=None, *, spectrum=None, **extra_args):
+        del params, extra_args
+        if spectrum is None:
+            raise ValueError(
+                "`scale_by_spectrum` needs the argument `spectrum`, got None; run it "
+                'as the base of rotate(..., statistics="kl").'
+            )
+        return jax.tree.map(divided, updates, spectrum), state
+
+    def divided(x, roots):
+        rows, cols = roots
+        # One after the other: the product of the roots may overflow.
+        return safe_divide(safe_divide(x, rows[..., None]), cols[..., None, :])
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update_fn)
