@@ -6,7 +6,7 @@ from optax_matrix.layout._dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.layout._names import SCANNED, named, without_index
 
 _READERS = named(r"[qkv]_(proj|einsum)")
-_WRITERS = named(r"o_proj|[^/]*out_proj|attn_vec_einsum")
+_WRITERS = named(r"o_proj|[^/]*out_proj|attention_output|attn_vec_einsum")
 _FUSED = {
     named(r"qkv(_proj|_einsum)?|query_key_value"): 3,
     named(r"kv(_proj|_einsum)?|wi|gate_up(_proj)?|gating_einsum"): 2,

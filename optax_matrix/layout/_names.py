@@ -21,7 +21,7 @@ _MLP = r"(feed_forward|mlp|ffn|moe|experts?)[^/]*"  # With numbers, as in LLaMA.
 _UP = rf"up(_proj)?|{_MLP}/w3|wi(_1)?|fc1|c_fc|fc_in"
 _GATE = rf"gate(_up)?(_proj)?|gating_einsum|{_MLP}/w1|wi_0"
 _WRITERS = rf"(o|down|c|[^/]*out)_proj|o|wo|down|{_MLP}/(w2|linear)|fc2|fc_out"
-_ATTENTION_OUT = r"[^/]*(att|mha|self|cross)[^/]*/out|attn_vec_einsum"
+_ATTENTION_OUT = r"[^/]*(att|mha|self|cross)[^/]*/out|attention_output|attn_vec_einsum"
 
 
 SCANNED = re.compile(

@@ -177,6 +177,7 @@ def test_leaf_of_a_public_model(model, path, shape, matrices):
         ("layers/attn/qkv_proj/kernel", (5, 64, 3, 4, 16), (15, 64, 64)),
         ("attn/qkv/kernel", (3, 64, 32), (3, 32, 64)),
         ("attn/o_proj/kernel", (4, 16, 64), (1, 64, 64)),
+        ("attention/attention_output/kernel", (4, 16, 64), (1, 64, 64)),  # Keras.
         ("mlp/wi", (64, 2, 128), (2, 128, 64)),
         ("layers/mlp/wi/kernel", (5, 64, 2, 128), (10, 128, 64)),
         ("mlp/wi/kernel", (8, 64, 128), (8, 128, 64)),
