@@ -15,7 +15,7 @@ equinox_rule     1      the axes of weights (out, in)                   Equinox
 haiku_rule       1      which layers embed or give logits               Haiku
 kauldron         2      a named chain in a configuration                konfig, stand-in
 keras_optimizer  1      a subclass of `keras.optimizers.Optimizer`      Keras
-levanter         30     `OptimizerConfig.register_subclass`, and the    haliax, draccus,
+levanter         14     `OptimizerConfig.register_subclass`, and the    haliax, draccus,
                         axes of linear layers                           stand-in
 maxtext          1      the keywords of `optax.contrib.muon`            stand-in
 nanodo           2      a branch of `_get_base_optimizer`               stand-in

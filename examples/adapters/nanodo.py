@@ -13,11 +13,6 @@ import optax
 
 import optax_matrix as om
 
-# The output kernel of the attention is (heads, head_dim, D).
-RULE = om.layout.by_path(
-    numbers={"attn_out_proj/kernel": om.MatrixDimensionNumbers((0, 1), 2)}
-)
-
 
 def base_optimizer(
     c: Any, learning_rate: optax.Schedule, decay_mask: Callable | None = None
@@ -38,5 +33,4 @@ def base_optimizer(
         b1=c.get("momentum", 0.95),
         weight_decay=weight_decay,
         weight_decay_mask=decay_mask,
-        dimension_numbers=RULE,
     )

@@ -6,7 +6,7 @@ of an NNX variable, the names of a Linen box, the axes of a haliax array. State 
 and without. No framework is imported: a box is made from a box.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ def boxes_of(tree: Any) -> dict[str, Any]:
 def names_of(box: Any) -> tuple:
     """What a box says of each axis: mesh axes or logical names; ``()`` for nothing."""
     if _is_named(box):
-        return tuple(axis.name for axis in box.axes)
+        return tuple(box.axis_names)
     if _is_linen(box):
         return tuple(box.names)
     key = _sharding_key(box)
@@ -103,7 +103,7 @@ def _is_linen(x: Any) -> bool:
 
 def _is_named(x: Any) -> bool:
     """A named array of haliax."""
-    return type(x).__name__ == "NamedArray" and hasattr(x, "axes")
+    return type(x).__name__ == "NamedArray" and hasattr(x, "axis_names")
 
 
 def _sharding_key(box: Any) -> str | None:
@@ -115,7 +115,7 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     own = set(_flat(names_of(like)))
     in_own_words = own.issuperset(_flat(spec))
     if _is_named(like):
-        return type(like)(x, _named_axes(like, x.shape, spec))
+        return type(like)(x, _axis_names(spec))
     if _is_linen(like):
         if in_own_words:
             return like.replace(value=x, names=spec)
@@ -132,13 +132,10 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     return type(like).from_metadata(x, metadata)
 
 
-def _named_axes(like: Any, shape: Sequence[int], spec: tuple) -> tuple:
-    """Axes of these sizes; those without a name in `spec` get one that maps nowhere."""
-    axis = type(like.axes[0])
-    return tuple(
-        axis("+".join(_flat([name])) or f"unsharded_{i}", size)
-        for i, (name, size) in enumerate(zip(spec, shape, strict=True))
-    )
+def _axis_names(spec: tuple) -> tuple[str, ...]:
+    """A name for each axis; those without one get a name that maps nowhere."""
+    named = enumerate("+".join(_flat([name])) for name in spec)
+    return tuple(name or f"unsharded_{i}" for i, name in named)
 
 
 def _flat(names: Any) -> list[str]:

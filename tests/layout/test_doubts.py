@@ -142,17 +142,17 @@ def test_many_doubts_are_counted():
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass
 class NamedArray:
-    """As in Haliax: a node without names of keys, whose axes have names and sizes."""
+    """As in Haliax: a node without names of keys, whose axes have names."""
 
     array: Any
-    axes: tuple
+    axis_names: tuple
 
     def tree_flatten(self):
-        return (self.array,), self.axes
+        return (self.array,), self.axis_names
 
     @classmethod
-    def tree_unflatten(cls, axes, children):
-        return cls(children[0], axes)
+    def tree_unflatten(cls, axis_names, children):
+        return cls(children[0], axis_names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,8 @@ EMBED, MLP, HEADS, DIM, LAYER, VOCAB = (
 
 
 def _named(*axes):
-    return NamedArray(jnp.zeros([axis.size for axis in axes]), axes)
+    sizes, names = zip(*((axis.size, axis.name) for axis in axes), strict=True)
+    return NamedArray(jnp.zeros(sizes), names)
 
 
 def test_infer_reads_named_arrays_and_the_sides_of_their_layers():

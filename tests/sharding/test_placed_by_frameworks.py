@@ -164,28 +164,20 @@ def test_kauldron_propagates_from_the_parameters(mesh, placement):
         assert _parts(state) == {8.0}
 
 
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """As `haliax.Axis`."""
-
-    name: str
-    size: int
-
-
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class NamedArray:
     """As `haliax.NamedArray`: one leaf, its axes static."""
 
     array: Any
-    axes: tuple
+    axis_names: tuple
 
     def tree_flatten(self):
-        return (self.array,), self.axes
+        return (self.array,), self.axis_names
 
     @classmethod
-    def tree_unflatten(cls, axes, children):
-        return cls(children[0], axes)
+    def tree_unflatten(cls, axis_names, children):
+        return cls(children[0], axis_names)
 
 
 def infer_resource_partitions(tree, mapping, mesh):
@@ -194,7 +186,7 @@ def infer_resource_partitions(tree, mapping, mesh):
     def of(x):
         if not isinstance(x, NamedArray):
             return NamedSharding(mesh, P())
-        return NamedSharding(mesh, P(*(mapping.get(axis.name) for axis in x.axes)))
+        return NamedSharding(mesh, P(*(mapping.get(name) for name in x.axis_names)))
 
     return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, NamedArray))
 
@@ -207,9 +199,7 @@ def test_haliax_axes_reach_the_state(mesh, placement):
         "down": {"kernel": ("mlp", "embed")},
     }
     sizes = {"embed": 8, "mlp": 16}
-    make = lambda ns: NamedArray(
-        jnp.ones([sizes[n] for n in ns]), tuple(Axis(n, sizes[n]) for n in ns)
-    )
+    make = lambda ns: NamedArray(jnp.ones([sizes[n] for n in ns]), ns)
     params = jax.tree.map(make, names, is_leaf=IS_SHAPE)
     placed = None
     if placement == "owners":
