@@ -30,6 +30,7 @@ def test_is_committed_executed(path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # Two run at a time, beside other tests.
 @every_notebook
 def test_runs(path, monkeypatch):
     # Out of the repository's root, where the package is found without installing it;
@@ -41,7 +42,7 @@ def test_runs(path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(
         notebook,
-        timeout=300,
+        timeout=800,
         kernel_name="python3",
         resources={"metadata": {"path": str(ROOT)}},
     ).execute()
