@@ -30,7 +30,6 @@ def test_is_committed_executed(path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # Two run at a time, beside other tests.
 @every_notebook
 def test_runs(path, monkeypatch):
     # Out of the repository's root, where the package is found without installing it;
