@@ -12,6 +12,8 @@ and their contract on sharded parameters once more, with the optimizations on.
 
 import os
 
+import pytest
+
 # Of this run; conftest.py sets the variable where the environment has none.
 OPTIMIZED = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"
 
@@ -28,11 +30,22 @@ KINDS = QUICK | {
 }
 # What a recipe rarely changes is tried on these every day.
 DAILY = QUICK | {"aro", "galore"}
+# Other defaults of a recipe that is tried itself.
+PRESETS = {
+    *("alice_0", "apollo_mini", "apollo_svd", "fira_plus", "kl_soap", "oft"),
+    *("eigen_rownorm", "eigen_sign", "eigen_sinkhorn"),
+}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),
     *("project_low", "scale_by_tracked"),
 )
+
+
+def tiered(names):
+    """Names for `parametrize`: QUICK as they are, DAILY ones broad, others slow."""
+    mark = lambda name: pytest.mark.broad if name in DAILY else pytest.mark.slow
+    return [n if n in QUICK else pytest.param(n, marks=mark(n)) for n in names]
 
 
 def is_optimized(path):

@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
 # `make test-optimized` sets this to 0 and compiles as users do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-from _tiers import DAILY, LONG_BLOCKS, OPTIMIZED, QUICK, is_optimized
+from _tiers import DAILY, LONG_BLOCKS, OPTIMIZED, PRESETS, QUICK, is_optimized
 
 jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
 if jaxlib < [0, 11] and not OPTIMIZED:
@@ -88,7 +88,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
-    assert RECIPES.keys() >= DAILY
+    assert RECIPES.keys() >= DAILY | PRESETS
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             if {"recipes", "transforms", "weights"} & set(item.path.parts):
@@ -100,7 +100,8 @@ def pytest_collection_modifyitems(items):
         if item.path.name != "test_contract.py" or not isinstance(name, str):
             continue
         broad = item.get_closest_marker("broad") or "-" in name  # A variant.
-        if (broad and name in RECIPES.keys() - DAILY) or name.startswith(LONG_BLOCKS):
+        rare = RECIPES.keys() - DAILY if broad else PRESETS
+        if name in rare or name.startswith(LONG_BLOCKS):
             item.add_marker(pytest.mark.slow)
         elif name in RECIPES.keys() - QUICK:
             item.add_marker(pytest.mark.broad)

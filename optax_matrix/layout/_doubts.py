@@ -24,6 +24,7 @@ from optax_matrix.layout.paths import named_leaves
 
 _SHOWN = 8
 _VOCABULARY = ("an embedding by its name", "an output head by its name")
+_SMALL_VOCABULARY = 64
 _LORA = re.compile("lora", re.IGNORECASE)
 
 
@@ -147,7 +148,8 @@ def _like_vocabularies(
     return {
         path: f"it has the sides of {like[s]} and may be an embedding or output head"
         for path, s in sides.items()
-        if counts[s] == 1 and s in like and side_by_name(path) is None
+        if counts[s] == 1 and s in like and max(s) >= _SMALL_VOCABULARY
+        if side_by_name(path) is None
     }
 
 

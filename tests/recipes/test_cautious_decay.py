@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 from _registry import MATRICES, TABLE, small, tree
+from _tiers import tiered
 
 import optax_matrix as om
 from optax_matrix.layout.paths import named_leaves
 
-QUICK = {"muon", "racs"}
 STEPS = {"poet", "oft"}
 
 
@@ -44,7 +44,7 @@ def test_schedule_mask_and_absent_leaves():
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.broad) for n in TABLE],
+    tiered(TABLE),
 )
 def test_every_recipe_decays_so(name):
     """Against the same recipe without decay: only the entries of equal sign differ."""

@@ -6,13 +6,12 @@ import numpy as np
 import optax
 import pytest
 from _registry import TABLE, small
+from _tiers import tiered
 
 import optax_matrix as om
 
-QUICK = {"muon", "racs"}
 SHAPES = {"kernel": (3, 4), "layers": (2, 4, 3), "bias": (4,), "frozen": (2, 3)}
 RATES, SEEDS = jnp.array([0.01, 0.1]), jnp.array([3, 8])
-NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.broad) for n in TABLE]
 
 
 def draw(key):
@@ -47,7 +46,8 @@ def check(make):
     return together
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.broad
+@pytest.mark.parametrize("name", tiered(TABLE))
 def test_a_sweep_is_its_runs(name):
     """With a schedule, a decay mask and a frozen leaf."""
 
@@ -70,7 +70,7 @@ def test_a_sweep_is_its_runs(name):
     np.testing.assert_array_equal(together["frozen"], jnp.stack(starts))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_injected_hyperparameters_and_hyperball():
     check(lambda rate: om.inject_hyperparams(om.muon)(rate, b1=1 - rate))
     check(lambda rate: om.hyperball(om.muon(0.1), rate))
