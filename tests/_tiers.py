@@ -1,8 +1,8 @@
 """Which recipes stand for all others where trying every one would take too long.
 
-`make test-fast` tries what is quick of the contract on QUICK. `make test` tries that on
-every recipe, what is broad of the contract on DAILY, and `owners` on KINDS: one recipe
-of each kind of state. `make test-slow` does the rest, and all of the contract on the
+`make test-fast` tries what is quick of the contract on QUICK. `make test` tries that
+and `owners` on KINDS, one recipe of each kind of state, and what is broad of the
+contract on DAILY. `make test-slow` does the rest, and all of the contract on the
 variants of recipes, so a new recipe of a known kind belongs in none of these sets.
 
 All of these run with most of XLA's optimizations off, as compiling is most of the time.
@@ -30,11 +30,8 @@ KINDS = QUICK | {
 }
 # What a recipe rarely changes is tried on these every day.
 DAILY = QUICK | {"aro", "galore"}
-# Other defaults of a recipe that is tried itself.
-PRESETS = {
-    *("alice_0", "apollo_mini", "apollo_svd", "fira_plus", "kl_soap", "oft"),
-    *("eigen_rownorm", "eigen_sign", "eigen_sinkhorn"),
-}
+# Statements and measures that a change to the code rarely reaches.
+RARELY = {"theory", "diagnostics", "clients", "weights"}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),

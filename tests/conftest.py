@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
 # `make test-optimized` sets this to 0 and compiles as users do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-from _tiers import DAILY, LONG_BLOCKS, OPTIMIZED, PRESETS, QUICK, is_optimized
+from _tiers import DAILY, KINDS, LONG_BLOCKS, OPTIMIZED, QUICK, RARELY, is_optimized
 
 jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
 if jaxlib < [0, 11] and not OPTIMIZED:
@@ -88,19 +88,21 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
-    assert RECIPES.keys() >= DAILY | PRESETS
+    assert RECIPES.keys() >= KINDS
     for item in items:
         if isinstance(item, pytest.DoctestItem):
-            if {"recipes", "transforms", "weights"} & set(item.path.parts):
+            if "layout" not in item.path.parts:
                 item.add_marker(pytest.mark.broad)
             continue
+        if item.path.parent.name in RARELY:
+            item.add_marker(pytest.mark.broad)
         if is_optimized(item.path):
             item.add_marker(pytest.mark.optimized)
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         if item.path.name != "test_contract.py" or not isinstance(name, str):
             continue
         broad = item.get_closest_marker("broad") or "-" in name  # A variant.
-        rare = RECIPES.keys() - DAILY if broad else PRESETS
+        rare = RECIPES.keys() - (DAILY if broad else KINDS)
         if name in rare or name.startswith(LONG_BLOCKS):
             item.add_marker(pytest.mark.slow)
         elif name in RECIPES.keys() - QUICK:

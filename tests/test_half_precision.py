@@ -48,6 +48,7 @@ def sizes(x):
     return np.linalg.norm(x, axis=(-2, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases)
 def test_updates_follow_those_of_float32(name):
     tx = RECIPES[name](0.01, weight_decay=0.0)

@@ -57,7 +57,7 @@ NARROW = {"soap": (5, 4), "splus": (5, 4)}
 
 
 @kinds
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_reverse_mode_through_updates(name):
     """As meta-gradients need it: against a difference, in float64."""
@@ -126,7 +126,7 @@ def test_traces_inside_a_shard_map_with_its_checks(name):
 
 
 @kinds
-@pytest.mark.broad
+@pytest.mark.slow
 def test_trains_inside_a_shard_map_as_outside(name):
     one, both = sweep(RECIPES[name](0.01), by_scan)
     got, alone = jax.jit(both)(PAIR), jax.jit(one)

@@ -5,7 +5,7 @@ import pytest
 from examples import coordinate_check
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_only_the_unclipped_form_is_flat_in_every_layer():
     widths = (32, 128)
     slopes = {

@@ -154,7 +154,7 @@ def _program(name):
         "oft:orthogonal=cayley_taylor",
     ],
 )
-@pytest.mark.broad
+@pytest.mark.slow
 def test_options_change_the_update(name):
     assert _program(name) != _program(name.split(":")[0])
 

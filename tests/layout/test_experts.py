@@ -31,6 +31,7 @@ def axes_last(x, order):
     return np.transpose(x, [order.index(name) for name in SIZES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["ours", "optax", "infer"])
 @pytest.mark.parametrize("order", ORDERS, ids=lambda o: "-".join(o))
 def test_every_expert_of_every_layer_is_a_matrix(order, form):

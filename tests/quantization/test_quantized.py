@@ -49,7 +49,7 @@ def test_blocks_stay_inside_matrices():
     }
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_matrix_moves_the_same_whoever_shares_its_stack():
     for seed in (None, 0):
         tx = momentum(seed=seed)

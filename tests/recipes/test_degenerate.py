@@ -63,7 +63,7 @@ def trajectory(request):
     return jax.tree.map(np.asarray, scan(grads))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_updates_are_finite(trajectory):
     updates, _ = trajectory
     assert all(np.isfinite(u).all() for u in jax.tree.leaves(updates))

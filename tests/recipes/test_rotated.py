@@ -400,7 +400,7 @@ WHOLE = {
 DECAYS = {"splus": 2 / (4 + 3)}  # In the scale of the update; others have 1.
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_recipe_is_direction_decay_rate_and_adamw(name):
     weight_decay, ratio = WHOLE[name]

@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 from _registry import TABLE, small
-from _tiers import tiered
 
 import optax_matrix as om
 
@@ -47,7 +46,10 @@ def check(make):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("name", tiered(TABLE))
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "muon" else pytest.param(n, marks=pytest.mark.slow) for n in TABLE],
+)
 def test_a_sweep_is_its_runs(name):
     """With a schedule, a decay mask and a frozen leaf."""
 

@@ -112,7 +112,7 @@ def test_share_of_a_device_is_that_of_adamw(cpus, name):
     assert max(shares) <= 0.28
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["muoneq", "soap"])
 def test_state_is_made_with_that_share_and_keeps_it(mesh, name):
     shapes, tx = nn.unbox(_abstract()), METHODS[name](1e-3)

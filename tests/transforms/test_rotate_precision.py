@@ -41,7 +41,7 @@ def cosines(x, y):
     return (x * y).sum((-2, -1)) / (size(x) * size(y))
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "policy", ["aro", pytest.param("eigen", marks=pytest.mark.slow)]

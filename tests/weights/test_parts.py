@@ -66,6 +66,7 @@ def test_a_checkpoint_in_the_middle_of_a_period_goes_on_bit_for_bit(alone, tmp_p
     assert merges.min() >= 2 < merges.max()  # Some by themselves.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "rotations"),
     [
