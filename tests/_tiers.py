@@ -32,6 +32,11 @@ KINDS = QUICK | {
 DAILY = QUICK | {"aro", "galore"}
 # Statements and measures that a change to the code rarely reaches.
 RARELY = {"theory", "diagnostics", "clients", "weights"}
+# Files whose tests import a framework or train a model of one.
+FRAMEWORKS = {
+    *("test_keras.py", "test_maxtext.py", "test_equinox_vit.py", "test_tunix.py"),
+    *("test_optax_wrappers.py", "test_kauldron.py", "test_levanter.py"),
+}
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),

@@ -16,7 +16,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
 # `make test-optimized` sets this to 0 and compiles as users do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-from _tiers import DAILY, KINDS, LONG_BLOCKS, OPTIMIZED, QUICK, RARELY, is_optimized
+from _tiers import (
+    DAILY,
+    FRAMEWORKS,
+    KINDS,
+    LONG_BLOCKS,
+    OPTIMIZED,
+    QUICK,
+    RARELY,
+    is_optimized,
+)
 
 jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
 if jaxlib < [0, 11] and not OPTIMIZED:
@@ -96,6 +105,8 @@ def pytest_collection_modifyitems(items):
             continue
         if item.path.parent.name in RARELY:
             item.add_marker(pytest.mark.broad)
+        if item.path.name in FRAMEWORKS:
+            item.add_marker(pytest.mark.slow)
         if is_optimized(item.path):
             item.add_marker(pytest.mark.optimized)
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")

@@ -170,7 +170,7 @@ schedule = optax.linear_schedule(0.1, 0.01, 10)
 
 
 @promoted
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [strict, one_rank], ids=["dtypes", "ranks"])
 def test_no_implicit_promotion(name, mode, monkeypatch):
     """Whatever rate and dtype there is: where adamw traces, so does every recipe.

@@ -178,7 +178,7 @@ def test_nothing_changes_for_any_recipe(name):
         assert all(np.isfinite(x).all() for x in values.values())
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["muon", "racs", "soap", "fira", "per_matrix"])
 def test_blocks_trace_nothing_for_reports_that_nobody_asks_for(name, monkeypatch):
     def traced():
@@ -229,7 +229,7 @@ def test_works_in_a_scan():
         )
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_works_in_nnx_optimizer():
     model = nnx.Linear(4, 8, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(
@@ -243,7 +243,7 @@ def test_works_in_nnx_optimizer():
     assert values["kernel"]["orthogonality_error"] > 0
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_half_precision_and_tiny_updates():
     tx = monitor(om.muon(1e-30), UPDATES)
     values = read(trained(tx)[1])

@@ -141,6 +141,7 @@ def test_resume_falls_back_to_the_last_whole_checkpoint_and_says_so(again):
     assert start("--resume") == ""
 
 
+@pytest.mark.slow
 def test_an_empty_step_folder_is_passed_over(again):
     out, start, end = again.out, again.start, again.end
     shutil.rmtree(out / "checkpoints" / "6")
@@ -149,6 +150,7 @@ def test_an_empty_step_folder_is_passed_over(again):
     assert_same(restored(out), end)
 
 
+@pytest.mark.slow
 def test_a_run_without_checkpoints_starts_over_and_says_so(again):
     out, start, end = again.out, again.start, again.end
     shutil.rmtree(out / "checkpoints")
@@ -284,6 +286,7 @@ def test_a_state_that_is_not_finite_never_displaces_one_that_is(tmp_path):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_changed_text_is_not_resumed(again, tmp_path):
     text = tmp_path / "text.txt"
     original = pathlib.Path(again.command[again.command.index("--data") + 1])

@@ -184,6 +184,7 @@ EXACT = (
 ADAMS = ("mars_adamw", "eigen_adam", "soap")  # Their size is Adam's, and no constant.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

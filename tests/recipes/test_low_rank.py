@@ -173,7 +173,7 @@ def test_alice_at_full_rank_is_eigen_adam():
     assert np.abs(run(kept, grads()) - want).max() > 0.01
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_parts_of_alice_are_parts():
     """Table 5: each changes the update, from the step on where it takes part."""
     parts = {

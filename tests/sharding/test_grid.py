@@ -165,7 +165,7 @@ def test_grid(mesh_name, kind, counts, chain, cpus):
     assert found == {"all-to-all": 8}
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chain", [*CHAINS, pytest.param("low_rank", marks=pytest.mark.slow)]
 )

@@ -159,7 +159,7 @@ def test_applied_updates_are_no_edits(dtype):
     assert float(jnp.abs(states.q["w"]["in"][-1]).max()) > 0.1
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hold", "dtype"),
     [

@@ -168,7 +168,7 @@ def test_a_merge_changes_the_frame_and_not_the_weights(history):
     assert set(kept) <= {2}  # Half of all permutations of two are the same.
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_singular_values_stay_and_the_loss_falls(history):
     poet, states = history
     frozen, trainable, *_ = states[-1]
