@@ -1,6 +1,5 @@
 """State that is whole on every device although it has a sharding."""
 
-import math
 import warnings
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.core
 from jax.sharding import AxisType
 
 from optax_matrix.layout.paths import path_name
-from optax_matrix.layout.specs import explicit_spec, own_mesh
+from optax_matrix.layout.specs import explicit_spec, own_mesh, ways
 
 
 def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
@@ -29,7 +28,7 @@ def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
     found = {
         path_name(keys): x.size * x.dtype.itemsize
         for (keys, x), spec in zip(leaves, jax.tree.leaves(specs), strict=True)
-        if _ways(spec, mesh) > 1 and _is_whole(x)
+        if ways(spec, mesh.shape) > 1 and _is_whole(x)
     }
     if found:
         largest = sorted(found, key=lambda path: -found[path])
@@ -51,8 +50,3 @@ def _is_whole(x: Any) -> bool:
         explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
         return explicit and not any(explicit_spec(x))
     return isinstance(x, jax.Array) and x.sharding.is_fully_replicated
-
-
-def _ways(spec: Any, mesh: Any) -> int:
-    entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
-    return math.prod(mesh.shape[name] for entry in entries for name in entry)

@@ -3,7 +3,8 @@
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -40,6 +41,12 @@ def visible_mesh(leaves: Mapping[str, Any]) -> Any:
         if sharding := named_sharding(leaf):
             return sharding.mesh
     return next(filter(None, map(own_mesh, leaves.values())), None)
+
+
+def ways(spec: Iterable[Any], sizes: Mapping[str, int]) -> int:
+    """Among how many devices a spec splits an array, by the sizes of mesh axes."""
+    entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
+    return math.prod(sizes.get(name, 1) for entry in entries for name in entry)
 
 
 def context_mesh() -> Any:

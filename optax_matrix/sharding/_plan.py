@@ -12,6 +12,7 @@ import optax
 
 from optax_matrix.layout import Resolved
 from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.specs import ways
 from optax_matrix.sharding._balance import work_of
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._exchange import Exchange
@@ -172,7 +173,7 @@ def plan(
             (_busiest(layout) for layout, _ in owned if layout.bundles), default=1.0
         ),
         state_bytes=sum(
-            x.size * x.dtype.itemsize // _ways(spec, sizes)
+            x.size * x.dtype.itemsize // ways(spec, sizes)
             for x, spec in zip(
                 jax.tree.leaves(state), jax.tree.leaves(specs), strict=True
             )
@@ -243,11 +244,6 @@ def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> An
 def _subsets(axes: tuple[str, ...]):
     counts = range(1, len(axes) + 1)
     return itertools.chain(*(itertools.combinations(axes, n) for n in counts))
-
-
-def _ways(spec: Any, sizes: dict[str, int]) -> int:
-    entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
-    return math.prod(sizes.get(name, 1) for entry in entries for name in entry)
 
 
 def _mib(size: int) -> str:
