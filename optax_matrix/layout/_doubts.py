@@ -61,7 +61,7 @@ def warn_of_mistakes(dimension_numbers: Any, params: Any) -> None:
     warn_of_unmatched(dimension_numbers, leaves)
     resolved = resolve(dimension_numbers, params)
     if found := doubts(params, resolved):
-        warnings.warn(_message(found, resolved), DoubtfulMatrixWarning, stacklevel=2)
+        warnings.warn(_message(found, resolved), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
 
 
 def doubts(params: Any, resolved: Mapping[str, Resolved]) -> dict[str, str]:

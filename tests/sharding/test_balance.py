@@ -105,6 +105,24 @@ def test_the_order_of_owners_is_inverted(start, count):
 
 
 @pytest.mark.broad
+def test_a_block_may_take_stacks_apart(cpus):
+    """One owned matrix each, seen without its batch axis by the kernel."""
+    mesh = make_mesh("fsdp4-tp2", "auto", cpus)
+    shapes = {f"up/{i}": (8, 4) for i in range(3)}
+    specs = dict.fromkeys(shapes, P("fsdp", "tp"))
+    make = lambda **options: om.on_matrices(
+        om.per_matrix(om.orthogonalize(om.linalg.polar_svd)), probe=False, **options
+    )
+    grads = normal(shapes, 0)
+    want, _ = make().update(grads, make().init(grads))
+    tx = make(placement=om.owners(("fsdp", "tp"), param_specs=given(mesh, specs)))
+    sharded = on_mesh(grads, specs, mesh)
+    got, _ = jax.jit(tx.update)(sharded, tx.init(sharded))
+    for path in shapes:
+        np.testing.assert_allclose(got[path], want[path], atol=1e-6)
+
+
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_not_computed(kind, cpus, monkeypatch):
     """Eleven matrices on eight owners: eleven calls of the kernel, and not sixteen."""

@@ -39,8 +39,7 @@ def orthogonalize_selected(
         M_K = \mu B_K, \quad \Delta_{\bar K} = 0, \quad M_{\bar K} = B_{\bar K}
 
     The update of all other rows is zero. Rows are measured by the sum of their absolute
-    values. If a matrix has more rows
-    than columns, the same is done with its columns.
+    values. If a matrix has more rows than columns, the same is done with its columns.
 
     Args:
         fraction: Number of rows (or columns): a float for a fraction of the shorter
