@@ -48,7 +48,7 @@ def on_real_matrices(kernel: Callable[[Any], Any], stacks: Any) -> Any:
         names = [str(getattr(key, "key", key)) for key in keys]
         real = next((known[name] for name in names if name in known), None)
         if real is None or x.ndim != 3 or len(x) != len(real):
-            return kernel(x)  # A block has taken the stack apart (`per_matrix`).
+            return kernel(x)  # A block has stacked the matrices otherwise.
         one = lambda pair: jax.lax.cond(pair[0], kernel, jnp.zeros_like, pair[1])
         return jax.lax.map(one, (real, x))
 

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.layout import resolve
+from optax_matrix.padding import known_padding, on_real_matrices
 from optax_matrix.sharding import _owner_layout
 from optax_matrix.sharding._balance import balanced_starts, work, work_of
 from optax_matrix.sharding._exchange import Exchange
@@ -104,22 +105,15 @@ def test_the_order_of_owners_is_inverted(start, count):
         assert held[start] == held.max()
 
 
-@pytest.mark.broad
-def test_a_block_may_take_stacks_apart(cpus):
-    """One owned matrix each, seen without its batch axis by the kernel."""
-    mesh = make_mesh("fsdp4-tp2", "auto", cpus)
-    shapes = {f"up/{i}": (8, 4) for i in range(3)}
-    specs = dict.fromkeys(shapes, P("fsdp", "tp"))
-    make = lambda **options: om.on_matrices(
-        om.per_matrix(om.orthogonalize(om.linalg.polar_svd)), probe=False, **options
-    )
-    grads = normal(shapes, 0)
-    want, _ = make().update(grads, make().init(grads))
-    tx = make(placement=om.owners(("fsdp", "tp"), param_specs=given(mesh, specs)))
-    sharded = on_mesh(grads, specs, mesh)
-    got, _ = jax.jit(tx.update)(sharded, tx.init(sharded))
-    for path in shapes:
-        np.testing.assert_allclose(got[path], want[path], atol=1e-6)
+def test_only_stacks_as_they_are_skip_padding():
+    real, twice = jnp.array([True, False, True]), lambda x: 2 * x
+    stacks = {"a": jnp.ones((3, 2, 2)), "b": jnp.ones((3, 2, 2))}
+    with known_padding({"a": real}):
+        out = on_real_matrices(twice, stacks)
+        joined = on_real_matrices(twice, {"a": jnp.ones((6, 2, 2))})
+    np.testing.assert_array_equal(out["a"][:, 0, 0], [2, 0, 2])
+    np.testing.assert_array_equal(out["b"], 2 * stacks["b"])
+    assert (joined["a"] == 2).all()
 
 
 @pytest.mark.broad
