@@ -7,9 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.linalg._triangular import inverse_lower
+from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.hashing import hash_uint32
-from optax_matrix.linalg.lapack import cholesky
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
 from optax_matrix.varying import vary_like
@@ -56,8 +55,9 @@ def cholesky_passes(
         return (state.tries < tries) & ~jnp.all(state.done)
 
     def one_pass(state: _State) -> _State:
-        l = cholesky(state.gram + state.shift[..., None, None] * eye)
-        q = _unit_columns(full_dot(state.y, inverse_lower(l).mT))
+        gram = state.gram + state.shift[..., None, None] * eye
+        l, q = cholesky_quotient(gram, state.y)
+        q = _unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:

@@ -15,7 +15,7 @@ from optax_matrix.arguments import PositiveInt, checked
 from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor
-from optax_matrix.linalg.lapack import qr
+from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.scale import as_work, unit_peak, work_dtype
 

@@ -5,20 +5,18 @@ All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
 which is finite and unique for rank-deficient matrices, too.
 """
 
-import math
-from functools import lru_cache
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._derivatives import polar_factor
-from optax_matrix.linalg.lapack import cholesky, eigh, qr, solve_lower, svd
+from optax_matrix.linalg._norm_bound import norm_bound
+from optax_matrix.linalg._qdwh import qdwh
+from optax_matrix.linalg._qr import qr
+from optax_matrix.linalg._svd import svd
+from optax_matrix.linalg.lapack import eigh
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
-
-_MAX_CHOLESKY_WEIGHT = 100.0
 
 
 def polar_svd(
@@ -140,65 +138,14 @@ def polar_qdwh(
 def _compact_qdwh(y: Array, cut: float) -> Array:
     q, r = qr(y.mT)
     r = r.mT
-    u = _qdwh(r)
+    u = qdwh(r)
     if cut:
         h = full_dot(u.mT, r)
         h = (h + h.mT) / 2
-        top = _largest(h)
+        top = norm_bound(h)
         eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
-        u = (u + full_dot(u, _qdwh(h - cut * top * eye))) / 2
+        u = (u + full_dot(u, qdwh(h - cut * top * eye))) / 2
     return full_dot(u, q.mT)
-
-
-def _largest(h: Array) -> Array:
-    """Bound the largest eigenvalue of a semidefinite matrix by repeated squaring.
-
-    The Frobenius norm of ``H**64`` exceeds the largest eigenvalue of ``H**64`` by a
-    factor of at most ``sqrt(m)``, so its 64th root exceeds that of H by a factor of at
-    most ``m**(1 / 128)``: 5% for m = 1000, and nothing if one eigenvalue dominates.
-    """
-    top = jnp.ones_like(h[..., :1, :1])
-    for i in range(7):
-        norm = jnp.linalg.norm(h, axis=(-2, -1), keepdims=True)
-        top = top * norm ** (0.5**i)
-        h = h / jnp.where(norm > 0, norm, 1.0)
-        h = full_dot(h, h) if i < 6 else h
-    return top
-
-
-def _qdwh(x: Array) -> Array:
-    """Iterate on square matrices of any scale."""
-    norm = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
-    x = x / jnp.where(norm > 0, norm, 1.0)
-    eps = float(jnp.finfo(x.dtype).eps)
-    m = x.shape[-1]
-    eye = jnp.broadcast_to(jnp.eye(m, dtype=x.dtype), x.shape)
-    # The Frobenius norm exceeds the spectral norm by at most sqrt(m).
-    for a, b, c in _qdwh_weights(eps / math.sqrt(m), eps):
-        if c > _MAX_CHOLESKY_WEIGHT:
-            q, _ = qr(jnp.concatenate([math.sqrt(c) * x, eye], axis=-2))
-            halley = full_dot(q[..., :m, :], q[..., m:, :].mT) / math.sqrt(c)
-        else:
-            factor = cholesky(eye + c * full_dot(x.mT, x))
-            halley = solve_lower(factor, solve_lower(factor, x.mT), transpose=True).mT
-        x = (b / c) * x + (a - b / c) * halley
-    return x
-
-
-@lru_cache
-def _qdwh_weights(l: float, eps: float) -> tuple[tuple[float, float, float], ...]:
-    """Return the weights of the steps that map ``[l, 1]`` to one within eps."""
-    weights = []
-    while 1 - l > eps:
-        l2 = l * l
-        d = np.cbrt(4 * (1 - l2) / (l2 * l2))
-        root = math.sqrt(1 + d)
-        a = root + math.sqrt(8 - 4 * d + 8 * (2 - l2) / (l2 * root)) / 2
-        b = (a - 1) ** 2 / 4
-        c = a + b - 1
-        weights.append((float(a), float(b), float(c)))
-        l = min(l * (a + b * l2) / (1 + c * l2), 1.0)
-    return tuple(weights)
 
 
 def _compact_eigh(y: Array, rtol: float) -> Array:

@@ -9,8 +9,7 @@ from optax_matrix.arguments import Positive, checked
 from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._orthonormalize import qr_householder
-from optax_matrix.linalg._triangular import inverse_lower
-from optax_matrix.linalg.lapack import cholesky
+from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, work_dtype
@@ -70,8 +69,8 @@ def _one_pass(x: Array, previous: Array | None, shift: ArrayLike) -> Array:
     y = as_work(x)
     spare = None if previous is None else previous.astype(y.dtype)
     eye = jnp.eye(y.shape[-1], dtype=y.dtype)
-    l = cholesky(full_dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye)
-    q = full_dot(y, inverse_lower(l).mT)
+    gram = full_dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye
+    _, q = cholesky_quotient(gram, y)
     usable = jnp.all(jnp.isfinite(q), axis=(-2, -1), keepdims=True)
     usable &= jnp.any(y != 0, axis=(-2, -1), keepdims=True)
     safe = lambda: jnp.where(usable, q, qr_householder(y, previous=spare))

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
-from optax_matrix.linalg import lapack
 from optax_matrix.linalg._derivatives import singular_vectors
 from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
+from optax_matrix.linalg._qr import qr as qr_decomposition
+from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, unit_peak
@@ -132,8 +133,8 @@ def left_vectors(
 
 def _thin_svd(y: Array) -> tuple[Array, Array, Array]:
     m, n = y.shape[-2:]
-    q, r = lapack.qr(y if m > n else y.mT)
-    u, s, vt = lapack.svd(r if m > n else r.mT)
+    q, r = qr_decomposition(y if m > n else y.mT)
+    u, s, vt = svd(r if m > n else r.mT)
     return (full_dot(q, u), s, vt) if m > n else (u, s, full_dot(vt, q.mT))
 
 

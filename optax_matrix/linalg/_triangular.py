@@ -1,12 +1,86 @@
-"""Inverses of triangular matrices by products of blocks."""
+"""Inverses of triangular matrices, and quotients by Cholesky factors."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg.lapack import solve_lower
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.lapack import cholesky, solve_lower
+from optax_matrix.linalg.products import full_dot, is_local
+from optax_matrix.varying import vary_like
 
 _BLOCK = 128
+
+
+def cholesky_quotient(
+    a: Float[Array, "*batch n n"], y: Float[Array, "*batch m n"]
+) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch m n"]]:
+    r"""Compute the Cholesky factor of A and the quotient of Y by it.
+
+    .. math::
+        L L^\top = A, \qquad Q = Y L^{-\top}
+
+    On a TPU, panels of 128 columns of L and Q are computed in a loop, all by the same
+    products: for panel k, with the rows of A above those of Y,
+
+    .. math::
+        \begin{pmatrix} L_{\cdot k} \\ Q_k \end{pmatrix} = \Bigl(
+        \begin{pmatrix} A_{\cdot k} \\ Y_k \end{pmatrix} - \sum_{j < k}
+        \begin{pmatrix} L_{\cdot j} \\ Q_j \end{pmatrix} L_{k j}^\top \Bigr)
+        L_{k k}^{-\top}
+
+    Compilers for TPU unroll other forms: for a side of 1024 they take 1 to 2 processor
+    seconds for this loop and 9 for a decomposition, an inverse and a product.
+
+    Args:
+        a: Symmetric matrices ``(..., n, n)`` in the working precision.
+        y: Matrices ``(..., m, n)``.
+
+    Returns:
+        L and Q; not finite where A is not positive definite.
+
+    Examples:
+        >>> l, q = cholesky_quotient(jnp.array([[4.0]]), jnp.array([[2.0], [6.0]]))
+        >>> l.tolist(), q.tolist()
+        ([[2.0]], [[1.0], [3.0]])
+    """
+    if a.shape[-1] <= 2 * _BLOCK or not is_local(a, y):
+        return _whole_quotient(a, y)
+    return jax.lax.platform_dependent(
+        a, y, tpu=quotient_by_panels, default=_whole_quotient
+    )
+
+
+def _whole_quotient(a: Array, y: Array) -> tuple[Array, Array]:
+    l = cholesky(a)
+    return l, full_dot(y, inverse_lower(l).mT)
+
+
+def quotient_by_panels(a: Array, y: Array, block: int = _BLOCK) -> tuple[Array, Array]:
+    """`cholesky_quotient` by panels of columns; the unit matrix fills the last one."""
+    n = a.shape[-1]
+    side = -(-n // block) * block
+    lead = [(0, 0)] * (a.ndim - 2)
+    unit = jnp.eye(side, dtype=a.dtype).at[:n, :n].set(0)
+    a = jnp.pad(a, [*lead, (0, side - n), (0, side - n)]) + unit
+    y = jnp.pad(y, [*lead, (0, 0), (0, side - n)])
+    both = jnp.concatenate([a, y], axis=-2)
+    rows = jnp.arange(both.shape[-2])[:, None]
+    panel = lambda x, k: jax.lax.dynamic_slice_in_dim(x, k * block, block, axis=-1)
+    square = lambda x, k: jax.lax.dynamic_slice_in_dim(x, k * block, block, axis=-2)
+
+    def one_panel(k: Array, done: Array) -> Array:
+        def subtract(j: Array, rest: Array) -> Array:
+            before = panel(done, j)
+            return rest - full_dot(before, square(before, k).mT)
+
+        rest = jax.lax.fori_loop(0, k, subtract, panel(both, k))
+        inverse = inverse_lower(cholesky(square(rest, k)))
+        new = jnp.where(rows >= k * block, full_dot(rest, inverse.mT), 0)
+        return jax.lax.dynamic_update_slice_in_dim(done, new, k * block, axis=-1)
+
+    start = vary_like(jnp.zeros_like(both), both)
+    both = jax.lax.fori_loop(0, side // block, one_panel, start)
+    return jnp.tril(both[..., :n, :n]), both[..., side:, :n]
 
 
 def inverse_lower(l: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:

@@ -1,0 +1,128 @@
+"""Eigenvectors by one-sided Jacobi rotations of blocks, for TPU."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from optax_matrix.linalg._norm_bound import norm_bound
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import inverse
+from optax_matrix.varying import vary_like
+
+BLOCK = 128
+# Six to nine sweeps sufficed for every matrix tried; from 0.1 on, the cosines are
+# squared by each.
+_MAX_SWEEPS = 20
+
+
+class _State(NamedTuple):
+    sweeps: Array
+    columns: Array
+    cosine: Array
+
+
+def eigh_by_blocks(
+    a: Float[Array, "*batch n n"], block: int = BLOCK
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
+    r"""Decompose symmetric matrices in one loop, whose body is small.
+
+    The columns of :math:`X = A + s I`, positive definite for a large shift s, are made
+    orthogonal by rotations: then :math:`X = V \Lambda` with the eigenvectors V. A round
+    takes the columns in pairs of blocks :math:`P` and replaces each pair by :math:`P Q`
+    with the eigenvectors Q of :math:`P^\top P`; in a sweep every block meets every
+    other once. The eigenvalues are :math:`V^\top A V`, once a Newton-Schulz step has
+    removed rounding from V.
+
+    For sides of 512 and 1024 compilers for TPU take 40 and 120 processor seconds for
+    their own decomposition, which halves the matrix recursively. That of a pair is
+    small.
+
+    Args:
+        a: Symmetric matrices ``(..., n, n)`` in the working precision, of moderate
+            size.
+        block: Number of columns in a block; even.
+
+    Returns:
+        Ascending eigenvalues and eigenvectors; not finite for matrices that are not.
+
+    Examples:
+        >>> w, v = eigh_by_blocks(jnp.array([[1.0, 2.0], [2.0, 1.0]]), block=2)
+        >>> w.round(3).tolist(), abs(v).round(3).tolist()
+        ([-1.0, 3.0], [[0.707..., 0.707...], [0.707..., 0.707...]])
+
+    References:
+        Bečka, Okša and Vajteršic, `Parallel block-Jacobi SVD methods
+        <https://doi.org/10.1007/978-1-4471-2437-5_9>`_, 2012. Deviations: the shift;
+        the eigenvectors of every pair are sorted, not weighted.
+    """
+    n = a.shape[-1]
+    bound = norm_bound(a)
+    shift = 1.5 * jnp.where(bound == 0, 1, bound)
+    x = a + shift * jnp.eye(n, dtype=a.dtype)
+    x = _orthogonal_columns(x, block)
+    v = x * inverse(jnp.sqrt(jnp.sum(x * x, axis=-2, keepdims=True)))
+    v = 1.5 * v - 0.5 * full_dot(v, full_dot(v.mT, v))
+    w = jnp.sum(v * full_dot(a, v), axis=-2)
+    order = jnp.argsort(w, axis=-1)
+    v = jnp.take_along_axis(v, order[..., None, :], axis=-1)
+    return jnp.take_along_axis(w, order, axis=-1), v
+
+
+def _orthogonal_columns(x: Array, block: int) -> Array:
+    """Rotate independent columns until they are orthogonal; those of zeros go last."""
+    m, n = x.shape[-2:]
+    batch = x.shape[:-2]
+    blocks = 2 * -(-n // (2 * block))
+    rounds = jnp.asarray(_tournament(blocks))
+    x = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, blocks * block - n)])
+    x = jnp.moveaxis(x.reshape(math.prod(batch), m, blocks, block), 2, 0)
+    limit = 4 * float(jnp.finfo(x.dtype).eps) * m**0.5
+
+    def one_round(state: tuple[Array, Array], order: Array):
+        x, cosine = state
+        pairs = x[order].reshape(blocks // 2, 2, *x.shape[1:])
+        pairs = jnp.concatenate([pairs[:, 0], pairs[:, 1]], axis=-1)
+        gram = full_dot(pairs.mT, pairs)
+        _, q = jnp.linalg.eigh(gram, symmetrize_input=False)
+        pairs = full_dot(pairs, jnp.flip(q, axis=-1))
+        halves = jnp.stack([pairs[..., :block], pairs[..., block:]], axis=1)
+        x = x.at[order].set(halves.reshape(x.shape))
+        return (x, jnp.maximum(cosine, _largest_cosine(gram))), None
+
+    def sweep(state: _State) -> _State:
+        start = state.columns, vary_like(jnp.zeros((), x.dtype), x)
+        (columns, cosine), _ = jax.lax.scan(one_round, start, rounds)
+        return _State(state.sweeps + 1, columns, cosine)
+
+    def unfinished(state: _State) -> Array:
+        return (state.sweeps < _MAX_SWEEPS) & (state.cosine > limit)
+
+    start = _State(jnp.zeros((), jnp.int32), x, jnp.asarray(jnp.inf, x.dtype))
+    end = jax.lax.while_loop(unfinished, sweep, vary_like(start, x))
+    x = jnp.moveaxis(end.columns, 0, 2).reshape(*batch, m, blocks * block)
+    return x[..., :n]
+
+
+def _largest_cosine(gram: Array) -> Array:
+    """The largest cosine of an angle between two of the columns."""
+    scale = jax.lax.rsqrt(jnp.diagonal(gram, axis1=-2, axis2=-1))
+    scale = jnp.where(jnp.isfinite(scale), scale, 0)
+    cosines = jnp.abs(gram * scale[..., :, None] * scale[..., None, :])
+    return jnp.max(jnp.where(jnp.eye(gram.shape[-1], dtype=bool), 0, cosines))
+
+
+def _tournament(blocks: int) -> np.ndarray:
+    """The order of the blocks in each round; neighbors are pairs, the lower first.
+
+    All but the first turn in a circle, so that every two meet once.
+    """
+    ring, rounds = list(range(blocks)), []
+    for _ in range(blocks - 1):
+        pairs = zip(ring[: blocks // 2], reversed(ring), strict=False)
+        rounds.append([x for pair in pairs for x in sorted(pair)])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return np.array(rounds)

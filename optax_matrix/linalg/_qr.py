@@ -1,0 +1,50 @@
+"""QR decompositions on every platform."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from optax_matrix.linalg import lapack
+from optax_matrix.linalg._cholesky_passes import cholesky_passes
+from optax_matrix.linalg.products import full_dot, is_local
+from optax_matrix.linalg.scale import unit_peak
+
+_LARGE = 256
+_SHIFT = 1e-7
+
+
+def qr(
+    x: Float[Array, "*batch m n"],
+) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch n n"]]:
+    """Compute the reduced QR decomposition of matrices with ``m >= n``.
+
+    By Householder reflections; on a TPU, for more than 256 columns, by Cholesky QR. For
+    a side of 1024 compilers for TPU take 9 processor seconds for either the reflections
+    or Cholesky QR of one matrix, and 72 and 11 for a side of 2048.
+
+    Args:
+        x: Matrices ``(..., m, n)`` in the working precision.
+
+    Returns:
+        Orthonormal columns, and upper triangular matrices. The signs of their diagonals
+        depend on the platform.
+
+    Examples:
+        >>> q, r = qr(jnp.array([[3.0, -2.0], [4.0, 4.0]]))
+        >>> abs(q).round(3).tolist()
+        [[0.6..., 0.8...], [0.8..., 0.6...]]
+    """
+    if x.shape[-1] <= _LARGE or not is_local(x):
+        return lapack.qr(x)
+    return jax.lax.platform_dependent(x, tpu=qr_by_cholesky, default=lapack.qr)
+
+
+def qr_by_cholesky(x: Array) -> tuple[Array, Array]:
+    """`qr` by `cholesky_passes`; the diagonal of R is positive."""
+    y, _ = unit_peak(x)
+    eye = jnp.broadcast_to(jnp.eye(*y.shape[-2:], dtype=y.dtype), y.shape)
+    zero = jnp.all(y == 0, axis=(-2, -1))
+    q, done = cholesky_passes(y, eye, zero, _SHIFT, None)
+    q = jnp.where(done[..., None, None], q, jnp.nan)
+    q = jnp.where(zero[..., None, None], eye, q)
+    return q, jnp.triu(full_dot(q.mT, x))

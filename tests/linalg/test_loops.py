@@ -1,0 +1,204 @@
+"""What TPUs run in place of decompositions and large products: loops with small bodies.
+
+All of it runs on every platform, so its values are tested here, on whatever there is.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from optax_matrix import linalg
+from optax_matrix.linalg import _qr, _svd, lapack
+from optax_matrix.linalg._block_jacobi import _tournament, eigh_by_blocks
+from optax_matrix.linalg._norm_bound import norm_bound
+from optax_matrix.linalg._triangular import cholesky_quotient, quotient_by_panels
+from optax_matrix.linalg.products import full_dot, in_tiles
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    """Takes the branch for TPU wherever there is one."""
+
+    def choose(*args, default=None, **branches):
+        return branches.get("tpu", default)(*args)
+
+    jax.clear_caches()  # Kernels that are already traced keep their branches.
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    yield
+    monkeypatch.undo()
+    jax.clear_caches()
+
+
+def _symmetric(kind, n):
+    q, _ = np.linalg.qr(RNG.normal(size=(n, n)))
+    values = {
+        "normal": RNG.normal(size=n),
+        "decaying": 10.0 ** -np.linspace(0, 6, n),
+        "low rank": np.arange(n) < n // 8,
+        "two values": np.where(np.arange(n) < n // 2, 1.0, 1e-3),
+        "both signs": np.where(np.arange(n) % 2, 1.0, -1.0),
+        "zero": np.zeros(n),
+        "identity": np.ones(n),
+    }[kind]
+    a = (q * values) @ q.T
+    return (a + a.T) / 2
+
+
+KINDS = (
+    *("normal", "decaying", "low rank", "two values", "both signs", "zero"),
+    "identity",
+)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(300, 70, 520), (600, 9, 40), (33, 513, 8)])
+def test_products_in_tiles(m, k, n):
+    x, y = RNG.normal(size=(2, 3, m, k)), RNG.normal(size=(2, 3, k, n))
+    out = jax.jit(functools.partial(in_tiles, full_dot))(
+        x.astype(np.float32), y.astype(np.float32)
+    )
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, x @ y, atol=1e-5 * k**0.5)
+
+
+def test_products_in_tiles_have_the_derivatives_of_products():
+    x, y = jnp.array(RNG.normal(size=(300, 20))), jnp.array(RNG.normal(size=(20, 270)))
+    tiled = jax.grad(lambda x, y: jnp.sum(in_tiles(full_dot, x, y) ** 2), (0, 1))
+    whole = jax.grad(lambda x, y: jnp.sum(full_dot(x, y) ** 2), (0, 1))
+    for got, want in zip(tiled(x, y), whole(x, y), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("n", [5, 16, 37])
+@pytest.mark.parametrize("m", [3, 50])
+def test_quotient_by_panels(m, n):
+    root = RNG.normal(size=(2, n, n + 3))
+    a, y = root @ root.swapaxes(1, 2), RNG.normal(size=(2, m, n))
+    a32, y32 = jnp.asarray(a, jnp.float32), jnp.asarray(y, jnp.float32)
+    l, q = quotient_by_panels(a32, y32, block=8)
+    want = np.linalg.cholesky(a)
+    np.testing.assert_allclose(l, want, atol=1e-4)
+    solved = np.linalg.solve(want, y.swapaxes(1, 2)).swapaxes(1, 2)
+    scale = np.abs(solved).max()
+    np.testing.assert_allclose(q / scale, solved / scale, atol=1e-4)
+    for got, same in zip((l, q), cholesky_quotient(a32, y32), strict=True):
+        np.testing.assert_allclose(got / scale, same / scale, atol=1e-4)
+
+
+def test_quotient_by_panels_is_not_finite_without_a_factor():
+    a = np.diag([1.0] * 9 + [-1.0] + [1.0] * 9).astype(np.float32)
+    _, q = quotient_by_panels(jnp.asarray(a), jnp.eye(19), block=4)
+    assert not np.isfinite(q).all()
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 10])
+def test_every_two_blocks_meet_once_in_a_sweep(blocks):
+    rounds = _tournament(blocks)
+    pairs = {tuple(pair) for order in rounds for pair in order.reshape(-1, 2)}
+    assert len(rounds) == blocks - 1
+    assert pairs == {(i, j) for j in range(blocks) for i in range(j)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [16, 61])
+def test_eigenvectors_by_blocks(kind, n):
+    a = _symmetric(kind, n)
+    w, v = jax.jit(functools.partial(eigh_by_blocks, block=8))(a.astype(np.float32))
+    want = np.linalg.eigvalsh(a)
+    np.testing.assert_allclose(w, want, atol=3e-6)
+    v = np.asarray(v, np.float64)
+    np.testing.assert_allclose(v.T @ v, np.eye(n), atol=2e-6)
+    np.testing.assert_allclose(a @ v, v * np.asarray(w), atol=6e-6)
+
+
+def test_eigenvectors_by_blocks_of_a_batch():
+    a = np.stack([_symmetric(kind, 24) for kind in KINDS]).astype(np.float32)
+    w, v = jax.jit(functools.partial(eigh_by_blocks, block=4))(a)
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(a), atol=3e-6)
+    np.testing.assert_allclose(a @ v, v * w[:, None, :], atol=6e-6)
+
+
+def test_eigenvectors_of_a_matrix_with_nan_are_nan():
+    a = np.eye(20, dtype=np.float32)
+    a[3, 3] = np.nan
+    w, v = eigh_by_blocks(jnp.asarray(a), block=4)
+    assert np.isnan(w).any()
+    assert np.isnan(v).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_norm_bound(kind):
+    a = _symmetric(kind, 40).astype(np.float32)
+    norm = np.abs(np.linalg.eigvalsh(a)).max()
+    bound = float(norm_bound(jnp.asarray(a))[0, 0])
+    assert norm * (1 - 1e-5) <= bound <= norm * 40 ** (1 / 128) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (70, 30)])
+@pytest.mark.parametrize("rank", [0, 1, 20, 30])
+def test_qr_by_cholesky(shape, rank):
+    m, n = shape
+    x = RNG.normal(size=(m, rank)) @ RNG.normal(size=(rank, n))
+    q, r = _qr.qr_by_cholesky(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(q.T @ q, np.eye(n), atol=2e-6)
+    np.testing.assert_allclose(q @ r, x, atol=2e-5)
+    assert np.all(np.tril(r, -1) == 0)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (70, 30), (30, 70)])
+@pytest.mark.parametrize("kind", ["normal", "decaying", "low rank", "zero"])
+def test_svd_by_polar(shape, kind):
+    k = min(shape)
+    x = (_symmetric(kind, max(shape))[: shape[0], : shape[1]]).astype(np.float32)
+    u, s, vt = _svd.svd_by_polar(jnp.asarray(x))
+    np.testing.assert_allclose(s, np.linalg.svd(x, compute_uv=False), atol=3e-6)
+    np.testing.assert_allclose(u.T @ u, np.eye(k), atol=3e-6)
+    np.testing.assert_allclose(vt @ vt.T, np.eye(k), atol=3e-6)
+    np.testing.assert_allclose((u * s) @ vt, x, atol=1e-5)
+
+
+LARGE = {
+    "cholesky_qr": linalg.cholesky_qr,
+    "qr_householder": linalg.qr_householder,
+    "polar_svd": linalg.polar_svd,
+    "polar_qdwh": linalg.polar_qdwh,
+    "polar_eigh": linalg.polar_eigh,
+    "inverse_root": lambda x: linalg.inverse_root(x @ x.T, 4, eps=1e-3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_large_matrices_have_the_same_results_by_loops(name, request):
+    x = jnp.asarray(RNG.normal(size=(530, 300)), jnp.float32)
+    want = LARGE[name](x)
+    request.getfixturevalue("on_tpu")
+    got = LARGE[name](x)
+    assert np.any(got != want)  # The other branch ran.
+    np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+DECOMPOSITIONS = {
+    "eigh": lapack.eigh,
+    "qr": _qr.qr,
+    "svd": _svd.svd,
+    "quotient": lambda x: cholesky_quotient(x, x),
+    "product": lambda x: full_dot(x, x),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_tpus_run_the_loops(name):
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    traced = jax.jit(DECOMPOSITIONS[name]).trace(x)
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert "while" in text
+    # No product and no decomposition of the whole side is left.
+    operands = "(tensor<512x512xf32>, tensor<512x512xf32>)"
+    for line in text.splitlines():
+        assert "dot_general" not in line or operands not in line
+        assert not ("cholesky" in line or "@Eig" in line) or "512x512" not in line
