@@ -15,7 +15,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from examples.benchmarks import _hlo
+from examples.benchmarks import _flops, _hlo
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
@@ -62,17 +62,20 @@ class Model:
 class Report:
     """The compiler's numbers for one step, on each device.
 
-    `work` is FLOPs. Where there are reductions but no matrix products (RACS), it is the
-    number of elements that reductions read. FLOPs would mostly count element-wise
-    operations and casts, which the compiler repeats in every fusion that needs them:
-    the same arithmetic has 66 FLOPs per element on one mesh and 122 on another.
+    `work` is the FLOPs of matrix products. Where the partitioner decides, they are the
+    compiler's, which counts the body of a loop once. Where there are reductions but no
+    products (RACS), work is the number of elements that reductions read. FLOPs would
+    mostly count element-wise operations and casts, which the compiler repeats in every
+    fusion that needs them: the same arithmetic has 66 FLOPs per element on one mesh and
+    122 on another. `seconds` are processor seconds of tracing and compiling.
     """
 
     work: float
+    is_partial: bool
     traffic: Mapping[str, _hlo.Traffic]
-    loops: int
     temporary_bytes: int
     argument_bytes: int
+    code_bytes: int
     seconds: float
 
     @property
@@ -92,6 +95,12 @@ def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
     types = (AXIS_TYPES[axis_types],) * len(axes)
     sizes, names = tuple(axes.values()), tuple(axes)
     return jax.make_mesh(sizes, names, axis_types=types, devices=devices)
+
+
+def recipe_names() -> list[str]:
+    """The recipes that `make_optimizer` knows."""
+    names = om.recipes.table.names()
+    return [name for name in names if f"scale_by_{name}" in names]
 
 
 def make_optimizer(name: str, placement: Any = None) -> optax.GradientTransformation:
@@ -119,6 +128,25 @@ def make_optimizer(name: str, placement: Any = None) -> optax.GradientTransforma
 
 def compile_step(tx: optax.GradientTransformation, params: Any) -> Report:
     """Compiles `update` and `apply_updates`, parameters and state donated."""
+    start = time.process_time()
+    traced = _traced(tx, params)
+    compiled = traced.lower().compile()
+    seconds = time.process_time() - start
+    text, memory = compiled.as_text(), compiled.memory_analysis()
+    mesh = jax.tree.leaves(params)[0].sharding.mesh
+    work, is_partial = _work(traced.jaxpr, compiled, text, mesh)
+    return Report(
+        work=work,
+        is_partial=is_partial,
+        traffic=_hlo.collectives(text),
+        temporary_bytes=memory.temp_size_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        code_bytes=memory.generated_code_size_in_bytes,
+        seconds=seconds,
+    )
+
+
+def _traced(tx: optax.GradientTransformation, params: Any) -> Any:
     mesh = jax.tree.leaves(params)[0].sharding.mesh
     specs = om.state_specs(tx, params, jax.tree.map(lambda x: x.sharding.spec, params))
     state = jax.tree.map(
@@ -135,37 +163,31 @@ def compile_step(tx: optax.GradientTransformation, params: Any) -> Report:
 
     shardings = jax.tree.map(lambda x: x.sharding, (params, state))
     jitted = jax.jit(step, donate_argnums=(0, 1), out_shardings=shardings)
-    start = time.perf_counter()
-    compiled = jitted.lower(params, state, params).compile()
-    seconds = time.perf_counter() - start
-    text, memory = compiled.as_text(), compiled.memory_analysis()
-    return Report(
-        work=_work(compiled, text),
-        traffic=_hlo.collectives(text),
-        loops=_hlo.loops(text),
-        temporary_bytes=memory.temp_size_in_bytes,
-        argument_bytes=memory.argument_size_in_bytes,
-        seconds=seconds,
-    )
+    return jitted.trace(params, state, params)
 
 
 @functools.cache
 def ideal_work(topology: str, name: str, model: Model) -> float:
     """Work of a step on one device of the topology, without placement.
 
-    One layer is compiled and counted `model.layers` times, so that any model fits. This
-    is exact, as the matrices do not influence one another.
+    One layer is counted `model.layers` times, so that any model fits. This is exact, as
+    the matrices do not influence one another.
     """
     device = _devices(topology)[0]
     mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Auto,), devices=[device])
     layer = dataclasses.replace(model, layers=1)
-    report = compile_step(make_optimizer(name), layer.params(mesh))
-    return model.layers * report.work
+    tx, params = make_optimizer(name), layer.params(mesh)
+    work, _ = _flops.product_flops(_traced(tx, params).jaxpr)
+    return model.layers * (work or compile_step(tx, params).work)
 
 
-def _work(compiled: Any, text: str) -> float:
-    reduced = 0 if _hlo.has_products(text) else _hlo.reduced_elements(text)
-    return reduced or compiled.cost_analysis()["flops"]
+def _work(jaxpr: Any, compiled: Any, text: str, mesh: Mesh) -> tuple[float, bool]:
+    """The work of a device, and whether loops of unknown length count once."""
+    if not _hlo.has_products(text):
+        return _hlo.reduced_elements(text), False
+    if mesh.size == 1 or _flops.contains(jaxpr, "shard_map"):
+        return _flops.product_flops(jaxpr)
+    return compiled.cost_analysis()["flops"], bool(_hlo.loops(text))
 
 
 def _devices(topology: str) -> list:

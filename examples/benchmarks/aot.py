@@ -4,11 +4,12 @@
 
 Compiles `update` and `apply_updates` of a LLaMA's matrices for a TPU topology; prints,
 for each optimizer and per device: work against an even split of what one device would
-do alone, bytes that collectives return, temporary and argument memory. Work is FLOPs;
-for RACS, which has no matrix products, the elements that reductions read. Recipes run
-with matrices owned by the mesh axes `--owners` and once more as they lie
-(`placement=None`). Needs `pip install 'optax_matrix[aot]'`; these are the compiler's
-numbers, not a clock's.
+do alone, bytes that collectives return, temporary and argument memory, size of the
+program, and the compiler's processor seconds. Work is FLOPs of matrix products; for
+RACS, which has none, the elements that reductions read. Recipes run with matrices owned
+by the mesh axes `--owners` and once more as they lie (`placement=None`);
+`--recipes all` takes every recipe. Needs `pip install 'optax_matrix[aot]'`; these are
+the compiler's numbers, not a clock's.
 """
 
 import argparse
@@ -31,7 +32,9 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-COLUMNS = ("work/ideal", "collect. MiB", "temp MiB", "args MiB", "compile s")
+COLUMNS = (
+    *("work/ideal", "collect. MiB", "temp MiB", "args MiB", "code MiB", "compile s"),
+)
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -113,14 +116,19 @@ def measure(args: argparse.Namespace) -> None:
             print(f"{label:26}  does not compile: {reason[:200]}", flush=True)
             continue
         ideal = _compile.ideal_work(args.topology, name, model) / mesh.size
-        looped |= bool(report.loops)
-        print(_line(label + "*" * bool(report.loops), report, ideal), flush=True)
+        looped |= report.is_partial
+        print(_line(label + "*" * report.is_partial, report, ideal), flush=True)
     if looped:
-        print("* has loops; the compiler counts their bodies once.")
+        print("* has loops whose bodies count once.")
 
 
 def _rows(args: argparse.Namespace, owners):
-    for name in args.recipes:
+    from examples.benchmarks import _compile
+
+    names = args.recipes
+    if names == ["all"]:
+        names = _compile.recipe_names()
+    for name in names:
         if name.startswith("optax."):
             yield name, name, None
             continue
@@ -136,6 +144,7 @@ def _line(label: str, report, ideal: float) -> str:
         f"{report.traffic_bytes / mib:.1f}",
         f"{report.temporary_bytes / mib:.0f}",
         f"{report.argument_bytes / mib:.0f}",
+        f"{report.code_bytes / mib:.1f}",
         f"{report.seconds:.1f}",
     )
     kinds = (
