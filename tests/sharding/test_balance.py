@@ -15,7 +15,8 @@ import optax_matrix as om
 from optax_matrix.layout import resolve
 from optax_matrix.padding import known_padding, on_real_matrices
 from optax_matrix.sharding import _owner_layout
-from optax_matrix.sharding._balance import balanced_starts, work, work_of
+from optax_matrix.sharding._balance import balance, work, work_of
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._owner_layout import owner_layout
 
@@ -76,7 +77,7 @@ def test_left_over_matrices_go_to_owners_that_have_least():
         view(rows), ((), ()), ("x",), {"x": 8}, count
     )
     few, large, small = exchange(16, 3), exchange(32, 4), exchange(8, 12)
-    starts = balanced_starts([few, large, small])
+    starts = balance([few, large, small], CostModel()).starts
     load = sum(
         work_of(e) * (np.roll(np.arange(8) < e.left_over, start) + e.held // 8)
         for e, start in zip([few, large, small], starts, strict=True)
@@ -86,12 +87,13 @@ def test_left_over_matrices_go_to_owners_that_have_least():
     assert starts[0] == 4  # Beside it.
 
 
+@pytest.mark.parametrize("chips", [1, 2, 4])
 @pytest.mark.parametrize("start", range(4))
 @pytest.mark.parametrize("count", [1, 4, 6, 8, 11])
-def test_the_order_of_owners_is_inverted(start, count):
+def test_the_order_of_owners_is_inverted(count, start, chips):
     view = resolve(None, {"w": jnp.zeros((2, 3))})["w"].view
     sizes = {"x": 4}
-    exchange = Exchange(view, ((), ()), ("x",), sizes, count, start=start)
+    exchange = Exchange(view, ((), ()), ("x",), sizes, count, chips=chips, start=start)
     matrices = np.arange(1.0, 1 + count * 6).reshape(count, 3, 2)
     moved = exchange._by_owner(matrices)
     numbers = exchange.owned_by()
@@ -101,8 +103,10 @@ def test_the_order_of_owners_is_inverted(start, count):
     np.testing.assert_array_equal(exchange._in_order(jnp.asarray(moved)), matrices)
     held = (numbers >= 0).sum(axis=1)
     assert held.max() - held.min() <= 1
+    in_teams = held.reshape(-1, chips).sum(axis=1)
+    assert in_teams.max() - in_teams.min() <= 1
     if count % 4:
-        assert held[start] == held.max()
+        assert in_teams[start % len(in_teams)] == in_teams.max()
 
 
 def test_only_stacks_as_they_are_skip_padding():

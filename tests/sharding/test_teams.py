@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _meshes import make_mesh
+from _owned import assert_same_path, given, normal, on_mesh, rollout
 from jax.sharding import PartitionSpec as P
 
+import optax_matrix as om
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
 from optax_matrix.padding import on_real_matrices
 from optax_matrix.teams import LastRound, Team, known_teams
@@ -99,3 +101,45 @@ def test_a_kernel_without_a_form_for_teams_gets_whole_matrices(cpus):
     x = _normal(8, 1, 4, 6)
     got = _in_teams(polar_svd, x, 4, cpus)
     np.testing.assert_allclose(got, _alone(polar_svd, x), atol=1e-5)
+
+
+SHAPES = {f"wide/{i}": (16, 8) for i in range(11)} | {f"up/{i}": (8, 8) for i in (0, 1)}
+SHAPES |= {"layers": (4, 6, 10), "zero": (8, 12)}
+MESHES = {
+    "fsdp8": dict.fromkeys(SHAPES, P("fsdp")) | {"layers": P()},
+    "fsdp4-tp2": dict.fromkeys(SHAPES, P("fsdp", "tp")) | {"layers": P("tp")},
+}
+PLAN = {(8, 16): 4, (8, 8): 8, (6, 10): 2, (8, 12): 2}
+
+
+def _trees():
+    params, noise = normal(SHAPES, 0), normal(SHAPES, 1)
+    for tree in (params, noise):
+        tree["zero"] = np.zeros_like(tree["zero"])
+    return params, noise
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    ("recipe", "mesh_name", "kind"),
+    [
+        (om.muon, "fsdp4-tp2", "auto"),
+        (om.muon, "fsdp8", "explicit"),
+        (om.muoneq, "fsdp4-tp2", "explicit"),
+    ],
+)
+def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, cpus):
+    mesh, specs = make_mesh(mesh_name, kind, cpus), MESHES[mesh_name]
+    params, noise = _trees()
+    want, state, _ = rollout(recipe(0.1), params, noise)
+    portable = om.to_portable(state, params)
+    placement = om.owners(mesh.axis_names, param_specs=given(mesh, specs), plan=PLAN)
+    on = partial(on_mesh, specs=specs, mesh=mesh)
+    got, state, _ = rollout(recipe(0.1, placement=placement), on(params), on(noise))
+    assert_same_path(got, want)
+    for a, b in zip(
+        jax.tree.leaves(om.to_portable(state, params)),
+        jax.tree.leaves(portable),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-5)
