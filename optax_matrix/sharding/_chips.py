@@ -27,7 +27,7 @@ def with_chips(exchanges: Sequence[Exchange], plan: Any) -> list[Exchange]:
     Raises:
         ValueError: If a plan given by hand does not fit.
     """
-    model = plan if isinstance(plan, CostModel) else CostModel()
+    model = model_of(plan)
     if isinstance(plan, Mapping):
         chips = _given(exchanges, plan)
     else:
@@ -38,6 +38,11 @@ def with_chips(exchanges: Sequence[Exchange], plan: Any) -> list[Exchange]:
         dataclasses.replace(exchange, start=start)
         for exchange, start in zip(shared, starts, strict=True)
     ]
+
+
+def model_of(plan: Any) -> CostModel:
+    """The cost model by which a plan is made, or the default one."""
+    return plan if isinstance(plan, CostModel) else CostModel()
 
 
 def cheapest_chips(exchanges: Sequence[Exchange], model: CostModel) -> dict[Shape, int]:

@@ -16,7 +16,8 @@ from optax_matrix.layout.groups import chunks
 from optax_matrix.layout.paths import natural_order
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
-from optax_matrix.sharding._chips import with_chips
+from optax_matrix.sharding._chips import model_of, with_chips
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.teams import LastRound, Team
@@ -40,6 +41,7 @@ class OwnerLayout(Layout):
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
+        cost_model: The cost model by which teams were planned.
         is_local: Whether this is the layout of one device.
     """
 
@@ -47,6 +49,7 @@ class OwnerLayout(Layout):
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
+    cost_model: CostModel
     is_local: bool = False
 
     @property
@@ -213,6 +216,7 @@ def owner_layout(
         mesh=mesh,
         specs=specs,
         inside=inside,
+        cost_model=model_of(plan),
     )
 
 

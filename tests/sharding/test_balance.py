@@ -1,12 +1,12 @@
 """The work of the busiest owner: who gets what is left over, and padding is skipped."""
 
-import itertools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _llama import llama
 from _meshes import KINDS, make_mesh
 from _owned import given, normal, on_mesh
 from jax.sharding import AbstractMesh, PartitionSpec as P
@@ -19,23 +19,6 @@ from optax_matrix.sharding._balance import balance, work, work_of
 from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._owner_layout import owner_layout
-
-READS, WRITES = (("fsdp",), ("tp",)), (("tp",), ("fsdp",))
-
-
-def _llama(layers, embed, mlp, kv):
-    """Shapes of 8.6B and 70B models, with the specs of FSDP and tensor parallelism."""
-    kernels = {
-        "q": ((embed, embed), READS),
-        "k": ((embed, kv), READS),
-        "v": ((embed, kv), READS),
-        "o": ((embed, embed), WRITES),
-        "gate": ((embed, mlp), READS),
-        "up": ((embed, mlp), READS),
-        "down": ((mlp, embed), WRITES),
-    }
-    pairs = itertools.product(range(layers), kernels.items())
-    return {f"layers/{i}/{name}/kernel": kernel for i, (name, kernel) in pairs}
 
 
 def _busiest(model, fsdp, tp):
@@ -62,7 +45,7 @@ def _busiest(model, fsdp, tp):
     ids=["8.6B on 64", "8.6B on 256", "70B on 128", "70B on 1024"],
 )
 def test_work_of_the_busiest_owner(model, mesh, padded, real):
-    found = _busiest(_llama(*model), *mesh)
+    found = _busiest(llama(*model), *mesh)
     assert found == pytest.approx((padded, real), abs=0.005)
 
 
