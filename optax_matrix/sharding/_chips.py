@@ -130,11 +130,11 @@ def _given(
                 f"{', '.join(map(str, shapes))}; leave it out."
             )
     for exchange in exchanges:
-        number = chips.get(shape_of(exchange), 1)
-        if exchange.left_over and exchange.ways % number:
+        number, ways = chips.get(shape_of(exchange), 1), exchange.ways
+        if exchange.left_over and ways % number and number % ways:
             raise ValueError(
                 "`plan` must give numbers of chips that divide the owners, got "
-                f"{number} for {shape_of(exchange)} with {exchange.ways} owners along "
-                f"{exchange.sharing}; give a divisor of {exchange.ways}."
+                f"{number} for {shape_of(exchange)} with {ways} owners along "
+                f"{exchange.sharing}; give a divisor of {ways}."
             )
     return chips

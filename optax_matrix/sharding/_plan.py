@@ -87,7 +87,8 @@ class Plan:
     @property
     def teams(self) -> dict[tuple[int, int], int]:
         """What to pass as ``owners(plan=...)`` to have the same teams."""
-        return {group.shape: group.team for group in self.groups if group.team > 1}
+        ordered = sorted(self.groups, key=lambda group: group.team)
+        return {group.shape: group.team for group in ordered if group.team > 1}
 
     def __str__(self) -> str:
         head = (

@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _meshes import make_mesh
+from _meshes import collectives, make_mesh
 from _owned import assert_same_path, given, normal, on_mesh, rollout
 from jax.sharding import PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
 from optax_matrix.padding import on_real_matrices
+from optax_matrix.sharding._chips import with_chips
+from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.teams import LastRound, Team, known_teams
 
 AXES = ("fsdp", "tp")
@@ -143,3 +145,90 @@ def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, cpus):
         strict=True,
     ):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _placed(cpus, plan, shapes, **options):
+    mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
+    specs = dict.fromkeys(shapes, P("fsdp", "tp"))
+    axes = options.pop("axes", AXES)
+    placement = om.owners(axes, plan=plan, **options)
+    tx = om.on_matrices(om.orthogonalize(), placement=placement, probe=False)
+    return tx, on_mesh(normal(shapes, 0), specs, mesh)
+
+
+@pytest.mark.broad
+def test_a_team_splits_the_products(cpus):
+    """One matrix on eight owners: each does an eighth of the operations."""
+    found = {}
+    for chips in (1, 8):
+        tx, tree = _placed(cpus, {(128, 192): chips}, {"w": (128, 192)})
+        compiled = jax.jit(tx.update).lower(tree, tx.init(tree)).compile()
+        found[chips] = compiled.cost_analysis()["flops"], collectives(compiled)
+    whole, split = found[1], found[8]
+    assert split[1] - whole[1] == {
+        "all-to-all": 2,
+        "reduce-scatter": 1,
+        "all-gather": 3,
+    }
+    assert whole[0] / 8 <= split[0] < whole[0] / 6  # Norms are not split.
+
+
+def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
+    sizes, views = {"x": 4, "y": 4}, {}
+    for name, shape in {"w": (8, 16), "layers": (4, 8, 16)}.items():
+        views[name] = om.layout.resolve(None, {name: jnp.zeros(shape)})[name].view
+    flat = Exchange(views["w"], ((), ()), ("x", "y"), sizes, 3)
+    layers = Exchange(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
+    found = with_chips([flat, layers], {(16, 8): 16})
+    assert [exchange.chips for exchange in found] == [16, 4]
+
+
+def test_plans_by_hand_that_do_not_fit(cpus):
+    init = lambda plan, **options: om.sharding.plan(
+        *_placed(cpus, plan, {"w": (8, 16)}, **options)
+    )
+    with pytest.raises(ValueError, match=r"`plan` must give numbers .* got 3 for"):
+        init({(8, 16): 3})
+    with pytest.raises(ValueError, match=r"`plan` must name shapes .* \(8, 16\)"):
+        init({(8, 17): 2})
+    with pytest.raises(ValueError, match="mesh axes stay inside"):
+        init({(8, 16): 2}, axes="fsdp")
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "match"),
+    [
+        ("even", {}, "`plan` must be 'whole', 'auto'"),
+        (4, {}, "`plan` must be 'whole', 'auto'"),
+        ({(8, 16): 0}, {}, "not two positive ints"),
+        ({8: 2}, {}, "not two positive ints"),
+        ({(8, 16): 2}, {"pad_to": 8}, "with `pad_to`"),
+    ],
+)
+def test_wrong_plans(plan, options, match):
+    with pytest.raises(ValueError, match=match):
+        om.owners("fsdp", plan=plan, **options)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "match"),
+    [
+        ({"peak_flops": 0}, "`peak_flops` must be"),
+        ({"link_bytes": float("inf")}, "`link_bytes` must be"),
+        ({"steps": True}, "`steps` must be"),
+        ({"compute_dtype": jnp.int8}, "`compute_dtype` must be"),
+    ],
+)
+def test_wrong_cost_models(numbers, match):
+    with pytest.raises(ValueError, match=match):
+        om.sharding.CostModel(**numbers)
+
+
+@pytest.mark.parametrize("options", [{"pad_to": 8}, {"axes": "fsdp"}])
+def test_an_automatic_plan_is_whole_where_there_can_be_no_teams(options, cpus):
+    eager = om.sharding.CostModel(link_bytes=1e20)
+    teams = lambda **options: (
+        om.sharding.plan(*_placed(cpus, eager, {"w": (8, 16)}, **options)).teams
+    )
+    assert teams() == {(8, 16): 8}
+    assert teams(**options) == {}
