@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from _meshes import collectives, make_mesh
 from _owned import assert_same_path, given, normal, on_mesh, rollout
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
@@ -171,6 +171,22 @@ def test_a_team_splits_the_products(cpus):
         "all-gather": 3,
     }
     assert whole[0] / 8 <= split[0] < whole[0] / 6  # Norms are not split.
+
+
+def test_padding_of_the_last_round_is_known(cpus):
+    """Thirteen matrices on eight owners: one for each, and five in teams of two."""
+    shapes = {f"w/{i}": (8, 16) for i in range(13)}
+    specs = dict.fromkeys(shapes, NamedSharding(make_mesh("fsdp8", "auto", cpus), P()))
+    leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
+    placement = om.owners("fsdp", param_specs=specs, plan={(8, 16): 2})
+    layout = placement.layout(leaves, om.layout.resolve(None, leaves), None)
+    ((name, rows),) = layout.manifest.items()
+    each = [layout.last_rounds({name: own})[name] for own in np.split(rows, 8)]
+    assert {(last.team.size, last.count, len(last.real)) for last in each} == {
+        (2, 2, 1)
+    }
+    real = np.array([bool(last.real[0]) for last in each])
+    assert sorted(real.reshape(4, 2).sum(axis=1)) == [1, 1, 1, 2]
 
 
 def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
