@@ -90,14 +90,13 @@ def _candidates(
     """For each shape that it may pay to share, the numbers of chips, 1 included."""
     found: dict[Shape, list[int]] = {}
     for exchange in exchanges:
-        shape, levels = (
-            shape_of(exchange),
-            [2**i for i in range(exchange.ways.bit_length())],
-        )
-        if exchange.left_over and shape not in found:
-            times = [time_of(exchange, c, model) for c in levels]
-            pays = [c for c, t in zip(levels, times, strict=True) if t < times[0]]
-            found |= {shape: [1, *pays]} if pays else {}
+        if not exchange.left_over:
+            continue
+        levels = [2**i for i in range(exchange.ways.bit_length())]
+        alone = time_of(exchange, 1, model)
+        pays = [c for c in levels if time_of(exchange, c, model) < alone]
+        if pays:
+            found.setdefault(shape_of(exchange), [1, *pays])
     return found
 
 
@@ -124,7 +123,7 @@ def _given(
     for sides, number in plan.items():
         short, long = sorted(sides)
         chips[short, long] = number
-        if (short, long) not in shapes:
+        if shapes and (short, long) not in shapes:
             raise ValueError(
                 f"`plan` must name shapes of matrices, got {sides}, but they have "
                 f"{', '.join(map(str, shapes))}; leave it out."
