@@ -121,7 +121,7 @@ def _trees():
     return params, noise
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "mesh_name", "kind"),
     [
@@ -154,6 +154,16 @@ def _placed(cpus, plan, shapes, **options):
     placement = om.owners(axes, plan=plan, **options)
     tx = om.on_matrices(om.orthogonalize(), placement=placement, probe=False)
     return tx, on_mesh(normal(shapes, 0), specs, mesh)
+
+
+@pytest.mark.broad
+def test_updates_are_those_of_whole_matrices(cpus):
+    """Eleven matrices on eight owners: one for each, and three for two teams."""
+    shapes = {f"w/{i}": (8, 16) for i in range(11)}
+    tx, tree = _placed(cpus, {(8, 16): 4}, shapes)
+    got, _ = jax.jit(tx.update)(tree, tx.init(tree))
+    for path, x in normal(shapes, 0).items():
+        np.testing.assert_allclose(got[path], _alone(newton_schulz, x), atol=1e-5)
 
 
 @pytest.mark.broad
