@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_matrix.teams import in_teams
+
 _real: contextvars.ContextVar[Mapping[str, jax.Array]]
 _real = contextvars.ContextVar("real matrices")
 
@@ -40,12 +42,16 @@ def on_real_matrices(kernel: Callable[[Any], Any], stacks: Any) -> Any:
 
     Returns:
         The tree of results. Stacks with padding are processed one matrix at a time, so
-        that each device takes the time of its own.
+        that each device takes the time of its own; what teams share, see `teams`, by
+        all devices of a team.
     """
     known = _real.get({})
 
     def run(keys, x):
         names = [str(getattr(key, "key", key)) for key in keys]
+        for name in names:
+            if (shared := in_teams(kernel, name, x)) is not None:
+                return shared
         real = next((known[name] for name in names if name in known), None)
         if real is None or x.ndim != 3 or len(x) != len(real):
             return kernel(x)  # A block has stacked the matrices otherwise.

@@ -25,6 +25,7 @@ COMMON = {
     "arguments",
     "observation",
     "padding",
+    "teams",
     "varying",
 }  # Modules that all packages share.
 THIRD_PARTY = {

@@ -14,6 +14,7 @@ from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
 from optax_matrix.linalg.scale import safe_root, wide_unit_peak, work_dtype
+from optax_matrix.teams import LastRound, for_teams
 
 
 def newton_schulz(
@@ -88,6 +89,39 @@ def newton_schulz(
     gram = _gram_kernel(rows, (2,), eps, dtype)
     safe = dtype.itemsize >= 4 and max(x.shape[-2:]) >= 2 * min(x.shape[-2:])
     return on_each_platform(kernel, x, dot, cpu_kernel=gram if safe else kernel)
+
+
+@for_teams(newton_schulz)
+def _in_teams(
+    x: Array,
+    last: LastRound,
+    *,
+    coefficients: Sequence[Sequence[float]] | np.ndarray,
+    steps: int,
+    eps: ArrayLike,
+    compute_dtype: DTypeLike | None,
+) -> Array:
+    """`newton_schulz` of matrices whose long sides are split among devices.
+
+    Each device forms its part of the sum A in float32 and has some rows of A and of
+    ``b A + c A^2``; all other products are local. Matrices travel in the dtype of the
+    products.
+    """
+    rows = rows_for(coefficients, steps)
+    dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+    team = last.team
+
+    def step(y: Array, row: Array) -> tuple[Array, None]:
+        a, b, c = row
+        gram = team.sum_own_rows(dot(y, y.mT))
+        narrow = gram.astype(dtype)
+        z = (b * gram + c * dot(narrow, team.all_rows(narrow))).astype(dtype)
+        return (a * y + dot(team.all_rows(z), y)).astype(dtype), None
+
+    table = jnp.asarray(rows, work_dtype(dtype))
+    y, transposed = _start(x, eps, dtype)
+    y = last.together(lambda y: jax.lax.scan(step, y, table)[0], y)
+    return (y.mT if transposed else y).astype(x.dtype)
 
 
 def gram_newton_schulz(

@@ -69,6 +69,13 @@ handles them, for less work and more communication. Owners are for methods that 
 matrices; methods that only scale rows and columns (RACS, SinkGD) exchange little
 without owners.
 
+**More devices than matrices.** With ``owners(..., plan="auto")`` a few chips share a
+matrix where too few are left over for all: teams of consecutive owners split it along
+its long side and compute its Newton-Schulz iteration together. By calculation, the
+busiest of 1024 devices does 1.23 times the even share of an 8.6B model's work, instead
+of 7.4 times, and sends 784 MiB more in bfloat16. `CostModel` has the numbers of the
+accelerator by which the plan is made.
+
 `plan` prints what a step costs before anything runs: who owns what, the work of the
 busiest device, bytes, and what other axes would cost.
 
@@ -83,9 +90,18 @@ fsdp=4,tp=2`` runs on a laptop, and its docstring says how to start it on many h
 Two processes give the losses of one to rounding, which a test checks.
 """
 
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._owners import owners
 from optax_matrix.sharding._plan import Plan, PlannedGroup, plan
 from optax_matrix.sharding._state_rules import state_rules
 from optax_matrix.sharding._state_specs import state_specs
 
-__all__ = ["Plan", "PlannedGroup", "owners", "plan", "state_rules", "state_specs"]
+__all__ = [
+    "CostModel",
+    "Plan",
+    "PlannedGroup",
+    "owners",
+    "plan",
+    "state_rules",
+    "state_specs",
+]

@@ -1,9 +1,11 @@
 """Checks of arguments, at the factory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+
+from optax_matrix.sharding._cost_model import CostModel
 
 
 def check_axes(mesh_axes: Any) -> None:
@@ -56,11 +58,66 @@ def check_pad_to(pad_to: Any) -> None:
     Raises:
         ValueError: If it is anything else.
     """
-    is_int = isinstance(pad_to, int) and not isinstance(pad_to, bool)
-    if pad_to is not None and (not is_int or pad_to < 1):
+    if pad_to is not None and not _is_positive_int(pad_to):
         raise ValueError(
             f"`pad_to` must be a positive int or None, got {pad_to!r}; give a number "
             "that the owners of every mesh divide, such as those of the largest."
+        )
+
+
+def check_plan(plan: Any, pad_to: int | None) -> None:
+    """Raises unless an argument says how many chips share a matrix.
+
+    Args:
+        plan: The argument.
+        pad_to: The argument of `owners` beside it.
+
+    Raises:
+        ValueError: If it is no word, model or mapping of shapes to positive ints, or a
+            mapping beside `pad_to`.
+    """
+    if isinstance(plan, CostModel) or plan in ("whole", "auto"):
+        return
+    rule = (
+        "`plan` must be 'whole', 'auto', a sharding.CostModel, or a dict of shapes and "
+        "numbers of chips, such as {(4096, 16384): 4}"
+    )
+    if not isinstance(plan, Mapping):
+        raise ValueError(f"{rule}; got {plan!r}.")
+    for shape, chips in plan.items():
+        two = isinstance(shape, tuple) and len(shape) == 2
+        if not two or not all(map(_is_positive_int, (*shape, chips))):
+            raise ValueError(
+                f"{rule}; got {shape!r}: {chips!r}, which are not two positive ints "
+                "and one."
+            )
+    if pad_to is not None and any(chips > 1 for chips in plan.values()):
+        raise ValueError(
+            f"`plan` must be 'whole' or 'auto' with `pad_to`, got {dict(plan)}: the "
+            "order of matrices is then fixed and teams would have unequal shares; "
+            "leave one of the two out."
+        )
+
+
+def _is_positive_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def check_no_teams(plan: Mapping[Any, int], inside: tuple[str, ...]) -> None:
+    """Raises if a plan has teams although mesh axes stay inside matrices.
+
+    Args:
+        plan: Number of chips for each shape.
+        inside: The mesh axes.
+
+    Raises:
+        ValueError: If a number is more than one.
+    """
+    if inside and any(chips > 1 for chips in plan.values()):
+        raise ValueError(
+            f"`plan` must be 'whole' or 'auto' if mesh axes stay inside matrices, got "
+            f"{dict(plan)} and {inside}; add {inside} to `mesh_axes`, or leave `plan` "
+            "out."
         )
 
 

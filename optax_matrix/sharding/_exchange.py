@@ -36,8 +36,11 @@ class Exchange:
         count: Number of leaves.
         pad_to: The number of matrices, padding included, is a multiple of this number
             instead of the number of owners; None for the latter.
-        start: The owner of the first matrix of the last round, in which there is not
-            one for every owner; the next owners have the others. Zero with `pad_to`.
+        chips: Number of consecutive owners in a team that shares the work on the last
+            round, in which there is not one matrix for every owner.
+        start: The place of the first matrix of the last round; the others have the
+            next places. One place is with each team, then another with each, and so
+            on. Zero with `pad_to`.
     """
 
     view: MatrixView
@@ -46,6 +49,7 @@ class Exchange:
     sizes: Mapping[str, int]
     count: int
     pad_to: int | None = None
+    chips: int = 1
     start: int = 0
 
     @functools.cached_property
@@ -159,7 +163,7 @@ class Exchange:
         """The matrices of a shard with zeros for padding, those of an owner together.
 
         Every owner has as many as there are for all; what is left over goes to the
-        owners from `start` on.
+        places from `start` on.
         """
         xp = np if isinstance(x, np.ndarray) else jnp
         zeros = lambda count: [(0, count)] + [(0, 0)] * (x.ndim - 1)
@@ -168,6 +172,8 @@ class Exchange:
             return xp.pad(x, zeros(self._travelling - self.held))
         even = self.held - rest
         last = xp.roll(xp.pad(x[even:], zeros(self.ways - rest)), self.start, axis=0)
+        last = last.reshape(self.chips, -1, *x.shape[1:]).swapaxes(0, 1)
+        last = last.reshape(self.ways, *x.shape[1:])
         rounds = x[:even].reshape(self.ways, self.owned - 1, *x.shape[1:])
         both = xp.concatenate([rounds, last[:, None]], axis=1)
         return both.reshape(self._travelling, *x.shape[1:])
@@ -179,7 +185,9 @@ class Exchange:
             return x[: self.held]
         both = x.reshape(self.ways, self.owned, *x.shape[1:])
         rounds = both[:, :-1].reshape(self.held - rest, *x.shape[1:])
-        last = jnp.roll(both[:, -1], -self.start, axis=0)[:rest]
+        last = both[:, -1].reshape(-1, self.chips, *x.shape[1:]).swapaxes(0, 1)
+        last = last.reshape(self.ways, *x.shape[1:])
+        last = jnp.roll(last, -self.start, axis=0)[:rest]
         return jnp.concatenate([rounds, last])
 
     def _reordered(self, x: Array, old: Sequence[str], new: Sequence[str]) -> Array:

@@ -14,11 +14,15 @@ from jaxtyping import Array
 from optax_matrix.layout import FILLER, Layout, MatrixView
 from optax_matrix.layout.groups import chunks
 from optax_matrix.layout.paths import natural_order
-from optax_matrix.sharding._balance import balanced_starts
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
-from optax_matrix.sharding._checks import check_padding
+from optax_matrix.sharding._checks import check_no_teams, check_padding
+from optax_matrix.sharding._chips import model_of, with_chips
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
+from optax_matrix.teams import LastRound, Team
+
+_FILLER = np.array(FILLER, np.uint32)
 
 LARGE = 512
 """Shorter side of a matrix that keeps a device busy by itself."""
@@ -37,6 +41,7 @@ class OwnerLayout(Layout):
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
+        cost_model: The cost model by which teams were planned.
         is_local: Whether this is the layout of one device.
     """
 
@@ -44,6 +49,7 @@ class OwnerLayout(Layout):
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
+    cost_model: CostModel
     is_local: bool = False
 
     @property
@@ -79,15 +85,28 @@ class OwnerLayout(Layout):
         """
         if self.inside:
             return {}
-        filler = np.array(FILLER, np.uint32)
-        padded = [n for n, g in self.groups.items() if (g.ids == filler).all(1).any()]
+        padded = [n for n, g in self.groups.items() if (g.ids == _FILLER).all(1).any()]
         one = lambda name: len(manifest[name]) == 1
         large = lambda name: min(self.groups[name].shape[1:]) >= LARGE
         return {
-            name: jnp.any(manifest[name][:, :2] != filler, axis=1)
+            name: jnp.any(manifest[name][:, :2] != _FILLER, axis=1)
             for name in padded
             if one(name) or large(name)
         }
+
+    def last_rounds(self, manifest: Mapping[str, Array]) -> dict[str, LastRound]:
+        """The rounds that teams share, of one device's stacks."""
+        rounds = {}
+        for bundle in self.bundles:
+            exchange = bundle.exchange
+            team = Team(exchange.sharing, exchange.ways, exchange.chips)
+            names = {name for name, _, _ in bundle.places} if team.size > 1 else ()
+            for name in names:
+                rows = manifest[name]
+                last = rows[-(len(rows) // exchange.owned) :, :2]
+                real = jnp.any(last != _FILLER, axis=1)
+                rounds[name] = LastRound(team, len(rows), real)
+        return rounds
 
     def part(self) -> "OwnerLayout":
         """The layout of as many matrices as one device has, to evaluate shapes with."""
@@ -136,6 +155,7 @@ def owner_layout(
     *,
     max_batch: int | None = None,
     pad_to: int | None = None,
+    plan: Any = "whole",
 ) -> OwnerLayout:
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
 
@@ -147,12 +167,14 @@ def owner_layout(
         mesh: The mesh.
         max_batch: Largest number of matrices in a stack of one device.
         pad_to: Number that the matrices of a stack are padded to a multiple of.
+        plan: How many chips share a matrix, as in `owners`.
 
     Returns:
         The layout. It is the same for the same arguments.
 
     Raises:
-        ValueError: If the number of owners does not divide `pad_to`.
+        ValueError: If the number of owners does not divide `pad_to`, or `plan` does
+            not fit.
     """
     views = {p: r.view for p, r in resolved.items() if r.view is not None}
     inside = _inside(views, specs, owners)
@@ -175,10 +197,12 @@ def owner_layout(
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
             exchange = Exchange(view, moving, axes, sizes, len(chunk), pad_to)
             planned.append((chunk, exchange, dtype, spec))
-    starts = balanced_starts([exchange for _, exchange, _, _ in planned])
+    if isinstance(plan, Mapping):
+        check_no_teams(plan, inside)
+    whole = "whole" if inside else plan
+    exchanges = with_chips([exchange for _, exchange, _, _ in planned], whole)
     bundles, groups = [], {}
-    for start, (chunk, exchange, dtype, spec) in zip(starts, planned, strict=True):
-        exchange = dataclasses.replace(exchange, start=start)
+    for exchange, (chunk, _, dtype, spec) in zip(exchanges, planned, strict=True):
         stays = [tuple(x for x in entry if x in inside) for entry in spec]
         bundle, made = make_bundle(chunk, exchange, dtype, stays)
         bundles.append(bundle)
@@ -192,6 +216,7 @@ def owner_layout(
         mesh=mesh,
         specs=specs,
         inside=inside,
+        cost_model=model_of(plan),
     )
 
 

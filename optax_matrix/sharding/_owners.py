@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -14,7 +14,13 @@ from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.placement import Leaves, MakeState, Step
 from optax_matrix.layout.specs import named_sharding, visible_mesh
 from optax_matrix.padding import known_padding
-from optax_matrix.sharding._checks import check_axes, check_pad_to, check_wire_dtype
+from optax_matrix.sharding._checks import (
+    check_axes,
+    check_pad_to,
+    check_plan,
+    check_wire_dtype,
+)
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
@@ -30,6 +36,7 @@ from optax_matrix.sharding._run import (
     own_part,
     specs_of_state,
 )
+from optax_matrix.teams import known_teams
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
@@ -68,6 +75,21 @@ class owners:
             names and order of the state are then the same on every mesh whose owners
             divide it, as long as the specs name the same axes. A checkpoint of one
             mesh is restored on another as it is, without `to_portable`.
+        plan: How many chips share the work on the matrices of which too few are left
+            over for all owners. ``"whole"``: one. ``"auto"``: the numbers for which the
+            busiest device takes least time by `sharding.CostModel`, for each shape; a
+            `sharding.CostModel` with other numbers does the same. A dict gives them by
+            hand, such as ``{(4096, 16384): 4}``, and all other shapes one. See below.
+
+    Note:
+        Teams of that many consecutive owners share only the polar factors that
+        `orthogonalize` computes by `linalg.newton_schulz`, also as a
+        `functools.partial`: each matrix is split along its long side. Matrices and
+        state stay with their owners, so that all other blocks and kernels are as
+        before; leave ``"whole"`` if a method consists of those. `sharding.plan` prints
+        the plan. Another plan puts matrices in another order: carry state over with
+        `to_portable`. With `pad_to`, or if mesh axes stay inside matrices, every plan
+        of ``"auto"`` is ``"whole"``.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
@@ -96,11 +118,13 @@ class owners:
     param_specs: Any = None
     wire_dtype: DTypeLike | None = None
     pad_to: int | None = None
+    plan: Literal["whole", "auto"] | CostModel | Mapping[tuple[int, int], int] = "whole"
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
         check_wire_dtype(self.wire_dtype)
         check_pad_to(self.pad_to)
+        check_plan(self.plan, self.pad_to)
         given_specs(self.param_specs)
 
     @classmethod
@@ -111,6 +135,9 @@ class owners:
         *,
         wire_dtype: DTypeLike | None = None,
         pad_to: int | None = None,
+        plan: Literal["whole", "auto"]
+        | CostModel
+        | Mapping[tuple[int, int], int] = "whole",
     ) -> "owners":
         """Makes the placement with the present shardings of `params`.
 
@@ -119,6 +146,7 @@ class owners:
             mesh_axes: As above.
             wire_dtype: As above.
             pad_to: As above.
+            plan: As above.
 
         Returns:
             The placement.
@@ -134,7 +162,11 @@ class owners:
                     f"but {path!r} is not; shard it, or pass owners(..., param_specs=)."
                 )
         return cls(
-            mesh_axes, param_specs=shardings, wire_dtype=wire_dtype, pad_to=pad_to
+            mesh_axes,
+            param_specs=shardings,
+            wire_dtype=wire_dtype,
+            pad_to=pad_to,
+            plan=plan,
         )
 
     def layout(
@@ -154,6 +186,7 @@ class owners:
             mesh,
             max_batch=max_batch,
             pad_to=self.pad_to,
+            plan=self.plan,
         )
 
     def init(
@@ -205,7 +238,9 @@ class owners:
             stacks = {"updates": local.stack(leaves["updates"], self.wire_dtype)}
             if "params" in leaves:  # They are never rounded.
                 stacks["params"] = local.stack(leaves["params"])
-            with known_padding(layout.real(state.manifest)):
+            real = layout.real(state.manifest)
+            rounds = layout.last_rounds(state.manifest)
+            with known_padding(real), known_teams(rounds):
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 

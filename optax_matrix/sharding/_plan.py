@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from optax_matrix.layout import Resolved
@@ -15,7 +14,10 @@ from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.specs import ways
 from optax_matrix.sharding._balance import work_of
 from optax_matrix.sharding._bundles import Bundle
+from optax_matrix.sharding._chips import shape_of, with_chips
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._loads import busiest, sent_in_teams
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._state_specs import recorded
 
@@ -28,18 +30,22 @@ class PlannedGroup:
 
     Attributes:
         name: Names of their stacks.
+        shape: Sides of each, the shorter first.
         matrices: Number of matrices.
         owners: Number of devices that own some of them.
         chips: Number of devices among which the parameters split each.
+        team: Number of owners that share the work on each that is left over.
         held: Number of matrices for which a device has room, padding included.
         work: Work on them relative to that of the step.
         sent: Bytes that a device sends in a step: gradients, and updates back.
     """
 
     name: str
+    shape: tuple[int, int]
     matrices: int
     owners: int
     chips: int
+    team: int
     held: int
     work: float
     sent: int
@@ -54,32 +60,54 @@ class Plan:
         kept: Number of matrices that stay where they are (``placement=None``).
         devices: Number of devices of the mesh.
         work: Work of the busiest device relative to an even split.
+        shared: Bytes that a device sends at most in teams in a step, if the kernel is
+            `linalg.newton_schulz` with the steps and dtype of `CostModel`.
         state_bytes: Bytes of the whole optimizer's state on a device.
         stack_bytes: Bytes of the gradients of a device's own matrices, whole.
         others: For other owner axes the work of the busiest device, the least first.
+        auto: Work and bytes in teams with ``owners(plan="auto")``; None if there are
+            teams already, or would be none.
     """
 
     groups: tuple[PlannedGroup, ...]
     kept: int
     devices: int
     work: float
+    shared: int
     state_bytes: int
     stack_bytes: int
     others: tuple[tuple[tuple[str, ...], float], ...]
+    auto: tuple[float, int] | None
 
     @property
     def sent(self) -> int:
-        """Bytes that a device sends in a step."""
-        return sum(group.sent for group in self.groups)
+        """Bytes that a device sends in a step, at most."""
+        return sum(group.sent for group in self.groups) + self.shared
+
+    @property
+    def teams(self) -> dict[tuple[int, int], int]:
+        """What to pass as ``owners(plan=...)`` to have the same teams."""
+        ordered = sorted(self.groups, key=lambda group: group.team)
+        return {group.shape: group.team for group in ordered if group.team > 1}
 
     def __str__(self) -> str:
-        head = ("group", "matrices", "owners", "chips", "held", "work", "sent MiB")
+        head = (
+            "group",
+            "matrices",
+            "owners",
+            "chips",
+            "team",
+            "held",
+            "work",
+            "sent MiB",
+        )
         rows = [
             (
                 x.name,
                 x.matrices,
                 x.owners,
                 x.chips,
+                x.team,
                 x.held,
                 f"{x.work:.0%}",
                 _mib(x.sent),
@@ -97,12 +125,23 @@ class Plan:
                 f"sent by a device: {_mib(self.sent)} MiB; its whole gradients: "
                 f"{_mib(self.stack_bytes)} MiB",
             ]
+        if self.shared:
+            lines += [
+                f"of that in teams, by calculation: {_mib(self.shared)} MiB",
+                f"these teams by hand: plan={self.teams}",
+            ]
         lines.append(f"state on a device: {_mib(self.state_bytes)} MiB")
         better = [(axes, work) for axes, work in self.others if work < 0.9 * self.work]
         lines += [
             f"owners({axes!r}): {work:.2f}x, if the partitioner splits the rest evenly"
             for axes, work in better
         ]
+        if self.auto and self.auto[0] < 0.9 * self.work:
+            work, shared = self.auto
+            lines.append(
+                f"owners(plan='auto'): {work:.2f}x with newton_schulz, "
+                f"{_mib(shared)} MiB in teams"
+            )
         return "\n".join(lines)
 
 
@@ -114,7 +153,8 @@ def plan(
     Work is relative. That of an m x n matrix, :math:`m \le n`, is
     :math:`4 m^2 n + 2 m^3`, as in a step of Newton-Schulz; other methods grow as fast
     with both sides. Padding counts only where mesh axes stay inside the matrices:
-    elsewhere `orthogonalize` skips it (other blocks do not). Nothing is measured;
+    elsewhere `orthogonalize` skips it (other blocks do not). Matrices that teams share
+    count as if `linalg.newton_schulz` were all the work on them. Nothing is measured;
     ``python -m examples.benchmarks.aot`` tells what a compiler makes of a step.
 
     Args:
@@ -138,13 +178,14 @@ def plan(
         >>> specs = NamedSharding(mesh, P("tp", "fsdp"))
         >>> owners = om.owners(("fsdp", "tp"), param_specs=specs)
         >>> print(om.sharding.plan(om.muon(0.02, placement=owners), params, specs))
-        group                   matrices  owners  chips  held  work  sent MiB
-        4096x4096-out@c10bf2c8  32        32      256    1     100%  127.5
+        group                   matrices  owners  chips  team  held  work  sent MiB
+        4096x4096-out@c10bf2c8  32        32      256    1     1     100%  127.5
         busiest of 256 devices: 8.00x an even split
         sent by a device: 127.5 MiB; its whole gradients: 64.0 MiB
         state on a device: 64.0 MiB
         owners(('tp',)): 1.00x, if the partitioner splits the rest evenly
         owners(('fsdp',)): 2.00x, if the partitioner splits the rest evenly
+        owners(plan='auto'): 1.00x with newton_schulz, 616.0 MiB in teams
     """
     state, specs, found = recorded(tx, params, param_specs)
     mesh = found.mesh
@@ -153,10 +194,10 @@ def plan(
     bundles = [(b, x, wire) for x, wire in owned for b in x.bundles]
     exchanges = [bundle.exchange for bundle, _, _ in bundles]
     total = sum(work_of(e) * _count(e) for e in exchanges)
+    layouts = [layout for layout, _ in owned if layout.bundles]
     others = {
         axes: work
-        for layout, _ in owned[:1]
-        if layout.bundles
+        for layout in layouts[:1]
         for axes in _subsets(tuple(sizes))
         if (work := _busiest_with(layout, params, axes)) is not None
     }
@@ -170,8 +211,9 @@ def plan(
         ),
         devices=math.prod(sizes.values()),
         work=max(
-            (_busiest(layout) for layout, _ in owned if layout.bundles), default=1.0
+            (busiest(_exchanges(x), bool(x.inside)) for x in layouts), default=1.0
         ),
+        shared=sum(sent_in_teams(_exchanges(x), x.cost_model) for x in layouts),
         state_bytes=sum(
             x.size * x.dtype.itemsize // ways(spec, sizes)
             for x, spec in zip(
@@ -185,6 +227,7 @@ def plan(
             for bundle, _, _ in bundles
         ),
         others=tuple(sorted(others.items(), key=lambda item: (-len(item[0]), item[1]))),
+        auto=_auto(layouts),
     )
 
 
@@ -197,11 +240,13 @@ def _group(
     width = min(dtype.itemsize, jnp.dtype(wire or dtype).itemsize)
     return PlannedGroup(
         name=", ".join(dict.fromkeys(name for name, _, _ in bundle.places)),
+        shape=shape_of(exchange),
         matrices=_count(exchange),
         owners=int((table >= 0).any(axis=1).sum()),
         chips=math.prod(
             exchange.sizes[a] for entry in layout.specs[bundle.paths[0]] for a in entry
         ),
+        team=exchange.chips,
         held=exchange.owned,
         work=work_of(exchange) * _count(exchange) / total,
         sent=2 * width * exchange.sent,
@@ -212,33 +257,31 @@ def _count(exchange: Exchange) -> int:
     return exchange.count * exchange.view.batch
 
 
-def _busiest(layout: OwnerLayout) -> float:
-    """Work of the busiest owner over an even split among all devices."""
-    exchanges = [bundle.exchange for bundle in layout.bundles]
-    sizes = dict(layout.mesh.shape)
-    axes = sorted({a for e in exchanges for a in e.owners})
-    load = np.zeros([sizes[a] for a in axes])
-    for exchange in exchanges:
-        table = exchange.owned_by()
-        computed = (table >= 0) | bool(layout.inside)
-        own = work_of(exchange) * computed.sum(axis=1)
-        order = [axes.index(a) for a in exchange.owners]
-        by_owner = np.moveaxis(load, order, range(len(order)))
-        shape = [sizes[a] for a in exchange.owners]
-        by_owner += own.reshape([*shape, *[1] * (load.ndim - len(order))])
-    total = sum(work_of(e) * _count(e) for e in exchanges)
-    return float(load.max() / (total / load.size))
+def _exchanges(layout: OwnerLayout) -> list[Exchange]:
+    return [bundle.exchange for bundle in layout.bundles]
 
 
 def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> Any:
-    """The same with other owner axes; None if the matrices cannot be placed so."""
+    """Work with other owner axes; None if the matrices cannot be placed so."""
     leaves = named_leaves(params)
     resolved = {p: Resolved(v, layout.reasons[p]) for p, v in layout.views.items()}
     try:
         other = owner_layout(resolved, leaves, layout.specs, axes, layout.mesh)
     except ValueError:
         return None
-    return _busiest(other)
+    return busiest(_exchanges(other), bool(other.inside))
+
+
+def _auto(layouts: list[OwnerLayout]) -> tuple[float, int] | None:
+    """Work and bytes in teams with ``plan="auto"``, where no teams are now."""
+    plain = [_exchanges(layout) for layout in layouts]
+    if any(e.chips > 1 for exchanges in plain for e in exchanges):
+        return None
+    if not layouts or any(layout.inside for layout in layouts):
+        return None
+    teams = [with_chips(exchanges, "auto") for exchanges in plain]
+    bytes_in_teams = sum(sent_in_teams(x, CostModel()) for x in teams)
+    return (max(map(busiest, teams)), bytes_in_teams) if bytes_in_teams else None
 
 
 def _subsets(axes: tuple[str, ...]):

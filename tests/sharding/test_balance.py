@@ -1,12 +1,12 @@
 """The work of the busiest owner: who gets what is left over, and padding is skipped."""
 
-import itertools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _llama import llama
 from _meshes import KINDS, make_mesh
 from _owned import given, normal, on_mesh
 from jax.sharding import AbstractMesh, PartitionSpec as P
@@ -15,26 +15,10 @@ import optax_matrix as om
 from optax_matrix.layout import resolve
 from optax_matrix.padding import known_padding, on_real_matrices
 from optax_matrix.sharding import _owner_layout
-from optax_matrix.sharding._balance import balanced_starts, work, work_of
+from optax_matrix.sharding._balance import balance, work, work_of
+from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._owner_layout import owner_layout
-
-READS, WRITES = (("fsdp",), ("tp",)), (("tp",), ("fsdp",))
-
-
-def _llama(layers, embed, mlp, kv):
-    """Shapes of 8.6B and 70B models, with the specs of FSDP and tensor parallelism."""
-    kernels = {
-        "q": ((embed, embed), READS),
-        "k": ((embed, kv), READS),
-        "v": ((embed, kv), READS),
-        "o": ((embed, embed), WRITES),
-        "gate": ((embed, mlp), READS),
-        "up": ((embed, mlp), READS),
-        "down": ((mlp, embed), WRITES),
-    }
-    pairs = itertools.product(range(layers), kernels.items())
-    return {f"layers/{i}/{name}/kernel": kernel for i, (name, kernel) in pairs}
 
 
 def _busiest(model, fsdp, tp):
@@ -61,7 +45,7 @@ def _busiest(model, fsdp, tp):
     ids=["8.6B on 64", "8.6B on 256", "70B on 128", "70B on 1024"],
 )
 def test_work_of_the_busiest_owner(model, mesh, padded, real):
-    found = _busiest(_llama(*model), *mesh)
+    found = _busiest(llama(*model), *mesh)
     assert found == pytest.approx((padded, real), abs=0.005)
 
 
@@ -76,7 +60,7 @@ def test_left_over_matrices_go_to_owners_that_have_least():
         view(rows), ((), ()), ("x",), {"x": 8}, count
     )
     few, large, small = exchange(16, 3), exchange(32, 4), exchange(8, 12)
-    starts = balanced_starts([few, large, small])
+    starts = balance([few, large, small], CostModel()).starts
     load = sum(
         work_of(e) * (np.roll(np.arange(8) < e.left_over, start) + e.held // 8)
         for e, start in zip([few, large, small], starts, strict=True)
@@ -86,23 +70,26 @@ def test_left_over_matrices_go_to_owners_that_have_least():
     assert starts[0] == 4  # Beside it.
 
 
-@pytest.mark.parametrize("start", range(4))
-@pytest.mark.parametrize("count", [1, 4, 6, 8, 11])
-def test_the_order_of_owners_is_inverted(start, count):
+@pytest.mark.parametrize("chips", [1, 2, 4, 8])
+@pytest.mark.parametrize("start", [0, 1, 6])
+@pytest.mark.parametrize("count", [1, 8, 13, 16, 23])
+def test_the_order_of_owners_is_inverted(count, start, chips):
     view = resolve(None, {"w": jnp.zeros((2, 3))})["w"].view
-    sizes = {"x": 4}
-    exchange = Exchange(view, ((), ()), ("x",), sizes, count, start=start)
+    sizes = {"x": 8}
+    exchange = Exchange(view, ((), ()), ("x",), sizes, count, chips=chips, start=start)
     matrices = np.arange(1.0, 1 + count * 6).reshape(count, 3, 2)
     moved = exchange._by_owner(matrices)
     numbers = exchange.owned_by()
-    assert numbers.shape == (4, math.ceil(count / 4))
+    assert numbers.shape == (8, math.ceil(count / 8))
     padded = np.concatenate([matrices, np.zeros((1, 3, 2))])
     np.testing.assert_array_equal(moved, padded[numbers.ravel()])
     np.testing.assert_array_equal(exchange._in_order(jnp.asarray(moved)), matrices)
     held = (numbers >= 0).sum(axis=1)
     assert held.max() - held.min() <= 1
-    if count % 4:
-        assert held[start] == held.max()
+    in_teams = held.reshape(-1, chips).sum(axis=1)
+    assert in_teams.max() - in_teams.min() <= 1
+    if count % 8:
+        assert in_teams[start % len(in_teams)] == in_teams.max()
 
 
 def test_only_stacks_as_they_are_skip_padding():

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from _llama import llama
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -56,6 +57,69 @@ def test_what_would_be_better_is_printed():
     assert "owners(('tp',)): 1.33x" in text
     assert "better" not in text
     assert "owners(('fsdp', 'tp'))" not in text
+
+
+SMALL, LARGE = (32, 4096, 16384, 4096), (80, 8192, 28672, 1024)
+PLANS = {  # Mesh, work whole and in teams, MiB in teams, chips of the largest matrices.
+    "8.6B on 64": (SMALL, (16, 4), 1.077, 1.0, 448, 2),
+    "8.6B on 256": (SMALL, (64, 4), 1.846, 1.231, 800, 2),
+    "8.6B on 1024": (SMALL, (256, 4), 7.385, 1.231, 784, 8),
+    "70B on 128": (LARGE, (32, 4), 1.173, 1.013, 7104, 2),
+    "70B on 1024": (LARGE, (256, 4), 3.406, 1.171, 4704, 4),
+}
+
+
+def _plan_of(model, mesh, **options):
+    mesh = AbstractMesh(mesh, ("fsdp", "tp"))
+    kernels = llama(*model)
+    sharding = lambda spec: NamedSharding(mesh, P(*spec))
+    specs = {path: sharding(spec) for path, (_, spec) in kernels.items()}
+    leaf = lambda shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    params = {path: leaf(shape) for path, (shape, _) in kernels.items()}
+    placement = om.owners(("fsdp", "tp"), param_specs=specs, **options)
+    return plan(om.muon(0.1, placement=placement, weight_decay=0.0), params, specs)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("case", PLANS)
+def test_automatic_plans_of_large_models(case):
+    model, mesh, whole, work, mib, chips = PLANS[case]
+    before = _plan_of(model, mesh)
+    assert before.work == pytest.approx(whole, abs=0.001)
+    assert before.shared == 0
+    assert before.auto is not None
+    assert before.auto == pytest.approx((work, mib * 2**20), abs=0.001)
+    found = _plan_of(model, mesh, plan="auto")
+    assert (found.work, found.shared) == pytest.approx((work, mib * 2**20), abs=0.001)
+    assert found.sent == before.sent + found.shared
+    assert found.auto is None
+    assert found.state_bytes == before.state_bytes
+    assert found.teams[model[1], model[2]] == chips
+    assert _plan_of(model, mesh, plan=found.teams) == found
+
+
+def test_a_faster_link_makes_larger_teams_and_a_slow_one_none():
+    chips = lambda **numbers: {
+        group.team
+        for group in _plan_of(
+            SMALL, (64, 4), plan=om.sharding.CostModel(**numbers)
+        ).groups
+    }
+    assert chips(link_bytes=1e9) == {1}
+    assert max(chips(link_bytes=1e15)) > 2
+
+
+def test_bytes_in_teams_are_those_of_the_formula():
+    """One of two chips: half of three squares for each step, half of the matrix."""
+    mesh = AbstractMesh((2,), ("fsdp",))
+    sharding = NamedSharding(mesh, P("fsdp"))
+    params = {"up": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
+    placement = om.owners("fsdp", param_specs={"up": sharding}, plan={(16, 8): 2})
+    found = plan(om.muon(0.1, placement=placement), params, {"up": sharding})
+    assert found.work == 1
+    assert found.shared == 5 * 8 * 8 * (4 + 2 + 2) // 2 + 2 * (8 * 16 * 2) // 2
+    assert "of that in teams, by calculation: 0.0 MiB" in str(found)
+    assert "these teams by hand: plan={(8, 16): 2}" in str(found)
 
 
 def test_without_owners():

@@ -1,0 +1,260 @@
+"""Teams of devices that compute polar factors together: as one device does."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _meshes import collectives, make_mesh
+from _owned import assert_same_path, given, normal, on_mesh, rollout
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import optax_matrix as om
+from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
+from optax_matrix.padding import on_real_matrices
+from optax_matrix.sharding._chips import with_chips
+from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.teams import LastRound, Team, known_teams
+
+AXES = ("fsdp", "tp")
+
+
+def _in_teams(kernel, x, size, cpus, kind="auto", real=None, shared=None):
+    """The kernel of stacks ``(8, k, m, n)``, one for each of eight devices."""
+    team = Team(AXES, 8, size)
+    real = np.ones(x.shape[:2], bool) if real is None else real
+    shared = x.shape[1] if shared is None else shared
+    mesh = make_mesh("fsdp4-tp2", kind, cpus)
+
+    def on_device(x, real):
+        last = {"w": LastRound(team, x.shape[1], real[0, -shared:])}
+        with known_teams(last):
+            return on_real_matrices(kernel, {"w": x[0]})["w"][None]
+
+    run = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    run = jax.jit(run(on_device, in_specs=(P(AXES), P(AXES)), out_specs=P(AXES)))
+    place = lambda v: jax.device_put(v, jax.NamedSharding(mesh, P(AXES)))
+    return np.asarray(run(place(x), place(real)))
+
+
+def _normal(*shape, dtype=np.float32):
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def _alone(kernel, x):
+    return np.asarray(kernel(jnp.asarray(x)))
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [(2, (16, 5)), (4, (6, 16)), (8, (8, 8)), (4, (7, 13)), (8, (3, 2))],
+    ids=["tall", "wide", "square", "odd", "fewer columns than devices"],
+)
+def test_a_team_computes_what_one_device_does(size, shape, cpus):
+    x = _normal(8, 1, *shape)
+    got = _in_teams(newton_schulz, x, size, cpus)
+    np.testing.assert_allclose(got, _alone(newton_schulz, x), atol=1e-5)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("size", [2, 8])
+def test_in_float64(size, cpus):
+    with jax.enable_x64(True):
+        x = _normal(8, 2, 6, 11, dtype=np.float64)
+        kernel = partial(newton_schulz, coefficients=POLAR_EXPRESS, steps=6)
+        got = _in_teams(kernel, x, size, cpus)
+        np.testing.assert_allclose(got, _alone(kernel, x), atol=1e-12)
+
+
+@pytest.mark.broad
+def test_products_and_columns_in_bfloat16(cpus):
+    kernel = partial(newton_schulz, compute_dtype=jnp.bfloat16)
+    x = _normal(8, 1, 16, 24)
+    got, alone = _in_teams(kernel, x, 4, cpus), _alone(kernel, x)
+    exact = _alone(newton_schulz, x)
+    assert got.dtype == np.float32
+    error = lambda y: np.abs(y - exact).max()
+    assert 1e-4 < error(got) < 2 * error(alone)  # It is rounded, no worse than alone.
+
+
+def test_padding_zeros_and_deficient_rank(cpus):
+    x = _normal(8, 1, 4, 6)
+    real = np.array([[1], [0], [1], [1], [0], [0], [0], [0]], bool)  # Nothing for two.
+    x[2] = 0
+    x[3, 0, 1:] = x[3, 0, 0]
+    want = _alone(newton_schulz, x) * real[..., None, None]
+    got = _in_teams(newton_schulz, x, 2, cpus, real=real)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert not got[2].any()
+    assert not got[4:].any()
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_only_the_last_matrices_are_shared(kind, cpus):
+    x = _normal(8, 3, 4, 6)
+    want = _alone(newton_schulz, x)
+    got = _in_teams(newton_schulz, x, 4, cpus, kind, shared=1)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_a_kernel_without_a_form_for_teams_gets_whole_matrices(cpus):
+    x = _normal(8, 1, 4, 6)
+    got = _in_teams(polar_svd, x, 4, cpus)
+    np.testing.assert_allclose(got, _alone(polar_svd, x), atol=1e-5)
+
+
+SHAPES = {f"wide/{i}": (16, 8) for i in range(11)} | {f"up/{i}": (8, 8) for i in (0, 1)}
+SHAPES |= {"layers": (4, 6, 10), "zero": (8, 12)}
+MESHES = {
+    "fsdp8": dict.fromkeys(SHAPES, P("fsdp")) | {"layers": P()},
+    "fsdp4-tp2": dict.fromkeys(SHAPES, P("fsdp", "tp")) | {"layers": P("tp")},
+}
+PLAN = {(8, 16): 4, (8, 8): 8, (6, 10): 2, (8, 12): 2}
+
+
+def _trees():
+    params, noise = normal(SHAPES, 0), normal(SHAPES, 1)
+    for tree in (params, noise):
+        tree["zero"] = np.zeros_like(tree["zero"])
+    return params, noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "mesh_name", "kind"),
+    [
+        (om.muon, "fsdp4-tp2", "auto"),
+        (om.muon, "fsdp8", "explicit"),
+        (om.muoneq, "fsdp4-tp2", "explicit"),
+    ],
+)
+def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, cpus):
+    mesh, specs = make_mesh(mesh_name, kind, cpus), MESHES[mesh_name]
+    params, noise = _trees()
+    want, state, _ = rollout(recipe(0.1), params, noise)
+    portable = om.to_portable(state, params)
+    placement = om.owners(mesh.axis_names, param_specs=given(mesh, specs), plan=PLAN)
+    on = partial(on_mesh, specs=specs, mesh=mesh)
+    got, state, _ = rollout(recipe(0.1, placement=placement), on(params), on(noise))
+    assert_same_path(got, want)
+    for a, b in zip(
+        jax.tree.leaves(om.to_portable(state, params)),
+        jax.tree.leaves(portable),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _placed(cpus, plan, shapes, **options):
+    mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
+    specs = dict.fromkeys(shapes, P("fsdp", "tp"))
+    axes = options.pop("axes", AXES)
+    placement = om.owners(axes, plan=plan, **options)
+    tx = om.on_matrices(om.orthogonalize(), placement=placement, probe=False)
+    return tx, on_mesh(normal(shapes, 0), specs, mesh)
+
+
+@pytest.mark.broad
+def test_updates_are_those_of_whole_matrices(cpus):
+    """Eleven matrices on eight owners: one for each, and three for two teams."""
+    shapes = {f"w/{i}": (8, 16) for i in range(11)}
+    tx, tree = _placed(cpus, {(8, 16): 4}, shapes)
+    got, _ = jax.jit(tx.update)(tree, tx.init(tree))
+    for path, x in normal(shapes, 0).items():
+        np.testing.assert_allclose(got[path], _alone(newton_schulz, x), atol=1e-5)
+
+
+@pytest.mark.broad
+def test_a_team_splits_the_products(cpus):
+    """One matrix on eight owners: each does an eighth of the operations."""
+    found = {}
+    for chips in (1, 8):
+        tx, tree = _placed(cpus, {(128, 192): chips}, {"w": (128, 192)})
+        compiled = jax.jit(tx.update).lower(tree, tx.init(tree)).compile()
+        found[chips] = compiled.cost_analysis()["flops"], collectives(compiled)
+    whole, split = found[1], found[8]
+    assert split[1] - whole[1] == {
+        "all-to-all": 2,
+        "reduce-scatter": 1,
+        "all-gather": 3,
+    }
+    assert whole[0] / 8 <= split[0] < whole[0] / 6  # Norms are not split.
+
+
+def test_padding_of_the_last_round_is_known(cpus):
+    """Thirteen matrices on eight owners: one for each, and five in teams of two."""
+    shapes = {f"w/{i}": (8, 16) for i in range(13)}
+    specs = dict.fromkeys(shapes, NamedSharding(make_mesh("fsdp8", "auto", cpus), P()))
+    leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
+    placement = om.owners("fsdp", param_specs=specs, plan={(8, 16): 2})
+    layout = placement.layout(leaves, om.layout.resolve(None, leaves), None)
+    ((name, rows),) = layout.manifest.items()
+    each = [layout.last_rounds({name: own})[name] for own in np.split(rows, 8)]
+    assert {(last.team.size, last.count, len(last.real)) for last in each} == {
+        (2, 2, 1)
+    }
+    real = np.array([bool(last.real[0]) for last in each])
+    assert sorted(real.reshape(4, 2).sum(axis=1)) == [1, 1, 1, 2]
+
+
+def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
+    sizes, views = {"x": 4, "y": 4}, {}
+    for name, shape in {"w": (8, 16), "layers": (4, 8, 16)}.items():
+        views[name] = om.layout.resolve(None, {name: jnp.zeros(shape)})[name].view
+    flat = Exchange(views["w"], ((), ()), ("x", "y"), sizes, 3)
+    layers = Exchange(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
+    found = with_chips([flat, layers], {(16, 8): 16})
+    assert [exchange.chips for exchange in found] == [16, 4]
+
+
+def test_plans_by_hand_that_do_not_fit(cpus):
+    init = lambda plan, **options: om.sharding.plan(
+        *_placed(cpus, plan, {"w": (8, 16)}, **options)
+    )
+    with pytest.raises(ValueError, match=r"`plan` must give numbers .* got 3 for"):
+        init({(8, 16): 3})
+    with pytest.raises(ValueError, match=r"`plan` must name shapes .* \(8, 16\)"):
+        init({(8, 17): 2})
+    with pytest.raises(ValueError, match="mesh axes stay inside"):
+        init({(8, 16): 2}, axes="fsdp")
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "match"),
+    [
+        ("even", {}, "`plan` must be 'whole', 'auto'"),
+        (4, {}, "`plan` must be 'whole', 'auto'"),
+        ({(8, 16): 0}, {}, "not two positive ints"),
+        ({8: 2}, {}, "not two positive ints"),
+        ({(8, 16): 2}, {"pad_to": 8}, "with `pad_to`"),
+    ],
+)
+def test_wrong_plans(plan, options, match):
+    with pytest.raises(ValueError, match=match):
+        om.owners("fsdp", plan=plan, **options)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "match"),
+    [
+        ({"peak_flops": 0}, "`peak_flops` must be"),
+        ({"link_bytes": float("inf")}, "`link_bytes` must be"),
+        ({"steps": True}, "`steps` must be"),
+        ({"compute_dtype": jnp.int8}, "`compute_dtype` must be"),
+    ],
+)
+def test_wrong_cost_models(numbers, match):
+    with pytest.raises(ValueError, match=match):
+        om.sharding.CostModel(**numbers)
+
+
+@pytest.mark.parametrize("options", [{"pad_to": 8}, {"axes": "fsdp"}])
+def test_an_automatic_plan_is_whole_where_there_can_be_no_teams(options, cpus):
+    eager = om.sharding.CostModel(link_bytes=1e20)
+    teams = lambda **options: (
+        om.sharding.plan(*_placed(cpus, eager, {"w": (8, 16)}, **options)).teams
+    )
+    assert teams() == {(8, 16): 8}
+    assert teams(**options) == {}
