@@ -143,6 +143,36 @@ def test_axlearn_partition_fn(mesh, placement):
     assert _parts(state) == {8.0}
 
 
+def derive_optax_logical_axes(state, params_axes, rules):
+    """As T5X's `OptaxStatePartitionRules`: axes by type of state, others refused."""
+    if type(state) is tuple:
+        parts = (derive_optax_logical_axes(x, params_axes, rules) for x in state)
+        return tuple(parts)
+    if type(state) not in rules:
+        raise ValueError(f"Encountered state type {type(state)} without a rule.")
+    return rules[type(state)](state, params_axes)
+
+
+def test_t5x_rules_by_type_of_state(mesh):
+    tx, params = om.muon(1e-2), _abstract()
+    state = jax.eval_shape(tx.init, params)
+    names = {
+        "up": {"kernel": P("embed", "mlp"), "bias": P("mlp")},
+        "down": {"kernel": P("mlp", "embed")},
+    }
+    to_mesh = lambda spec: P(*({"embed": "fsdp", "mlp": "tp"}[name] for name in spec))
+
+    def rule(state, axes):
+        del state
+        return om.state_specs(tx, params, jax.tree.map(to_mesh, axes))
+
+    specs = derive_optax_logical_axes(state, names, {type(state): rule})
+    assert specs == om.state_specs(tx, params, SPECS)
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    ones = jax.tree.map(lambda x: jnp.ones(x.shape), params)
+    assert _parts(jax.jit(tx.init, out_shardings=shardings)(ones)) == {8.0}
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_kauldron_propagates_from_the_parameters(mesh, placement):
     """As Kauldron's trainer: init under jit, parameters constrained, the rest free."""
