@@ -1,7 +1,7 @@
 """The papers' ablations, as rows of this study: what they vary, and what they found."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from examples.bench.search import Entry
 from examples.bench.tasks import TASKS
@@ -72,6 +72,10 @@ def _steps(method: str, count: int) -> str:
     return method if count == 5 else f"{method}:polar=newton_schulz(steps={count})"
 
 
+def _table(method: str, name: str) -> str:
+    return f"{method}:polar=newton_schulz(coefficients={name})"
+
+
 def _momentum(method: str, b1: float) -> str:
     return method if b1 == 0.95 else f"{method}:b1={b1}"
 
@@ -97,6 +101,16 @@ _ALICE = "alice:last_layer=method"
 _FULL = "poet:variant=full:block=0.5"
 _ORIENTED = "aro:full_model=True:orientation"
 
+COEFFICIENTS = Ablation(
+    "Coefficients of Newton-Schulz",
+    "no order in the papers of these methods; Muon's first, Polar Express claims to "
+    "be the best",
+    tuple(
+        Variant(name)
+        for method in ("muon", "muoneq")
+        for name in (method, _table(method, "YOU"), _table(method, "POLAR_EXPRESS"))
+    ),
+)
 ABLATIONS = (
     Ablation(
         "Modes of MuonEq",
@@ -124,6 +138,7 @@ ABLATIONS = (
             ("adamw", "21.35"),
         ),
     ),
+    COEFFICIENTS,
     Ablation(
         "Steps of Newton-Schulz",
         "MuonEq, Figure 4 (a): GPT-2 small on FineWeb",
@@ -308,11 +323,7 @@ ABLATIONS = (
 )
 
 
-def entries() -> list[Entry]:
-    """The entries of all ablations, each once."""
-
-    def every() -> Iterator[Entry]:
-        for ablation in ABLATIONS:
-            yield from (variant.entry for variant in ablation.variants)
-
-    return list(dict.fromkeys(every()))
+def entries(ablations: Iterable[Ablation] = ABLATIONS) -> list[Entry]:
+    """The entries of ablations, each once."""
+    every = (variant.entry for x in ablations for variant in x.variants)
+    return list(dict.fromkeys(every))

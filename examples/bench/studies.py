@@ -115,6 +115,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "shakespeare": lambda _: _all_methods("shakespeare"),
     "books": lambda _: _all_methods("books"),
     "digits": lambda _: _all_methods("digits"),
+    "coefficients": lambda _: ablations.entries([ablations.COEFFICIENTS]),
     "ablations": lambda _: ablations.entries(),
     **{name: lambda found, name=name: _under(name, found) for name in CONDITIONS},
     "large": _large,

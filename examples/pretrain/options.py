@@ -4,6 +4,7 @@ After the method's name, every ``:keyword=value`` sets one keyword of its recipe
 are read from the recipe's signature. A value is a Python literal (``0.9``, ``True``,
 ``None``), ``inf``, or a word (``col``); functions are given by their names in
 `optax_matrix.linalg`, such as ``polar=polar_svd`` or ``polar=newton_schulz(steps=3)``.
+An argument of a function may also be a table there, as in ``coefficients=YOU``.
 """
 
 import ast
@@ -18,8 +19,10 @@ from typing import Any
 import optax
 
 from examples.pretrain.errors import UserError
+from optax_matrix import linalg
 from optax_matrix.arguments import KERNELS
 
+TABLES = "AOL", "CUBIC", "JORDAN", "POLAR_EXPRESS", "TAYLOR", "YOU"
 # Keywords that the comparison sets itself, in the same way for every method.
 FIXED = (
     *(
@@ -144,17 +147,25 @@ def _with_arguments(kernel, word):
     """A kernel with the keyword arguments of ``newton_schulz(steps=3)``."""
     try:
         call: Any = ast.parse(word, mode="eval").body
-        given = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
+        given = {x.arg: _argument(x.value) for x in call.keywords}
         inspect.signature(kernel).bind_partial(**given)
         if call.args:
             raise ValueError
     except (AttributeError, TypeError, ValueError, SyntaxError):
         keywords = [x for x in inspect.signature(kernel).parameters if x != "x"]
         raise UserError(
-            f"The arguments of a function are keywords with Python literals, such as "
+            f"The arguments of a function are keywords with Python literals or tables "
+            f"of optax_matrix.linalg ({', '.join(TABLES)}), such as "
             f"newton_schulz(steps=3), and it has {', '.join(keywords)}; got {word!r}."
         ) from None
     return functools.partial(kernel, **given)
+
+
+def _argument(node):
+    """A literal, or a table of coefficients by its name."""
+    if isinstance(node, ast.Name) and node.id in TABLES:
+        return getattr(linalg, node.id)
+    return ast.literal_eval(node)
 
 
 def _shown(value):
