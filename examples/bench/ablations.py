@@ -103,12 +103,13 @@ _ORIENTED = "aro:full_model=True:orientation"
 
 COEFFICIENTS = Ablation(
     "Coefficients of Newton-Schulz",
-    "no order in the papers of these methods; Muon's first, Polar Express claims to "
-    "be the best",
-    tuple(
-        Variant(name)
-        for method in ("muon", "muoneq")
-        for name in (method, _table(method, "YOU"), _table(method, "POLAR_EXPRESS"))
+    "Polar Express, arXiv 2505.16932: GPT-2 on FineWeb",
+    _pairs(
+        *(
+            (_table(method, "POLAR_EXPRESS"), other)
+            for method in ("muon", "muoneq")
+            for other in (method, _table(method, "YOU"))
+        )
     ),
 )
 ABLATIONS = (
