@@ -7,12 +7,23 @@ from optax_matrix.layout._doubts import doubts
 from optax_matrix.layout._layout import make_layout
 from optax_matrix.layout._rules import resolve
 from optax_matrix.layout.paths import named_leaves
+from optax_matrix.layout.placement import Placement
 from optax_matrix.layout.zeros import zero_leaves
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One leaf: path, shape, view ``batch x (out, in)``, groups, optimizer, reason."""
+    """One leaf of a tree.
+
+    Attributes:
+        leaf: Its path.
+        shape: Its shape.
+        view: Its matrices, ``batch x (out, in)``.
+        group: The stacks that hold them.
+        optimizer: The optimizer that it gets.
+        why: The reason.
+        lives: The owners of its matrices, among all; empty without owners.
+    """
 
     leaf: str
     shape: tuple[int, ...]
@@ -20,6 +31,7 @@ class Row:
     group: str
     optimizer: str
     why: str
+    lives: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +41,10 @@ class Description:
     rows: tuple[Row, ...]
 
     def __str__(self) -> str:
-        header = tuple(f.name for f in dataclasses.fields(Row))
-        table = [header, *(tuple(map(str, dataclasses.astuple(r))) for r in self.rows)]
+        header = [f.name for f in dataclasses.fields(Row)]
+        table = [header, *(list(map(str, dataclasses.astuple(r))) for r in self.rows)]
+        if not any(row.lives for row in self.rows):
+            table = [line[:-1] for line in table]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         return "\n".join(
             "  ".join(map(str.ljust, line, widths)).rstrip() for line in table
@@ -41,6 +55,7 @@ def describe(
     params: Any,
     dimension_numbers: Any = None,
     *,
+    placement: Placement | None = None,
     matrix: str = "matrix",
     other: str = "other",
     max_batch: int | None = None,
@@ -52,6 +67,8 @@ def describe(
     Args:
         params: Parameters, or their shapes.
         dimension_numbers: As in `on_matrices`.
+        placement: As in `on_matrices`; with `owners` a last column tells which of them
+            have the matrices of each leaf, and their state.
         matrix: Name to print for the optimizer of the matrices.
         other: Name to print for the optimizer of the other leaves.
         max_batch: As in `on_matrices`.
@@ -67,15 +84,19 @@ def describe(
         up/bias    (5,)    -          -                adamw      a vector
         up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
     """
-    layout = make_layout(params, dimension_numbers, max_batch)
+    resolved = resolve(dimension_numbers, params)
+    leaves = named_leaves(params)
+    if placement is None:
+        layout = make_layout(params, dimension_numbers, max_batch)
+    else:
+        layout = placement.layout(leaves, resolved, max_batch)
     groups: dict[str, list[str]] = {}
     for name, group in layout.groups.items():
         for member in group.members:
             groups.setdefault(member.path, []).append(name)
 
-    leaves = named_leaves(params)
     zeros = zero_leaves(leaves, layout.views)
-    doubted = doubts(params, resolve(dimension_numbers, params))
+    doubted = doubts(params, resolved)
 
     def row(path: str, leaf: Any) -> Row:
         shape = tuple(leaf.shape)
@@ -85,6 +106,6 @@ def describe(
         view = layout.views[path]
         names = ", ".join(dict.fromkeys(groups[path]))
         why = layout.reasons[path] + but + ("; all zeros" if path in zeros else "")
-        return Row(path, shape, str(view), names, matrix, why)
+        return Row(path, shape, str(view), names, matrix, why, layout.lives(path))
 
     return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))

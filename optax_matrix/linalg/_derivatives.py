@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg._triangular import inverse_lower
 from optax_matrix.linalg._svd import svd
+from optax_matrix.linalg._triangular import inverse_lower
 from optax_matrix.linalg.lapack import eigh
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, inverse, unit_peak

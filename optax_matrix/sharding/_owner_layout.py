@@ -1,6 +1,7 @@
 """The layout of whole matrices that are spread over owners."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,6 +57,14 @@ class OwnerLayout(Layout):
     def axes(self) -> dict[str, tuple[str, ...]]:
         """For each stack the mesh axes that it is spread over in a ``shard_map``."""
         return {n: g.spec[0] if self.is_local else () for n, g in self.groups.items()}
+
+    def lives(self, path: str) -> str:
+        """Which owners have the matrices of a leaf, as in ``0-3, 6 of 8``."""
+        bundle = next(b for b in self.bundles if path in b.paths)
+        batch, leaf = bundle.exchange.view.batch, bundle.paths.index(path)
+        table = bundle.exchange.owned_by()
+        own = ((table >= leaf * batch) & (table < (leaf + 1) * batch)).any(axis=1)
+        return f"{_ranges(np.flatnonzero(own).tolist())} of {len(table)}"
 
     def full_spec(self, path: str) -> PartitionSpec:
         """The partition spec of a leaf, in full rank."""
@@ -235,3 +244,12 @@ def _inside(
 
 def _without(spec: Spec, axes: Sequence[str]) -> Spec:
     return tuple(tuple(x for x in entry if x not in axes) for entry in spec)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ranges: ``0-3, 6``."""
+    runs = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ends = [[number for _, number in run] for _, run in runs]
+    return ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends
+    )

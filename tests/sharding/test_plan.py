@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from _llama import llama
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.sharding import plan
@@ -57,6 +57,41 @@ def test_what_would_be_better_is_printed():
     assert "owners(('tp',)): 1.33x" in text
     assert "better" not in text
     assert "owners(('fsdp', 'tp'))" not in text
+
+
+def test_describe_says_which_owners_have_the_matrices_of_a_leaf(cpus):
+    kinds = (AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), kinds, devices=cpus)
+    shapes = {"up": (8, 16), "layers": (5, 16, 8), "down": (16, 8), "bias": (16,)}
+    specs = {"up": P("fsdp", "tp"), "layers": P(None, "fsdp", "tp"), "down": P("tp")}
+    put = lambda path: jax.device_put(
+        jnp.ones(shapes[path]), NamedSharding(mesh, specs.get(path, P()))
+    )
+    params = {path: put(path) for path in shapes}
+    placement = om.owners(("fsdp", "tp"))
+    text = om.describe(params, placement=placement)
+    lives = {row.leaf: row.lives for row in text.rows}
+    assert str(text).splitlines()[0].endswith("lives")
+    assert lives.pop("bias") == ""
+    assert lives["layers"].count("-") == 1  # Five owners in a row.
+    tx = om.muon(0.1, placement=placement)
+    init, update = jax.jit(tx.init), jax.jit(tx.update)
+    for path, said in lives.items():
+        grads = {p: x * (p == path) for p, x in params.items()}
+        _, state = update(grads, init(params), params)
+        moved = {
+            mesh.devices.ravel().tolist().index(shard.device)
+            for stack in jax.tree.leaves(state)
+            if stack.ndim == 3
+            for shard in stack.addressable_shards
+            if jnp.any(shard.data != 0)
+        }
+        first, *last = said.removesuffix(" of 8").split("-")
+        assert moved == set(range(int(first), int((last or [first])[0]) + 1))
+
+
+def test_describe_without_owners_has_no_such_column():
+    assert not str(om.describe(PARAMS)).splitlines()[0].endswith("lives")
 
 
 SMALL, LARGE = (32, 4096, 16384, 4096), (80, 8192, 28672, 1024)
