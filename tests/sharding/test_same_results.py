@@ -113,12 +113,17 @@ def perturbed(grads, seed):
 
 @pytest.mark.parametrize("dtype", MESHES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in TABLE]
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in TABLE],
 )
 def test_same_results(name, dtype, cpus):
     with jax.enable_x64(dtype == "float64"):
         params, grads = (
-            {p: x.astype(dtype) for p, x in t.items() if not any(w in p for w in LEFT_OUT)}
+            {
+                p: x.astype(dtype)
+                for p, x in t.items()
+                if not any(w in p for w in LEFT_OUT)
+            }
             for t in recorded()
         )
         tx = build(name, dtype)
