@@ -2,7 +2,6 @@
 
 import functools
 import gzip
-import pathlib
 
 import jax
 import numpy as np
@@ -27,7 +26,7 @@ CONFIG = ModelConfig(
     dtype="float32",
 )
 BATCH = 16
-TEXT = pathlib.Path(DATA) / "tiny_shakespeare.txt.gz"
+TEXT = DATA / "tiny_shakespeare.txt.gz"
 
 
 @functools.cache
@@ -45,8 +44,8 @@ def recorded():
 def _record():
     graph, start = nnx.split(Llama(CONFIG, rngs=nnx.Rngs(0)))
     size = STEPS * BATCH * (CONFIG.context + 1)
-    text = np.frombuffer(gzip.open(TEXT).read(size), np.uint8)
-    windows = text.reshape(STEPS, BATCH, -1).astype(np.int32)
+    text = gzip.decompress(TEXT.read_bytes())[:size]
+    windows = np.frombuffer(text, np.uint8).reshape(STEPS, BATCH, -1).astype(np.int32)
     tx = optax.adamw(3e-3)
 
     def loss(params, tokens):
