@@ -85,11 +85,12 @@ Eight devices differ from one by as much (`adamuon` 6e-5). Of SOAP, neither part
 this alone: its rotation without the division gives 6e-6, the division without the
 rotation 1e-6. Under grouped-query attention, heads that share a value head see nearly
 the same values: half of the singular values of the output kernel's gradient are below
-1e-3 of the largest, the last is 1e-6 of it. Float32 does not determine such eigenvectors
-of a Gram matrix, and the division makes all directions equally large. In float64 all of
-this is at most 3e-5, except with ``side="both"`` where the first gradients leave a null
-space, in which any basis is as good. To see all of it, run
-``pytest -m slow -rP tests/sharding/test_same_results.py``.
+1e-3 of the largest, the last is 1e-6 of it. Float32 does not determine such
+eigenvectors of a Gram matrix, and the division makes all directions equally large. In
+float64 all of this is at most 3e-5, but for SOAP, SPlus and KL-Shampoo with
+``side="both"``: the first gradient leaves the longer side a null space, in which any
+basis is as good. ``pytest -m slow -rP tests/sharding/test_same_results.py`` shows these
+numbers.
 
 **Memory.** ``on_matrices(..., max_batch=...)`` bounds the matrices in a stack, on each
 device; by default a stack has at most 2^26 numbers per device.

@@ -7,10 +7,10 @@ on one device: the same, with gradients that differ by one ulp.
 
 Gradients of the attention's output are nearly singular: query heads that share a value
 head see nearly the same values. Half of the singular values are below 1e-3 of the
-largest, the last is 1e-6 of it.
-Float32 does not determine the eigenvectors of their Gram matrices, and a
-method that divides every direction by its size in such a frame may differ by as much as
-the update itself. For these methods float64 shows whether placement does more.
+largest, the last is 1e-6 of it. Float32 does not determine the eigenvectors of their
+Gram matrices, and a method that divides every direction by its size in such a frame may
+differ by as much as the update itself. For these methods float64 shows whether
+placement does more.
 
 ``pytest -m slow -rP tests/sharding/test_same_results.py`` prints the measures.
 """
