@@ -25,6 +25,10 @@ def stack_specs(
     or split away, or cannot be divided by the mesh, the name goes to the first axis
     that can. Names that are no axes of the mesh are only carried over.
 
+    All state of a stack has the same such name first on its batch axis. XLA computes
+    wrong numbers where a batched product takes one axis of the mesh from the batch and
+    puts another, summed over, there (jaxlib 0.10.2).
+
     Args:
         layout: The layout.
         state: The state of `on_matrices`, or its shapes.
@@ -81,6 +85,7 @@ def _spec(
     batch, rows, cols = wanted
     entries: list[Axes] = [()] * len(shape)
     left = list(every)
+    first = _first_on_batch(shape[0], batch, every, sizes)
 
     def put(axis: int, names: Axes, known: bool) -> bool:
         """Gives free names to an axis, all or none."""
@@ -88,6 +93,8 @@ def _spec(
         ways = [sizes[x] for x in new if x in sizes]
         fits = shape[axis] % math.prod(ways) == 0 if len(ways) == len(new) else known
         if not names or not fits or any(x not in left for x in names):
+            return False
+        if axis == 0 and not known and first not in new:
             return False
         entries[axis] = new
         for x in names:
@@ -105,6 +112,15 @@ def _spec(
         free_first = sorted(range(len(shape)), key=lambda axis: len(entries[axis]))
         any(put(axis, (name,), known=False) for axis in free_first)
     return PartitionSpec(*(x if len(x) > 1 else x[0] if x else None for x in entries))
+
+
+def _first_on_batch(
+    count: int, batch: Axes, every: Axes, sizes: Mapping[str, int]
+) -> str | None:
+    """The name that may be added to the batch axis of a stack; others only after it."""
+    known = math.prod(sizes.get(x, 1) for x in batch)
+    others = (x for x in every if x not in batch and x in sizes)
+    return next((x for x in others if count % (known * sizes[x]) == 0), None)
 
 
 def _axes(entry: Any) -> Axes:
