@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 import optax_matrix as om
 from examples.benchmarks import _flops, _hlo
 
+ASYNCHRONOUS = {"xla_tpu_enable_async_all_to_all": "true"}
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
 
@@ -73,6 +74,7 @@ class Report:
     work: float
     is_partial: bool
     traffic: Mapping[str, _hlo.Traffic]
+    overlapped: tuple[int, int]
     temporary_bytes: int
     argument_bytes: int
     code_bytes: int
@@ -126,11 +128,13 @@ def make_optimizer(name: str, placement: Any = None) -> optax.GradientTransforma
     return factory(1e-3, **keywords)
 
 
-def compile_step(tx: optax.GradientTransformation, params: Any) -> Report:
+def compile_step(
+    tx: optax.GradientTransformation, params: Any, options: Any = None
+) -> Report:
     """Compiles `update` and `apply_updates`, parameters and state donated."""
     start = time.process_time()
     traced = _traced(tx, params)
-    compiled = traced.lower().compile()
+    compiled = traced.lower().compile(compiler_options=options)
     seconds = time.process_time() - start
     text, memory = compiled.as_text(), compiled.memory_analysis()
     mesh = jax.tree.leaves(params)[0].sharding.mesh
@@ -139,6 +143,7 @@ def compile_step(tx: optax.GradientTransformation, params: Any) -> Report:
         work=work,
         is_partial=is_partial,
         traffic=_hlo.collectives(text),
+        overlapped=_hlo.overlapped(text),
         temporary_bytes=memory.temp_size_in_bytes,
         argument_bytes=memory.argument_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,

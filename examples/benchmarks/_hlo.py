@@ -14,6 +14,9 @@ _DEFINITION = re.compile(
     r"^\s*(?:ROOT )?(%\S+) = \(?[a-z0-9]+\[([\d,]*)\]", re.MULTILINE
 )
 _REDUCTION = re.compile(r" reduce\((%[^\s,)]+)")
+_WORK = re.compile(r" (?:while|conditional|convolution|dot)\(")
+_CALLED = re.compile(r"\bcalls=(%[^\s,]+)")
+_OPERAND = re.compile(r"(%[^\s,)]+)")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 
 
@@ -55,6 +58,35 @@ def collectives(text: str) -> dict[str, Traffic]:
         size = old.bytes + result_bytes(match["result"])
         found[match["kind"]] = Traffic(old.count + 1, size)
     return found
+
+
+def overlapped(text: str) -> tuple[int, int]:
+    """Counts the collectives that are in flight while matrices are multiplied.
+
+    Args:
+        text: ``compiled.as_text()`` of a scheduled program.
+
+    Returns:
+        The asynchronous pairs between whose start and done there is a product, a loop
+        or a branch, and the number of all collectives.
+    """
+    bodies = re.split(r"^\S*\s*(%\S+) .*\{$", text, flags=re.MULTILINE)
+    named = zip(bodies[1::2], bodies[2::2], strict=False)
+    products = {name for name, body in named if has_products(body)}
+    started: dict[str, bool] = {}
+    hidden = total = 0
+    for line in text.splitlines():
+        match = _COLLECTIVE.search(line)
+        if match is None:
+            called = _CALLED.search(line)
+            if _WORK.search(line) or (called and called[1] in products):
+                started = dict.fromkeys(started, True)
+        elif match["phase"] == "-start":
+            started[line.split()[0]] = False
+        else:
+            total += 1
+            hidden += started.pop(_OPERAND.search(line[match.end() - 1 :])[1], False)
+    return hidden, total
 
 
 def has_products(text: str) -> bool:

@@ -4,12 +4,12 @@
 
 Compiles `update` and `apply_updates` of a LLaMA's matrices for a TPU topology; prints,
 for each optimizer and per device: work against an even split of what one device would
-do alone, bytes that collectives return, temporary and argument memory, size of the
-program, and the compiler's processor seconds. Work is FLOPs of matrix products; for
-RACS, which has none, the elements that reductions read. Recipes run with matrices owned
-by the mesh axes `--owners` and once more as they lie (`placement=None`);
-`--recipes all` takes every recipe. Needs `pip install 'optax_matrix[aot]'`; these are
-the compiler's numbers, not a clock's.
+do alone, bytes that collectives return, collectives in flight beside products,
+temporary and argument memory, size of the program, and the compiler's processor
+seconds. Work is FLOPs of matrix products; for RACS, which has none, the elements that
+reductions read. Recipes run with matrices owned by the mesh axes `--owners` and once
+more as they lie (`placement=None`); `--recipes all` takes every recipe. Needs
+`pip install 'optax_matrix[aot]'`; these are the compiler's numbers, not a clock's.
 """
 
 import argparse
@@ -33,7 +33,15 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 COLUMNS = (
-    *("work/ideal", "collect. MiB", "temp MiB", "args MiB", "code MiB", "compile s"),
+    *(
+        "work/ideal",
+        "collect. MiB",
+        "overlapped",
+        "temp MiB",
+        "args MiB",
+        "code MiB",
+        "compile s",
+    ),
 )
 
 
@@ -66,6 +74,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--owners", help="mesh axes that own matrices, by commas (default: all)")
     add("--only-owners", action="store_true", help="leave out placement=None")
     add("--wire", choices=("bfloat16", "float32"), default="bfloat16")
+    add(
+        "--async",
+        action="store_true",
+        dest="asynchronous",
+        help="with the compiler's asynchronous all-to-alls",
+    )
     add("--axis-types", choices=("auto", "explicit"), default="auto")
     args = parser.parse_args(argv)
     args.owners = tuple(args.owners.split(",") if args.owners else args.mesh)
@@ -110,7 +124,8 @@ def measure(args: argparse.Namespace) -> None:
     looped = False
     for label, name, tx in rows:
         try:
-            report = _compile.compile_step(tx, params)
+            options = _compile.ASYNCHRONOUS if args.asynchronous else None
+            report = _compile.compile_step(tx, params, options)
         except Exception as error:  # A step that does not compile is a finding.
             reason = " ".join(str(error).split()) or type(error).__name__
             print(f"{label:26}  does not compile: {reason[:200]}", flush=True)
@@ -142,6 +157,7 @@ def _line(label: str, report, ideal: float) -> str:
     numbers = (
         f"{report.work / ideal:.2f}x",
         f"{report.traffic_bytes / mib:.1f}",
+        "{} of {}".format(*report.overlapped),
         f"{report.temporary_bytes / mib:.0f}",
         f"{report.argument_bytes / mib:.0f}",
         f"{report.code_bytes / mib:.1f}",

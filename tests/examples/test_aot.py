@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from examples.benchmarks import _hlo, aot
+from examples.benchmarks import _flops, _hlo, aot
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,6 +70,58 @@ def test_a_program_without_collectives_has_none():
 
 def test_reductions_count_what_they_read():
     assert _hlo.reduced_elements(PROGRAM) == 8 * 128 + 8
+
+
+SCHEDULED = """\
+%product (p: f32[8,8]) -> f32[8,8] {
+  %y = f32[8,8]{1,0} convolution(%p, %p), dim_labels=bf_io->bf
+}
+%sum (p.1: f32[8,8]) -> f32[8,8] {
+  %z = f32[8,8]{1,0} add(%p.1, %p.1)
+}
+ENTRY %main_spmd (x: f32[8,8]) -> f32[8,8] {
+  %a2a-start = (f32[8,8], f32[8,8]) all-to-all-start(%x), channel_id=1
+  %a2a-start.1 = (f32[8,8], f32[8,8]) all-to-all-start(%x), channel_id=1
+  %fusion.1 = f32[8,8]{1,0} fusion(%x), kind=kLoop, calls=%sum
+  %a2a-done = f32[8,8]{1,0} all-to-all-done(%a2a-start)
+  WORK
+  %a2a-done.1 = f32[8,8]{1,0} all-to-all-done((f32[8,8], f32[8,8]) %a2a-start.1)
+  %a2a = f32[8,8]{1,0} all-to-all(%x), channel_id=1
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "hidden"),
+    [
+        ("%while.1 = (s32[]) while(%copy), condition=%c, body=%b", 1),
+        ("%conditional.1 = f32[8] conditional(%p, %x, %x)", 1),
+        ("%fusion.2 = f32[8,8]{1,0} fusion(%x), kind=kOutput, calls=%product", 1),
+        ("%fusion.2 = f32[8,8]{1,0} fusion(%x), kind=kLoop, calls=%sum", 0),
+    ],
+)
+def test_collectives_in_flight_beside_products(work, hidden):
+    assert _hlo.overlapped(SCHEDULED.replace("WORK", work)) == (hidden, 3)
+
+
+def test_products_in_loops_count_as_often_as_they_run():
+    x, y = jnp.ones((3, 4)), jnp.ones((4, 4))
+    product = 2 * 3 * 4 * 4
+
+    def program(x, y):
+        x, _ = jax.lax.scan(lambda x, _: (x @ y, None), x, length=5)
+        x = jax.lax.cond(x[0, 0] > 0, lambda x: x @ y @ y, lambda x: x @ y, x)
+        same = jax.lax.platform_dependent(
+            x, cpu=lambda x: x, tpu=lambda x: x @ y, default=lambda x: x @ y @ y
+        )
+        return same @ y[:, :1]  # A matrix times a vector.
+
+    jaxpr = jax.make_jaxpr(program)(x, y)
+    assert _flops.product_flops(jaxpr) == ((5 + 2 + 1) * product, False)
+    until = lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 9, lambda x: x @ y, x)
+    assert _flops.product_flops(jax.make_jaxpr(until)(x)) == (product, True)
+    assert _flops.contains(jaxpr, "scan")
+    assert not _flops.contains(jaxpr, "while")
 
 
 def test_loops_and_products_are_seen():
