@@ -174,7 +174,6 @@ def _form(kernel: Callable) -> Callable | None:
     while isinstance(kernel, functools.partial) and not kernel.args:
         keywords = kernel.keywords | keywords
         kernel = kernel.func
-    form = _FORMS.get(kernel)
     form = next((form for known, form in _FORMS.items() if known is kernel), None)
     if form is None:
         return None

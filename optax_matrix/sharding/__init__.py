@@ -61,7 +61,11 @@ meshes of 1, 2, 4 and 8 owners, and a framework restores the state of one on ano
 (three, if a transformation needs the parameters), in bfloat16 with
 ``wire_dtype=jnp.bfloat16``. Layers and experts that a mesh axis already splits need
 none along that axis. Leaves that are replicated along an owner axis are split among its
-devices, and their updates are gathered.
+devices, and their updates are gathered. TPUs run an ``all_to_all`` while nothing else
+runs, unless the training step is compiled with
+``jax.jit(step, compiler_options={"xla_tpu_enable_async_all_to_all": "true"})``: then,
+compiled for 16 v5e, four of the eight of a `muon` step are in flight beside the
+Newton-Schulz iteration of another group (``python -m examples.benchmarks.aot --async``).
 
 **Which axes.** A group of K matrices is padded to a multiple of the N owners. If K is
 small, name fewer axes: the others then stay inside the matrices, where the partitioner
