@@ -46,7 +46,7 @@ class Team(NamedTuple):
         return jax.lax.all_gather(x, self.axes, tiled=True, **self._groups)
 
     def split(self, x: Array) -> Array:
-        """From one matrix ``(m, n)`` of each device, its columns of all of them.
+        """Exchanges whole matrices for this device's columns of each of the team's.
 
         Args:
             x: This device's matrix.

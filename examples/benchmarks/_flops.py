@@ -12,8 +12,8 @@ PLATFORM = "tpu"
 def product_flops(jaxpr: Any) -> tuple[float, bool]:
     """Counts the FLOPs of matrix products, on each device inside of `shard_map`.
 
-    Of a `cond` the most expensive branch counts. A loop that ends by a condition on
-    data, such as that of Cholesky QR, counts once.
+    Of a `cond` the most expensive branch counts. A loop whose length is not a constant,
+    such as those of Cholesky QR, counts once.
 
     Args:
         jaxpr: `jax.make_jaxpr` of the program, or its `jaxpr`.

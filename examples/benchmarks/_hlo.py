@@ -67,13 +67,14 @@ def overlapped(text: str) -> tuple[int, int]:
         text: ``compiled.as_text()`` of a scheduled program.
 
     Returns:
-        The asynchronous pairs between whose start and done there is a product, a loop
-        or a branch, and the number of all collectives.
+        The number of those in fusions with other work, or with a product, a loop or a
+        branch between start and done; and the number of all collectives.
     """
     bodies = re.split(r"^\S*\s*(%\S+) .*\{$", text, flags=re.MULTILINE)
     named = zip(bodies[1::2], bodies[2::2], strict=False)
     products = {name for name, body in named if has_products(body)}
     started: dict[str, bool] = {}
+    chains: set[tuple[str, str]] = set()
     hidden = total = 0
     for line in text.splitlines():
         match = _COLLECTIVE.search(line)
@@ -83,6 +84,11 @@ def overlapped(text: str) -> tuple[int, int]:
                 started = dict.fromkeys(started, True)
         elif match["phase"] == "-start":
             started[line.split()[0]] = False
+        elif chain := _CHAIN.search(line):
+            # Repeated in each of the fusions that it is overlapped with.
+            is_new = (match["kind"], chain[1]) not in chains
+            chains.add((match["kind"], chain[1]))
+            total, hidden = total + is_new, hidden + is_new
         else:
             total += 1
             hidden += started.pop(_OPERAND.search(line[match.end() - 1 :])[1], False)

@@ -33,15 +33,13 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 COLUMNS = (
-    *(
-        "work/ideal",
-        "collect. MiB",
-        "overlapped",
-        "temp MiB",
-        "args MiB",
-        "code MiB",
-        "compile s",
-    ),
+    "work/ideal",
+    "collect. MiB",
+    "overlapped",
+    "temp MiB",
+    "args MiB",
+    "code MiB",
+    "compile s",
 )
 
 

@@ -22,7 +22,7 @@ class Row:
         group: The stacks that hold them.
         optimizer: The optimizer that it gets.
         why: The reason.
-        lives: The owners of its matrices, among all; empty without owners.
+        owners: Which owners have its matrices, as in ``0-3 of 8``; empty without.
     """
 
     leaf: str
@@ -31,7 +31,7 @@ class Row:
     group: str
     optimizer: str
     why: str
-    lives: str = ""
+    owners: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Description:
     def __str__(self) -> str:
         header = [f.name for f in dataclasses.fields(Row)]
         table = [header, *(list(map(str, dataclasses.astuple(r))) for r in self.rows)]
-        if not any(row.lives for row in self.rows):
+        if not any(row.owners for row in self.rows):
             table = [line[:-1] for line in table]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         return "\n".join(
@@ -106,6 +106,6 @@ def describe(
         view = layout.views[path]
         names = ", ".join(dict.fromkeys(groups[path]))
         why = layout.reasons[path] + but + ("; all zeros" if path in zeros else "")
-        return Row(path, shape, str(view), names, matrix, why, layout.lives(path))
+        return Row(path, shape, str(view), names, matrix, why, layout.owners_of(path))
 
     return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))

@@ -56,8 +56,8 @@ class Layout:
         """For each stack the mesh axes that it is spread over in a ``shard_map``."""
         return dict.fromkeys(self.groups, ())
 
-    def lives(self, path: str) -> str:
-        """Who owns the matrices of a leaf; empty without owners."""
+    def owners_of(self, path: str) -> str:
+        """Which owners have the matrices of a leaf; empty without owners."""
         del path
         return ""
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg._svd import svd
+from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._triangular import inverse_lower
-from optax_matrix.linalg.lapack import eigh
+from optax_matrix.linalg.lapack import svd
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, inverse, unit_peak
 
@@ -128,7 +128,7 @@ def _singular_vectors_jvp(compute, primals, tangents):
 
 @jax.custom_jvp
 def eigenvectors(x: Array) -> tuple[Array, Array]:
-    """`lapack.eigh`, with its derivative.
+    """`eigh`, with its derivative.
 
     Args:
         x: Symmetric matrices ``(..., n, n)`` in the working precision, of moderate
@@ -170,7 +170,7 @@ def inverse_power(compute: Callable[..., Array], p: int, x: Array, eps: Array) -
 def _inverse_power_jvp(compute, p, primals, tangents):
     (x, eps), (dx, deps) = primals, tangents
     out = inverse_power(compute, p, x, eps)
-    w, q = eigh(x)
+    w, q = eigenvectors(x)
     a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
     w, top, dtop = jnp.maximum(w, 0), w[..., -1:], a[..., -1, -1:]
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)

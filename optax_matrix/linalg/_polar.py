@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._derivatives import polar_factor
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
-from optax_matrix.linalg.lapack import eigh
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
 

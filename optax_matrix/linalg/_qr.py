@@ -1,15 +1,15 @@
 """QR decompositions on every platform."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
-from optax_matrix.linalg.products import full_dot, is_local
+from optax_matrix.linalg.loops import looped_on_tpu
+from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
 
-_LARGE = 256
+_LARGE = 1024
 _SHIFT = 1e-7
 
 
@@ -18,9 +18,9 @@ def qr(
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch n n"]]:
     """Compute the reduced QR decomposition of matrices with ``m >= n``.
 
-    By Householder reflections; on a TPU, for more than 256 columns, by Cholesky QR. For
-    a side of 1024 compilers for TPU take 9 processor seconds for either the reflections
-    or Cholesky QR of one matrix, and 72 and 11 for a side of 2048.
+    By Householder reflections; on a TPU, for more than 1024 columns, by Cholesky QR.
+    Compilers for TPU take 72 processor seconds for the reflections of a side of 2048,
+    and 16 for Cholesky QR of a side of 4096.
 
     Args:
         x: Matrices ``(..., m, n)`` in the working precision.
@@ -34,9 +34,7 @@ def qr(
         >>> abs(q).round(3).tolist()
         [[0.6..., 0.8...], [0.8..., 0.6...]]
     """
-    if x.shape[-1] <= _LARGE or not is_local(x):
-        return lapack.qr(x)
-    return jax.lax.platform_dependent(x, tpu=qr_by_cholesky, default=lapack.qr)
+    return looped_on_tpu(qr_by_cholesky, lapack.qr, x, large=x.shape[-1] > _LARGE)
 
 
 def qr_by_cholesky(x: Array) -> tuple[Array, Array]:

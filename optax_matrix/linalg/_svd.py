@@ -1,13 +1,15 @@
 """Singular value decompositions on every platform."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg import lapack
+from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
-from optax_matrix.linalg.products import full_dot, is_local
+from optax_matrix.linalg.loops import looped_on_tpu
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import unit_peak
 
 _LARGE = 256
 
@@ -36,23 +38,26 @@ def svd(
 
     Examples:
         >>> _, s, _ = svd(jnp.array([[0.0, 4.0], [3.0, 0.0]]))
-        >>> s.round(3).tolist()
+        >>> [round(x, 3) for x in s.tolist()]
         [4.0, 3.0]
     """
-    if min(x.shape[-2:]) <= _LARGE or not is_local(x):
-        return lapack.svd(x)
-    return jax.lax.platform_dependent(x, tpu=svd_by_polar, default=lapack.svd)
+    large = min(x.shape[-2:]) > _LARGE
+    return looped_on_tpu(svd_by_polar, lapack.svd, x, large=large)
 
 
 def svd_by_polar(x: Array) -> tuple[Array, Array, Array]:
-    """`svd` by a polar factor, whose scale must be moderate."""
+    """`svd` by a polar factor."""
     if x.shape[-2] < x.shape[-1]:
         u, s, vt = svd_by_polar(x.mT)
         return vt.mT, s, u.mT
+    x, peak = unit_peak(x)
     _, r = qr(x)
     h = full_dot(qdwh(r).mT, r)
-    _, v = lapack.eigh((h + h.mT) / 2)
+    _, v = eigh((h + h.mT) / 2)
     v = jnp.flip(v, axis=-1)
     u, r = qr(full_dot(x, v))
     s = jnp.diagonal(r, axis1=-2, axis2=-1)
-    return jnp.where(s[..., None, :] < 0, -u, u), jnp.abs(s), v.mT
+    u, s = jnp.where(s[..., None, :] < 0, -u, u), jnp.abs(s)
+    order = jnp.argsort(-s, axis=-1)  # Equal values may be out of order by rounding.
+    columns = lambda y: jnp.take_along_axis(y, order[..., None, :], axis=-1)
+    return columns(u), jnp.take_along_axis(peak[..., 0] * s, order, -1), columns(v).mT

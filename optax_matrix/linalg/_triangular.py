@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg.lapack import cholesky, solve_lower
-from optax_matrix.linalg.products import full_dot, is_local
+from optax_matrix.linalg.loops import looped_on_tpu
+from optax_matrix.linalg.products import full_dot
 from optax_matrix.varying import vary_like
 
 _BLOCK = 128
@@ -43,11 +44,8 @@ def cholesky_quotient(
         >>> l.tolist(), q.tolist()
         ([[2.0]], [[1.0], [3.0]])
     """
-    if a.shape[-1] <= 2 * _BLOCK or not is_local(a, y):
-        return _whole_quotient(a, y)
-    return jax.lax.platform_dependent(
-        a, y, tpu=quotient_by_panels, default=_whole_quotient
-    )
+    large = a.shape[-1] > 2 * _BLOCK
+    return looped_on_tpu(quotient_by_panels, _whole_quotient, a, y, large=large)
 
 
 def _whole_quotient(a: Array, y: Array) -> tuple[Array, Array]:

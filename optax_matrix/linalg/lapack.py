@@ -14,9 +14,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg._block_jacobi import BLOCK, eigh_by_blocks
-from optax_matrix.linalg.products import is_local
-
 
 def _one_by_one_on_cpu(decompose: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(decompose)
@@ -55,15 +52,9 @@ def singular_values(x: Array) -> Array:
     return jnp.linalg.svd(x, compute_uv=False)
 
 
-def eigh(x: Array) -> tuple[Array, Array]:
-    """Ascending eigenvalues, and eigenvectors, of symmetric matrices."""
-    if x.shape[-1] <= 2 * BLOCK or not is_local(x):
-        return _eigh(x)
-    return jax.lax.platform_dependent(x, tpu=eigh_by_blocks, default=_eigh)
-
-
 @_one_by_one_on_cpu
-def _eigh(x: Array) -> tuple[Array, Array]:
+def eigh(x: Array) -> tuple[Array, Array]:
+    """Ascending eigenvalues, and eigenvectors; only the lower triangle is read."""
     w, v = jnp.linalg.eigh(x, symmetrize_input=False)
     return w, v
 

@@ -3,22 +3,21 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.varying import vary_like
 
 Product = Callable[[Array, Array], Array]
 
 # The TPU compiler unrolls a float32 product whose operands fit into fast memory. For
-# sides of 1024, inside a loop, that takes 10 processor seconds (v5e). In tiles of at
-# least 256 x 256, with at most this many multiplications, it takes one.
+# sides of 1024, inside a loop, that takes 10 processor seconds (v5e). In tiles it takes
+# one: of 256 x 256, or wider ones of at most this many multiplications.
 _TILE = 256
 _TILE_SIZE = 2**26
 _LARGE = 512
@@ -47,11 +46,10 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     """
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     x, y = jnp.asarray(x), jnp.asarray(y)
-    large = x.shape[:-2] == y.shape[:-2] and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
-    if not large or not is_local(x, y):
-        return product(x, y)
+    pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
+    large = pairs and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
     tiled = functools.partial(in_tiles, product)
-    return jax.lax.platform_dependent(x, y, tpu=tiled, default=product)
+    return looped_on_tpu(tiled, product, x, y, large=large)
 
 
 def in_tiles(product: Product, x: Array, y: Array) -> Array:
@@ -86,22 +84,6 @@ def in_tiles(product: Product, x: Array, y: Array) -> Array:
     out = jnp.zeros((count, m, n), jax.eval_shape(product, x, y).dtype)
     out = jax.lax.fori_loop(0, count * down * across, one, vary_like(out, (x, y)))
     return out.reshape(*batch, m, n)
-
-
-def is_local(*xs: Any) -> bool:
-    """Whether each device has the whole arrays, so that it may loop over their parts.
-
-    Under Auto axes it is not known, as types do not show them.
-    """
-    return all(map(_is_local, xs))
-
-
-def _is_local(x: Any) -> bool:
-    sharding = jax.typeof(x).sharding
-    axes = zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True)
-    auto = [a for a, kind in axes if kind == AxisType.Auto]
-    unknown = any(sharding.mesh.shape[a] > 1 for a in auto)
-    return not unknown and all(axis is None for axis in sharding.spec)
 
 
 def times(x: Array, v: Array) -> Array:

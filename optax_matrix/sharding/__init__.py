@@ -83,25 +83,21 @@ accelerator by which the plan is made.
 `plan` prints what a step costs before anything runs: who owns what, the work of the
 busiest device, bytes, and what other axes would cost.
 
-**Rounding.** Placement changes nothing but rounding, which some methods amplify, on one
-device as on many. With gradients of a small LLaMA, 30 steps in float32 on one device,
-one ulp changes some entry of an update by this much of the root mean square:
+**Rounding.** Placement changes nothing but rounding, which some methods amplify, on
+one device as on many. For 30 steps of a small LLaMA in float32, perturbing the
+gradients by one ulp changes some entry of an update by this fraction of the update's
+root mean square:
 
 - 2e-6 to 2e-4: MARS, SinkGD, RACS, APOLLO, Muon and most of its variants, SUMO, POET;
 - 2e-4 to 8e-3: Fira, GaLore, Aurora, LDAdam, Alice, Shampoo;
 - 2e-2 to 0.1: Mousse, Alice-0, Dion;
-- as much as the update itself: Eigen-Adam, SOAP, SPlus, KL-Shampoo, ARO and relatives.
+- one and more: Eigen-Adam, SOAP, SPlus, KL-Shampoo, ARO and relatives.
 
-Eight devices differ from one by as much (`adamuon` 6e-5). Of SOAP, neither part does
-this alone: its rotation without the division gives 6e-6, the division without the
-rotation 1e-6. Under grouped-query attention, heads that share a value head see nearly
-the same values: half of the singular values of the output kernel's gradient are below
-1e-3 of the largest, the last is 1e-6 of it. Float32 does not determine such
-eigenvectors of a Gram matrix, and the division makes all directions equally large. In
-float64 all of this is at most 3e-5, but for SOAP, SPlus and KL-Shampoo with
-``side="both"``: the first gradient leaves the longer side a null space, in which any
-basis is as good. ``pytest -m slow -rP tests/sharding/test_same_results.py`` shows these
-numbers.
+Eight devices differ from one by as much (`adamuon` 6e-5). In the last group a rotation
+into eigenvectors meets a division that makes all directions equally large: where the
+gradient has next to no signal in some directions, float32 does not determine them. In
+float64 these differ by at most 3e-5 (SOAP, SPlus and KL-Shampoo with ``side="short"``).
+``pytest -m slow -rP tests/sharding/test_same_results.py`` prints the numbers.
 
 **Memory.** ``on_matrices(..., max_batch=...)`` bounds the matrices in a stack, on each
 device; by default a stack has at most 2^26 numbers per device.

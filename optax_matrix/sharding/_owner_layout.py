@@ -58,7 +58,7 @@ class OwnerLayout(Layout):
         """For each stack the mesh axes that it is spread over in a ``shard_map``."""
         return {n: g.spec[0] if self.is_local else () for n, g in self.groups.items()}
 
-    def lives(self, path: str) -> str:
+    def owners_of(self, path: str) -> str:
         """Which owners have the matrices of a leaf, as in ``0-3, 6 of 8``."""
         bundle = next(b for b in self.bundles if path in b.paths)
         batch, leaf = bundle.exchange.view.batch, bundle.paths.index(path)

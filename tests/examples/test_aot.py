@@ -104,6 +104,10 @@ def test_collectives_in_flight_beside_products(work, hidden):
     assert _hlo.overlapped(SCHEDULED.replace("WORK", work)) == (hidden, 3)
 
 
+def test_collectives_inside_fusions_are_overlapped():
+    assert _hlo.overlapped(PROGRAM) == (1, 5)
+
+
 def test_products_in_loops_count_as_often_as_they_run():
     x, y = jnp.ones((3, 4)), jnp.ones((4, 4))
     product = 2 * 3 * 4 * 4

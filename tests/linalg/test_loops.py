@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from optax_matrix import linalg
-from optax_matrix.linalg import _qr, _svd, lapack
-from optax_matrix.linalg._block_jacobi import _tournament, eigh_by_blocks
+from optax_matrix.linalg import _qr, _svd
+from optax_matrix.linalg._block_jacobi import _tournament, eigh, eigh_by_blocks
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg._triangular import cholesky_quotient, quotient_by_panels
 from optax_matrix.linalg.products import full_dot, in_tiles
@@ -122,12 +123,41 @@ def test_eigenvectors_by_blocks_of_a_batch():
     np.testing.assert_allclose(a @ v, v * w[:, None, :], atol=6e-6)
 
 
-def test_eigenvectors_of_a_matrix_with_nan_are_nan():
-    a = np.eye(20, dtype=np.float32)
-    a[3, 3] = np.nan
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_matrix_that_is_not_finite_does_not_change_its_neighbor(bad):
+    a = np.stack([_symmetric("normal", 72), np.eye(72)]).astype(np.float32)
+    a[1, 3, 3] = bad
     w, v = eigh_by_blocks(jnp.asarray(a), block=4)
-    assert np.isnan(w).any()
-    assert np.isnan(v).any()
+    assert not np.isfinite(w[1]).all()
+    assert not np.isfinite(v[1]).all()
+    np.testing.assert_allclose(a[0] @ v[0], v[0] * w[0], atol=6e-6)
+
+
+@pytest.mark.parametrize("n", [300, 512])
+@pytest.mark.parametrize("name", ["cholesky_qr", "eigenbasis", "polar_eigh"])
+def test_replicated_on_an_explicit_mesh(name, n, cpus):
+    mesh = jax.make_mesh((8,), ("a",), (AxisType.Explicit,), devices=cpus)
+    x = jax.ShapeDtypeStruct((n, n), jnp.float32, sharding=NamedSharding(mesh, P()))
+    kernel = jax.jit(getattr(linalg, name))
+    assert kernel.trace(x).out_info is not None
+    with jax.set_mesh(mesh):
+        assert kernel.trace(x).out_info is not None
+
+
+@pytest.mark.parametrize("shape", [(0, 512, 512), (2, 512, 0), (2, 0, 512)])
+def test_products_of_nothing(shape):
+    x = jnp.zeros(shape)
+    assert jax.jit(full_dot)(x, x.mT).shape == (shape[0], shape[1], shape[1])
+    assert jax.jit(full_dot)(jnp.ones((512, 512)), jnp.ones(512)).shape == (512,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["polar_svd", "polar_eigh", "inverse_root"])
+def test_large_matrices_have_second_derivatives(name):
+    kernel = LARGE[name]
+    value = lambda x: jnp.sum(kernel(x) ** 2)
+    again = jax.grad(lambda x: jnp.sum(jax.grad(value)(x) ** 2))
+    jax.jit(again).trace(jax.ShapeDtypeStruct((300, 300), jnp.float32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,6 +185,10 @@ def test_svd_by_polar(shape, kind):
     k = min(shape)
     x = (_symmetric(kind, max(shape))[: shape[0], : shape[1]]).astype(np.float32)
     u, s, vt = _svd.svd_by_polar(jnp.asarray(x))
+    assert np.all(np.diff(s) <= 0)
+    for scale in (1e19, 1e-25):
+        scaled = _svd.svd_by_polar(jnp.asarray(x * np.float32(scale)))[1]
+        np.testing.assert_allclose(scaled / scale, s, atol=3e-6)
     np.testing.assert_allclose(s, np.linalg.svd(x, compute_uv=False), atol=3e-6)
     np.testing.assert_allclose(u.T @ u, np.eye(k), atol=3e-6)
     np.testing.assert_allclose(vt @ vt.T, np.eye(k), atol=3e-6)
@@ -163,7 +197,6 @@ def test_svd_by_polar(shape, kind):
 
 LARGE = {
     "cholesky_qr": linalg.cholesky_qr,
-    "qr_householder": linalg.qr_householder,
     "polar_svd": linalg.polar_svd,
     "polar_qdwh": linalg.polar_qdwh,
     "polar_eigh": linalg.polar_eigh,
@@ -183,7 +216,7 @@ def test_large_matrices_have_the_same_results_by_loops(name, request):
 
 
 DECOMPOSITIONS = {
-    "eigh": lapack.eigh,
+    "eigh": eigh,
     "qr": _qr.qr,
     "svd": _svd.svd,
     "quotient": lambda x: cholesky_quotient(x, x),
@@ -193,12 +226,12 @@ DECOMPOSITIONS = {
 
 @pytest.mark.parametrize("name", DECOMPOSITIONS)
 def test_tpus_run_the_loops(name):
-    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    x = jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
     traced = jax.jit(DECOMPOSITIONS[name]).trace(x)
     text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "while" in text
     # No product and no decomposition of the whole side is left.
-    operands = "(tensor<512x512xf32>, tensor<512x512xf32>)"
+    operands = "(tensor<2048x2048xf32>, tensor<2048x2048xf32>)"
     for line in text.splitlines():
         assert "dot_general" not in line or operands not in line
-        assert not ("cholesky" in line or "@Eig" in line) or "512x512" not in line
+        assert not ("cholesky" in line or "@Eig" in line) or "2048x2048" not in line

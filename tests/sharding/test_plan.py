@@ -70,13 +70,13 @@ def test_describe_says_which_owners_have_the_matrices_of_a_leaf(cpus):
     params = {path: put(path) for path in shapes}
     placement = om.owners(("fsdp", "tp"))
     text = om.describe(params, placement=placement)
-    lives = {row.leaf: row.lives for row in text.rows}
-    assert str(text).splitlines()[0].endswith("lives")
-    assert lives.pop("bias") == ""
-    assert lives["layers"].count("-") == 1  # Five owners in a row.
+    owned = {row.leaf: row.owners for row in text.rows}
+    assert str(text).splitlines()[0].endswith("owners")
+    assert owned.pop("bias") == ""
+    assert owned["layers"].count("-") == 1  # Five owners in a row.
     tx = om.muon(0.1, placement=placement)
     init, update = jax.jit(tx.init), jax.jit(tx.update)
-    for path, said in lives.items():
+    for path, said in owned.items():
         grads = {p: x * (p == path) for p, x in params.items()}
         _, state = update(grads, init(params), params)
         moved = {
@@ -91,7 +91,7 @@ def test_describe_says_which_owners_have_the_matrices_of_a_leaf(cpus):
 
 
 def test_describe_without_owners_has_no_such_column():
-    assert not str(om.describe(PARAMS)).splitlines()[0].endswith("lives")
+    assert not str(om.describe(PARAMS)).splitlines()[0].endswith("owners")
 
 
 SMALL, LARGE = (32, 4096, 16384, 4096), (80, 8192, 28672, 1024)
