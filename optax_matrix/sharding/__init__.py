@@ -65,7 +65,7 @@ devices, and their updates are gathered. TPUs run an ``all_to_all`` while nothin
 runs, unless the training step is compiled with
 ``jax.jit(step, compiler_options={"xla_tpu_enable_async_all_to_all": "true"})``: then,
 compiled for 16 v5e, four of the eight of a `muon` step are in flight beside the
-Newton-Schulz iteration of another group (`examples.benchmarks.aot --async`).
+Newton-Schulz iteration of another group (``examples.benchmarks.aot --async``).
 
 **Which axes.** A group of K matrices is padded to a multiple of the N owners. If K is
 small, name fewer axes: the others then stay inside the matrices, where the partitioner
