@@ -33,13 +33,9 @@ def looped_on_tpu(
 def _can_loop(x: jax.Array) -> bool:
     """Whether there is something to loop over, and each device has all of it.
 
-    Under Auto axes it is not known, as types do not show them. Under Explicit axes a
-    loop can only be on the mesh of the context.
+    That is so without a mesh, and inside a ``shard_map`` over all of its axes. Under
+    Auto axes types do not show it; under Explicit ones slices of a replicated array
+    have another type than zeros that a loop starts from.
     """
-    sharding = jax.typeof(x).sharding
-    mesh = sharding.mesh
-    here = mesh.empty or mesh == jax.sharding.get_abstract_mesh()
-    axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    unknown = any(kind == AxisType.Auto and mesh.shape[a] > 1 for a, kind in axes)
-    whole = all(axis is None for axis in sharding.spec)
-    return x.size > 0 and here and whole and not unknown
+    kinds = jax.typeof(x).sharding.mesh.axis_types
+    return x.size > 0 and all(kind == AxisType.Manual for kind in kinds)
