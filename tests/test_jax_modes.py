@@ -53,7 +53,7 @@ def trained(tx, params, noises):
 SEEDS = {"aro-sign": 4}
 # The basis of a null space of three dimensions is arbitrary; what is normalized in it
 # may jump.
-NARROW = {"soap": (5, 4), "splus": (5, 4)}
+NARROW = dict.fromkeys(("soap", "splus", "kl_shampoo"), (5, 4))
 
 
 @kinds

@@ -45,7 +45,8 @@ def started(roots: Pair, gradient: jax.Array) -> Pair:
     """
     p, q = gradient.shape[-2:]
     part, power = jnp.frexp(matrix_norm(gradient)[..., 0] / (p * q) ** 0.5)
-    size = jnp.ldexp(jnp.sign(part), power - (part < 0.5**0.5))
+    rounded = jnp.where(part < 0.5**0.5, power - 1, power)
+    size = jnp.ldexp(jnp.sign(part), rounded)
     start = jnp.sqrt(size)
     old = jnp.any(roots.rows != 0, axis=-1, keepdims=True)
     old |= jnp.any(roots.cols != 0, axis=-1, keepdims=True)
