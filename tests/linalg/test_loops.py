@@ -74,8 +74,7 @@ def test_products_in_tiles_have_the_derivatives_of_products():
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("n", [5, 16, 37])
-@pytest.mark.parametrize("m", [3, 50])
+@pytest.mark.parametrize(("m", "n"), [(3, 5), (50, 16), (20, 37)])
 def test_quotient_by_panels(m, n):
     root = RNG.normal(size=(2, n, n + 3))
     a, y = root @ root.swapaxes(1, 2), RNG.normal(size=(2, m, n))
@@ -179,8 +178,8 @@ def test_qr_by_cholesky(shape, rank):
     assert np.all(np.tril(r, -1) == 0)
 
 
-@pytest.mark.parametrize("shape", [(40, 40), (70, 30), (30, 70)])
-@pytest.mark.parametrize("kind", ["normal", "decaying", "low rank", "zero"])
+@pytest.mark.parametrize("shape", [(40, 40), (30, 70)])
+@pytest.mark.parametrize("kind", ["decaying", "low rank", "zero"])
 def test_svd_by_polar(shape, kind):
     k = min(shape)
     x = (_symmetric(kind, max(shape))[: shape[0], : shape[1]]).astype(np.float32)
