@@ -94,7 +94,9 @@ def eigh_by_blocks(
     w = jnp.sum(v * full_dot(a, v), axis=-2)
     order = jnp.argsort(w, axis=-1)
     v = jnp.take_along_axis(v, order[..., None, :], axis=-1)
-    return jnp.take_along_axis(w, order, axis=-1), v
+    finite = jnp.all(jnp.isfinite(a), axis=(-2, -1), keepdims=True)
+    w = jnp.where(finite[..., 0], jnp.take_along_axis(w, order, axis=-1), jnp.nan)
+    return w, jnp.where(finite, v, jnp.nan)
 
 
 def _orthogonal_columns(x: Array, block: int) -> Array:
