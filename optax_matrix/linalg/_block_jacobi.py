@@ -16,8 +16,7 @@ from optax_matrix.linalg.scale import inverse
 from optax_matrix.varying import vary_like
 
 BLOCK = 128
-# Six to nine sweeps sufficed for every matrix tried; from 0.1 on, the cosines are
-# squared by each.
+# Six to nine sweeps sufficed for every matrix tried.
 _MAX_SWEEPS = 20
 
 
@@ -80,9 +79,8 @@ def eigh_by_blocks(
         [0.707, 0.707]
 
     References:
-        Bečka, Okša and Vajteršic, `Parallel block-Jacobi SVD methods
-        <https://doi.org/10.1007/978-1-4471-2437-5_9>`_, 2012. Deviations: the shift;
-        the eigenvectors of every pair are sorted, not weighted.
+        Hestenes, Inversion of matrices by biorthogonalization, 1958, the one-sided
+        method for single columns. Here with blocks of columns, and the shift.
     """
     n = a.shape[-1]
     bound = norm_bound(a)

@@ -40,8 +40,9 @@ def qr_householder(
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by reflections.
 
     The result is orthonormal up to rounding for every input. Columns that depend
-    linearly on the others are replaced by arbitrary ones. For TPU, compilers take 72
-    seconds for a decomposition of side 2048; :func:`cholesky_qr` consists of products.
+    linearly on the others are replaced by arbitrary ones. On a TPU, for more than 1024
+    columns, it is computed by the passes of :func:`cholesky_qr` instead: compilers for
+    TPU take 72 seconds for the reflections of side 2048.
 
     Args:
         x: Matrices of shape ``(..., m, n)`` with ``m >= n``.

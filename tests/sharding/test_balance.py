@@ -1,5 +1,6 @@
 """The work of the busiest owner: who gets what is left over, and padding is skipped."""
 
+import dataclasses
 import math
 
 import jax
@@ -18,6 +19,7 @@ from optax_matrix.sharding import _owner_layout
 from optax_matrix.sharding._balance import balance, work, work_of
 from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._loads import busiest, sent_in_teams
 from optax_matrix.sharding._owner_layout import owner_layout
 
 
@@ -68,6 +70,24 @@ def test_left_over_matrices_go_to_owners_that_have_least():
     assert load.max() == work_of(large) + work_of(small)
     assert starts[1] == 0  # The largest first.
     assert starts[0] == 4  # Beside it.
+
+
+@pytest.mark.parametrize("chips", [1, 2, 4])
+def test_the_balance_is_what_the_tables_of_owners_come_to(chips):
+    view = lambda rows: resolve(None, {"w": jnp.zeros((8, rows))})["w"].view
+    shapes, model = [(16, 3), (32, 13), (8, 9)], CostModel()
+    exchanges = [
+        Exchange(view(rows), ((), ()), ("x",), {"x": 8}, count, chips=chips)
+        for rows, count in shapes
+    ]
+    found = balance(exchanges, model)
+    placed = [
+        dataclasses.replace(exchange, start=start)
+        for exchange, start in zip(exchanges, found.starts, strict=True)
+    ]
+    even = sum(work_of(e) * e.count for e in placed) / 8
+    assert busiest(placed) == pytest.approx(found.work.max() / even, rel=1e-3)
+    assert sent_in_teams(placed, model) == found.sent.max()
 
 
 @pytest.mark.parametrize("chips", [1, 2, 4, 8])
