@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from _registry import MATRICES, TABLE, small, tree
-from _tiers import tiered
+from _tiers import QUICK
 
 import optax_matrix as om
 from optax_matrix.layout.paths import named_leaves
@@ -44,7 +44,7 @@ def test_schedule_mask_and_absent_leaves():
 
 @pytest.mark.parametrize(
     "name",
-    tiered(TABLE),
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TABLE],
 )
 def test_every_recipe_decays_so(name):
     """Against the same recipe without decay: only the entries of equal sign differ."""

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from _registry import RECIPES
+from _tiers import KINDS
 from optax.contrib import MuonDimensionNumbers
 
 import optax_matrix as om
@@ -38,7 +39,16 @@ def hard_gradients():
     return {"stack": stack, "row": row}
 
 
-@pytest.fixture(scope="module", params=SCALINGS)
+DAY_TO_DAY = {f"scale_by_{name}" for name in KINDS}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        n if n in DAY_TO_DAY else pytest.param(n, marks=pytest.mark.slow)
+        for n in SCALINGS
+    ],
+)
 def trajectory(request):
     tx = SCALINGS[request.param](dimension_numbers=NUMBERS)
     rng = np.random.default_rng(1)

@@ -73,7 +73,7 @@ CASES = {
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",
-    ["alice", *(pytest.param(n, marks=pytest.mark.broad) for n in list(CASES)[1:])],
+    ["alice", *(pytest.param(n, marks=pytest.mark.slow) for n in list(CASES)[1:])],
 )
 @pytest.mark.broad
 def test_alice_is_algorithm_4(name):

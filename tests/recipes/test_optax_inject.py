@@ -56,7 +56,7 @@ def test_no_default_is_a_function_or_an_int(name):
     assert defaults["qr"].default == "cholesky_qr"
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_kernels_by_name_are_the_functions():
     by_name = om.muon(0.1, polar="polar_svd")
     by_function = om.muon(0.1, polar=om.linalg.polar_svd)

@@ -241,6 +241,10 @@ CASES = {
 QUICK = ("aro", "shampoo")
 
 
+def tier(case):
+    return pytest.mark.slow if "-" in case else pytest.mark.broad  # Variants are slow.
+
+
 def test_every_rotated_recipe_has_a_case():
     assert {case[0] for case in CASES.values()} | {"dion"} == ROTATED
 
@@ -248,7 +252,7 @@ def test_every_rotated_recipe_has_a_case():
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "case",
-    [c if c in QUICK else pytest.param(c, marks=pytest.mark.broad) for c in CASES],
+    [c if c in QUICK else pytest.param(c, marks=tier(c)) for c in CASES],
 )
 def test_direction_follows_its_reference(case):
     name, arguments, reference, first = CASES[case]
