@@ -46,6 +46,7 @@ from examples.pretrain.directory import locked
 from examples.pretrain.errors import UserError
 from examples.pretrain.interrupt import Interrupted, deferred
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
+from examples.pretrain.processes import together
 from examples.pretrain.step import (
     CLIP,
     TrainState,
@@ -189,7 +190,8 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
         checkpoints = args.checkpoints and open_checkpoints(args, config, stack)
         state, train_step, loss = prepare(config, mesh, *settings)
         if checkpoints and checkpoints.exist():
-            start, state, losses = checkpoints.restore(state)
+            start, saved, losses = checkpoints.restore(portable(state))
+            state = filled(state, saved)
         signal_at = stack.enter_context(preemption())
         for step in range(start + 1, args.steps + 1):
             windows = load(books, step - 1, args.batch, mesh)
@@ -200,12 +202,26 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
             stop = signal_at(step) if step < args.steps else None
             if checkpoints and (stop or step % every == 0 or step == args.steps):
                 losses = [float(value) for value in losses]
-                checkpoints.save(step, state, losses)
+                checkpoints.save(step, portable(state), losses)
             if stop:
                 raise Interrupted(stop, f" at step {step}")
     batches = [load(held_out, number, args.batch, mesh) for number in range(8)]
     validation = np.mean([float(loss(state.params, windows)) for windows in batches])
     return [float(value) for value in losses], float(validation)
+
+
+def portable(state: TrainState) -> TrainState:
+    """The state as it is saved: the optimizer's by parameter, for meshes of any size.
+
+    It passes through the memory of every host.
+    """
+    return TrainState(state.params, om.to_portable(state.opt_state, state.params))
+
+
+def filled(state: TrainState, saved: TrainState) -> TrainState:
+    """What was saved, as the state that this mesh has."""
+    opt_state = om.from_portable(saved.opt_state, state.opt_state, state.params)
+    return TrainState(saved.params, opt_state)
 
 
 @contextlib.contextmanager
@@ -226,8 +242,8 @@ def preemption() -> Iterator[Callable[[int], int | None]]:
 def open_checkpoints(args, config, stack) -> Checkpoints:
     """The checkpoints of this run, closed with the stack.
 
-    Each one holds all losses so far. A run may be resumed on another mesh or with
-    another number of processes. The first process locks the directory.
+    Each one holds all losses so far. A run may be resumed on another mesh, on fewer
+    devices or with fewer processes. The first process locks the directory.
     """
     flag = "--checkpoints"
     if jax.process_index() == 0:
@@ -236,9 +252,15 @@ def open_checkpoints(args, config, stack) -> Checkpoints:
     names = ("optimizer", "learning_rate", "steps", "batch")
     settings = {name: getattr(args, name) for name in names}
     settings["model"] = dataclasses.asdict(config)
-    return stack.enter_context(
-        contextlib.closing(Checkpoints(args.checkpoints, settings, flag))
-    )
+    checkpoints = Checkpoints(args.checkpoints, settings, flag)
+
+    def close(failure, *_):
+        # Closing waits for all processes; what failed here may not fail on the others.
+        if jax.process_count() == 1 or failure in (None, Interrupted):
+            checkpoints.close()
+
+    stack.push(close)
+    return checkpoints
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -269,13 +291,18 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--processes and --process need --coordinator HOST:PORT")
     if args.distributed or args.coordinator:
         jax.distributed.initialize(args.coordinator, args.processes, args.process)
-    try:
-        losses, validation = train(args)
-    except (UserError, OSError) as error:
-        raise SystemExit(f"error: {' '.join(str(error).split())}") from None
-    except Interrupted as interruption:
-        print(f"interrupted{interruption.where}", file=sys.stderr)
-        raise SystemExit(128 + interruption.number) from None
+    with together(
+        f"they continue from the last checkpoint in {args.checkpoints}."
+        if args.checkpoints
+        else "they start over, as there is no --checkpoints."
+    ):
+        try:
+            losses, validation = train(args)
+        except (UserError, OSError) as error:
+            raise SystemExit(f"error: {' '.join(str(error).split())}") from None
+        except Interrupted as interruption:
+            print(f"interrupted{interruption.where}", file=sys.stderr)
+            raise SystemExit(128 + interruption.number) from None
     if jax.process_index() == 0:
         print(f"validation loss {validation:.4f}")
         if args.losses:
