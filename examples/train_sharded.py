@@ -25,9 +25,7 @@ import functools
 import json
 import math
 import pathlib
-import signal
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import grain
@@ -35,7 +33,6 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -44,9 +41,9 @@ from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS
 from examples.pretrain.directory import locked
 from examples.pretrain.errors import UserError
-from examples.pretrain.interrupt import Interrupted, deferred
+from examples.pretrain.interrupt import Interrupted
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
-from examples.pretrain.processes import together
+from examples.pretrain.processes import preemption, together
 from examples.pretrain.step import (
     CLIP,
     TrainState,
@@ -222,21 +219,6 @@ def filled(state: TrainState, saved: TrainState) -> TrainState:
     """What was saved, as the state that this mesh has."""
     opt_state = om.from_portable(saved.opt_state, state.opt_state, state.params)
     return TrainState(saved.params, opt_state)
-
-
-@contextlib.contextmanager
-def preemption() -> Iterator[Callable[[int], int | None]]:
-    """Gives a function of the step: the signal that ends the run after it, or None.
-
-    A single process ends on SIGTERM and Ctrl-C. Of many, any may get SIGTERM; JAX tells
-    the others, and they agree on a step.
-    """
-    if jax.process_count() > 1:
-        agreed = multihost_utils.reached_preemption_sync_point
-        yield lambda step: signal.SIGTERM if agreed(step) else None
-        return
-    with deferred() as signals:
-        yield lambda _: signals[0] if signals else None
 
 
 def open_checkpoints(args, config, stack) -> Checkpoints:

@@ -7,14 +7,17 @@ first dies, which runs JAX's coordination service, JAX aborts the others.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
+from jax.experimental import multihost_utils
 
 from examples.pretrain.errors import first_line
+from examples.pretrain.interrupt import deferred
 
 
 @contextlib.contextmanager
@@ -32,7 +35,7 @@ def together(remedy: str) -> Iterator[None]:
         yield
         return
     again = f"Start all processes again, or fewer, with the same command: {remedy}"
-    killed = "was killed, by JAX if it has just said that another one is gone"
+    killed = "was killed, by JAX if it has just said that another one died"
     with _told_if_killed(f"error: process {number} of {count} {killed}. {again}"):
         try:
             yield
@@ -43,13 +46,28 @@ def together(remedy: str) -> Iterator[None]:
             message = stop.code
         except jax.errors.JaxRuntimeError as error:
             cause = first_line(error).rsplit("dispatching computation: ", 1)[-1]
-            failed = f"process {number} of {count} failed, or another one is gone"
-            message = f"error: {failed} ({cause}). {again}"
+            stuck = f"process {number} of {count} cannot go on; another one seems lost"
+            message = f"error: {stuck} ({cause}). {again}"
         except Exception:
             message = traceback.format_exc()
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(1)  # Otherwise JAX waits until all processes have come to their end.
+
+
+@contextlib.contextmanager
+def preemption() -> Iterator[Callable[[int], int | None]]:
+    """Gives a function of the step: the signal that ends the run after it, or None.
+
+    A single process ends on SIGTERM and Ctrl-C. Of many, any may get SIGTERM; JAX tells
+    the others, and they agree on a step.
+    """
+    if jax.process_count() > 1:
+        agreed = multihost_utils.reached_preemption_sync_point
+        yield lambda step: signal.SIGTERM if agreed(step) else None
+        return
+    with deferred() as signals:
+        yield lambda _: signals[0] if signals else None
 
 
 @contextlib.contextmanager
