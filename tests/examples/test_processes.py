@@ -192,10 +192,11 @@ def final_word(log):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "victim", "saves"), [(2, 0, True), (2, 1, False), (4, 2, False)]
+    ("count", "victim", "saves", "rest"),
+    [(2, 0, True, 1), (2, 1, False, 1), (4, 2, False, 2)],
 )
-def test_a_killed_process_ends_the_others_and_one_goes_on_with_fewer_devices(
-    tmp_path, train_alone, count, victim, saves
+def test_a_killed_process_ends_the_others_and_fewer_go_on_with_fewer_devices(
+    tmp_path, train_alone, count, victim, saves, rest
 ):
     """The first, which the others need for more, in a save; or another in a step."""
     states, steps, sent = tmp_path / "states", ("--steps", "40"), []
@@ -222,8 +223,8 @@ def test_a_killed_process_ends_the_others_and_one_goes_on_with_fewer_devices(
     begun = max(saved(states)[0])
     assert begun < 40
 
-    alone = commands_of(1, tmp_path, *steps, "--mesh", "fsdp=2,tp=2", devices=4)
-    run_together(*alone, 400)
+    half = ("--mesh", "fsdp=2,tp=2")
+    run_together(*commands_of(rest, tmp_path, *steps, *half, devices=4), 400)
     losses = json.loads((tmp_path / "losses").read_text())
     want = train_alone("muoneq", *steps)
     # More steps pass on more than in the tests above, and four devices add otherwise.
