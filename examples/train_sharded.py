@@ -16,6 +16,9 @@ GPU, all of which must see all GPUs of their host (so without `--gpus-per-task`)
 JAX reads the rest from SLURM's variables. Without SLURM, start one process on each host
 with `--coordinator HOST0:1234 --processes 4 --process I`: I counts the hosts from 0,
 and HOST0 is the address of host 0, whose port all others must reach.
+
+If a process is lost, the others end. With `--checkpoints` the same command continues,
+also with fewer processes or on another mesh.
 """
 
 import argparse
@@ -25,9 +28,7 @@ import functools
 import json
 import math
 import pathlib
-import signal
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import grain
@@ -35,7 +36,6 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -44,8 +44,9 @@ from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS
 from examples.pretrain.directory import locked
 from examples.pretrain.errors import UserError
-from examples.pretrain.interrupt import Interrupted, deferred
+from examples.pretrain.interrupt import Interrupted
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
+from examples.pretrain.processes import preemption, together
 from examples.pretrain.step import (
     CLIP,
     TrainState,
@@ -189,7 +190,8 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
         checkpoints = args.checkpoints and open_checkpoints(args, config, stack)
         state, train_step, loss = prepare(config, mesh, *settings)
         if checkpoints and checkpoints.exist():
-            start, state, losses = checkpoints.restore(state)
+            start, saved, losses = checkpoints.restore(portable(state))
+            state = filled(state, saved)
         signal_at = stack.enter_context(preemption())
         for step in range(start + 1, args.steps + 1):
             windows = load(books, step - 1, args.batch, mesh)
@@ -200,7 +202,7 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
             stop = signal_at(step) if step < args.steps else None
             if checkpoints and (stop or step % every == 0 or step == args.steps):
                 losses = [float(value) for value in losses]
-                checkpoints.save(step, state, losses)
+                checkpoints.save(step, portable(state), losses)
             if stop:
                 raise Interrupted(stop, f" at step {step}")
     batches = [load(held_out, number, args.batch, mesh) for number in range(8)]
@@ -208,26 +210,25 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
     return [float(value) for value in losses], float(validation)
 
 
-@contextlib.contextmanager
-def preemption() -> Iterator[Callable[[int], int | None]]:
-    """Gives a function of the step: the signal that ends the run after it, or None.
+def portable(state: TrainState) -> TrainState:
+    """The state as it is saved: the optimizer's by parameter, for meshes of any size.
 
-    A single process ends on SIGTERM and Ctrl-C. Of many, any may get SIGTERM; JAX tells
-    the others, and they agree on a step.
+    It passes through the memory of every host.
     """
-    if jax.process_count() > 1:
-        agreed = multihost_utils.reached_preemption_sync_point
-        yield lambda step: signal.SIGTERM if agreed(step) else None
-        return
-    with deferred() as signals:
-        yield lambda _: signals[0] if signals else None
+    return TrainState(state.params, om.to_portable(state.opt_state, state.params))
+
+
+def filled(state: TrainState, saved: TrainState) -> TrainState:
+    """What was saved, as the state that this mesh has."""
+    opt_state = om.from_portable(saved.opt_state, state.opt_state, state.params)
+    return TrainState(saved.params, opt_state)
 
 
 def open_checkpoints(args, config, stack) -> Checkpoints:
     """The checkpoints of this run, closed with the stack.
 
-    Each one holds all losses so far. A run may be resumed on another mesh or with
-    another number of processes. The first process locks the directory.
+    Each one holds all losses so far. A run may be resumed on another mesh, on fewer
+    devices or with fewer processes. The first process locks the directory.
     """
     flag = "--checkpoints"
     if jax.process_index() == 0:
@@ -236,9 +237,15 @@ def open_checkpoints(args, config, stack) -> Checkpoints:
     names = ("optimizer", "learning_rate", "steps", "batch")
     settings = {name: getattr(args, name) for name in names}
     settings["model"] = dataclasses.asdict(config)
-    return stack.enter_context(
-        contextlib.closing(Checkpoints(args.checkpoints, settings, flag))
-    )
+    checkpoints = Checkpoints(args.checkpoints, settings, flag)
+
+    def close(failure, *_):
+        # Closing waits for all processes; what failed here may not fail on the others.
+        if jax.process_count() == 1 or failure in (None, Interrupted):
+            checkpoints.close()
+
+    stack.push(close)
+    return checkpoints
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -269,13 +276,18 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--processes and --process need --coordinator HOST:PORT")
     if args.distributed or args.coordinator:
         jax.distributed.initialize(args.coordinator, args.processes, args.process)
-    try:
-        losses, validation = train(args)
-    except (UserError, OSError) as error:
-        raise SystemExit(f"error: {' '.join(str(error).split())}") from None
-    except Interrupted as interruption:
-        print(f"interrupted{interruption.where}", file=sys.stderr)
-        raise SystemExit(128 + interruption.number) from None
+    with together(
+        f"they continue from the last checkpoint in {args.checkpoints}."
+        if args.checkpoints
+        else "they start over, as there is no --checkpoints."
+    ):
+        try:
+            losses, validation = train(args)
+        except (UserError, OSError) as error:
+            raise SystemExit(f"error: {' '.join(str(error).split())}") from None
+        except Interrupted as interruption:
+            print(f"interrupted{interruption.where}", file=sys.stderr)
+            raise SystemExit(128 + interruption.number) from None
     if jax.process_index() == 0:
         print(f"validation loss {validation:.4f}")
         if args.losses:

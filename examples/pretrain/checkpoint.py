@@ -45,10 +45,26 @@ def _without_orbax(hook):
 sys.unraisablehook = _without_orbax(sys.unraisablehook)
 
 
+def _barrier():
+    """Orbax's barrier, but a process that failed to write does not wait there.
+
+    The others never come, as they wait for what it has not written: ten minutes long.
+    """
+    wait = ocp.multihost.get_barrier_sync_fn()
+
+    def barrier(**options):
+        if (failure := sys.exc_info()[1]) is not None:  # On its way to the caller.
+            raise failure
+        wait(**options)
+
+    return barrier
+
+
 class Checkpoints:
     """The checkpoints of one run; the two latest are kept.
 
-    Every method raises `UserError` if the disk fails.
+    Every method raises `UserError` if the disk fails, and leaves JAX's own errors, as
+    of a lost process, as they are.
 
     Args:
         directory: Directory of the checkpoints; made if missing.
@@ -68,7 +84,9 @@ class Checkpoints:
             max_to_keep=2,
             cleanup_tmp_directories=True,
             # Otherwise threads wait ten minutes for a folder that cannot be made.
-            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+            async_options=ocp.AsyncOptions(
+                create_directories_asynchronously=False, barrier_sync_fn=_barrier()
+            ),
         )
         self._directory = directory.resolve()
         with self._told("open"):
@@ -131,6 +149,8 @@ class Checkpoints:
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 state, position = self._read(step, like)
+            except jax.errors.JaxRuntimeError:
+                raise
             except Exception as error:  # Orbax and TensorStore raise different ones.
                 damaged[step] = first_line(error)
                 # Other processes may have read their part: all would have to agree.
@@ -185,6 +205,8 @@ class Checkpoints:
         """Makes one line of every error."""
         try:
             yield
+        except jax.errors.JaxRuntimeError:  # Not the disk: another process is gone.
+            raise
         except Exception as error:  # Orbax and TensorStore raise different ones.
             raise UserError(
                 f"Cannot {what} the checkpoints in {self._directory} "

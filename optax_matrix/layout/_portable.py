@@ -181,6 +181,11 @@ def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
         new = jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
     if not isinstance(leaf, jax.Array):
         return new
+    if not leaf.is_fully_addressable:
+        # `device_put` would send every value to all processes, to compare them.
+        return jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda at: new[at]
+        )
     # An uncommitted array, such as Adam's count, must stay uncommitted.
     return jax.device_put(new, leaf.sharding) if leaf.committed else jnp.asarray(new)
 

@@ -188,14 +188,6 @@ def during(monkeypatch):
     return do
 
 
-@pytest.fixture
-def full_disk():
-    """Limits the size of every file that this process writes, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("free", [0, 100_000])  # For metrics too, or for them alone.
 def test_a_full_disk_gets_one_line_and_can_be_resumed(again, during, full_disk, free):
     out, start, end = again.afresh()

@@ -200,26 +200,55 @@ def test_a_signal_that_is_ignored_stays_ignored(handling):
         signal.signal(signal.SIGINT, old)
 
 
+# In all, five or more in each test; about half of them in the middle of a save.
+KILLS = int(os.environ.get("KILLS", "20"))
+
+
+def unfinished(out):
+    """The checkpoints that are being written, or that a killed run left so."""
+    return {path.name for path in (out / "checkpoints").glob("*.orbax-checkpoint-tmp*")}
+
+
+def kill(process, out, seconds, saves):
+    """Kills a process after some seconds, or in its so many-th save if that is not 0.
+
+    Returns its exit code, and whether it left a save unfinished.
+    """
+    deadline, old, seen = time.monotonic() + seconds, unfinished(out), set()
+    while process.poll() is None:
+        if len(seen) >= saves > 0 or (not saves and time.monotonic() > deadline):
+            break
+        old &= (now := unfinished(out))  # Until this process has removed them.
+        seen |= now - old
+        time.sleep(0.003)
+    process.kill()
+    return finish(process)[0], bool(unfinished(out) - old)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(KILLS // 5))
 def test_killed_at_random_moments_and_resumed_it_is_the_same(
     tmp_path, straight, seconds, seed
 ):
-    """Five times: while it starts, trains, saves, or right after it was resumed."""
-    out, draw, kills = tmp_path / "run", random.Random(seed), 0
-    while kills < 5:
+    """While it starts, trains, saves, or right after it was resumed.
+
+    `KILLS=100 python -m pytest -m slow -k killed_at_random tests/examples -rP` kills
+    it a hundred times and prints how many saves that left unfinished.
+    """
+    out, draw, kills, cut_short = tmp_path / "run", random.Random(seed), 0, 0
+    while kills < 5 or not cut_short:
         resume = ["--resume"] * (out / "run.json").exists()
         process = start(arguments(out, *OFTEN, *resume))
-        try:
-            process.wait(draw.uniform(0.2, 1) * seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        saves = draw.choice([0, draw.randint(1, 10)])
+        code, cut = kill(process, out, draw.uniform(0.2, 1) * seconds, saves)
+        if code:
+            assert code == -signal.SIGKILL
             kills += 1
-            assert finish(process)[0] == -signal.SIGKILL
+            cut_short += cut
         else:
-            assert finish(process)[0] == 0
             assert_same(outcome(out), straight)
             out = tmp_path / f"run after {kills}"
     resume = ["--resume"] * (out / "run.json").exists()
     assert finish(start(arguments(out, *OFTEN, *resume)))[0] == 0
     assert_same(outcome(out), straight)
+    print(f"{kills} kills, {cut_short} of them in a save")

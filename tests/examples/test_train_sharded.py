@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import resource
 import shutil
 import signal
 
@@ -189,6 +190,31 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert capsys.readouterr().err == "interrupted at step 3\n"
     assert (folder / "3").exists()
     monkeypatch.setattr(example, "load", load)
+    assert train() == whole
+
+
+@pytest.mark.slow
+def test_a_full_disk_gets_one_line_and_keeps_the_last_checkpoint(
+    small, full_disk, monkeypatch
+):
+    folder, train = small
+    whole = train()
+    shutil.rmtree(folder)
+    load = example.load
+
+    def filled(windows, step, *rest):
+        if step == 2:  # The third update.
+            full_disk(1000)
+        return load(windows, step, *rest)
+
+    monkeypatch.setattr(example, "load", filled)
+    with pytest.raises(SystemExit, match=r"error: .*too large.* resume") as stop:
+        train()
+    assert "\n" not in stop.value.code
+    kept = {path.name for path in folder.iterdir() if path.name.isdigit()}
+    assert {"1"} <= kept <= {"1", "2"}  # The second may still be on its way.
+    monkeypatch.setattr(example, "load", load)
+    full_disk(resource.RLIM_INFINITY)
     assert train() == whole
 
 
