@@ -61,7 +61,7 @@ def cholesky_passes(
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
-            pivots = jnp.diagonal(l, axis1=-2, axis2=-1) ** 2
+            pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
             q = _with_random_columns(q, dependent & finite[..., None], state.tries)
         changed = (finite & ~state.done)[..., None, None]

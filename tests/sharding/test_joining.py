@@ -1,4 +1,4 @@
-"""Blocks under `owners` compute stacks of one shape together: less program, same values."""
+"""Blocks under `owners` compute stacks of one shape together, to the same values."""
 
 import functools
 
