@@ -96,6 +96,10 @@ def jointly(
         out = f(*(classes.joined(x) for x in (stacks, kinds, *args)))
     except _Different:
         return f(stacks, kinds, *args)
+    except KeyError as error:  # A user's function looks stacks up by their names.
+        if error.args[:1] and error.args[0] in classes.members:
+            return f(stacks, kinds, *args)
+        raise
     return classes.apart(out)
 
 

@@ -113,6 +113,10 @@ def test_what_was_given_by_name():
         assert seen.names == ["long + short", "other"]
         assert jointly(functools.partial(use, sides), STACKS, SAME) == sides
         assert seen.names == list(STACKS)  # Sides differ: nothing is joined.
+        own = lambda stacks, _: {name: ids[name] for name in stacks}
+        jax.tree.map(np.testing.assert_array_equal, jointly(own, STACKS, SAME), ids)
+        with pytest.raises(KeyError, match="unknown"):
+            jointly(lambda *_: ids["unknown"], STACKS, SAME)
     with pytest.raises(KeyError):
         of_stack(sides, "long + none")
 
