@@ -149,6 +149,11 @@ def for_teams(kernel: Callable) -> Callable[[F], F]:
     return register
 
 
+def is_shared(name: str) -> bool:
+    """Whether teams share the last round of the stack of this name."""
+    return name in _rounds.get({})
+
+
 def in_teams(kernel: Callable, name: str, x: Array) -> Array | None:
     """Applies a kernel to a stack; teams share its last round.
 

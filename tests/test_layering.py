@@ -23,6 +23,7 @@ ALLOWED = {
 }
 COMMON = {
     "arguments",
+    "joining",
     "observation",
     "padding",
     "teams",

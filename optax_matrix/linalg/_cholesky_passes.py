@@ -54,35 +54,42 @@ def cholesky_passes(
     def unfinished(state: _State) -> Array:
         return (state.tries < tries) & ~jnp.all(state.done)
 
-    def one_pass(state: _State) -> _State:
+    def divided(state: _State) -> tuple[Array, Array, Array, Array]:
         gram = state.gram + state.shift[..., None, None] * eye
         l, q = cholesky_quotient(gram, state.y)
         q = _unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
-            pivots = jnp.diagonal(l, axis1=-2, axis2=-1) ** 2
+            pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
             q = _with_random_columns(q, dependent & finite[..., None], state.tries)
         changed = (finite & ~state.done)[..., None, None]
-        y = jnp.where(changed, q, state.y)
+        larger = _SHIFT_GROWTH * jnp.maximum(state.shift, eps)
+        return (
+            *(jnp.where(changed, q, state.y), jnp.where(finite, eps, larger)),
+            *(count, finite),
+        )
+
+    def as_it_is(state: _State) -> tuple[Array, Array, Array, Array]:
+        return state.y, state.shift, state.count, jnp.zeros_like(state.done)
+
+    def one_pass(state: _State) -> _State:
+        # The first pass only computes the Gram matrix: one product in the program does
+        # for all of them.
+        begins = state.tries < 0
+        y, shift, count, finite = jax.lax.cond(begins, as_it_is, divided, state)
         gram = full_dot(y.mT, y)
         last = _is_near(gram - eye) if adaptive else count == passes
-        return _State(
-            tries=state.tries + 1,
-            y=y,
-            gram=gram,
-            shift=jnp.where(finite, eps, _SHIFT_GROWTH * jnp.maximum(state.shift, eps)),
-            count=count,
-            done=state.done | (finite & last),
-        )
+        done = state.done | (finite & last)
+        return _State(state.tries + 1, y, gram, shift, count, done)
 
     y = _unit_columns(y)
     y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), spare, y)
     start = _State(
-        tries=jnp.zeros((), jnp.int32),
+        tries=jnp.full((), -1, jnp.int32),
         y=y,
-        gram=full_dot(y.mT, y),
+        gram=jnp.zeros((*y.shape[:-2], y.shape[-1], y.shape[-1]), y.dtype),
         shift=jnp.full(skip.shape, shift, y.dtype),
         count=jnp.zeros(skip.shape, jnp.int32),
         done=skip,

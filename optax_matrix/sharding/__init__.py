@@ -100,7 +100,9 @@ float64 these differ by at most 3e-5 (SOAP, SPlus and KL-Shampoo with ``side="sh
 ``pytest -m slow -rP tests/sharding/test_same_results.py`` prints the numbers.
 
 **Memory.** ``on_matrices(..., max_batch=...)`` bounds the matrices in a stack, on each
-device; by default a stack has at most 2^26 numbers per device.
+device; by default a stack has at most 2^26 numbers per device. With `owners`, blocks
+compute stacks that they see in one shape together, up to this bound: a kernel of
+``(1024, 4096)`` and one of ``(4096, 1024)`` make one program. State is not affected.
 
 **Without the pod.** ``python -m examples.benchmarks.aot`` compiles a step for a TPU pod
 on a machine without one; ``examples/RESULTS.md`` has what it gives.

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix.layout import FILLER, Layout, MatrixView
-from optax_matrix.layout.groups import chunks
+from optax_matrix.layout.groups import chunks, default_batch
 from optax_matrix.layout.paths import natural_order
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
@@ -43,6 +43,7 @@ class OwnerLayout(Layout):
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
         cost_model: The cost model by which teams were planned.
+        max_batch: Largest number of matrices in a stack of one device, or None.
         is_local: Whether this is the layout of one device.
     """
 
@@ -51,6 +52,7 @@ class OwnerLayout(Layout):
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
     cost_model: CostModel
+    max_batch: int | None = None
     is_local: bool = False
 
     @property
@@ -65,6 +67,10 @@ class OwnerLayout(Layout):
         table = bundle.exchange.owned_by()
         own = ((table >= leaf * batch) & (table < (leaf + 1) * batch)).any(axis=1)
         return f"{_ranges(np.flatnonzero(own).tolist())} of {len(table)}"
+
+    def largest_batch(self, rows: int, cols: int) -> int:
+        """The largest number of matrices of this shape in a stack of one device."""
+        return self.max_batch or default_batch(rows, cols)
 
     def full_spec(self, path: str) -> PartitionSpec:
         """The partition spec of a leaf, in full rank."""
@@ -226,6 +232,7 @@ def owner_layout(
         specs=specs,
         inside=inside,
         cost_model=model_of(plan),
+        max_batch=max_batch,
     )
 
 

@@ -9,6 +9,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from optax_matrix.joining import joining
 from optax_matrix.layout import Placement, Resolved
 from optax_matrix.layout.paths import named_leaves
 from optax_matrix.layout.placement import Leaves, MakeState, Step
@@ -240,7 +241,9 @@ class owners:
                 stacks["params"] = local.stack(leaves["params"])
             real = layout.real(state.manifest)
             rounds = layout.last_rounds(state.manifest)
-            with known_padding(real), known_teams(rounds):
+            # Axes inside matrices leave it to the partitioner where stacks lie.
+            limit = None if layout.inside else local.largest_batch
+            with known_padding(real), known_teams(rounds), joining(limit):
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import jax
 
 from optax_matrix.arguments import check_choice
+from optax_matrix.joining import of_stack
 
 MatrixSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]
@@ -79,6 +80,10 @@ class View:
         """Brings a stack into this view, or back."""
         return x.mT if self.transposed else x
 
+    def after_turn(self) -> "View":
+        """The view of a stack that has been brought into this one."""
+        return dataclasses.replace(self, transposed=False)
+
     def pair(self, f: Callable, x: jax.Array, old: Pair | None = None) -> Pair:
         """Applies ``f`` to each side that the block works on, columns turned to rows.
 
@@ -113,12 +118,13 @@ def views_of(side: Any, tree: Any) -> Any:
     """
     if isinstance(side, str):
         return jax.tree.map(lambda x: _view(side, x.shape), tree)
-    if not isinstance(tree, dict) or set(tree) - set(side):
+    try:
+        return {name: _view(of_stack(side, name), x.shape) for name, x in tree.items()}
+    except (AttributeError, KeyError):
         raise ValueError(
             "`side` must be one of the names that the block takes, or a dict with one "
             f"of them for each leaf, got {side!r} for {jax.tree.structure(tree)}."
-        )
-    return {name: _view(side[name], x.shape) for name, x in tree.items()}
+        ) from None
 
 
 def no_pair(x: Any) -> Pair:

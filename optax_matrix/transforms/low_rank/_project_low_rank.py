@@ -1,7 +1,7 @@
 """Running a transformation in a subspace of the rows or columns of the gradient."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ from optax_matrix.arguments import (
     Seed,
     checked,
 )
+from optax_matrix.joining import jointly, of_stack
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
@@ -224,16 +225,28 @@ class _ProjectLowRank:
         del params
         views = views_of(self.side, updates)
         gradient = jax.tree.map(lambda v, x: v.turn(widened(x)), views, updates)
+        # Stacks that are renewed in turn have phases of their own.
+        name = lambda keys, _: (
+            jax.tree_util.keystr(keys) if self.renewal.stagger else ""
+        )
+        kinds = jax.tree_util.tree_map_with_path(name, gradient)
+        out, new = jointly(self._of_rows, gradient, kinds, state, extra_args)
+        back = lambda v, x, like: v.turn(x).astype(like.dtype)
+        return jax.tree.map(back, views, out, updates), new
+
+    def _of_rows(
+        self, gradient: Any, kinds: Any, state: Any, extra_args: Any
+    ) -> tuple[Any, ProjectLowRankState]:
+        """`update` of gradients whose rows are projected."""
+        del kinds
         basis, held, inner_state = self._bases(gradient, state)
         sigma = jax.tree.map(coordinates, gradient, basis)
         track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
         held = jax.tree.map(track, sigma, held)
-        extra_args["gradient"] = sigma
+        extra_args = {**extra_args, "gradient": sigma}
         omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
-        extra_args.update(gradient=gradient, projected=sigma, basis=basis)
+        extra_args |= {"gradient": gradient, "projected": sigma, "basis": basis}
         out, combined = self.combine.update(omega, state.combine_state, **extra_args)
-        back = lambda v, x, like: v.turn(x).astype(like.dtype)
-        out = jax.tree.map(back, views, out, updates)
         count = optax.safe_increment(state.count)
         return out, ProjectLowRankState(count, held, inner_state, combined)
 
@@ -241,7 +254,9 @@ class _ProjectLowRank:
         """Trees of the bases and of their states, and the inner state."""
         leaves, structure = jax.tree.flatten(gradient)
         ids = [()] * len(leaves)
-        if self.ids is not None:
+        if isinstance(self.ids, Mapping):
+            ids = [of_stack(self.ids, name) for name in sorted(gradient)]
+        elif self.ids is not None:
             ids = structure.flatten_up_to(self.ids)
         keys = self.renewal.keys(state.count, ids)
         if not self.renewal.basis.stored:

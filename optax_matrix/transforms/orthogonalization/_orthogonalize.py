@@ -1,8 +1,11 @@
 """Replacing every matrix by its polar factor."""
 
+import functools
+from typing import Any
+
 import optax
 
-from optax_matrix.arguments import Kernel, checked
+from optax_matrix.arguments import KERNELS, Kernel, checked
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.observation import report
 from optax_matrix.padding import on_real_matrices
@@ -42,6 +45,16 @@ def orthogonalize(
     def update_fn(updates, params):
         del params
         report("polar_input", updates)
-        return on_real_matrices(polar, updates)
+        return on_real_matrices(polar, updates, turns=_is_polar(polar))
 
     return optax.with_extra_args_support(optax.stateless(update_fn))
+
+
+def _is_polar(kernel: Any) -> bool:
+    """Whether this is a kernel of `linalg`, for which the orientation is all the same.
+
+    A function of a user's own may look at rows and columns.
+    """
+    while isinstance(kernel, functools.partial):
+        kernel = kernel.func
+    return any(kernel is known for known in KERNELS["polar"].values())

@@ -11,6 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.arguments import Decay, Kernel, PositiveInt, checked
+from optax_matrix.joining import jointly
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened
@@ -37,7 +38,7 @@ from optax_matrix.transforms.rotation._spectrum import (
     started,
 )
 from optax_matrix.transforms.second_moments import mix_gram, no_gram
-from optax_matrix.transforms.sides import MatrixSides, no_pair, views_of
+from optax_matrix.transforms.sides import MatrixSides, View, no_pair, views_of
 
 
 class RotateState(NamedTuple):
@@ -217,9 +218,21 @@ class _Rotate:
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        mean, gram, spectrum = turned(mean), state.gram, state.spectrum
+        gradient = turned(updates) if self.accumulates else None
+        rest = state._replace(momentum=None), gradient, extra_args
+        sides = jax.tree.map(View.after_turn, views)
+        out, new = jointly(self._turned_update, turned(mean), sides, *rest)
+        back = lambda v, x, like: v.turn(x).astype(like.dtype)
+        out = jax.tree.map(back, views, out, updates)
+        return out, new._replace(momentum=momentum)
+
+    def _turned_update(
+        self, mean: Any, views: Any, state: Any, gradient: Any, extra_args: Any
+    ) -> tuple[Any, RotateState]:
+        """`update` of matrices as the base sees them; `mean` is the momentum."""
+        gram, spectrum = state.gram, state.spectrum
         if self.accumulates:
-            extra_args["gradient"] = gradient = turned(updates)
+            extra_args = {**extra_args, "gradient": gradient}
             if self.whitens:
                 begin = lambda x, roots: started(roots, x)
                 spectrum = jax.tree.map(begin, gradient, spectrum)
@@ -231,7 +244,7 @@ class _Rotate:
         new = self._next_rotation(answer, mean, gram, state.rotation, due, bases)
         used = state.rotation if self.lag else new
         if self.whitens:
-            spectrum = self._spectrum(spectrum, extra_args["gradient"], used)
+            spectrum = self._spectrum(spectrum, gradient, used)
             pairs = jax.tree.map(lambda _, *x: balanced(*x), mean, spectrum, gram)
             spectrum, gram = (
                 jax.tree.map(lambda _, pair, i=i: pair[i], mean, pairs) for i in (0, 1)
@@ -239,10 +252,9 @@ class _Rotate:
             extra_args["spectrum"] = spectrum
         spans = self.policy.spans and not (self.accumulates or self.lag) and due
         out, base_state = answer(used, spans)
-        back = lambda v, x, pair, like: v.turn(out_of(x, pair)).astype(like.dtype)
-        out = jax.tree.map(back, views, out, used, updates)
+        out = jax.tree.map(out_of, out, used)
         count = None if state.count is None else optax.safe_increment(state.count)
-        return out, RotateState(count, momentum, new, gram, base_state, spectrum)
+        return out, RotateState(count, None, new, gram, base_state, spectrum)
 
     def _mixed(self, views: Any, gradient: Any, state: Any, spectrum: Any) -> Any:
         """The averages of the Gram matrices, with those of this gradient."""

@@ -10,6 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.arguments import Decay, NotNegative, PositiveInt, checked
+from optax_matrix.joining import jointly
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.arguments import Transformation
@@ -159,21 +160,29 @@ class _Precondition:
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        gradient = jax.tree.map(turn, views, updates)
+        seen = partial(jax.tree.map, turn, views)
+        sides = jax.tree.map(View.after_turn, views)
+        rest = seen(updates), state._replace(momentum=None), extra
+        out, new = jointly(self._turned_update, seen(mean), sides, *rest)
+        back = lambda v, x, like: v.turn(x).astype(like.dtype)
+        out = jax.tree.map(back, views, out, updates)
+        return out, new._replace(momentum=momentum)
+
+    def _turned_update(
+        self, mean: Any, views: Any, gradient: Any, state: PreconditionState, extra: Any
+    ) -> tuple[Any, PreconditionState]:
+        """`update` of matrices whose preconditioned side is the rows."""
         gram = jax.tree.map(self._mixed, views, gradient, state.gram)
         roots = self._roots(gram, state)
-        out = jax.tree.map(_whitened, jax.tree.map(turn, views, mean), roots)
+        out = jax.tree.map(_whitened, mean, roots)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
             out = jax.tree.map(_whitened, new, roots)
             out = jax.tree.map(_resized, out, new) if self.graft else out
-        out = jax.tree.map(
-            lambda v, x, g: v.turn(x).astype(g.dtype), views, out, updates
-        )
         count = None if state.count is None else optax.safe_increment(state.count)
         kept = None if self.interval == 1 else roots
-        return out, PreconditionState(count, momentum, gram, kept, inner_state)
+        return out, PreconditionState(count, None, gram, kept, inner_state)
 
     def _mixed(self, view: View, x: jax.Array, old: Pair) -> Pair:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
