@@ -210,9 +210,7 @@ def plan(
             for group in layout.groups.values()
         ),
         devices=math.prod(sizes.values()),
-        work=max(
-            (busiest(_exchanges(x), bool(x.inside)) for x in layouts), default=1.0
-        ),
+        work=max(map(_busiest, layouts), default=1.0),
         shared=sum(sent_in_teams(_exchanges(x), x.cost_model) for x in layouts),
         state_bytes=sum(
             x.size * x.dtype.itemsize // ways(spec, sizes)
@@ -269,7 +267,17 @@ def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> An
         other = owner_layout(resolved, leaves, layout.specs, axes, layout.mesh)
     except ValueError:
         return None
-    return busiest(_exchanges(other), bool(other.inside))
+    return _busiest(other)
+
+
+def _busiest(layout: OwnerLayout) -> float:
+    """Work of the busiest device; axes inside matrices split it evenly."""
+    among = [
+        math.prod(b.exchange.sizes[a] for a in axes if a in layout.inside)
+        for b in layout.bundles
+        for axes in [itertools.chain(*layout.specs[b.paths[0]])]
+    ]
+    return busiest(_exchanges(layout), among, padded=bool(layout.inside))
 
 
 def _auto(layouts: list[OwnerLayout]) -> tuple[float, int] | None:
