@@ -64,14 +64,14 @@ def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
             f"`mesh` must have the {len(devices)} devices of {topology}, got "
             f"{dict(axes)!r}."
         )
-    types = (AXIS_TYPES[axis_types],) * len(axes)
-    if slices == 1:
-        sizes, names = tuple(axes.values()), tuple(axes)
-        return jax.make_mesh(sizes, names, axis_types=types, devices=devices)
     inner = [1 if name == "slice" else size for name, size in axes.items()]
     outer = [size if name == "slice" else 1 for name, size in axes.items()]
-    grid = mesh_utils.create_hybrid_device_mesh(inner, outer, devices)
-    return Mesh(grid, tuple(axes), axis_types=types)
+    if slices > 1:
+        make = functools.partial(mesh_utils.create_hybrid_device_mesh, inner, outer)
+    else:
+        make = functools.partial(mesh_utils.create_device_mesh, inner)
+    grid = make(devices, allow_split_physical_axes=True)
+    return Mesh(grid, tuple(axes), axis_types=(AXIS_TYPES[axis_types],) * len(axes))
 
 
 def recipe_names() -> list[str]:
