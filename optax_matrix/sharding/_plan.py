@@ -59,7 +59,8 @@ class Plan:
         groups: The matrices that have owners.
         kept: Number of matrices that stay where they are (``placement=None``).
         devices: Number of devices of the mesh.
-        work: Work of the busiest device relative to an even split.
+        work: Work of the busiest device relative to an even split among all devices:
+            twice as much on two slices that both do all of the work.
         shared: Bytes that a device sends at most in teams in a step, if the kernel is
             `linalg.newton_schulz` with the steps and dtype of `CostModel`.
         state_bytes: Bytes of the whole optimizer's state on a device.
