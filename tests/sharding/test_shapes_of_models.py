@@ -13,7 +13,7 @@ from _owned import cubic, normal
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from examples.benchmarks._hlo import along
+from examples.benchmarks._hlo import along, collectives
 from examples.benchmarks._models import Model
 from optax_matrix import MatrixDimensionNumbers as Numbers
 from optax_matrix.layout.paths import named_leaves
@@ -115,6 +115,33 @@ def test_the_partitioner_sends_nothing_between_slices(recipe, cpus):
     update = jax.jit(tx.update, out_shardings=shardings)
     text = update.lower(placed, state, placed).compile().as_text()
     assert set(along(text, axes)) == {"fsdp"}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        # Three matrices for eight owners: one each of the first three along `expert`,
+        (("fsdp", "expert"), 1),
+        # two with the first along `expert` and one with the second.
+        (("expert", "fsdp"), 2),
+    ],
+)
+def test_padding_is_not_gathered(names, kept, cpus):
+    """Updates are gathered along an axis that does not split the leaves."""
+    axes = {"expert": 4, "fsdp": 2}
+    mesh = _mesh(axes, "explicit", cpus)
+    grads = normal({f"{i}/kernel": (8, 6) for i in range(3)}, 0)
+    sharding = NamedSharding(mesh, P("fsdp"))
+    placed = jax.tree.map(lambda x: jax.device_put(x, sharding), grads)
+    owners = om.owners(names)
+    text = _assert_as_on_one_device(_cubic, owners, grads, placed)
+    part = 8 * 6 * 4 // 2
+    assert collectives(text)["all-gather"].bytes == 4 * kept * part
+    # To the owners: a share of two, of which one goes elsewhere. Back the same, and
+    # what is kept goes to three others.
+    sent = om.sharding.plan(_cubic(owners), placed).sent
+    assert sent == 2 * part + 3 * kept * part
 
 
 WORK = {
