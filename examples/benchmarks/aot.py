@@ -3,7 +3,7 @@ r"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
     python -m examples.benchmarks.aot --topology v5e:4x4 --mesh fsdp=4,tp=4
     python -m examples.benchmarks.aot --topology v5p:4x4x8 --mesh fsdp=32,tp=4 \
         --model 70B --plan auto --recipes muon
-    python -m examples.benchmarks.aot --mesh expert=4,fsdp=4 --experts 64
+    python -m examples.benchmarks.aot --mesh fsdp=4,expert=4 --experts 64
     python -m examples.benchmarks.aot --mesh fsdp=4,tp=4 --scan fsdp
     python -m examples.benchmarks.aot --mesh slice=2,fsdp=16 --owners fsdp
 
