@@ -322,10 +322,31 @@ def test_owners_reach_the_optimum_on_sixteen_devices(mesh, types):
     for recipe in recipes:
         row = re.search(rf"^{recipe} \(owners\) +(.*)$", done.stdout, re.MULTILINE)
         assert row is not None, done.stdout
-        work, traffic, *_ = row[1].split()
+        work, busiest, traffic, *_ = row[1].split()
+        assert busiest == "1.00x", row[0]
         assert 0.95 <= float(work.removesuffix("x")) <= 1.05, row[0]
         assert traffic == mib, row[0]
         assert row[1].endswith(f"8 all-to-all ({mib})"), row[0]
+
+
+SMALL = ("--layers", "4", "--embed", "256", "--mlp", "512")
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("owners", "work"), [("fsdp", ["2.00x", "2.00x"]), ("slice,fsdp", None)]
+)
+def test_slices_receive_only_what_owners_in_others_send(owners, work):
+    where = ("--topology", "v5e:2x2", "--mesh", "slice=2,fsdp=4", "--owners", owners)
+    done = run(*SMALL, *where, "--only-owners", "--recipes", "muon")
+    assert done.returncode == 0, done.stderr
+    row = re.search(r"^muon \(owners\) +(.*)$", done.stdout, re.MULTILINE)
+    assert row is not None, done.stdout
+    *found, _, along = row[1].split()[:4]
+    assert work is None or found == work
+    assert along == owners
+    assert (" recv " in row[1]) == ("slice" in owners)
 
 
 @pytest.mark.slow
