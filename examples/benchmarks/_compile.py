@@ -11,52 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 import optax_matrix as om
 from examples.benchmarks import _flops, _hlo
+from examples.benchmarks._models import Model
 
 ASYNCHRONOUS = {"xla_tpu_enable_async_all_to_all": "true"}
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """The kernels that are optimized: seven float32 `(in, out)` per layer."""
-
-    layers: int
-    embed: int
-    mlp: int
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes of one layer's kernels by block and name."""
-        shapes = {f"attn/{name}": (self.embed, self.embed) for name in "qkvo"}
-        shapes |= {f"mlp/{name}": (self.embed, self.mlp) for name in ("gate", "up")}
-        return shapes | {"mlp/down": (self.mlp, self.embed)}
-
-    @property
-    def elements(self) -> int:
-        """Number of parameters."""
-        return self.layers * sum(math.prod(s) for s in self.shapes.values())
-
-    def params(self, mesh: Mesh) -> dict:
-        """Shapes of the parameters, sharded over `fsdp` and, if there is one, `tp`.
-
-        The side on the residual stream is sharded over `fsdp`: the input, except for
-        `o` and `down`, where it is the output.
-        """
-        tp = "tp" if "tp" in mesh.axis_names else None
-        layer: dict[str, dict] = {"attn": {}, "mlp": {}}
-        for path, shape in self.shapes.items():
-            block, name = path.split("/")
-            spec = P(tp, "fsdp") if name in ("o", "down") else P("fsdp", tp)
-            sharding = NamedSharding(mesh, spec)
-            leaf = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
-            layer[block][name] = {"kernel": leaf}
-        return {"layers": {str(i): layer for i in range(self.layers)}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +32,14 @@ class Report:
     products (RACS), work is the number of elements that reductions read. FLOPs would
     mostly count element-wise operations and casts, which the compiler repeats in every
     fusion that needs them: the same arithmetic has 66 FLOPs per element on one mesh and
-    122 on another. `seconds` are processor seconds of tracing and compiling.
+    122 on another. `along` counts the collectives that send along each mesh axis.
+    `seconds` are processor seconds of tracing and compiling.
     """
 
     work: float
     is_partial: bool
     traffic: Mapping[str, _hlo.Traffic]
+    along: Mapping[str, int]
     overlapped: tuple[int, int]
     temporary_bytes: int
     argument_bytes: int
@@ -87,16 +53,25 @@ class Report:
 
 
 def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
-    """A mesh of the devices of a TPU topology such as `v5e:4x4`; needs no TPU."""
-    devices = _devices(topology)
+    """A mesh of the devices of a TPU topology such as `v5e:4x4`; needs no TPU.
+
+    The size of an axis `slice` is the number of slices, each of this topology.
+    """
+    slices = axes.get("slice", 1)
+    devices = _devices(topology, slices)
     if math.prod(axes.values()) != len(devices):
         raise ValueError(
             f"`mesh` must have the {len(devices)} devices of {topology}, got "
             f"{dict(axes)!r}."
         )
-    types = (AXIS_TYPES[axis_types],) * len(axes)
-    sizes, names = tuple(axes.values()), tuple(axes)
-    return jax.make_mesh(sizes, names, axis_types=types, devices=devices)
+    inner = [1 if name == "slice" else size for name, size in axes.items()]
+    outer = [size if name == "slice" else 1 for name, size in axes.items()]
+    if slices > 1:
+        make = functools.partial(mesh_utils.create_hybrid_device_mesh, inner, outer)
+    else:
+        make = functools.partial(mesh_utils.create_device_mesh, inner)
+    grid = make(devices, allow_split_physical_axes=True)
+    return Mesh(grid, tuple(axes), axis_types=(AXIS_TYPES[axis_types],) * len(axes))
 
 
 def recipe_names() -> list[str]:
@@ -143,6 +118,7 @@ def compile_step(
         work=work,
         is_partial=is_partial,
         traffic=_hlo.collectives(text),
+        along=_along(text, mesh),
         overlapped=_hlo.overlapped(text),
         temporary_bytes=memory.temp_size_in_bytes,
         argument_bytes=memory.argument_size_in_bytes,
@@ -195,9 +171,21 @@ def _work(jaxpr: Any, compiled: Any, text: str, mesh: Mesh) -> tuple[float, bool
     return compiled.cost_analysis()["flops"], bool(_hlo.loops(text))
 
 
-def _devices(topology: str) -> list:
+def _along(text: str, mesh: Mesh) -> dict[str, int]:
+    """Counts the collectives along each mesh axis; what other slices send is apart."""
+    is_slice = {getattr(d, "slice_index", 0) for d in mesh.devices.flat} != {0}
+    sizes = {x: n for x, n in mesh.shape.items() if not (is_slice and x == "slice")}
+    found = _hlo.along(text, sizes)
+    received = _hlo.collectives(text).get("recv")
+    return found if received is None else {"slice": received.count, **found}
+
+
+def _devices(topology: str, slices: int = 1) -> list:
+    more = {"num_slices": slices} if slices > 1 else {}
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+        found = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology, **more
+        )
     except RuntimeError as error:
         raise ValueError(
             f"`topology` must be one that the TPU compiler knows, such as v5e:4x4 or "

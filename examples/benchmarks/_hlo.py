@@ -3,12 +3,17 @@
 import dataclasses
 import math
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from examples.benchmarks._groups import axes_along
 
 _COLLECTIVE = re.compile(
     r" = (?P<result>.*?) (?P<kind>(?:ragged-)?all-to-all|all-gather|all-reduce"
     r"|reduce-scatter|collective-permute|collective-broadcast)"
     r"(?P<phase>-start|-done)?\("
 )
+_FROM_SLICE = re.compile(r" = (?P<result>.*?) recv-done\(.*xla_megascale_runtime")
 _ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)[a-z0-9]*)\[([\d,]*)\]")
 _DEFINITION = re.compile(
     r"^\s*(?:ROOT )?(%\S+) = \(?[a-z0-9]+\[([\d,]*)\]", re.MULTILINE
@@ -35,7 +40,8 @@ def collectives(text: str) -> dict[str, Traffic]:
     multiplied (see `loops`). Of an asynchronous pair the ``-done`` counts, whose result
     is the data alone. The TPU compiler repeats a collective that it overlaps with other
     work in each of the fusions that it overlaps; those share a ``chain_id``. Channel
-    ids do not distinguish them: collectives of one `shard_map` share one.
+    ids do not distinguish them: collectives of one `shard_map` share one. What comes
+    from other slices of TPUs, over the network of the hosts, has the kind ``recv``.
 
     Args:
         text: ``compiled.as_text()``.
@@ -44,20 +50,50 @@ def collectives(text: str) -> dict[str, Traffic]:
         Count and bytes on each device, by kind; kinds that do not occur are absent.
     """
     found: dict[str, Traffic] = {}
+    arriving = [(m["kind"], m["result"]) for m, _ in _instructions(text, "-start")]
+    arriving += [("recv", m["result"]) for m in _FROM_SLICE.finditer(text)]
+    for kind, result in arriving:
+        old = found.get(kind, Traffic(0, 0))
+        found[kind] = Traffic(old.count + 1, old.bytes + result_bytes(result))
+    return found
+
+
+def along(text: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Counts the collectives that send along each mesh axis.
+
+    They are those of `collectives`; one that sends along two axes counts for both. In a
+    program for more than one slice of TPUs, devices are numbered within a slice, and
+    what arrives from others is ``recv``: leave an axis of slices out of `sizes`.
+
+    Args:
+        text: ``compiled.as_text()``.
+        sizes: Size of each mesh axis, in the order of the mesh.
+
+    Returns:
+        Counts by axis; axes along which nothing is sent are absent.
+
+    Raises:
+        ValueError: As `axes_along`.
+    """
+    found: Counter[str] = Counter()
+    for _, line in _instructions(text, "-done"):
+        found.update(axes_along(line, sizes))
+    return {axis: found[axis] for axis in sizes if axis in found}
+
+
+def _instructions(text: str, skipped: str) -> Iterator[tuple[re.Match, str]]:
+    """The collectives with their lines, each once, of pairs without one phase."""
     chains = set()
     for line in text.splitlines():
         match = _COLLECTIVE.search(line)
-        if match is None or match["phase"] == "-start":
+        if match is None or match["phase"] == skipped:
             continue
         chain = _CHAIN.search(line)
         if chain is not None:
             if (match["kind"], chain[1]) in chains:
                 continue
             chains.add((match["kind"], chain[1]))
-        old = found.get(match["kind"], Traffic(0, 0))
-        size = old.bytes + result_bytes(match["result"])
-        found[match["kind"]] = Traffic(old.count + 1, size)
-    return found
+        yield match, line
 
 
 def overlapped(text: str) -> tuple[int, int]:

@@ -1,15 +1,27 @@
-"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
+r"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
 
     python -m examples.benchmarks.aot --topology v5e:4x4 --mesh fsdp=4,tp=4
+    python -m examples.benchmarks.aot --topology v5p:4x4x8 --mesh fsdp=32,tp=4 \
+        --model 70B --plan auto --recipes muon
+    python -m examples.benchmarks.aot --mesh fsdp=4,expert=4 --experts 64
+    python -m examples.benchmarks.aot --mesh fsdp=4,tp=4 --scan fsdp
+    python -m examples.benchmarks.aot --mesh slice=2,fsdp=16 --owners fsdp
 
 Compiles `update` and `apply_updates` of a LLaMA's matrices for a TPU topology; prints,
-for each optimizer and per device: work against an even split of what one device would
-do alone, bytes that collectives return, collectives in flight beside products,
-temporary and argument memory, size of the program, and the compiler's processor
-seconds. Work is FLOPs of matrix products; for RACS, which has none, the elements that
-reductions read. Recipes run with matrices owned by the mesh axes `--owners` and once
-more as they lie (`placement=None`); `--recipes all` takes every recipe. Needs
-`pip install 'optax_matrix[aot]'`; these are the compiler's numbers, not a clock's.
+for each optimizer and per device: work of the program against an even split of what one
+device would do alone, the same for the busiest device by `om.sharding.plan`, bytes that
+collectives return, mesh axes along which they send, collectives in flight beside
+products, temporary and argument memory, size of the program, and the compiler's
+processor seconds. Work is FLOPs of matrix products; for RACS, which has none, the
+elements that reductions read. The program has padding, which no device computes, and
+the shares of all teams; the plan counts what a device does. Recipes run with matrices
+owned by the mesh axes `--owners` and once more as they lie (`placement=None`);
+`--recipes all` takes every recipe. Needs `pip install 'optax_matrix[aot]'`; these are
+the compiler's numbers, not a clock's.
+
+Experts are split over an axis `expert`. An axis `slice` is of slices of the topology,
+between which parameters are replicated: with owners on the other axes, every slice
+does all of the work, and nothing is sent between slices.
 """
 
 import argparse
@@ -32,9 +44,12 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+MODELS = ("268M", "8B", "70B")
 COLUMNS = (
     "work/ideal",
+    "busiest",
     "collect. MiB",
+    "along",
     "overlapped",
     "temp MiB",
     "args MiB",
@@ -65,12 +80,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--topology", default="v5e:4x4", help="v5e:4x4, v5e:16x16, v5p:2x2x1, ...")
     add("--mesh", type=parse_mesh, default="fsdp=4,tp=4", help="axes and their sizes")
-    add("--layers", type=int, default=16)
-    add("--embed", type=int, default=1024)
-    add("--mlp", type=int, default=4096)
+    add("--model", choices=MODELS, default=MODELS[0], help="sizes by name")
+    for name in ("layers", "embed", "mlp"):
+        add(f"--{name}", type=int, help="instead of the model's")
+    add("--kv", type=int, help="width of keys and values, instead of the model's")
+    add("--experts", type=int, help="MLPs of a layer (default: one, without an axis)")
+    add(
+        "--scan",
+        nargs="?",
+        const="",
+        metavar="AXIS",
+        help="layers in one leaf, split over this mesh axis if one is given",
+    )
     add("--recipes", nargs="+", default=list(RECIPES), metavar="NAME")
     add("--owners", help="mesh axes that own matrices, by commas (default: all)")
     add("--only-owners", action="store_true", help="leave out placement=None")
+    add("--plan", choices=("whole", "auto"), default="whole", help="as in om.owners")
     add("--wire", choices=("bfloat16", "float32"), default="bfloat16")
     add(
         "--async",
@@ -84,6 +109,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     unknown = [axis for axis in args.owners if axis not in args.mesh]
     if unknown:
         parser.error(f"--owners must be axes of --mesh, got {unknown[0]!r}")
+    if args.scan and args.scan not in args.mesh:
+        parser.error(f"--scan must be an axis of --mesh, got {args.scan!r}")
     return args
 
 
@@ -103,20 +130,21 @@ def measure(args: argparse.Namespace) -> None:
     import optax_matrix as om
     from examples.benchmarks import _compile
 
-    model = _compile.Model(args.layers, args.embed, args.mlp)
+    model = _model(args)
     mesh = _compile.make_mesh(args.topology, args.mesh, args.axis_types)
     params = model.params(mesh)
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
-    owners = om.owners(args.owners, param_specs=specs, wire_dtype=jnp.dtype(args.wire))
+    wire = jnp.dtype(args.wire)
+    owners = om.owners(args.owners, param_specs=specs, wire_dtype=wire, plan=args.plan)
     rows = [
         (label, name, _compile.make_optimizer(name, placement))
         for label, name, placement in _rows(args, owners)
     ]
     shape = ", ".join(f"{name} {size}" for name, size in args.mesh.items())
     print(
-        f"{model.elements / 1e6:.0f}M parameters in {7 * model.layers} matrices, "
+        f"{model.elements / 1e6:.0f}M parameters in {model.matrices} matrices, "
         f"{args.topology} as {shape} ({args.axis_types}), owners "
-        f"{', '.join(args.owners)} by {args.wire}, jax {jax.__version__}"
+        f"{', '.join(args.owners)} ({args.plan}) by {args.wire}, jax {jax.__version__}"
     )
     print(f"{'':26}" + "".join(f"{c:>14}" for c in COLUMNS) + "   count (MiB) by kind")
     looped = False
@@ -130,9 +158,22 @@ def measure(args: argparse.Namespace) -> None:
             continue
         ideal = _compile.ideal_work(args.topology, name, model) / mesh.size
         looped |= report.is_partial
-        print(_line(label + "*" * report.is_partial, report, ideal), flush=True)
+        busiest = (
+            om.sharding.plan(tx, params, specs).work if "owners" in label else None
+        )
+        label += "*" * report.is_partial
+        print(_line(label, report, ideal, busiest), flush=True)
     if looped:
         print("* has loops whose bodies count once.")
+
+
+def _model(args: argparse.Namespace):
+    from examples.benchmarks import _models
+
+    names = ("layers", "embed", "mlp", "kv", "experts")
+    given = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
+    sizes = _models.SIZES[args.model] | given
+    return _models.Model(**sizes, scanned=args.scan is not None, cut=args.scan or None)
 
 
 def _rows(args: argparse.Namespace, owners):
@@ -150,11 +191,13 @@ def _rows(args: argparse.Namespace, owners):
             yield f"{name} (placement=None)", name, None
 
 
-def _line(label: str, report, ideal: float) -> str:
+def _line(label: str, report, ideal: float, busiest: float | None) -> str:
     mib = 2**20
     numbers = (
         f"{report.work / ideal:.2f}x",
+        "-" if busiest is None else f"{busiest:.2f}x",
         f"{report.traffic_bytes / mib:.1f}",
+        ",".join(report.along) or "-",
         "{} of {}".format(*report.overlapped),
         f"{report.temporary_bytes / mib:.0f}",
         f"{report.argument_bytes / mib:.0f}",

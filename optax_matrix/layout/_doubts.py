@@ -119,7 +119,9 @@ def _many(guesses: Mapping[str, Resolved]) -> dict[str, str]:
     for path, view in _views(guesses).items():
         low, high = sorted((view.rows, view.cols))
         is_thin = low < 8 and view.batch >= 8 * low
-        if (view.batch > max(high, 16) or is_thin) and not _LORA.search(path):
+        # Of one axis: layers of experts are many.
+        most = max((view.shape[a] for a in view.batch_axes), default=1)
+        if (most > max(high, 16) or is_thin) and not _LORA.search(path):
             axes = ", ".join(map(str, view.batch_axes))
             found[path] = f"axis {axes} may not be of layers or experts"
     return found

@@ -61,8 +61,12 @@ meshes of 1, 2, 4 and 8 owners, and a framework restores the state of one on ano
 (three, if a transformation needs the parameters), in bfloat16 with
 ``wire_dtype=jnp.bfloat16``. Layers and experts that a mesh axis already splits need
 none along that axis. Leaves that are replicated along an owner axis are split among its
-devices, and their updates are gathered. TPUs run an ``all_to_all`` while nothing else
-runs, unless the training step is compiled with
+devices, and their updates are gathered. Name such an axis last: of a model with
+experts, ``owners(("fsdp", "expert"))`` spreads the few matrices of attention along
+``expert``, and little padding is gathered with them. An axis that no spec and no owner
+names, such as that of data-parallel slices, has no communication: all of its devices do
+the same. TPUs run an ``all_to_all`` while nothing else runs, unless the training step
+is compiled with
 ``jax.jit(step, compiler_options={"xla_tpu_enable_async_all_to_all": "true"})``: then,
 compiled for 16 v5e, four of the eight of a `muon` step are in flight beside the
 Newton-Schulz iteration of another group (``examples.benchmarks.aot --async``).

@@ -96,9 +96,9 @@ class Exchange:
     def sent(self) -> int:
         """Numbers that a device sends to others on the way to the owners, or back."""
         share = self._travelling // self._ways(self.spare)
-        cut, spare = self._ways(self.cut), self._ways(self.spare)
-        exchanged = share - share // cut
-        return (exchanged + share * (spare - 1) // 2) * math.prod(self._part)
+        exchanged = share - share // self._ways(self.cut)
+        gathered = self._kept * (self._ways(self.spare) - 1)
+        return (2 * exchanged + gathered) * math.prod(self._part) // 2
 
     def to_owners(self, leaves: Sequence[Array], wire_dtype: Any = None) -> Array:
         """Sends this device's parts of leaves to the owners of the matrices.
@@ -130,9 +130,7 @@ class Exchange:
         x = matrices.reshape([shape[i] for i in self._whole_order])
         x = jnp.transpose(x, _inverse(self._whole_order))
         dtype, x = x.dtype, self._for_wire(x.reshape(-1, *self._part), wire_dtype)
-        x = self._all_to_all(x)
-        if self.spare:
-            x = jax.lax.all_gather(x, self.spare, tiled=True)
+        x = self._gathered(self._all_to_all(x))
         x = self._reordered(x, self.spare + self.cut, self.sharing)
         x = self._in_order(x).astype(dtype)
         shape = [self.count, *self._local]
@@ -190,14 +188,39 @@ class Exchange:
         last = jnp.roll(last, -self.start, axis=0)[:rest]
         return jnp.concatenate([rounds, last])
 
-    def _reordered(self, x: Array, old: Sequence[str], new: Sequence[str]) -> Array:
+    @functools.cached_property
+    def _is_real(self) -> np.ndarray:
+        """Which matrices of the shares along `spare` are no padding."""
+        numbers = self._by_owner(np.arange(self.held) + 1)
+        numbers = self._reordered(numbers, self.sharing, self.spare + self.cut)
+        return numbers.reshape(self._ways(self.spare), -1) > 0
+
+    @property
+    def _kept(self) -> int:
+        """Number of matrices of a share that are distributed."""
+        return int(self._is_real.sum(axis=1).max())
+
+    def _gathered(self, x: Array) -> Array:
+        """The shares of all devices along `spare`; padding has anything."""
+        if not self.spare:
+            return x
+        gather = functools.partial(jax.lax.all_gather, axis_name=self.spare, tiled=True)
+        if self._kept == len(x):
+            return gather(x)
+        order = np.argsort(~self._is_real, axis=1, kind="stable")  # Padding last.
+        own = jnp.asarray(order)[jax.lax.axis_index(self.spare), : self._kept]
+        places = np.minimum(np.argsort(order, axis=1), self._kept - 1)
+        places += self._kept * np.arange(len(order))[:, None]
+        return gather(x[own])[places.ravel()]
+
+    def _reordered(self, x: Any, old: Sequence[str], new: Sequence[str]) -> Any:
         """The matrices in the order of other axes, each block of a device whole."""
         if tuple(old) == tuple(new):
             return x
         blocks = x.reshape(*(self.sizes[a] for a in old), self.owned, *x.shape[1:])
         order = [list(old).index(a) for a in new]
         order += range(len(old), blocks.ndim)
-        return jnp.transpose(blocks, order).reshape(x.shape)
+        return blocks.transpose(order).reshape(x.shape)
 
     def _numbers_by_shard(self) -> list[np.ndarray]:
         view = self.view
@@ -210,10 +233,7 @@ class Exchange:
             ]
             for a in view.batch_axes
         ]
-        return [
-            numbers[(slice(None), *block)].ravel()
-            for block in itertools.product(*blocks)
-        ]
+        return [numbers[(slice(None), *b)].ravel() for b in itertools.product(*blocks)]
 
     @property
     def _sides(self) -> tuple[int, ...]:

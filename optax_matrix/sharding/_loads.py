@@ -1,6 +1,7 @@
 """What the busiest device has to do and to send for exchanged matrices."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,27 +10,38 @@ from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 
 
-def busiest(exchanges: Sequence[Exchange], padded: bool = False) -> float:
-    """Work of the busiest device over an even split among all devices.
+def busiest(
+    exchanges: Sequence[Exchange],
+    inside: Sequence[int] | None = None,
+    padded: bool = False,
+) -> float:
+    """Work of the busiest device over an even split among all devices of the mesh.
+
+    Along mesh axes that neither own matrices nor split them, all devices do the same.
 
     Args:
         exchanges: Exchanges on one mesh.
+        inside: For each exchange the number of devices among which mesh axes that are
+            no owners split a matrix; None for one.
         padded: Whether padding is computed.
 
     Returns:
         The ratio, at least one.
     """
 
-    def work(exchange: Exchange) -> np.ndarray:
+    def work(exchange: Exchange, among: int) -> np.ndarray:
         if padded:
-            return work_of(exchange) * np.full(_owners(exchange), exchange.owned)
-        real = exchange.owned_by() >= 0
-        whole, last = real[:, :-1].sum(axis=1), _of_team(exchange, real[:, -1])
-        return work_of(exchange) * (whole + last / exchange.chips)
+            own = np.full(_owners(exchange), exchange.owned)
+        else:
+            real = exchange.owned_by() >= 0
+            whole, last = real[:, :-1].sum(axis=1), _of_team(exchange, real[:, -1])
+            own = whole + last / exchange.chips
+        return work_of(exchange) * own / among
 
-    load = _sum(exchanges, work)
+    among = inside or [1] * len(exchanges)
+    load = _sum(exchanges, list(map(work, exchanges, among)))
     total = sum(work_of(e) * e.count * e.view.batch for e in exchanges)
-    return float(load.max() / (total / load.size))
+    return float(load.max() / (total / math.prod(exchanges[0].sizes.values())))
 
 
 def sent_in_teams(exchanges: Sequence[Exchange], model: CostModel) -> int:
@@ -48,21 +60,19 @@ def sent_in_teams(exchanges: Sequence[Exchange], model: CostModel) -> int:
         last = _of_team(exchange, exchange.owned_by()[:, -1] >= 0)
         return each * last + once * (last > 0)
 
-    return round(_sum(exchanges, sent).max())
+    return round(_sum(exchanges, list(map(sent, exchanges))).max())
 
 
-def _sum(
-    exchanges: Sequence[Exchange], load: Callable[[Exchange], np.ndarray]
-) -> np.ndarray:
+def _sum(exchanges: Sequence[Exchange], loads: Sequence[np.ndarray]) -> np.ndarray:
     """Loads of all exchanges, an axis for each mesh axis that any of them has."""
     sizes = exchanges[0].sizes
     axes = sorted({a for e in exchanges for a in e.owners})
     total = np.zeros([sizes[a] for a in axes])
-    for exchange in exchanges:
+    for exchange, load in zip(exchanges, loads, strict=True):
         order = [axes.index(a) for a in exchange.owners]
         by_owner = np.moveaxis(total, order, range(len(order)))
         shape = [sizes[a] for a in exchange.owners]
-        own = load(exchange).reshape([*shape, *[1] * (total.ndim - len(order))])
+        own = load.reshape([*shape, *[1] * (total.ndim - len(order))])
         by_owner += own
     return total
 

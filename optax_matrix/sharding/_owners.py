@@ -56,9 +56,10 @@ class owners:
     Along mesh axes that shard a batch axis of a leaf (layers, experts), devices already
     hold whole matrices, and nothing is sent. Along owner axes that a leaf's spec does
     not name, every device works on its share, and an ``all_gather`` distributes the
-    updates. Mesh axes that split matrices and are not named in `mesh_axes` stay inside
-    the matrices, where the partitioner decides: that gives fewer owners, for models
-    with fewer matrices than devices.
+    updates. Along other axes that no spec names (data-parallel slices of a pod), all
+    devices do the same, and nothing is sent. Mesh axes that split matrices and are not
+    named in `mesh_axes` stay inside the matrices, where the partitioner decides: that
+    gives fewer owners, for models with fewer matrices than devices.
 
     Call `update` under `jax.jit`; otherwise every call compiles.
 

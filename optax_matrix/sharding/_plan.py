@@ -59,7 +59,8 @@ class Plan:
         groups: The matrices that have owners.
         kept: Number of matrices that stay where they are (``placement=None``).
         devices: Number of devices of the mesh.
-        work: Work of the busiest device relative to an even split.
+        work: Work of the busiest device relative to an even split among all devices:
+            twice as much on two slices that both do all of the work.
         shared: Bytes that a device sends at most in teams in a step, if the kernel is
             `linalg.newton_schulz` with the steps and dtype of `CostModel`.
         state_bytes: Bytes of the whole optimizer's state on a device.
@@ -210,9 +211,7 @@ def plan(
             for group in layout.groups.values()
         ),
         devices=math.prod(sizes.values()),
-        work=max(
-            (busiest(_exchanges(x), bool(x.inside)) for x in layouts), default=1.0
-        ),
+        work=max(map(_busiest, layouts), default=1.0),
         shared=sum(sent_in_teams(_exchanges(x), x.cost_model) for x in layouts),
         state_bytes=sum(
             x.size * x.dtype.itemsize // ways(spec, sizes)
@@ -269,7 +268,17 @@ def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> An
         other = owner_layout(resolved, leaves, layout.specs, axes, layout.mesh)
     except ValueError:
         return None
-    return busiest(_exchanges(other), bool(other.inside))
+    return _busiest(other)
+
+
+def _busiest(layout: OwnerLayout) -> float:
+    """Work of the busiest device; axes inside matrices split it evenly."""
+    among = [
+        math.prod(b.exchange.sizes[a] for a in axes if a in layout.inside)
+        for b in layout.bundles
+        for axes in [itertools.chain(*layout.specs[b.paths[0]])]
+    ]
+    return busiest(_exchanges(layout), among, padded=bool(layout.inside))
 
 
 def _auto(layouts: list[OwnerLayout]) -> tuple[float, int] | None:

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from examples.benchmarks import _flops, _hlo, aot
+from examples.benchmarks import _flops, _groups, _hlo, _models, aot
+from optax_matrix.layout.paths import named_leaves
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +109,110 @@ def test_collectives_inside_fusions_are_overlapped():
     assert _hlo.overlapped(PROGRAM) == (1, 5)
 
 
+SIZES = {"slice": 2, "fsdp": 2, "tp": 2}
+
+
+@pytest.mark.parametrize(
+    ("written", "groups", "axes"),
+    [
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", "01 23 45 67", "tp"),
+        ("replica_groups={{0,1,2,3},{4,5,6,7}}", "0123 4567", "fsdp tp"),
+        ("replica_groups={}", "01234567", "slice fsdp tp"),
+        ("replica_groups=[4,2]<=[8]", "01 23 45 67", "tp"),
+        ("replica_groups=[4,2]<=[2,4]T(1,0)", "04 15 26 37", "slice"),
+        ("replica_groups=[4,2]<=[2,2,2]T(0,2,1)", "02 13 46 57", "fsdp"),
+        ("source_target_pairs={{0,0},{1,3},{3,1}}", "00 13 31", "fsdp"),
+        ("source_target_pairs={{0,0},{7,7}}", "00 77", ""),
+        ("replica_groups=mesh['x'=2,'y'=4] {'y'}", "0123 4567", "fsdp tp"),
+        (
+            "replica_groups=mesh['x'=4,'y'=2], device_ids=([8]) {'x'}",
+            "0246 1357",
+            "slice fsdp",
+        ),
+        (
+            "replica_groups=mesh['x'=4,'y'=2], device_ids=([2,4]T(1,0)) {'y'}",
+            "04 15 26 37",
+            "slice",
+        ),
+        # A part of an axis: two halves of two pairs.
+        ("replica_groups=mesh['x'=8] {'x':(2)2}", "02 13 46 57", "fsdp"),
+        ("replica_groups=mesh['x'=8] {'x':(1)2,'x':(4)2}", "0145 2367", "slice tp"),
+    ],
+)
+def test_groups_and_the_axes_along_which_they_send(written, groups, axes):
+    line = f"%c.1 = f32[8]{{0}} all-reduce(%x), channel_id=1, {written}, more={{1}}"
+    found = _groups.groups_of(line, 8)
+    assert ["".join(map(str, g)) for g in found] == groups.split()
+    assert _groups.axes_along(line, SIZES) == axes.split()
+
+
+def test_groups_in_an_unknown_notation_are_refused():
+    with pytest.raises(ValueError, match=r"`line` must have groups.*=what"):
+        _groups.groups_of("%c.1 = f32[8]{0} all-reduce(%x), replica_groups=what", 8)
+
+
+SLICES = """\
+  %send = (f32[8,4]{1,0}, u32[], token[]) send(%x, %t), channel_id=2, MEGASCALE
+  %recv = (f32[16,4]{1,0}, u32[], token[]) recv(%t), channel_id=1, MEGASCALE
+  %send-done = token[] send-done(%send), channel_id=2, MEGASCALE
+  %recv-done = (f32[16,4]{1,0}, token[]) recv-done(%recv), channel_id=1, MEGASCALE
+  %all-gather-start.9 = (f32[8], f32[16]) all-gather-start(%y), replica_groups={{0,1}}
+  %all-gather-done.9 = f32[16]{0} all-gather-done(%all-gather-start.9)
+""".replace("MEGASCALE", 'handler_name="xla_megascale_runtime"')
+
+
+def test_what_comes_from_other_slices_counts():
+    found = _hlo.collectives(SLICES)
+    assert found == {"recv": _hlo.Traffic(1, 256), "all-gather": _hlo.Traffic(1, 64)}
+    assert _hlo.along(SLICES, {"fsdp": 2}) == {"fsdp": 1}
+
+
+def _model(**options):
+    return _models.Model(layers=6, embed=16, mlp=32, kv=8, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "axes", "expected"),
+    [
+        (
+            _model(),
+            {"fsdp": 2, "tp": 2},
+            {
+                "layers/5/attn/k": ((16, 8), ("fsdp", "tp")),
+                "layers/0/attn/o": ((16, 16), ("tp", "fsdp")),
+                "layers/0/mlp/down": ((32, 16), ("tp", "fsdp")),
+            },
+        ),
+        (
+            _model(experts=4, scanned=True),
+            {"expert": 2, "fsdp": 2},
+            {
+                "layers/attn/q": ((6, 16, 16), (None, "fsdp", None)),
+                "layers/mlp/up": ((6, 4, 16, 32), (None, "expert", "fsdp", None)),
+                "layers/mlp/down": ((6, 4, 32, 16), (None, "expert", None, "fsdp")),
+            },
+        ),
+        (
+            _model(scanned=True, cut="fsdp"),
+            {"slice": 2, "fsdp": 2, "tp": 2},
+            {
+                "layers/attn/v": ((6, 16, 8), ("fsdp", None, "tp")),
+                "layers/mlp/gate": ((6, 16, 32), ("fsdp", None, "tp")),
+            },
+        ),
+    ],
+)
+def test_kernels_of_models(model, axes, expected):
+    mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes))
+    found = named_leaves(model.params(mesh))
+    assert sum(x.size for x in found.values()) == model.elements
+    count = lambda x: x.size // (x.shape[-1] * x.shape[-2])
+    assert sum(map(count, found.values())) == model.matrices
+    for path, (shape, spec) in expected.items():
+        leaf = found[f"{path}/kernel"]
+        assert (leaf.shape, tuple(leaf.sharding.spec)) == (shape, spec)
+
+
 def test_products_in_loops_count_as_often_as_they_run():
     x, y = jnp.ones((3, 4)), jnp.ones((4, 4))
     product = 2 * 3 * 4 * 4
@@ -165,6 +270,22 @@ def test_owners_must_be_axes_of_the_mesh(capsys):
     assert "--owners must be axes of --mesh, got 'tp'" in capsys.readouterr().err
 
 
+def test_layers_are_cut_along_an_axis_of_the_mesh(capsys):
+    with pytest.raises(SystemExit):
+        aot.parse(["--mesh", "fsdp=16", "--scan", "tp"])
+    assert "--scan must be an axis of --mesh, got 'tp'" in capsys.readouterr().err
+
+
+def test_models_by_name():
+    assert tuple(_models.SIZES) == aot.MODELS
+    sized = lambda *options: aot._model(aot.parse(["--model", "70B", *options]))
+    # Llama 3 70B has 70.6B parameters, of which embedding and head are 2.1B.
+    assert round(sized().elements / 1e9, 1) == 68.5
+    small = sized("--layers", "2", "--kv", "64", "--experts", "4", "--scan")
+    assert small == _models.Model(2, 8192, 28672, 64, 4, scanned=True)
+    assert sized("--scan", "tp").cut == "tp"
+
+
 needs_compiler = pytest.mark.skipif(
     aot.compiler_is_missing(),
     reason="needs the TPU compiler: pip install 'optax_matrix[aot]'",
@@ -201,10 +322,31 @@ def test_owners_reach_the_optimum_on_sixteen_devices(mesh, types):
     for recipe in recipes:
         row = re.search(rf"^{recipe} \(owners\) +(.*)$", done.stdout, re.MULTILINE)
         assert row is not None, done.stdout
-        work, traffic, *_ = row[1].split()
+        work, busiest, traffic, *_ = row[1].split()
+        assert busiest == "1.00x", row[0]
         assert 0.95 <= float(work.removesuffix("x")) <= 1.05, row[0]
         assert traffic == mib, row[0]
         assert row[1].endswith(f"8 all-to-all ({mib})"), row[0]
+
+
+SMALL = ("--layers", "4", "--embed", "256", "--mlp", "512")
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("owners", "work"), [("fsdp", ["2.00x", "2.00x"]), ("slice,fsdp", None)]
+)
+def test_slices_receive_only_what_owners_in_others_send(owners, work):
+    where = ("--topology", "v5e:2x2", "--mesh", "slice=2,fsdp=4", "--owners", owners)
+    done = run(*SMALL, *where, "--only-owners", "--recipes", "muon")
+    assert done.returncode == 0, done.stderr
+    row = re.search(r"^muon \(owners\) +(.*)$", done.stdout, re.MULTILINE)
+    assert row is not None, done.stdout
+    *found, _, along = row[1].split()[:4]
+    assert work is None or found == work
+    assert along == owners
+    assert (" recv " in row[1]) == ("slice" in owners)
 
 
 @pytest.mark.slow

@@ -90,6 +90,7 @@ def test_more_matrices_than_a_side_are_reported(shape):
     ("path", "shape"),
     [
         ("experts/up/kernel", (64, 64, 128)),
+        ("layers/experts/up/kernel", (12, 48, 64, 128)),
         ("layers/mlp/kernel", (24, 32, 8)),
         ("layers/lora_a", (48, 64, 4)),
     ],

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
@@ -51,3 +52,23 @@ def test_one_optimizer_on_two_meshes_is_refused(kind, cpus):
     params, _ = stages(cpus, kind)
     with pytest.raises(ValueError, match=r"one mesh, but 'stage0/.*' is .* 'stage1/.*"):
         om.scale_by_swan().init(params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("owned", [False, True])
+def test_one_optimizer_for_each_mesh_by_partition(owned, cpus):
+    """The remedy that the refusal names: each update runs on the mesh of its stage."""
+    params, _ = stages(cpus, AxisType.Explicit)
+    labels = {stage: dict.fromkeys(tree, stage) for stage, tree in params.items()}
+    make = lambda: om.scale_by_swan(
+        placement=om.owners(("expert", "fsdp")) if owned else None
+    )
+    tx, plain = optax.partition({s: make() for s in params}, labels), om.scale_by_swan()
+    update = tx.update(params, tx.init(params), params)[0]
+    local = jax.tree.map(np.asarray, params)
+    expected = plain.update(local, plain.init(local))[0]
+    for stage, tree in expected.items():
+        for path, x in tree.items():
+            found = update[stage][path]
+            np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-5)
+            assert found.sharding.device_set == params[stage][path].sharding.device_set
