@@ -29,7 +29,8 @@ import json
 import math
 import pathlib
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import grain
 import jax
@@ -121,26 +122,49 @@ def gathered_where_used(weights: nnx.State, mesh: Mesh) -> nnx.State:
     return nnx.map_state(hook, weights)
 
 
-def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps: int):
-    """The state, created sharded; the compiled step; and the compiled loss."""
+class Program(NamedTuple):
+    """What trains: compiled functions, and what they train.
+
+    Attributes:
+        init: Creates the state, sharded.
+        step: The next state and the loss, from a state and windows of tokens.
+        loss: The loss, from weights and windows.
+        state: Shapes and shardings of the state.
+    """
+
+    init: Callable
+    step: Any
+    loss: Callable
+    state: TrainState
+
+
+def prepare(
+    config: ModelConfig,
+    mesh: Mesh,
+    optimizer: str,
+    peak: float,
+    steps: int,
+    clip: float | None = CLIP,
+) -> Program:
+    """The program; nothing runs yet. `clip` bounds the norm of all gradients."""
     abstract = jax.eval_shape(initial_weights, config, 0)
     place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
     shardings = nnx.map_state(place, abstract)
     sides = "orientation" in OPTIMIZERS[optimizer].options  # Which side rotates.
     options = {"dimension_numbers": om.layout.infer(abstract)} if sides else {}
-    recipe = getattr(om, optimizer)(
+    tx = getattr(om, optimizer)(
         learning_rate(peak, steps),
         weight_decay=Arena.weight_decay,
         placement=om.owners(mesh.axis_names, param_specs=shardings),
         **options,
     )
-    tx = optax.chain(optax.clip_by_global_norm(CLIP), recipe)
+    if clip is not None:
+        tx = optax.chain(optax.clip_by_global_norm(clip), tx)
     specs = om.state_specs(tx, abstract, shardings)
     named = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
     state_shardings = TrainState(shardings, named)
 
-    @functools.partial(jax.jit, out_shardings=state_shardings)
-    def init():
+    def start():
         params = initial_weights(config, 0)
         return TrainState(params, tx.init(params))
 
@@ -154,7 +178,10 @@ def prepare(config: ModelConfig, mesh: Mesh, optimizer: str, peak: float, steps:
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         return TrainState(optax.apply_updates(state.params, updates), opt_state), value
 
-    return init(), train_step, jax.jit(loss)
+    shaped = lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+    init = jax.jit(start, out_shardings=state_shardings)
+    state = jax.tree.map(shaped, jax.eval_shape(start), state_shardings)
+    return Program(init, train_step, jax.jit(loss), state)
 
 
 def open_books(context: int) -> tuple[grain.MapDataset, ...]:
@@ -188,14 +215,15 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
     start, losses, every = 0, [], max(args.steps // 10, 1)
     with contextlib.ExitStack() as stack:
         checkpoints = args.checkpoints and open_checkpoints(args, config, stack)
-        state, train_step, loss = prepare(config, mesh, *settings)
+        program = prepare(config, mesh, *settings)
+        state = program.init()
         if checkpoints and checkpoints.exist():
             start, saved, losses = checkpoints.restore(portable(state))
             state = filled(state, saved)
         signal_at = stack.enter_context(preemption())
         for step in range(start + 1, args.steps + 1):
             windows = load(books, step - 1, args.batch, mesh)
-            state, value = train_step(state, windows)
+            state, value = program.step(state, windows)
             losses.append(value)
             if step % 10 == 0 and jax.process_index() == 0:
                 print(f"step {step} loss {value:.4f}", flush=True)
@@ -206,7 +234,9 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
             if stop:
                 raise Interrupted(stop, f" at step {step}")
     batches = [load(held_out, number, args.batch, mesh) for number in range(8)]
-    validation = np.mean([float(loss(state.params, windows)) for windows in batches])
+    validation = np.mean(
+        [float(program.loss(state.params, windows)) for windows in batches]
+    )
     return [float(value) for value in losses], float(validation)
 
 

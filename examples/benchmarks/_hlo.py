@@ -96,11 +96,15 @@ def _instructions(text: str, skipped: str) -> Iterator[tuple[re.Match, str]]:
         yield match, line
 
 
-def overlapped(text: str) -> tuple[int, int]:
+def overlapped(text: str, kind: str = "", during: str = "") -> tuple[int, int]:
     """Counts the collectives that are in flight while matrices are multiplied.
 
     Args:
         text: ``compiled.as_text()`` of a scheduled program.
+        kind: Kind of the collectives, such as ``all-to-all``; empty for all.
+        during: Text by which products count, such as ``transpose(jvp`` for those of
+            the backward pass; empty for all. It does not select among fusions that
+            contain collectives.
 
     Returns:
         The number of those in fusions with other work, or with a product, a loop or a
@@ -116,8 +120,11 @@ def overlapped(text: str) -> tuple[int, int]:
         match = _COLLECTIVE.search(line)
         if match is None:
             called = _CALLED.search(line)
-            if _WORK.search(line) or (called and called[1] in products):
+            works = _WORK.search(line) or (called and called[1] in products)
+            if works and during in line:
                 started = dict.fromkeys(started, True)
+        elif kind not in ("", match["kind"]):
+            continue
         elif match["phase"] == "-start":
             started[line.split()[0]] = False
         elif chain := _CHAIN.search(line):

@@ -107,6 +107,14 @@ def test_collectives_in_flight_beside_products(work, hidden):
 
 def test_collectives_inside_fusions_are_overlapped():
     assert _hlo.overlapped(PROGRAM) == (1, 5)
+    assert _hlo.overlapped(PROGRAM, "all-to-all") == (0, 2)
+
+
+def test_products_of_one_part_of_a_program():
+    product = '%c.1 = f32[8] convolution(%x, %y), metadata={op_name="jvp()/dot"}'
+    text = SCHEDULED.replace("WORK", product)
+    assert _hlo.overlapped(text, during="jvp()")[0] == _hlo.overlapped(text)[0] > 0
+    assert _hlo.overlapped(text, during="transpose(jvp")[0] == 0
 
 
 SIZES = {"slice": 2, "fsdp": 2, "tp": 2}

@@ -45,13 +45,16 @@ def test_a_mesh_that_cannot_be_is_refused(mesh):
 
 def train(mesh, books, optimizer):
     """The state, the losses, and how often the step was compiled."""
-    state, step, _ = example.prepare(MODEL, mesh, optimizer, 5e-3, STEPS)
-    losses = []
+    program = example.prepare(MODEL, mesh, optimizer, 5e-3, STEPS)
+    state, losses = program.init(), []
+    for leaf, x in zip(*map(jax.tree.leaves, (program.state, state)), strict=True):
+        assert (leaf.shape, leaf.dtype) == (x.shape, x.dtype)
+        assert leaf.sharding.is_equivalent_to(x.sharding, x.ndim)
     for number in range(STEPS):
         windows = example.load(books, number, BATCH, mesh)
-        state, loss = step(state, windows)
+        state, loss = program.step(state, windows)
         losses.append(float(loss))
-    return state, losses, step._cache_size()
+    return state, losses, program.step._cache_size()
 
 
 @pytest.fixture(
@@ -110,9 +113,10 @@ def test_nothing_is_compiled_after_the_first_step(runs):
 def test_weights_are_gathered_and_never_activations(scan, axes):
     model = dataclasses.replace(MODEL, scan=scan, context=40)
     mesh = example.make_mesh(axes)
-    state, _, loss = example.prepare(model, mesh, "muoneq", 5e-3, STEPS)
+    program = example.prepare(model, mesh, "muoneq", 5e-3, STEPS)
     windows = example.load(example.open_books(40)[0], 0, 32, mesh)
-    text = jax.jit(jax.grad(loss)).lower(state.params, windows).compile().as_text()
+    lowered = jax.jit(jax.grad(program.loss)).lower(program.state.params, windows)
+    text = lowered.compile().as_text()
     shapes = re.findall(r"= f32\[([\d,]*)\]\S* all-gather\(", text)
     gathered = [math.prod(map(int, shape.split(","))) for shape in shapes]
     assert gathered
