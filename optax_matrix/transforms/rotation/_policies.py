@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.arguments import Positive, PositiveInt, check_callable, checked
+from optax_matrix.joining import jointly
 from optax_matrix.linalg import (
     cross_gram,
     eigenbasis,
@@ -67,6 +68,9 @@ class Policy:
             ahead of the update.
         spans: Whether leading columns of the rotation span the range of the momentum.
         turns: Whether the rotation ever differs from the initial one.
+        target: Function of a `Side` that returns square matrices whose Q factor is the
+            new rotation, or None where only the step finds it. Sides of one size are
+            then orthonormalized together.
 
     Examples:
         The second variant of ARO's Remark 12, and gradient ascent in more steps:
@@ -84,6 +88,7 @@ class Policy:
     looks: bool = True
     spans: bool = False
     turns: bool = True
+    target: Callable[[Side], jax.Array | None] | None = None
 
 
 def _check_policy(name: str, value: Any) -> None:
@@ -101,11 +106,20 @@ def _aro(side: Side) -> jax.Array:
     return _q_factor(side, side.direction)
 
 
+def _aro_target(side: Side) -> jax.Array | None:
+    return _target(side, side.direction)
+
+
 def _eigen(side: Side) -> jax.Array:
-    r = side.rotation
     if side.gram is not None:
-        return power_step(side.gram, r, qr=side.qr)
-    return _q_factor(side, full_dot(r.mT, side.momentum))
+        return power_step(side.gram, side.rotation, qr=side.qr)
+    return _q_factor(side, full_dot(side.rotation.mT, side.momentum))
+
+
+def _eigen_target(side: Side) -> jax.Array | None:
+    if side.gram is not None:
+        return full_dot(side.gram, side.rotation)
+    return _target(side, full_dot(side.rotation.mT, side.momentum))
 
 
 def _eigen_exact(side: Side) -> jax.Array:
@@ -161,8 +175,8 @@ def _stay(side: Side) -> jax.Array:
 
 
 POLICIES: dict[PolicyName, Policy] = {
-    "aro": Policy(_aro, spans=True),
-    "eigen": Policy(_eigen, looks=False, spans=True),
+    "aro": Policy(_aro, spans=True, target=_aro_target),
+    "eigen": Policy(_eigen, looks=False, spans=True, target=_eigen_target),
     "eigen_exact": Policy(_eigen_exact, looks=False, spans=True),
     "polar": Policy(_polar),
     "rgd": rgd(),
@@ -179,11 +193,16 @@ def _is_tall(m: jax.Array) -> bool:
     return m.shape[-2] > m.shape[-1]
 
 
+def _target(side: Side, d: jax.Array) -> jax.Array | None:
+    """M D', unless it is singular because M has more rows than columns."""
+    return None if _is_tall(side.momentum) else cross_gram(side.momentum, d)
+
+
 def _q_factor(side: Side, d: jax.Array) -> jax.Array:
     """The Q factor of M D'."""
-    m = side.momentum
-    if not _is_tall(m):
-        return side.qr(cross_gram(m, d), previous=side.rotation)
+    m, target = side.momentum, _target(side, d)
+    if target is not None:
+        return side.qr(target, previous=side.rotation)
     # Leaves out the triangular factor of D', which would amplify rounding errors.
     return _spanning(side, side.qr(d[..., : m.shape[-1], :].mT))
 
@@ -234,20 +253,46 @@ def is_due(count: jax.Array, interval: int, accumulates: bool) -> jax.Array:
     return (count == 0) | ((count + 1) % interval == 0)
 
 
-def on_sides(
-    step, qr, m: jax.Array, d: jax.Array, old: Pair, gram: Pair, base: Callable
+def sides_of(
+    qr: Orthonormalize,
+    m: jax.Array,
+    d: jax.Array,
+    old: Pair,
+    gram: Pair,
+    base: Callable,
 ) -> Pair:
-    """Takes a step of a policy on each side; both steps start from the old frame."""
+    """The inputs of a policy on each side; both start from the old frame."""
     rows, cols = old
     if rows is None:
         return old
     if cols is None:
-        return Pair(step(Side(m, d, rows, _normalized(gram.rows), qr, base)), None)
+        return Pair(Side(m, d, rows, _normalized(gram.rows), qr, base), None)
     turned = lambda x: base(x.mT).mT
     left, right = full_dot(m, cols), full_dot(m.mT, rows)
-    of_rows = Side(left, d, rows, _normalized(gram.rows), qr, base)
-    of_cols = Side(right, d.mT, cols, _normalized(gram.cols), qr, turned)
-    return Pair(step(of_rows), step(of_cols))
+    return Pair(
+        Side(left, d, rows, _normalized(gram.rows), qr, base),
+        Side(right, d.mT, cols, _normalized(gram.cols), qr, turned),
+    )
+
+
+def next_rotations(policy: Policy, sides: Any) -> Any:
+    """Takes a step of a policy on every `Side` of a tree."""
+    is_side = lambda x: isinstance(x, Side)
+    leaves, structure = jax.tree.flatten(sides, is_leaf=is_side)
+    if policy.target is None or not leaves:
+        return structure.unflatten([policy.step(side) for side in leaves])
+    targets = {str(i): policy.target(side) for i, side in enumerate(leaves)}
+    targets = {i: x for i, x in targets.items() if x is not None}
+    previous = {i: leaves[int(i)].rotation for i in targets}
+    qr = leaves[0].qr
+
+    def orthonormalized(targets: Any, _: Any, previous: Any) -> Any:
+        return {i: qr(x, previous=previous[i]) for i, x in targets.items()}
+
+    found = jointly(orthonormalized, targets, dict.fromkeys(targets), previous)
+    steps = enumerate(leaves)
+    new = [found[str(i)] if str(i) in found else policy.step(x) for i, x in steps]
+    return structure.unflatten(new)
 
 
 def _normalized(gram: Gram | None) -> jax.Array | None:

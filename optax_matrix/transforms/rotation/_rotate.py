@@ -28,7 +28,8 @@ from optax_matrix.transforms.rotation._policies import (
     PolicyName,
     find_policy,
     is_due,
-    on_sides,
+    next_rotations,
+    sides_of,
 )
 from optax_matrix.transforms.rotation._spectrum import (
     balanced,
@@ -312,13 +313,14 @@ class _Rotate:
     ) -> Any:
         """The rotation after this update; the old one where no renewal is due."""
         grams = jax.tree.map(no_pair, mean) if gram is None else gram
-        step = partial(on_sides, self.policy.step, self.qr)
+        sides = partial(sides_of, self.qr)
 
         def renewed(rotation):
             for _ in range(self.policy.rounds):
                 # A policy that does not use D gets M in its place.
                 ahead = answer(rotation)[0] if self.policy.looks else mean
-                rotation = jax.tree.map(step, mean, ahead, rotation, grams, bases)
+                inputs = jax.tree.map(sides, mean, ahead, rotation, grams, bases)
+                rotation = next_rotations(self.policy, inputs)
             return rotation
 
         if due is True:
