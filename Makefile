@@ -61,6 +61,7 @@ test-aot:
 bench-aot:
 	$(AOT_INSTALL)
 	$(AOT) -m examples.benchmarks.aot
+	$(AOT) -m examples.benchmarks.training
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \

@@ -69,7 +69,10 @@ the same. TPUs run an ``all_to_all`` while nothing else runs, unless the trainin
 is compiled with
 ``jax.jit(step, compiler_options={"xla_tpu_enable_async_all_to_all": "true"})``: then,
 compiled for 16 v5e, four of the eight of a `muon` step are in flight beside the
-Newton-Schulz iteration of another group (``examples.benchmarks.aot --async``).
+Newton-Schulz iteration of another group (``examples.benchmarks.aot --async``). In a
+whole training step gradients can leave during the backward pass, but not if
+``optax.clip_by_global_norm`` comes first, which waits for all of them
+(``examples.benchmarks.training``).
 
 **Which axes.** A group of K matrices is padded to a multiple of the N owners. If K is
 small, name fewer axes: the others then stay inside the matrices, where the partitioner

@@ -300,10 +300,10 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def run(*arguments):
+def run(*arguments, module="aot"):
     # In a process of its own: the environment is read when jax is imported.
     environment = {k: v for k, v in os.environ.items() if k not in aot.ENVIRONMENT}
-    command = [sys.executable, "-m", "examples.benchmarks.aot", *arguments]
+    command = [sys.executable, "-m", f"examples.benchmarks.{module}", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -355,6 +355,28 @@ def test_slices_receive_only_what_owners_in_others_send(owners, work):
     assert work is None or found == work
     assert along == owners
     assert (" recv " in row[1]) == ("slice" in owners)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_no_exchange_begins_before_the_norm_of_all_gradients_is_known():
+    sizes = ("--layers", "2", "--embed", "256", "--mlp", "512", "--context", "256")
+    done = run(*sizes, module="training")
+    assert done.returncode == 0, done.stderr
+    numbers = r"^([a-z ,]+[a-z]) +(\d+) +(\d+) +(\d+) +\d+$"
+    found = {
+        m[1]: [int(m[i]) for i in (2, 3, 4)]
+        for m in re.finditer(numbers, done.stdout, re.M)
+    }
+    assert found.keys() == {
+        "clipped",
+        "clipped, async",
+        "not clipped",
+        "not clipped, async",
+    }
+    assert all(total == 8 for total, _, _ in found.values())
+    assert found["clipped"][1] == found["clipped, async"][2] == 0
+    assert found["not clipped, async"][2] > 0
 
 
 @pytest.mark.slow
