@@ -68,9 +68,9 @@ names, such as that of data-parallel slices, has no communication: all of its de
 the same. TPUs run an ``all_to_all`` while nothing else runs, unless the training step
 is compiled with
 ``jax.jit(step, compiler_options={"xla_tpu_enable_async_all_to_all": "true"})``: then,
-compiled for 16 v5e, four of the eight of a `muon` step are in flight beside the
-Newton-Schulz iteration of another group (``examples.benchmarks.aot --async``). In a
-whole training step gradients can leave during the backward pass, but not if
+compiled for 16 v5e, two of the eight of a `muon` step are in flight beside the
+Newton-Schulz iteration of other groups (``examples.benchmarks.aot --async``), and seven
+in a whole training step, where gradients leave during the backward pass. They cannot if
 ``optax.clip_by_global_norm`` comes first, which waits for all of them
 (``examples.benchmarks.training``).
 
