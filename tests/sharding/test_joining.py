@@ -28,7 +28,7 @@ def gradients(steps, seed=0):
     ]
 
 
-RECIPES = ["muon", "aro", "galore", "shampoo", "soap", "alice", "sumo"]
+RECIPES = ["muon", "aro", "galore", "shampoo", "soap", "alice", "sumo", "aurora"]
 LEAVES = {f"{layer}/{n}": shape for layer in range(2) for n, shape in SHAPES.items()}
 STACKS = {
     "long": jnp.arange(24.0).reshape(2, 3, 4),

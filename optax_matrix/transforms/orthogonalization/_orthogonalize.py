@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from optax_matrix.arguments import KERNELS, Kernel, checked
-from optax_matrix.linalg import newton_schulz
+from optax_matrix.linalg import balanced_polar, newton_schulz
 from optax_matrix.observation import report
 from optax_matrix.padding import on_real_matrices
 
@@ -56,5 +56,6 @@ def _is_polar(kernel: Any) -> bool:
     A function of a user's own may look at rows and columns.
     """
     while isinstance(kernel, functools.partial):
-        kernel = kernel.func
+        balanced = kernel.func is balanced_polar and "polar" in kernel.keywords
+        kernel = kernel.keywords["polar"] if balanced else kernel.func
     return any(kernel is known for known in KERNELS["polar"].values())
