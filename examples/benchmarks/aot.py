@@ -28,7 +28,7 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 RECIPES = ("muon", "muoneq", "racs", "optax.contrib.muon", "optax.adamw")
 ENVIRONMENT = {
@@ -213,9 +213,8 @@ def _line(label: str, report, ideal: float, busiest: float | None) -> str:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; returns the exit code."""
-    args = parse(argv)
+def with_compiler(measure: Callable[[argparse.Namespace], None], args) -> int:
+    """Measures where the TPU compiler is; returns the exit code."""
     if compiler_is_missing():
         print(
             "error: the TPU compiler is missing; pip install 'optax_matrix[aot]'",
@@ -230,6 +229,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns the exit code."""
+    return with_compiler(measure, parse(argv))
 
 
 if __name__ == "__main__":

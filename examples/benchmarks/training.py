@@ -10,11 +10,9 @@ all-to-alls. Needs `pip install 'optax_matrix[aot]'`.
 """
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 
-from examples.benchmarks.aot import ENVIRONMENT, compiler_is_missing, parse_mesh
+from examples.benchmarks.aot import parse_mesh, with_compiler
 
 COLUMNS = ("all-to-alls", "beside products", "of the backward pass", "compile s")
 BACKWARD = "transpose(jvp"
@@ -51,6 +49,11 @@ def measure(args: argparse.Namespace) -> None:
     from examples.benchmarks import _compile, _hlo
     from examples.pretrain.config import SIZES
 
+    if args.optimizer not in train_sharded.RECIPES:
+        raise ValueError(
+            f"--optimizer must be one of {', '.join(train_sharded.RECIPES)}, got "
+            f"{args.optimizer!r}."
+        )
     heads = max(args.embed // 64, 1)
     config = dataclasses.replace(
         SIZES["tiny"],
@@ -79,17 +82,7 @@ def measure(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit code."""
-    args = parse(argv)
-    if compiler_is_missing():
-        print(
-            "error: the TPU compiler is missing; pip install 'optax_matrix[aot]'",
-            file=sys.stderr,
-        )
-        return 2
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    measure(args)
-    return 0
+    return with_compiler(measure, parse(argv))
 
 
 if __name__ == "__main__":

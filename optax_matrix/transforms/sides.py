@@ -13,6 +13,7 @@ import jax
 
 from optax_matrix.arguments import check_choice
 from optax_matrix.joining import of_stack
+from optax_matrix.transforms.numerics import widened
 
 MatrixSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]
@@ -125,6 +126,17 @@ def views_of(side: Any, tree: Any) -> Any:
             "`side` must be one of the names that the block takes, or a dict with one "
             f"of them for each leaf, got {side!r} for {jax.tree.structure(tree)}."
         ) from None
+
+
+def turned(views: Any, tree: Any) -> Any:
+    """A tree of stacks as a block sees them, at least float32."""
+    return jax.tree.map(lambda v, x: v.turn(widened(x)), views, tree)
+
+
+def turned_back(views: Any, tree: Any, like: Any) -> Any:
+    """Inverts `turned`, in the dtypes of `like`."""
+    back = lambda v, x, y: v.turn(x).astype(y.dtype)
+    return jax.tree.map(back, views, tree, like)
 
 
 def no_pair(x: Any) -> Pair:

@@ -389,8 +389,12 @@ def test_no_exchange_begins_before_the_norm_of_all_gradients_is_known():
         (("--recipes", "muonn"), "muonn"),
     ],
 )
-def test_mistakes_get_one_line(arguments, hint):
-    done = run("--layers", "1", "--embed", "64", "--mlp", "128", *arguments)
+@pytest.mark.parametrize("module", ["aot", "training"])
+def test_mistakes_get_one_line(arguments, hint, module):
+    if module == "training":
+        arguments = [x.replace("--recipes", "--optimizer") for x in arguments]
+    small = ("--layers", "1", "--embed", "64", "--mlp", "128")
+    done = run(*small, *arguments, module=module)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert hint in done.stderr

@@ -39,7 +39,7 @@ from optax_matrix.transforms.low_rank._two_sided import (
     transposed,
 )
 from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import LowRankSides, views_of
+from optax_matrix.transforms.sides import LowRankSides, turned, turned_back, views_of
 
 
 class ProjectLowRankState(NamedTuple):
@@ -224,15 +224,14 @@ class _ProjectLowRank:
     ) -> tuple[Any, ProjectLowRankState]:
         del params
         views = views_of(self.side, updates)
-        gradient = jax.tree.map(lambda v, x: v.turn(widened(x)), views, updates)
+        gradient = turned(views, updates)
         # Stacks that are renewed in turn have phases of their own.
         name = lambda keys, _: (
             jax.tree_util.keystr(keys) if self.renewal.stagger else ""
         )
         kinds = jax.tree_util.tree_map_with_path(name, gradient)
         out, new = jointly(self._of_rows, gradient, kinds, state, extra_args)
-        back = lambda v, x, like: v.turn(x).astype(like.dtype)
-        return jax.tree.map(back, views, out, updates), new
+        return turned_back(views, out, updates), new
 
     def _of_rows(
         self, gradient: Any, kinds: Any, state: Any, extra_args: Any

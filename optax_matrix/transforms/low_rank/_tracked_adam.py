@@ -31,7 +31,7 @@ from optax_matrix.transforms.low_rank._renewal import (
 from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
 from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
 from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import ProjectedSides, views_of
+from optax_matrix.transforms.sides import ProjectedSides, turned_back, views_of
 
 _FOR_EVER = 2**30  # A renewal interval so long that the keys never change.
 
@@ -186,12 +186,10 @@ class _TrackedAdam:
         out, mu, root, error = (
             structure.unflatten([step[i] for step in steps]) for i in range(4)
         )
-        back = lambda v, x, like: v.turn(x).astype(like.dtype)
         error = error if self.error_feedback else None
         count = optax.safe_increment(state.count)
-        return jax.tree.map(back, views, out, updates), ScaleByTrackedAdamState(
-            count, vectors, mu, root, error
-        )
+        state = ScaleByTrackedAdamState(count, vectors, mu, root, error)
+        return turned_back(views, out, updates), state
 
     def _moved(self, seen: Any, state: ScaleByTrackedAdamState) -> Any:
         """The bases after this step."""

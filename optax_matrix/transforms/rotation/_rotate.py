@@ -39,7 +39,14 @@ from optax_matrix.transforms.rotation._spectrum import (
     started,
 )
 from optax_matrix.transforms.second_moments import mix_gram, no_gram
-from optax_matrix.transforms.sides import MatrixSides, View, no_pair, views_of
+from optax_matrix.transforms.sides import (
+    MatrixSides,
+    View,
+    no_pair,
+    turned,
+    turned_back,
+    views_of,
+)
 
 
 class RotateState(NamedTuple):
@@ -215,17 +222,14 @@ class _Rotate:
     ) -> tuple[Any, RotateState]:
         del params
         views = views_of(self.side, updates)
-        turned = partial(jax.tree.map, lambda v, x: v.turn(widened(x)), views)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        gradient = turned(updates) if self.accumulates else None
+        gradient = turned(views, updates) if self.accumulates else None
         rest = state._replace(momentum=None), gradient, extra_args
         sides = jax.tree.map(View.after_turn, views)
-        out, new = jointly(self._turned_update, turned(mean), sides, *rest)
-        back = lambda v, x, like: v.turn(x).astype(like.dtype)
-        out = jax.tree.map(back, views, out, updates)
-        return out, new._replace(momentum=momentum)
+        out, new = jointly(self._turned_update, turned(views, mean), sides, *rest)
+        return turned_back(views, out, updates), new._replace(momentum=momentum)
 
     def _turned_update(
         self, mean: Any, views: Any, state: Any, gradient: Any, extra_args: Any

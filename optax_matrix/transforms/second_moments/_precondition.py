@@ -16,7 +16,14 @@ from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
-from optax_matrix.transforms.sides import MatrixSides, Pair, View, views_of
+from optax_matrix.transforms.sides import (
+    MatrixSides,
+    Pair,
+    View,
+    turned,
+    turned_back,
+    views_of,
+)
 
 
 class PreconditionState(NamedTuple):
@@ -156,17 +163,13 @@ class _Precondition:
     ) -> tuple[Any, PreconditionState]:
         del params
         views = views_of(self.side, updates)
-        turn = lambda v, x: v.turn(widened(x))
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        seen = partial(jax.tree.map, turn, views)
         sides = jax.tree.map(View.after_turn, views)
-        rest = seen(updates), state._replace(momentum=None), extra
-        out, new = jointly(self._turned_update, seen(mean), sides, *rest)
-        back = lambda v, x, like: v.turn(x).astype(like.dtype)
-        out = jax.tree.map(back, views, out, updates)
-        return out, new._replace(momentum=momentum)
+        rest = turned(views, updates), state._replace(momentum=None), extra
+        out, new = jointly(self._turned_update, turned(views, mean), sides, *rest)
+        return turned_back(views, out, updates), new._replace(momentum=momentum)
 
     def _turned_update(
         self, mean: Any, views: Any, gradient: Any, state: PreconditionState, extra: Any
