@@ -29,7 +29,7 @@ KINDS = QUICK | {
     "galore",
 }
 # What a recipe rarely changes is tried on these every day.
-DAILY = QUICK | {"aro", "galore"}
+DAILY = {"muon", "aro"}
 # Statements and measures that a change to the code rarely reaches.
 RARELY = {"theory", "diagnostics", "clients", "weights"}
 # Files whose tests import a framework or train a model of one.
@@ -41,6 +41,7 @@ FRAMEWORKS = {
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),
     *("project_low", "scale_by_tracked"),
+    *("quantize_state", "orthogonalize-gram"),
 )
 
 

@@ -3,9 +3,11 @@
 import jax
 import numpy as np
 import optax
+import pytest
 
 # Two recipes that stand for all: one momentum, and state of another shape.
 RECIPES = {"muoneq": {}, "aro": {"base": "adam"}}
+NAMES = ["muoneq", pytest.param("aro", marks=pytest.mark.slow)]
 
 
 def train(tx, params, loss, steps=3):

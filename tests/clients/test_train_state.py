@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from clients._training import RECIPES, assert_close, assert_equal, train
+from clients._training import NAMES, RECIPES, assert_close, assert_equal, train
 from flax.training.train_state import TrainState
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 
 pytestmark = pytest.mark.broad
-recipes = pytest.mark.parametrize("name", RECIPES)
+recipes = pytest.mark.parametrize("name", NAMES)
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 
 

@@ -188,7 +188,10 @@ def during(monkeypatch):
     return do
 
 
-@pytest.mark.parametrize("free", [0, 100_000])  # For metrics too, or for them alone.
+@pytest.mark.parametrize(
+    "free",  # Nothing for metrics either, or enough for them.
+    [pytest.param(0, marks=pytest.mark.slow), 100_000],
+)
 def test_a_full_disk_gets_one_line_and_can_be_resumed(again, during, full_disk, free):
     out, start, end = again.afresh()
     during(lambda: full_disk(free))

@@ -87,8 +87,8 @@ def _owned(mesh, axes):
     "axes",
     [
         ("fsdp", "tp"),
-        ("tp", "fsdp"),
         "fsdp",
+        pytest.param(("tp", "fsdp"), marks=pytest.mark.slow),
         pytest.param(("tp",), marks=pytest.mark.slow),
     ],
 )

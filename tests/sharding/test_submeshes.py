@@ -31,7 +31,7 @@ def stages(devices, kind):
 
 @pytest.mark.broad
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("owned", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_optimizer_for_each_stage(kind, owned, cpus):
     params, meshes = stages(cpus, kind)
     for name, tree in params.items():
