@@ -13,8 +13,8 @@ from examples.bench.tasks import TASKS
 
 TASK_1, TASK_2 = "shakespeare/search", "books/search"
 # Of each round: chains, steps of `books/search`, and learning rates.
-ROUNDS = ((306, 100, (0, 1)), (80, 200, (0, 1, -1)))
-LAST, CHOSEN = 20, 5  # Chains of the last round, and of its result.
+ROUNDS = ((306, 100, (0, 1)), (48, 200, (0, 1, -1)))
+LAST, CHOSEN = 12, 5  # Chains of the last round, and of its result.
 
 
 def entries(results: Results) -> list[Entry]:

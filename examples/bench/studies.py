@@ -8,7 +8,7 @@ from typing import Any
 
 from examples.bench import ablations, halving
 from examples.bench.methods import OWN_RATES
-from examples.bench.search import Entry, Results, best_rate, is_finished
+from examples.bench.search import FEW_TRIALS, Entry, Results, best_rate, is_finished
 from examples.bench.statistics import REFERENCE, ranked
 from examples.bench.tasks import TASKS
 from examples.pretrain.errors import UserError
@@ -17,7 +17,6 @@ from examples.pretrain.optimizers import OPTIMIZERS
 LEFT_OUT = {"lora"}  # It fine-tunes.
 FIRST = REFERENCE, "muon", "muoneq", "aro", "racs", "alice", "sumo", "poet"
 MATCHED = [*FIRST, *(n for n in OPTIMIZERS if n not in {*FIRST, *LEFT_OUT})]
-SHORT_GRID = (0, 1, -1)  # Around a rate that was tuned elsewhere.
 # Changes of the task `books`.
 CONDITIONS: Mapping[str, Mapping[str, float]] = {
     "shorter": {"steps": 1 / 4},
@@ -76,6 +75,7 @@ def _under(condition: str, results: Results):
             e.method,
             e.setting,
             rate=best_rate(e, results),
+            trials=FEW_TRIALS,
             **{name: int(getattr(e, name) * x) for name, x in factors.items()},
         )
         for e in best("books", 6, results)
@@ -90,7 +90,7 @@ def _large(results):
             e.method,
             e.setting,
             rate=best_rate(e, results),
-            trials=SHORT_GRID,
+            trials=FEW_TRIALS,
         )
         for e in best("shakespeare", 10, results)
     ]

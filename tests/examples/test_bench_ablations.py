@@ -10,7 +10,7 @@ from examples.bench.ablation_table import compared, report
 from examples.bench.ablations import ABLATIONS, Ablation, Variant, entries
 from examples.bench.config import Result
 from examples.bench.methods import find
-from examples.bench.search import TUNING, Results, due
+from examples.bench.search import TRIALS, TUNING, Results, due
 from examples.bench.statistics import row
 from examples.bench.tasks import TASKS
 
@@ -55,12 +55,13 @@ def test_a_method_that_fails_is_worse():
 
 
 def test_the_report_has_every_variant_and_the_losses_at_all_rates():
-    found = finished(Variant("muoneq"), BASE) | finished(Variant("muon"), BASE + 0.1)
+    muoneq, muon = (Variant(name, trials=TRIALS) for name in ("muoneq", "muon"))
+    found = finished(muoneq, BASE) | finished(muon, BASE + 0.1)
     text = report(found)
     for variant in VARIANTS:
         assert f"| `{variant.method}` |" in text
     assert "| `muon` | 25.23 | 1.1200 ± 0.1924 | `mousse` |  |  |" in text
-    assert "| 0.001 | 0.002 | 0.004 | 0.008 | 0.016 |" in text
+    assert "| 0.002 | 0.004 | 0.008 | 0.016 | 0.032 |" in text
     assert "| `muoneq` | 5.000 | 2.000 | 1.000 | 2.000 | 5.000 |" in text
 
 

@@ -36,7 +36,7 @@ def searched():
 def test_rounds(searched):
     found, rounds = searched
     tasks = {halving.TASK_1, halving.TASK_2}
-    assert rounds == [(306, {"books/search"}), (80, {"books/search"}), (40, tasks)]
+    assert rounds == [(306, {"books/search"}), (48, {"books/search"}), (24, tasks)]
     assert {config.seed for config in found} == {TUNING}
     assert not {config.task for config in found} - tasks
 
@@ -44,7 +44,7 @@ def test_rounds(searched):
 def test_the_best_chains_survive(searched):
     found, _ = searched
     first = halving.ordered(halving.first_round(), found)
-    assert set(halving.last_round(found)) <= {e.method for e in first[:80]}
+    assert set(halving.last_round(found)) <= {e.method for e in first[:48]}
     names = halving.finalists(found)
     assert len(names) == halving.CHOSEN
     assert all("average" not in name and "sign" not in name for name in names)
