@@ -46,8 +46,11 @@ def together(remedy: str) -> Iterator[None]:
             message = stop.code
         except jax.errors.JaxRuntimeError as error:
             cause = first_line(error).rsplit("dispatching computation: ", 1)[-1]
-            stuck = f"process {number} of {count} cannot go on; another one seems lost"
-            message = f"error: {stuck} ({cause}). {again}"
+            message = f"error: process {number} of {count} "
+            if "RESOURCE_EXHAUSTED" in str(error):
+                message += f"has no memory left ({cause}); lower --batch."
+            else:
+                message += f"cannot go on; another one seems lost ({cause}). {again}"
         except Exception:
             message = traceback.format_exc()
     print(message, file=sys.stderr, flush=True)

@@ -18,10 +18,12 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
 from examples import train_sharded as example
+from examples.pretrain.processes import together
 
 ROOT = pathlib.Path(__file__).parents[2]
 WIDTHS = {"embed": 32, "mlp": 64, "heads": 4, "kv_heads": 2, "context": 16}
@@ -154,6 +156,23 @@ def test_one_process_continues_the_checkpoint_of_two(processes, train_alone):
     np.testing.assert_allclose(alone["losses"], together["losses"], rtol=1e-6)
     last = together["validation_loss"], alone["validation_loss"]
     np.testing.assert_allclose(*last, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory", "has no memory left .*; lower --batch"),
+        ("UNKNOWN: connection closed", "seems lost .*closed.* same command: resume"),
+    ],
+)
+def test_a_failure_inside_a_step_gets_one_line(cause, said, monkeypatch, capsys):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="1"), together("resume"):
+        raise jax.errors.JaxRuntimeError(cause)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert re.search(f"process 0 of 2 .*{said}", line)
 
 
 @pytest.mark.slow
