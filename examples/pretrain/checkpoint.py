@@ -160,10 +160,12 @@ class Checkpoints:
             self._set_aside(damaged, step)
             return step, state, position
         latest = max(damaged)
+        remedy = "restore them from a copy, or start again elsewhere"
+        if len(self._manager.all_steps()) > len(damaged):
+            remedy = f"rename {latest} to damaged-{latest} to go on from the one before"
         raise UserError(
             f"In {self._directory}, none of the checkpoints that were tried can be "
-            f"read (step {latest}: {damaged[latest]}); restore them from a copy, or "
-            f"start again elsewhere."
+            f"read (step {latest}: {damaged[latest]}); {remedy}."
         )
 
     def _read(self, step, like):

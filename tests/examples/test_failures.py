@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -124,6 +125,26 @@ def test_damage_to_any_file_is_noticed_or_does_no_harm(tmp_path, damage, capsys)
         assert ("step 1" in said) == (done == 1), (file, said)
         fell_back += done == 1
     assert 3 <= fell_back < len(files)
+
+
+def test_several_processes_are_told_how_to_fall_back(tmp_path, monkeypatch):
+    """They cannot agree to: some may have read their part of what is damaged."""
+    checkpoints = Checkpoints(tmp_path)
+    for n in (1, 2):
+        checkpoints.save(n, {"w": jnp.ones(3) * n}, n)
+    checkpoints.close()
+    (tmp_path / "2" / "data" / "metadata").unlink()
+    checkpoints = Checkpoints(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(UserError) as error:
+            checkpoints.restore({"w": jnp.ones(3)})
+    checkpoints.close()
+    old, new = re.search(r"rename (\S+) to (\S+) to go on", str(error.value)).groups()
+    (tmp_path / old).rename(tmp_path / new)
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.restore({"w": jnp.ones(3)})[0] == 1
+    checkpoints.close()
 
 
 def test_resume_falls_back_to_the_last_whole_checkpoint_and_says_so(again):
