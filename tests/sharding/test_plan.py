@@ -59,6 +59,19 @@ def test_what_would_be_better_is_printed():
     assert "owners(('fsdp', 'tp'))" not in text
 
 
+def test_it_says_along_which_axes_only_updates_would_be_sent():
+    mesh = AbstractMesh((2, 2), ("slice", "fsdp"))
+    shapes = {f"up_{i}": jax.ShapeDtypeStruct((8, 16), jnp.float32) for i in range(4)}
+    specs = dict.fromkeys(shapes, NamedSharding(mesh, P("fsdp")))
+    tx = om.muon(0.1, placement=om.owners("fsdp", param_specs=specs))
+    found = plan(tx, shapes, specs)
+    assert found.whole_along == ("slice",)
+    line = next(x for x in str(found).splitlines() if "('slice', 'fsdp')" in x)
+    assert line.startswith("owners(('slice', 'fsdp')): 1.00x")
+    assert line.endswith("; updates are gathered along 'slice'")
+    assert "gathered" not in str(_plan(("fsdp", "tp")))
+
+
 def test_describe_says_which_owners_have_the_matrices_of_a_leaf(cpus):
     kinds = (AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), kinds, devices=cpus)
