@@ -137,6 +137,16 @@ ABLATIONS = (
         ),
     ),
     Ablation(
+        "AdaMuon's two versions",
+        "no order in a paper; to see what puts it behind Muon here",
+        _ranking(
+            ("muon", ""),
+            ("adamuon:variant=unsigned", ""),
+            ("adamuon:b2=0.999", ""),
+            ("adamuon", ""),
+        ),
+    ),
+    Ablation(
         "MuonEq with and without Nesterov's momentum",
         "MuonEq, Table 1: LLaMA 130M on C4, perplexity",
         _ranking(
