@@ -1,6 +1,7 @@
 """The ablations as tables: a paper's order beside this study's."""
 
 import math
+import textwrap
 
 from examples.bench.ablations import ABLATIONS, Ablation, Variant
 from examples.bench.markdown import lines
@@ -20,6 +21,8 @@ def _one(ablation: Ablation, results: Results) -> str:
     parts = [f"**{ablation.title}** ({ablation.source})", _order(ablation, results)]
     if ablation.shows_rates:
         parts.append(_rates(ablation, results))
+    if ablation.finding:
+        parts.append("\n".join(textwrap.wrap(ablation.finding, 100)))
     return "\n\n".join(parts)
 
 

@@ -42,12 +42,14 @@ class Ablation:
         source: Table or figure, with its model and measure.
         variants: The methods; the paper's best one first.
         shows_rates: Whether its table has the loss at every learning rate.
+        finding: Why the paper's order does not appear, if it does not.
     """
 
     title: str
     source: str
     variants: tuple[Variant, ...]
     shows_rates: bool = False
+    finding: str = ""
 
 
 def _ranking(*figures: tuple[str, str]) -> tuple[Variant, ...]:
@@ -135,15 +137,20 @@ ABLATIONS = (
             ("muoneq:mode=col", "25.23"),
             ("adamw", "26.48"),
         ),
+        finding="The sign before the polar factor, which AdaMuon's second version has, "
+        "puts it behind Muon. The first version, in the next table, is ahead of Muon "
+        "and level with Muon+.",
     ),
     Ablation(
         "AdaMuon's two versions",
-        "no order in a paper; to see what puts it behind Muon here",
-        _ranking(
-            ("muon", ""),
-            ("adamuon:variant=unsigned", ""),
-            ("adamuon:b2=0.999", ""),
-            ("adamuon", ""),
+        "no order in a paper; to see what puts AdaMuon behind Muon here",
+        _around(
+            "adamuon:variant=unsigned",
+            "muoneq",
+            "muon_plus",
+            "muon",
+            "adamuon:b2=0.999",
+            "adamuon",
         ),
     ),
     Ablation(
