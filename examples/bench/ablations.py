@@ -143,7 +143,7 @@ ABLATIONS = (
     ),
     Ablation(
         "AdaMuon's two versions",
-        "no order in a paper; to see what puts AdaMuon behind Muon here",
+        "not of a paper: all are compared with the first version",
         _around(
             "adamuon:variant=unsigned",
             "muoneq",

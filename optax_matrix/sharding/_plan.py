@@ -108,7 +108,7 @@ def plan(
 
 
 def _splitting(layouts: list[OwnerLayout]) -> set[str]:
-    """Mesh axes that split some parameter."""
+    """Mesh axes that split some matrix with owners."""
     specs = (spec for layout in layouts for spec in layout.specs.values())
     return {axis for spec in specs for entry in spec for axis in entry}
 

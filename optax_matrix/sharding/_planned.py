@@ -47,7 +47,7 @@ class Plan:
         state_bytes: Bytes of the whole optimizer's state on a device.
         stack_bytes: Bytes of the gradients of a device's own matrices, whole.
         others: For other owner axes the work of the busiest device, the least first.
-        whole_along: Mesh axes along which every device has all parameters.
+        whole_along: Mesh axes that split no matrix with owners.
         auto: Work and bytes in teams with ``owners(plan="auto")``; None if there are
             teams already, or would be none.
     """
