@@ -9,6 +9,7 @@ from examples.bench.search import LIMIT, Results, rate_at, tuning
 from examples.bench.statistics import Row, difference, row
 
 HEADINGS = "method", "paper", "loss", "paper: behind", "here: by", "so too here"
+OURS = "method", "loss", "against", "difference"  # No paper has an order.
 
 
 def report(results: Results) -> str:
@@ -18,7 +19,8 @@ def report(results: Results) -> str:
 
 def _one(ablation: Ablation, results: Results) -> str:
     """An ablation; methods whose runs are not finished have empty cells."""
-    parts = [f"**{ablation.title}** ({ablation.source})", _order(ablation, results)]
+    source = f" ({ablation.source})" if ablation.source else ""
+    parts = [f"**{ablation.title}**{source}", _order(ablation, results)]
     if ablation.shows_rates:
         parts.append(_rates(ablation, results))
     if ablation.finding:
@@ -28,7 +30,10 @@ def _one(ablation: Ablation, results: Results) -> str:
 
 def _order(ablation, results):
     rows = {v.method: row(v.entry, results) for v in ablation.variants}
-    return lines(HEADINGS, [_cells(v, rows) for v in ablation.variants])
+    cells = [_cells(v, rows) for v in ablation.variants]
+    if ablation.source:
+        return lines(HEADINGS, cells)
+    return lines(OURS, [[name, *rest] for name, _, *rest, _ in cells])
 
 
 def _cells(variant: Variant, rows: dict[str, Row | None]) -> list[str]:

@@ -35,11 +35,11 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """One table or figure of a paper.
+    """One table or figure of a paper, or a comparison that explains one.
 
     Attributes:
         title: What is varied.
-        source: Table or figure, with its model and measure.
+        source: Table or figure, with its model and measure; empty if no paper has it.
         variants: The methods; the paper's best one first.
         shows_rates: Whether its table has the loss at every learning rate.
         finding: Why the paper's order does not appear, if it does not.
@@ -143,7 +143,7 @@ ABLATIONS = (
     ),
     Ablation(
         "AdaMuon's two versions",
-        "not of a paper: all are compared with the first version",
+        "",
         _around(
             "adamuon:variant=unsigned",
             "muoneq",
@@ -165,7 +165,27 @@ ABLATIONS = (
             ("adamw", "21.35"),
         ),
     ),
+    Ablation(
+        "Parts of MARS",
+        "",
+        _around(
+            "adamw",
+            "mars_adamw",
+            "mars_adamw:b1=0.9:b2=0.95",
+            "mars_adamw:gamma=0",
+            "mars_adamw:gamma=0:b1=0.9:b2=0.95",
+        ),
+    ),
     COEFFICIENTS,
+    Ablation(
+        "Accuracy of the polar factor",
+        "",
+        _around(
+            "muon",
+            _table("muon", "POLAR_EXPRESS"),
+            "muon:polar=polar_svd",
+        ),
+    ),
     Ablation(
         "Steps of Newton-Schulz",
         "MuonEq, Figure 4 (a): GPT-2 small on FineWeb",
@@ -287,11 +307,8 @@ ABLATIONS = (
     ),
     Ablation(
         "Interval of SUMO's subspaces",
-        "no order in the paper, which has 200 of 10,000 steps and more",
-        (
-            Variant("sumo"),
-            *(Variant(f"sumo:update_interval={count}") for count in (100, 50, 10)),
-        ),
+        "",
+        _around("sumo", *(f"sumo:update_interval={count}" for count in (100, 50, 10))),
     ),
     Ablation(
         "Steps between merges",

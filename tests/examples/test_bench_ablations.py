@@ -65,6 +65,15 @@ def test_the_report_has_every_variant_and_the_losses_at_all_rates():
     assert "| `muoneq` | 5.000 | 2.000 | 1.000 | 2.000 | 5.000 |" in text
 
 
+def test_a_comparison_without_a_paper_has_no_columns_for_one():
+    parts = {variant.method: variant for variant in VARIANTS}
+    plain, changed = parts["adamw"], parts["mars_adamw:gamma=0"]
+    text = report(finished(plain, BASE) | finished(changed, BASE + NOISE + 0.1))
+    assert "**Parts of MARS**\n\n| method | loss | against | difference |" in text
+    cells = "| `mars_adamw:gamma=0` | 1.1200 ± 0.1782 | `adamw` | +0.1000 ± 0.0196 |"
+    assert cells in text
+
+
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.title)
 def test_what_is_better_is_a_row_of_the_same_table(ablation: Ablation):
     names = [variant.method for variant in ablation.variants]
