@@ -2,10 +2,10 @@
 
 import math
 
+from examples.bench.comparison import entry
 from examples.bench.markdown import lines
 from examples.bench.search import Results
 from examples.bench.statistics import REFERENCE, Row, difference, row, steps_to
-from examples.bench.studies import entry
 from examples.pretrain.report import size
 
 TASKS = "shakespeare", "books", "digits"

@@ -5,11 +5,17 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from examples.bench import ablation_table, search_table, summary_table
+from examples.bench import (
+    ablation_table,
+    search_table,
+    summary_table,
+    verdict_table,
+)
+from examples.bench.comparison import NotYetError
 from examples.bench.markdown import lines
 from examples.bench.search import Results
 from examples.bench.statistics import Row, difference, ranked, reference, steps_to
-from examples.bench.studies import STUDIES, NotYetError
+from examples.bench.studies import STUDIES
 from examples.pretrain.report import size
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -22,6 +28,7 @@ REPORTS = {
     "ablations": ablation_table.report,
     "search": search_table.report,
     "summary": summary_table.report,
+    "verdict": verdict_table.report,
 }
 
 
@@ -38,6 +45,8 @@ def table(study: str, results: Results) -> str:
 
 def table_of(rows: Sequence[Row], count: int) -> str:
     """The table of some rows out of a number of entries."""
+    if not count:
+        return "No chain is left for this study."
     if not rows:
         return f"None of the {count} rows has all of its runs yet."
     text = lines(HEADINGS, [cells(row, reference(rows)) for row in rows])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from examples.bench import cli, plot, results, studies, table
+from examples.bench import cli, comparison, plot, results, table
 from examples.bench.config import Config, Result
 from examples.bench.search import (
     LIMIT,
@@ -207,7 +207,7 @@ def test_the_demo_has_the_rates_of_the_study():
     makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text()
     (demo,) = re.findall("^DEMO := (.*)$", makefile, re.MULTILINE)
     found = results.read()
-    best = {n: best_rate(studies.entry("books", n), found) for n in studies.FIRST}
+    best = {n: best_rate(comparison.entry("books", n), found) for n in comparison.FIRST}
     assert demo == ",".join(f"{name}@{rate:g}" for name, rate in best.items())
 
 

@@ -2,10 +2,12 @@
 
 import pytest
 
-from examples.bench import halving, table
+from examples.bench import confirmation, halving, table
+from examples.bench.comparison import NotYetError
 from examples.bench.config import Result
+from examples.bench.confirmation import is_chain
 from examples.bench.search import TUNING, due
-from examples.bench.studies import CONFIRMING, STUDIES
+from examples.bench.studies import STUDIES
 
 PARTS_LOST = {"none": 0.3, "average": 0.2, "sign": 0.5, "eigen": 0.1, "out/in": 0.05}
 
@@ -50,19 +52,75 @@ def test_the_best_chains_survive(searched):
     assert all("average" not in name and "sign" not in name for name in names)
 
 
-def test_the_finalists_are_confirmed_on_other_seeds_and_data(searched):
-    found, _ = searched
-    main = {}
-    for entry in STUDIES["books"]({}):
-        while config := due(entry, main):
-            main[config] = Result(1.0, [[0, 5.0], [400, 1.0]], 1.0, 8, 1.0)
-    entries = STUDIES["confirm_books"](found | main)
+@pytest.fixture(scope="module")
+def compared(searched):
+    """The search and the comparison of every task, whose methods are all alike."""
+    found = dict(searched[0])
+    for task in confirmation.MAIN:
+        for entry in STUDIES[task]({}):
+            while config := due(entry, found):
+                found[config] = result(1.0)
+    return found
+
+
+def result(loss):
+    return Result(loss, [[0, 5.0], [400, 1.0]], 1.0, 8, 1.0)
+
+
+def confirmed(compared, leads):
+    """All runs of the confirmation; `leads[chain][task]` is what a chain gains."""
+    found = dict(compared)
+    names = halving.finalists(found)
+    for which, task in enumerate(confirmation.MAIN):
+        for entry in STUDIES[f"confirm_{task}"](found):
+            of_chains = is_chain(entry)
+            lead = leads[names.index(entry.method)][which] if of_chains else 0.0
+            while config := due(entry, found):
+                found[config] = result(1 - lead + 1e-3 * of_chains * (config.seed % 3))
+    return found
+
+
+def test_the_finalists_are_confirmed_on_other_seeds_and_data(compared):
+    entries = STUDIES["confirm_books"](compared)
     assert {e.task for e in entries} == {"books"}
-    assert all(e.seeds == CONFIRMING for e in entries)
-    assert not set(CONFIRMING) & {config.seed for config in found | main}
+    assert all(e.seeds == confirmation.SEEDS for e in entries)
+    assert not set(confirmation.SEEDS) & {config.seed for config in compared}
     methods = [e.method for e in entries]
     assert methods[0] == "adamw"
-    assert methods[-halving.CHOSEN :] == halving.finalists(found)
+    assert methods[-halving.CHOSEN :] == halving.finalists(compared)
+    with pytest.raises(NotYetError, match="run confirm_shakespeare"):
+        STUDIES["confirm_longer"](compared)
+    assert table.table("verdict", compared) == "The chains are not confirmed yet."
+
+
+def test_only_chains_ahead_on_every_task_go_on(compared):
+    """One is ahead everywhere, one on two tasks, one within the interval."""
+    nothing = 0.0, 0.0, 0.0
+    leads = (0.1, 0.1, 0.1), (0.1, 0.1, -0.1), (0.1, 0.1, 1e-3), nothing, nothing
+    found = confirmed(compared, leads)
+    first = halving.finalists(found)[0]
+    assert confirmation.survivors(found) == [first]
+    for study, task, steps in (
+        ("confirm_shorter", "books", 100),
+        ("confirm_longer", "books", 1600),
+        ("confirm_large", "large", 400),
+    ):
+        entries = STUDIES[study](found)
+        assert [e.method for e in entries if is_chain(e)] == [first]
+        assert len(entries) == 2 + confirmation.PUBLISHED
+        assert {(e.task, e.steps, e.seeds) for e in entries} == {
+            (task, steps, confirmation.SEEDS)
+        }
+    text = table.table("verdict", found)
+    assert text.endswith(f"On every task beyond the interval: `{first}`.")
+    assert f"| `{first}` | -0.0990 ± 0.0006 | -0.0990 ± 0.0006 |" in text
+
+
+def test_without_a_chain_ahead_nothing_more_runs(compared):
+    found = confirmed(compared, [[-0.1] * 3] * halving.CHOSEN)
+    assert STUDIES["confirm_longer"](found) == []
+    assert table.table("confirm_large", found) == "No chain is left for this study."
+    assert "No chain beats the best published" in table.table("verdict", found)
 
 
 def test_the_report(searched):

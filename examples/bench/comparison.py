@@ -1,0 +1,73 @@
+"""The main comparison: every method on a task, and the best of them."""
+
+import dataclasses
+from typing import Any
+
+from examples.bench.methods import OWN_RATES
+from examples.bench.search import FEW_TRIALS, Entry, Results, best_rate, is_finished
+from examples.bench.statistics import REFERENCE, ranked
+from examples.bench.tasks import TASKS
+from examples.pretrain.errors import UserError
+from examples.pretrain.optimizers import OPTIMIZERS
+
+LEFT_OUT = {"lora"}  # It fine-tunes.
+FIRST = REFERENCE, "muon", "muoneq", "aro", "racs", "alice", "sumo", "poet"
+MATCHED = [*FIRST, *(n for n in OPTIMIZERS if n not in {*FIRST, *LEFT_OUT})]
+
+
+class NotYetError(UserError):
+    """A study that takes methods from one that is not finished."""
+
+
+def entry(task: str, method: str, setting: str = "matched", **other: Any) -> Entry:
+    """An entry with the steps, batch and first learning rate of its task."""
+    t = TASKS[task]
+    rate = t.rate if setting == "matched" else OWN_RATES[method.split(":")[0]]
+    defaults = {"rate": rate, "steps": t.steps, "batch": t.batch}
+    return Entry(task, method, setting, **defaults | other)
+
+
+def best(task: str, count: int, results: Results) -> list[Entry]:
+    """AdamW and the best methods of a task.
+
+    Raises:
+        NotYetError: If runs of the task are missing.
+    """
+    entries = all_methods(task)
+    if not all(is_finished(e, results) for e in entries):
+        raise NotYetError(
+            f"This study takes the best {count} methods of `{task}`; finish that one "
+            f"first: python -m examples.bench run {task}"
+        )
+    rows = [row.entry for row in ranked(entries, results)]
+    others = [e for e in rows if e.method != REFERENCE]
+    return [entry(task, REFERENCE), *others[:count]]
+
+
+def all_methods(task: str) -> list[Entry]:
+    """Every method, matched to AdamW, and as in its paper where that differs."""
+    matched = [entry(task, name) for name in MATCHED]
+    return matched + [entry(task, name, "own") for name in OWN_RATES]
+
+
+def moved(
+    entry: Entry, results: Results, task: str, steps: float = 1, batch: float = 1
+) -> Entry:
+    """An entry elsewhere: three rates around its best one.
+
+    Args:
+        entry: A row whose runs are finished.
+        results: The runs.
+        task: Where it goes, perhaps its own task.
+        steps: A factor of that task's steps.
+        batch: A factor of that task's batch.
+    """
+    t = TASKS[task]
+    return dataclasses.replace(
+        entry,
+        task=task,
+        steps=int(t.steps * steps),
+        batch=int(t.batch * batch),
+        rate=best_rate(entry, results),
+        trials=FEW_TRIALS,
+    )

@@ -1,0 +1,98 @@
+"""Confirming what the search found: fresh seeds, then other lengths and a larger model.
+
+A chain has to beat the best published method on every task, beyond the interval. Only
+chains that do go on to the rest, with AdamW and the published methods.
+"""
+
+import math
+
+from examples.bench import halving
+from examples.bench.comparison import NotYetError, best, entry, moved
+from examples.bench.search import Entry, Results, is_finished
+from examples.bench.statistics import Row, difference, ranked
+
+SEEDS = tuple(range(10, 20))  # Nothing was chosen on them.
+MAIN = "shakespeare", "books", "digits"
+PUBLISHED = 3  # The best methods of each task's comparison, beside AdamW.
+
+
+def entries(task: str, results: Results) -> list[Entry]:
+    """AdamW, the best published methods of a task, and the chains of the search.
+
+    Raises:
+        NotYetError: If the search or the comparison is not finished.
+    """
+    chains = halving.finalists(results)
+    if chains is None:
+        raise NotYetError(
+            "This study takes the five best chains of `search`; finish that one first: "
+            "python -m examples.bench run search"
+        )
+    published = [(e.method, e.setting) for e in best(task, PUBLISHED, results)]
+    names = published + [(name, "matched") for name in chains]
+    return [entry(task, *name, seeds=SEEDS) for name in names]
+
+
+def is_chain(entry: Entry) -> bool:
+    """Whether an entry is of the search, and not a published method."""
+    return entry.method.startswith("chain:")
+
+
+def compared(rows: list[Row]) -> tuple[Row, dict[str, tuple[float, float]]]:
+    """The chains against the published method with the smallest loss.
+
+    Returns:
+        The row of that method, and for each chain the mean difference of the losses to
+        it with half of its 95% confidence interval.
+    """
+    target = min((r for r in rows if not is_chain(r.entry)), key=lambda row: row.loss)
+    chains = [row for row in rows if is_chain(row.entry)]
+    return target, {row.entry.method: difference(row, target) for row in chains}
+
+
+def survivors(results: Results) -> list[str]:
+    """The chains that beat the best published method on every task.
+
+    Raises:
+        NotYetError: If the confirmation of a task is not finished.
+    """
+    left = halving.finalists(results) or []
+    for task in MAIN:
+        found = entries(task, results)
+        if not all(is_finished(e, results) for e in found):
+            raise NotYetError(
+                f"This study takes the chains that `confirm_{task}` leaves; finish "
+                f"that one first: python -m examples.bench run confirm_{task}"
+            )
+        _, chains = compared(ranked(found, results))
+        left = [name for name in left if beats(*chains[name])]
+    return left
+
+
+def beats(mean: float, half: float) -> bool:
+    """Whether a difference of losses is below zero, and its interval too."""
+    return math.isfinite(mean) and mean + half < 0
+
+
+def beyond(results: Results, task: str, steps: float = 1) -> list[Entry]:
+    """The published methods and the chains that are left, at another length or size.
+
+    Args:
+        results: The runs.
+        task: `books`, or `large`, which has the methods of `shakespeare`.
+        steps: A factor of the task's steps.
+
+    Returns:
+        The entries; none if no chain is left.
+
+    Raises:
+        NotYetError: If the confirmation of a task is not finished.
+    """
+    left = survivors(results)
+    if not left:
+        return []
+    return [
+        moved(e, results, task, steps)
+        for e in entries("shakespeare" if task == "large" else task, results)
+        if not is_chain(e) or e.method in left
+    ]
