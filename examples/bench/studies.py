@@ -9,6 +9,7 @@ from examples.bench import ablations, confirmation, halving
 from examples.bench.comparison import all_methods, best, entry, moved
 from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
+from examples.bench.tasks import TASKS
 
 # Changes of the task `books`.
 CONDITIONS: Mapping[str, Mapping[str, float]] = {
@@ -22,6 +23,13 @@ CONDITIONS: Mapping[str, Mapping[str, float]] = {
 def _anchor():
     """AdamW at nanoGPT's learning rate and length."""
     return [entry("shakespeare", REFERENCE, steps=2000, trials=())]
+
+
+def _adamw_rates():
+    """AdamW's rates on `digits`, where one seed does not show which is the best."""
+    powers = -1, 0, 1, 2, 3
+    rates = [TASKS["digits"].rate * 2.0**power for power in powers]
+    return [entry("digits", REFERENCE, rate=rate, trials=()) for rate in rates]
 
 
 def _under(condition: str, results: Results):
@@ -40,6 +48,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "shakespeare": lambda _: all_methods("shakespeare"),
     "books": lambda _: all_methods("books"),
     "digits": lambda _: all_methods("digits"),
+    "adamw_rates": lambda _: _adamw_rates(),
     "coefficients": lambda _: ablations.entries([ablations.COEFFICIENTS]),
     "ablations": lambda _: ablations.entries(),
     **{name: lambda found, name=name: _under(name, found) for name in CONDITIONS},

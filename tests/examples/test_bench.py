@@ -211,7 +211,8 @@ def test_the_demo_has_the_rates_of_the_study():
     assert demo == ",".join(f"{name}@{rate:g}" for name, rate in best.items())
 
 
-READY = "anchor", "shakespeare", "books", "digits", "coefficients", "ablations"
+MAIN = "shakespeare", "books", "digits"
+READY = "anchor", *MAIN, "adamw_rates", "coefficients", "ablations"
 
 
 @pytest.mark.parametrize("study", [x for x in READY if x != "coefficients"])
