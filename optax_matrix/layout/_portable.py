@@ -12,9 +12,10 @@ from jax import dtypes
 from jaxtyping import Array
 
 from optax_matrix.arguments import checked
-from optax_matrix.layout._portable_entries import entries_by_leaf, is_in, on_host
+from optax_matrix.layout._portable_entries import entries_by_leaf, is_in
 from optax_matrix.layout._portable_origin import origins
 from optax_matrix.layout._state import check_position, is_state
+from optax_matrix.layout.gathering import on_host
 from optax_matrix.layout.groups import checksum
 from optax_matrix.layout.paths import named_leaves
 
@@ -27,8 +28,9 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     Entries under ``method`` and ``manifest`` say whose state it is and which axes of
     each leaf were rows and columns. The result does not depend on grouping,
     ``max_batch``, sharding or the mesh, and can be saved by anything that saves a dict
-    of arrays, `numpy.savez` included. Arrays on several devices are
-    gathered on the host of every process, so all processes must call this function.
+    of arrays, `numpy.savez` included. Arrays on several devices are gathered on the
+    host of every process, so all processes must call this function. Devices hold at
+    most 256 MiB of others' parts meanwhile.
 
     Args:
         state: State of any optimizer that contains `on_matrices`.
@@ -167,27 +169,49 @@ def check_restored(state: optax.OptState) -> None:
 
 
 def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
-    """The leaf with its parts replaced, on the host, as shardings may differ."""
-    new = np.array(on_host(_raw(leaf)))
+    """The leaf with its parts replaced, which are rows of it or all of it.
+
+    Each process fills what its own devices hold. Nothing is sent between devices.
+    """
+    raw, values = _raw(leaf), []
+    shape = np.shape(raw)
     for rows, value, key in parts:
-        shape = new.shape if rows is None else (len(rows), *new.shape[1:])
-        if np.shape(value) != shape:
+        wanted = shape if rows is None else (len(rows), *shape[1:])
+        if np.shape(value) != wanted:
             raise ValueError(
-                f"`portable` must hold an array of shape {shape} for {key!r}, got "
+                f"`portable` must hold an array of shape {wanted} for {key!r}, got "
                 f"{np.shape(value)}; the layer's shape or dimension numbers changed."
             )
-        new[... if rows is None else rows] = _typed(np.asarray(value), new.dtype, key)
-    if _is_key(leaf):
-        new = jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
-    if not isinstance(leaf, jax.Array):
-        return new
-    if not leaf.is_fully_addressable:
-        # `device_put` would send every value to all processes, to compare them.
-        return jax.make_array_from_callback(
-            leaf.shape, leaf.sharding, lambda at: new[at]
+        values.append((rows, _typed(np.asarray(value), raw.dtype, key)))
+    if not isinstance(leaf, jax.Array) or not leaf.committed:
+        new = _filled(raw, tuple(map(slice, shape)), values)
+        # An uncommitted array, such as Adam's count, must stay uncommitted.
+        new = jnp.asarray(new) if isinstance(leaf, jax.Array) else new
+    else:
+        old = {_place(shard.index): shard.data for shard in raw.addressable_shards}
+        new = jax.make_array_from_callback(
+            shape, raw.sharding, lambda at: _filled(old[_place(at)], at, values)
         )
-    # An uncommitted array, such as Adam's count, must stay uncommitted.
-    return jax.device_put(new, leaf.sharding) if leaf.committed else jnp.asarray(new)
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(new, impl=jax.random.key_impl(leaf))
+    return new
+
+
+def _filled(part: Any, at: tuple[slice, ...], values: list) -> np.ndarray:
+    """A part of an array, with what of the values belongs there."""
+    new = np.array(part)
+    for rows, value in values:
+        if rows is None:
+            new[...] = value[at]
+        else:
+            places = rows - (at[0].start or 0)
+            here = (places >= 0) & (places < len(new))
+            new[places[here]] = value[here, *at[1:]]
+    return new
+
+
+def _place(at: tuple[slice, ...]) -> tuple:
+    return tuple((one.start or 0, one.stop) for one in at)
 
 
 def _typed(value: np.ndarray, dtype: np.dtype, key: str) -> np.ndarray:

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from optax_matrix.layout._state import is_state
 from optax_matrix.layout.boxes import unboxed
+from optax_matrix.layout.gathering import on_host
 from optax_matrix.layout.groups import FILLER
 from optax_matrix.layout.paths import key_name, path_name
 
@@ -123,10 +123,3 @@ def rows_by_path(
         path: np.array(sorted(at, key=lambda i: manifest[i, 1]))
         for path, at in rows.items()
     }
-
-
-def on_host(x: Any) -> np.ndarray:
-    """The array on the host, gathered from all processes if need be."""
-    if isinstance(x, jax.Array) and not x.is_fully_addressable:
-        x = multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x)
