@@ -5,12 +5,13 @@
 For every recipe in float32, with matrices owned by all devices, in GiB:
 
 - portable: the portable form, which a checkpoint and the memory of every host hold;
-- gathered: what `om.to_portable` gathers on every device, array by array, and how many
-  arrays these are; `om.from_portable` gathers a fresh state in the same way;
+- gathered: what `om.to_portable` gathers on every device, a piece at a time, and how
+  many pieces these are;
 - largest: the largest of these, for which every device needs memory;
-- placed: what `om.from_portable` sends from the host to each device.
+- placed: what `om.from_portable` sends from the host to each device; devices send
+  nothing to each other then.
 
-Counted in shapes and in compiled programs; nothing is allocated and no time measured.
+Counted in shapes; nothing is allocated and no time measured.
 """
 
 import argparse
@@ -24,12 +25,12 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from examples.benchmarks._hlo import Traffic, collectives
 from examples.memory_table import SIZES, Size, shapes
+from optax_matrix.layout.gathering import PIECE, pieces
 from optax_matrix.recipes import METHODS
 
 RECIPES = {row.recipe.__name__: row.recipe for rows in METHODS.values() for row in rows}
-HEAD = "| recipe | portable | gathered | arrays | largest | placed |"
+HEAD = "| recipe | portable | gathered | pieces | largest | placed |"
 
 
 class Cost(NamedTuple):
@@ -37,13 +38,15 @@ class Cost(NamedTuple):
 
     Attributes:
         portable: The portable form.
-        gathered: The all-gathers of one direction, and the bytes of their results.
-        largest: The largest of these results.
+        gathered: What `om.to_portable` gathers.
+        pieces: The number of its all-gathers.
+        largest: The largest of them.
         placed: What a device gets from its host.
     """
 
     portable: int
-    gathered: Traffic
+    gathered: int
+    pieces: int
     largest: int
     placed: int
 
@@ -82,7 +85,7 @@ def raw(x: Any) -> Any:
     return jax.eval_shape(jax.random.key_data, x) if is_key else x
 
 
-def cost(name: str, size: Size, mesh: Mesh) -> Cost:
+def cost(name: str, size: Size, mesh: Mesh, limit: int = PIECE) -> Cost:
     """What moves the state of a recipe with owners on all devices of the mesh."""
     params = placed(size, mesh)
     at = jax.tree.map(lambda x: x.sharding, params)
@@ -94,14 +97,16 @@ def cost(name: str, size: Size, mesh: Mesh) -> Cost:
 
     state, specs = jax.eval_shape(tx.init, params), om.state_specs(tx, params, at)
     moved = jax.tree.leaves(jax.tree.map(abstract, state, specs))
-    gather = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, P()))
-    found = collectives(gather.lower(moved).compile().as_text())
+    split = [x for x in moved if not x.sharding.is_fully_replicated]
+    plans = [pieces(x.shape, x.dtype, x.sharding, limit) for x in split]
+    counts = [len(list(plan.starts())) for plan in plans]
     parts = [math.prod(x.sharding.shard_shape(x.shape)) for x in moved]
     return Cost(
         # Without owners no stack has padding, which the portable form leaves out.
         sum(map(nbytes, arrays(jax.eval_shape(build(name, size).init, params)))),
-        found.pop("all-gather"),
-        max(nbytes(x) for x in moved if not x.sharding.is_fully_replicated),
+        sum(n * plan.nbytes for n, plan in zip(counts, plans, strict=True)),
+        sum(counts),
+        max(plan.nbytes for plan in plans),
         sum(n * x.dtype.itemsize for n, x in zip(parts, moved, strict=True)),
     )
 
@@ -116,7 +121,7 @@ def table(size: Size, mesh: Mesh, names=tuple(RECIPES)) -> str:
     lines = [HEAD, "|---|---|---|---|---|---|"]
     for name in names:
         found = cost(name, size, mesh)
-        gathered = f"{gib(found.gathered.bytes)} | {found.gathered.count}"
+        gathered = f"{gib(found.gathered)} | {found.pieces}"
         rest = f"{gib(found.largest)} | {gib(found.placed)}"
         lines.append(f"| `{name}` | {gib(found.portable)} | {gathered} | {rest} |")
     return "\n".join(lines)

@@ -183,21 +183,22 @@ def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
                 f"{np.shape(value)}; the layer's shape or dimension numbers changed."
             )
         values.append((rows, _typed(np.asarray(value), raw.dtype, key)))
-    if not isinstance(leaf, jax.Array) or not leaf.committed:
-        new = _filled(raw, tuple(map(slice, shape)), values)
-        # An uncommitted array, such as Adam's count, must stay uncommitted.
-        new = jnp.asarray(new) if isinstance(leaf, jax.Array) else new
-    else:
+    whole = tuple(map(slice, shape))
+    if not isinstance(leaf, jax.Array):
+        return _filled(raw, whole, values)
+    if leaf.committed:
         old = {_place(shard.index): shard.data for shard in raw.addressable_shards}
         new = jax.make_array_from_callback(
             shape, raw.sharding, lambda at: _filled(old[_place(at)], at, values)
         )
+    else:  # It must stay so, such as Adam's count.
+        new = jnp.asarray(_filled(raw, whole, values))
     if _is_key(leaf):
         return jax.random.wrap_key_data(new, impl=jax.random.key_impl(leaf))
     return new
 
 
-def _filled(part: Any, at: tuple[slice, ...], values: list) -> np.ndarray:
+def _filled(part: Any, at: Any, values: list) -> np.ndarray:
     """A part of an array, with what of the values belongs there."""
     new = np.array(part)
     for rows, value in values:
@@ -210,7 +211,8 @@ def _filled(part: Any, at: tuple[slice, ...], values: list) -> np.ndarray:
     return new
 
 
-def _place(at: tuple[slice, ...]) -> tuple:
+def _place(at: Any) -> tuple:
+    """The index of a shard, as a key: slices have no hash before Python 3.12."""
     return tuple((one.start or 0, one.stop) for one in at)
 
 
