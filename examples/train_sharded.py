@@ -60,6 +60,10 @@ from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
 
 RECIPES = [name for name in OPTIMIZERS if hasattr(om, name)]
 
+# Seconds without a sign of life after which JAX gives up a process. In a step the others
+# know it at once; where they wait for it outside of one, at a checkpoint, they do not.
+HEARTBEAT = 30
+
 # The mesh axis that cuts an axis of the weights, by the name the model gives it.
 # Other mesh axes, as `data`, cut the batch alone.
 RULES = {"embed": "fsdp", "heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp"}
@@ -305,7 +309,12 @@ def main(arguments: list[str] | None = None) -> None:
     if (args.processes or args.process is not None) and not args.coordinator:
         parser.error("--processes and --process need --coordinator HOST:PORT")
     if args.distributed or args.coordinator:
-        jax.distributed.initialize(args.coordinator, args.processes, args.process)
+        jax.distributed.initialize(
+            args.coordinator,
+            args.processes,
+            args.process,
+            heartbeat_timeout_seconds=HEARTBEAT,
+        )
     with together(
         f"they continue from the last checkpoint in {args.checkpoints}."
         if args.checkpoints

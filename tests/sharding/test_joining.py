@@ -13,7 +13,8 @@ import optax_matrix as om
 from optax_matrix.joining import joining, jointly, of_stack
 from optax_matrix.layout.groups import default_batch
 
-SHAPES = {"q": (6, 6), "o": (6, 6), "up": (6, 12), "down": (12, 6)}
+# Nearly square: one gradient has to determine the eigenvectors of both sides.
+SHAPES = {"q": (6, 6), "o": (6, 6), "up": (6, 7), "down": (7, 6)}
 SPECS = {"q": P("a"), "o": P(None, "a"), "up": P("a"), "down": P(None, "a")}
 
 
