@@ -60,8 +60,8 @@ from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
 
 RECIPES = [name for name in OPTIMIZERS if hasattr(om, name)]
 
-# Seconds without a sign of life after which JAX gives up a process. In a step the others
-# know it at once; where they wait for it outside of one, at a checkpoint, they do not.
+# Seconds without a sign of life after which JAX gives up a process. Others that wait
+# for it at a checkpoint learn of its end only then; in a step they do at once.
 HEARTBEAT = 30
 
 # The mesh axis that cuts an axis of the weights, by the name the model gives it.
