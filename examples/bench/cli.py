@@ -5,7 +5,7 @@ import os
 import pathlib
 import sys
 
-from examples.bench import results
+from examples.bench import results, times
 from examples.bench.plot import draw
 from examples.bench.search import is_finished
 from examples.bench.studies import STUDIES
@@ -57,6 +57,10 @@ def _parser():
     run.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     show = add("table", _table, "*", _table_name)
     show.add_argument("--write", action="store_true", help="into RESULTS.md and README")
+    clock = commands.add_parser("time", help=_time.__doc__, description=_time.__doc__)
+    clock.set_defaults(command=_time)
+    clock.add_argument("tasks", nargs="*", type=_task, metavar="TASK")
+    clock.add_argument("--results", type=pathlib.Path, default=times.PATH)
     add("plot", _plot, "+").add_argument("--out", type=pathlib.Path)
     return parser
 
@@ -65,6 +69,13 @@ def _study(name):
     if name not in STUDIES:
         known = ", ".join(STUDIES)
         raise argparse.ArgumentTypeError(f"no study {name!r}; choose from {known}")
+    return name
+
+
+def _task(name):
+    if name not in times.MEASURED:
+        known = ", ".join(times.MEASURED)
+        raise argparse.ArgumentTypeError(f"no task {name!r}; choose from {known}")
     return name
 
 
@@ -97,6 +108,13 @@ def _table(options):
         print(table(study, found))
     if options.write:
         write(found)
+
+
+def _time(options):
+    """Times an update of every method beside AdamW, on all tasks or some."""
+    tasks = options.tasks or times.MEASURED
+    times.run(tasks, options.results, "python -m examples.bench time")
+    print(times.table(times.read(options.results)))
 
 
 def _plot(options):

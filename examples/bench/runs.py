@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -96,6 +97,18 @@ class Bench:
             state_bytes=size,
             seconds=round(time.perf_counter() - begin, 1),
         )
+
+    def times(self, block: int) -> Iterator[float]:
+        """Processor seconds of an update, block after block; the first one compiles."""
+        params = self._start(TUNING)
+        opt_state = self._init(params)
+        batches = _slice(self._task.batches(TUNING, block, self._batch), 0, block)
+        while True:
+            clock = time.process_time()
+            params, opt_state = jax.block_until_ready(
+                self._train(params, opt_state, batches, np.float32(self._task.rate))
+            )
+            yield (time.process_time() - clock) / block
 
 
 def _slice(batches, start, count):

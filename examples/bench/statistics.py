@@ -24,7 +24,6 @@ class Row:
         losses: Final validation loss by seed; infinite for a failed run.
         steps: Steps of the curve.
         curve: Mean validation loss at these steps.
-        milliseconds: Median time of an update.
         state_bytes: Bytes of the optimizer's state.
     """
 
@@ -35,7 +34,6 @@ class Row:
     losses: tuple[float, ...]
     steps: np.ndarray
     curve: np.ndarray
-    milliseconds: float
     state_bytes: int
 
     @property
@@ -66,7 +64,6 @@ def row(entry: Entry, results: Results) -> Row | None:
         losses=tuple(math.inf if r.loss is None else r.loss for r in runs),
         steps=np.array([step for step, _ in whole[0]] if whole else []),
         curve=np.mean([[loss for _, loss in c] for c in whole], 0) if whole else [],
-        milliseconds=float(np.median([run.milliseconds for run in runs])),
         state_bytes=runs[0].state_bytes,
     )
 

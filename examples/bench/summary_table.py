@@ -1,35 +1,41 @@
 """The main studies in one table, for the README: AdamW, Muon and the five papers."""
 
 import math
+import statistics
 
 from examples.bench.comparison import entry
 from examples.bench.markdown import lines
 from examples.bench.search import Results
 from examples.bench.statistics import REFERENCE, Row, difference, row, steps_to
+from examples.bench.times import Times, read
 from examples.pretrain.report import size
 
 TASKS = "shakespeare", "books", "digits"
 SHOWN = "muoneq", "aro", "racs", "alice", "sumo", "poet", "muon", REFERENCE
 
 
-def report(results: Results) -> str:
-    """Loss against AdamW's and speedup, task by task; empty cells are still to run."""
+def report(results: Results, measured: Times | None = None) -> str:
+    """Loss against AdamW's and speedup, task by task; empty cells are still to run.
+
+    Times are those `measured`, or of the file.
+    """
+    measured = read() if measured is None else measured
     found = {
         task: {name: row(entry(task, name), results) for name in SHOWN}
         for task in TASKS
     }
-    cells = [_cells(name, found) for name in SHOWN]
+    cells = [_cells(name, found, measured) for name in SHOWN]
     return lines(("method", *TASKS, "time", "state"), cells)
 
 
-def _cells(name: str, found: dict[str, dict[str, Row | None]]) -> list[str]:
+def _cells(
+    name: str, found: dict[str, dict[str, Row | None]], measured: Times
+) -> list[str]:
     of_tasks = [_against(rows[name], rows[REFERENCE]) for rows in found.values()]
-    pairs = [(r[name], r[REFERENCE]) for r in found.values()]
-    done = [(ours, adamw) for ours, adamw in pairs if ours and adamw]
-    times = [ours.milliseconds / adamw.milliseconds for ours, adamw in done]
-    states = [ours.state_bytes for ours, _ in done if ours.entry.task == "books"]
-    time = f"{sum(times) / len(times):.2f}" if times else ""
-    return [f"`{name}`", *of_tasks, time, *(map(size, states) if states else [""])]
+    times = [measured[t, name].relative for t in TASKS if (t, name) in measured]
+    time = f"{statistics.mean(times):.2f}" if times else ""
+    state = size(row.state_bytes) if (row := found["books"][name]) else ""
+    return [f"`{name}`", *of_tasks, time, state]
 
 
 def _against(ours: Row | None, adamw: Row | None) -> str:

@@ -68,11 +68,7 @@ def _cores(count):
 
 def _work(waiting: Any, path: pathlib.Path, core: int | None, command: str) -> None:
     """Takes entries until none is left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
+    alone(core)
     from examples.bench.runs import run  # JAX reads the environment at its import.
 
     while True:
@@ -84,6 +80,15 @@ def _work(waiting: Any, path: pathlib.Path, core: int | None, command: str) -> N
             if not multiprocessing.parent_process().is_alive():
                 return  # It was killed.
             results.append(config, run(config), path, command)
+
+
+def alone(core: int | None) -> None:
+    """Gives this process one thread, and perhaps a core; before it imports JAX."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
 
 
 def _watch(workers, entries, path):

@@ -32,8 +32,6 @@ COLUMNS = (
         "AdamW's steps divided by the method's steps to AdamW's final loss, on mean "
         "curves; 2 means half as many steps. A dash: that loss was not reached.",
     ),
-    ("ms", "Median milliseconds of processor time per step, in one thread."),
-    ("time", "The same divided by AdamW's."),
     ("state", "Memory of the optimizer's state."),
     (
         "size",
@@ -92,7 +90,7 @@ def _configs(row: Row) -> list[Config]:
 
 
 def _method(row: Row, adamw: Row | None, found: Mapping[Config, Result]) -> Method:
-    _, size, rate, loss, difference, speedup, time, state, failed = cells(row, adamw)
+    _, size, rate, loss, difference, speedup, state, failed = cells(row, adamw)
     loss, _, spread = loss.partition(" ± ")
     loss = loss if math.isfinite(row.loss) else "failed"
     runs = [found[config] for config in _configs(row)]
@@ -101,8 +99,8 @@ def _method(row: Row, adamw: Row | None, found: Mapping[Config, Result]) -> Meth
         name=_name(row),
         loss=row.loss,
         cells=(
-            *(loss, spread or "-", difference, speedup, f"{row.milliseconds:.1f}"),
-            *(time, state, size, rate, failed),
+            *(loss, spread or "-", difference, speedup),
+            *(state, size, rate, failed),
         ),
         difference=difference,
         speedup=speedup,
