@@ -16,7 +16,7 @@ help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
 	@echo "make test       the test suite (under 10 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
-	@echo "make test-slow  everything that the other two leave out (under 60 minutes)"
+	@echo "make test-slow  everything that the other two leave out (up to two hours)"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
 	@echo "make docs       the API reference as HTML: .docs/_build/index.html"

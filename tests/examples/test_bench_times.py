@@ -64,7 +64,8 @@ def test_an_unknown_task_is_named(capsys):
 
 
 @pytest.mark.slow
-def test_a_command_measures_in_a_process_of_its_own(tmp_path, capsys):
+def test_a_command_measures_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
     path = tmp_path / "times.jsonl"
     names = [name for name in times.MATCHED if name not in ("adamw", "muon")]
     rows = [{"time": Time("digits", name, 1.0, 1.0).__dict__} for name in names]
