@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec as P
-from jaxtyping import Array
 
 PIECE = 2**28  # Bytes.
 
@@ -54,13 +53,14 @@ def on_host(x: Any) -> np.ndarray:
     return gathered(x)
 
 
-def gathered(x: Array, limit: int = PIECE) -> np.ndarray:
+def gathered(x: Any, limit: int = PIECE) -> np.ndarray:
     """An array with a `NamedSharding`, through pieces of at most `limit` bytes.
 
     A piece has at least one row of each part, however long a row is.
     """
-    sharding = x.sharding
-    assert isinstance(sharding, NamedSharding)
+    kind = x.sharding.mesh.devices.flat[0].default_memory().kind
+    sharding = x.sharding.with_memory_kind(kind)
+    x = jax.device_put(x, sharding)  # Offloaded state comes back for this.
     plan = pieces(x.shape, x.dtype, sharding, limit)
     places = sharding.devices_indices_map(x.shape)
     parts = [places[device] for device in _holders(sharding)]

@@ -37,6 +37,12 @@ def test_every_entry_arrives(mesh, spec, dtype):
         np.testing.assert_array_equal(got, x)
 
 
+def test_offloaded_arrays_arrive(mesh):
+    x = np.arange(64.0).reshape(8, 8)
+    sharding = NamedSharding(mesh, P("a"), memory_kind="pinned_host")
+    np.testing.assert_array_equal(gathering.gathered(jax.device_put(x, sharding)), x)
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_no_device_gets_more_than_a_piece(mesh, spec):
     sharding = NamedSharding(mesh, spec)

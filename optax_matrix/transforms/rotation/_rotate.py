@@ -125,7 +125,9 @@ def rotate(
     momentum is also singular, most of the update may lie outside its range: in the
     first step or two (with signs and ``aro``, wherever leading rows of signs are
     dependent), and with ``eigen_exact`` at every step if the other singular values
-    differ by a factor of 100.
+    differ by a factor of 100. With averaged Gram matrices nothing is cut off; at the
+    first update, whose Gram matrix has the range of one gradient, noise grows with the
+    condition number of leading rows of the gradient and may reach full size.
 
     Args:
         base: A transformation of stacks. It sees the rotated side as rows (with
