@@ -58,8 +58,9 @@ def every_recipe(**daily):
 def test_sharded_equals_replicated(name, mesh):
     tx = RECIPES[name](0.01)
     # SOAP's first bases are of one gradient. Where its first rows nearly depend on each
-    # other, directions without range hold noise of full size, as with seeds 1 and 5.
-    params, grads = tree(0, shapes=SHAPES), tree(3, shapes=SHAPES)
+    # other, directions without range hold noise of full size, as with seed 1.
+    seed = 3 if name == "soap" else 1
+    params, grads = tree(0, shapes=SHAPES), tree(seed, shapes=SHAPES)
     want, _ = jax.jit(tx.update)(grads, tx.init(params), params)
 
     is_spec = lambda x: isinstance(x, P)
