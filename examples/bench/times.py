@@ -51,11 +51,21 @@ Times = Mapping[tuple[str, str], Time]
 
 
 def read(path: pathlib.Path = PATH) -> dict[tuple[str, str], Time]:
-    """The times of a file by task and method; an incomplete last line is left out."""
+    """The times of a file by task and method; an incomplete last line is left out.
+
+    Raises:
+        UserError: If a line is damaged.
+    """
     found = {}
     *whole, _ = path.read_text().split("\n") if path.exists() else [""]
-    for line in whole:
-        time = Time(**json.loads(line)["time"])
+    for number, line in enumerate(whole, 1):
+        try:
+            time = Time(**json.loads(line)["time"])
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f"Line {number} of {path} is damaged; delete it, and its method will "
+                "be measured again."
+            ) from None
         found[time.task, time.method] = time
     return found
 

@@ -6,6 +6,7 @@ import pytest
 
 from examples.bench import cli, times
 from examples.bench.times import Time
+from examples.pretrain.errors import UserError
 
 
 class Fake:
@@ -55,6 +56,13 @@ def test_what_the_file_has_is_not_measured_again(tmp_path, monkeypatch, capsys):
         "| `muon` |  | 1.25 |  |",
         "| `aro` |  | 1.25 |  |",
     ]
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    path = tmp_path / "times.jsonl"
+    path.write_text("nothing\n")
+    with pytest.raises(UserError, match="Line 1 of .* is damaged; delete it"):
+        times.read(path)
 
 
 def test_an_unknown_task_is_named(capsys):
