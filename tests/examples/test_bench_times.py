@@ -61,7 +61,7 @@ def test_what_the_file_has_is_not_measured_again(tmp_path, monkeypatch, capsys):
 def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "times.jsonl"
     path.write_text("nothing\n")
-    with pytest.raises(UserError, match="Line 1 of .* is damaged; delete it"):
+    with pytest.raises(UserError, match="is damaged; delete it"):
         times.read(path)
 
 
