@@ -5,7 +5,7 @@ Some take the best methods of another one, so a study is a function of the resul
 
 from collections.abc import Callable, Mapping
 
-from examples.bench import ablations, confirmation, halving
+from examples.bench import ablations, confirmation, halving, reversals
 from examples.bench.comparison import all_methods, best, entry, moved
 from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
@@ -51,6 +51,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "adamw_rates": lambda _: _adamw_rates(),
     "coefficients": lambda _: ablations.entries([ablations.COEFFICIENTS]),
     "ablations": lambda _: ablations.entries(),
+    "reversals": reversals.entries,
     **{name: lambda found, name=name: _under(name, found) for name in CONDITIONS},
     "large": _large,
     "search": halving.entries,

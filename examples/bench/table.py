@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from examples.bench import (
     ablation_table,
+    reversals,
     search_table,
     summary_table,
     times,
@@ -26,6 +27,7 @@ HEADINGS = (
 )
 REPORTS = {
     "ablations": ablation_table.report,
+    "reversals": reversals.report,
     "search": search_table.report,
     "summary": summary_table.report,
     "times": lambda _: times.table(times.read()),

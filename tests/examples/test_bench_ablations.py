@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+from examples.bench import reversals
 from examples.bench.ablation_table import compared, report
 from examples.bench.ablations import ABLATIONS, Ablation, Variant, entries
 from examples.bench.config import Result
 from examples.bench.methods import find
-from examples.bench.search import TRIALS, TUNING, Results, due
+from examples.bench.search import TRIALS, TUNING, Entry, Results, due
 from examples.bench.statistics import row
 from examples.bench.tasks import TASKS
 
@@ -19,7 +20,11 @@ VARIANTS = [v for ablation in ABLATIONS for v in ablation.variants]
 
 def finished(variant: Variant, losses) -> Results:
     """All runs of a variant: a bowl over the rates, and these losses by seed."""
-    entry, found = variant.entry, {}
+    return finished_entry(variant.entry, losses)
+
+
+def finished_entry(entry: Entry, losses) -> Results:
+    found = {}
     while config := due(entry, found):
         bowl = 1 + math.log2(config.rate / entry.rate) ** 2
         loss = bowl if config.seed == TUNING else losses[config.seed]
@@ -72,6 +77,24 @@ def test_a_comparison_without_a_paper_has_no_columns_for_one():
     assert "**Parts of MARS**\n\n| method | loss | against | difference |" in text
     cells = "| `mars_adamw:gamma=0` | 1.1200 ± 0.1782 | `adamw` | +0.1000 ± 0.0196 |"
     assert cells in text
+
+
+def test_a_reversed_order_runs_again_for_longer():
+    methods = {variant.method: variant for variant in VARIANTS}
+    rowcol, col = methods["muoneq:mode=rowcol"], methods["muoneq:mode=col"]
+    found = finished(methods["muoneq"], BASE)
+    found |= finished(rowcol, BASE + NOISE - 0.1)  # The paper has it behind `muoneq`.
+    found |= finished(methods["muon"], BASE) | finished(col, BASE + NOISE + 0.1)
+    (one,) = reversals.reversals(found)
+    assert (one.method, one.better.method) == (rowcol, "muoneq")
+    assert [e.method for e in reversals.entries(found)] == [rowcol.method, "muoneq"]
+    assert {e.steps for e in reversals.entries(found)} == {4 * rowcol.entry.steps}
+    cells = "| `muoneq:mode=rowcol` | `muoneq` | -0.1000 ± 0.0196 |"
+    assert f"{cells}  |  |" in reversals.report(found)
+    ours, theirs = one.longer(found)
+    found |= finished_entry(ours, BASE + NOISE + 0.2) | finished_entry(theirs, BASE)
+    assert f"{cells} +0.2000 ± 0.0196 | yes |" in reversals.report(found)
+    assert "No order is reversed" in reversals.report({})
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.title)
