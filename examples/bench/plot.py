@@ -1,31 +1,81 @@
-"""A study in three pictures: losses by step, steps saved, losses by learning rate."""
+"""A study in three pictures: losses by step, steps saved, losses by learning rate.
 
+A file says which runs it shows, so that it is drawn anew only when they change.
+"""
+
+import hashlib
+import json
 import pathlib
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from PIL import Image
 
-from examples.bench.search import Results
+from examples.bench import results
+from examples.bench.comparison import NotYetError
+from examples.bench.search import Results, is_finished
 from examples.bench.statistics import Row, ranked, reference, speedups
 from examples.bench.studies import STUDIES
 from examples.bench.tasks import TASKS
 from examples.pretrain.errors import UserError
 
 SHOWN = 10  # Methods of a picture, AdamW beside them.
+PICTURED = "shakespeare", "books", "digits", "large"
+_RUNS = "runs"  # A text in the file: the fingerprint of what it shows.
 
 
-def draw(study: str, results: Results, path: pathlib.Path) -> None:
+def finished(study: str, found: Results) -> bool:
+    """Whether a study has all of its runs, and its place in the report a picture."""
+    if study not in PICTURED:
+        return False
+    try:
+        return all(is_finished(e, found) for e in STUDIES[study](found))
+    except NotYetError:
+        return False
+
+
+def file_of(study: str) -> pathlib.Path:
+    """Where the picture of a study is kept."""
+    return results.PATH.with_name(f"{study}.png")
+
+
+def is_current(study: str, found: Results) -> bool:
+    """Whether the file shows the runs that the study has now."""
+    path = file_of(study)
+    if not path.exists():
+        return False
+    with Image.open(path) as image:
+        return image.info.get(_RUNS) == _fingerprint(_shown(study, found))
+
+
+def _shown(study, found):
+    """AdamW's row, and those of the best methods.
+
+    Raises:
+        UserError: If AdamW's runs are missing.
+    """
+    rows = ranked(STUDIES[study](found), found)
+    adamw = reference(rows)
+    if adamw is None:
+        raise UserError(f"{study}: AdamW's runs are missing; run the study first.")
+    best = [row for row in rows if row is not adamw and np.isfinite(row.loss)]
+    return adamw, best[:SHOWN]
+
+
+def _fingerprint(shown):
+    adamw, best = shown
+    content = [[_label(r), r.trials, [*r.curve]] for r in (adamw, *best)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def draw(study: str, found: Results, path: pathlib.Path) -> None:
     """Draws the best methods of a study, and AdamW.
 
     Raises:
         UserError: If AdamW's runs are missing.
     """
-    rows = ranked(STUDIES[study](results), results)
-    adamw = reference(rows)
-    if adamw is None:
-        raise UserError(f"{study}: AdamW's runs are missing; run the study first.")
-    best = [row for row in rows if row is not adamw and np.isfinite(row.loss)][:SHOWN]
+    adamw, best = shown = _shown(study, found)
     styles = [
         {"color": colormaps["tab10"](i % 10), "linewidth": 1.5} for i in range(SHOWN)
     ]
@@ -53,7 +103,7 @@ def draw(study: str, results: Results, path: pathlib.Path) -> None:
         one.grid(alpha=0.25)
     figure.suptitle(TASKS[adamw.entry.task].title)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90, metadata={_RUNS: _fingerprint(shown)})
 
 
 def _label(row: Row) -> str:

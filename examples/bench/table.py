@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from examples.bench import (
     ablation_table,
+    plot,
     reversals,
     search_table,
     summary_table,
@@ -43,7 +44,10 @@ def table(study: str, results: Results) -> str:
         entries = STUDIES[study](results)
     except NotYetError:
         return "This study waits for the end of another one."
-    return table_of(ranked(entries, results), len(entries))
+    text = table_of(ranked(entries, results), len(entries))
+    if plot.finished(study, results):
+        text += f"\n\n![{study}]({plot.file_of(study).relative_to(PAGES[0].parent)})"
+    return text
 
 
 def table_of(rows: Sequence[Row], count: int) -> str:
@@ -99,6 +103,9 @@ def replaced(text: str, results: Results) -> str:
 
 
 def write(results: Results) -> None:
-    """Writes the tables into the pages that have places for them."""
+    """Writes the tables into the pages that have places for them, and the pictures."""
     for path in PAGES:
         path.write_text(replaced(path.read_text(), results))
+    for study in plot.PICTURED:
+        if plot.finished(study, results) and not plot.is_current(study, results):
+            plot.draw(study, results, plot.file_of(study))

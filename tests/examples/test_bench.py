@@ -200,6 +200,21 @@ def test_tables_of_the_readers_are_those_of_the_results():
             f"{path.name} differs from the results: "
             "python -m examples.bench table --write"
         )
+    for study in plot.PICTURED:
+        assert plot.is_current(study, found) == plot.finished(study, found), study
+
+
+def test_a_picture_is_drawn_anew_when_its_runs_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "PATH", tmp_path / "bench.jsonl")
+    monkeypatch.setattr(table, "PAGES", ())
+    monkeypatch.setitem(STUDIES, "books", lambda _: [ADAMW, ENTRY])
+    found = finished(ADAMW, bowl(0.01))
+    table.write(found)
+    assert not plot.file_of("books").exists()  # Muon's runs are missing.
+    found |= finished(ENTRY, bowl(0.02))
+    table.write(found)
+    assert plot.is_current("books", found)
+    assert not plot.is_current("books", finished(ADAMW, bowl(0.04)) | found)
 
 
 def test_the_demo_has_the_rates_of_the_study():
