@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from examples.bench import (
     ablation_table,
+    overall_table,
     plot,
     reversals,
     search_table,
@@ -28,6 +29,7 @@ HEADINGS = (
 )
 REPORTS = {
     "ablations": ablation_table.report,
+    "overall": overall_table.report,
     "reversals": reversals.report,
     "search": search_table.report,
     "summary": summary_table.report,

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from examples.bench import cli, comparison, plot, results, summary_table, table, times
+from examples.bench import (
+    cli,
+    comparison,
+    overall_table,
+    plot,
+    results,
+    summary_table,
+    table,
+    times,
+)
 from examples.bench.config import Config, Result
 from examples.bench.search import (
     LIMIT,
@@ -291,6 +300,29 @@ def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_
     path = tmp_path / "bench.jsonl"
     assert cli.main(["table", "summary", "--results", str(path)]) == 0
     assert "| `adamw` |  |" in capsys.readouterr().out
+
+
+def test_overall_is_the_share_of_the_gap_to_the_best_method():
+    found = {}
+    for task in MAIN:
+        for entry in STUDIES[task]({}):
+            loss = {"adamw": 3.0, "muoneq": 2.0, "racs": 2.75, "poet": 4.0}.get(
+                entry.method, 2.5
+            )
+            if (entry.method, task) == ("sumo", "digits"):
+                loss = math.inf
+            if (entry.method, entry.setting) == ("racs", "own"):
+                loss = 2.9  # The other setting is better.
+            found |= finished(entry, lambda _rate, seed, loss=loss: loss + seed % 5)
+    assert "waits for the end" in overall_table.report(
+        {c: r for c, r in found.items() if c.task != "books"}
+    )
+    rows = overall_table.report(found).splitlines()[2:]
+    assert rows[0] == "| `muoneq` | 100% | 100% | 100% | 100% |"
+    assert rows[-1] == "| `sumo` | 50% | 50% | - | - |"
+    assert rows[-2] == "| `poet` | -100% | -100% | -100% | -100% |"
+    assert rows[-3] == "| `adamw` | 0% | 0% | 0% | 0% |"
+    assert rows[-4] == "| `racs` | 25% | 25% | 25% | 25% |"
 
 
 def test_the_larger_model_has_the_best_ten(main_results):
