@@ -311,6 +311,11 @@ ABLATIONS = (
         _around("sumo", *(f"sumo:update_interval={count}" for count in (100, 50, 10))),
     ),
     Ablation(
+        "Steps between Shampoo's roots",
+        "",
+        _around("shampoo", "shampoo:update_interval=10"),
+    ),
+    Ablation(
         "Steps between merges",
         "POET, Table 4: LLaMA 60M on C4, perplexity (400, 200, 1600, 50, 25 and 5)",
         _ranking(

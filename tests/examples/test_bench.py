@@ -210,7 +210,7 @@ def test_tables_of_the_readers_are_those_of_the_results():
             "python -m examples.bench table --write"
         )
     for study in plot.PICTURED:
-        assert plot.is_current(study, found) == plot.finished(study, found), study
+        assert plot.is_current(study, found) or not plot.finished(study, found), study
 
 
 def test_a_picture_is_drawn_anew_when_its_runs_change(tmp_path, monkeypatch):
