@@ -311,9 +311,9 @@ ABLATIONS = (
         _around("sumo", *(f"sumo:update_interval={count}" for count in (100, 50, 10))),
     ),
     Ablation(
-        "Steps between Shampoo's roots",
+        "Shampoo's roots",
         "",
-        _around("shampoo", "shampoo:update_interval=10"),
+        _around("shampoo:method=eigh", "shampoo", "shampoo:update_interval=10"),
     ),
     Ablation(
         "Steps between merges",
