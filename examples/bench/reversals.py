@@ -64,7 +64,7 @@ def _judged(ours: Entry, theirs: Entry, results: Results) -> tuple[str, str]:
 def entries(results: Results) -> list[Entry]:
     """The methods of all reversals, each once."""
     pairs = [reversal.longer(results) for reversal in reversals(results)]
-    return list({e.method: e for pair in pairs for e in pair}.values())
+    return list(dict.fromkeys(e for pair in pairs for e in pair))
 
 
 def report(results: Results) -> str:

@@ -48,7 +48,8 @@ def table(study: str, results: Results) -> str:
         return "This study waits for the end of another one."
     text = table_of(ranked(entries, results), len(entries))
     if plot.finished(study, results):
-        text += f"\n\n![{study}]({plot.file_of(study).relative_to(PAGES[0].parent)})"
+        path = plot.file_of(study).relative_to(PAGES[0].parent)
+        text += f"\n\n![Losses by step, steps saved, losses by rate]({path})"
     return text
 
 
