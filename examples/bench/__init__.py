@@ -1,7 +1,7 @@
 """One controlled comparison of every method: tasks, protocol, results.
 
     python -m examples.bench run shakespeare   # goes on where it was stopped
-    python -m examples.bench table --write     # writes the tables into RESULTS.md
+    python -m examples.bench table --write     # tables and pictures of RESULTS.md
     python -m examples.bench plot shakespeare
 
 `tasks` are models with their data, `methods` the optimizers in two settings, `studies`

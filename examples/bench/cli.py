@@ -10,6 +10,7 @@ from examples.bench.plot import draw
 from examples.bench.search import is_finished
 from examples.bench.studies import STUDIES
 from examples.bench.table import REPORTS, table, write
+from examples.bench.tasks import MAIN
 from examples.bench.workers import run_all
 from examples.pretrain.errors import UserError
 from examples.pretrain.interrupt import Interrupted, raised
@@ -73,8 +74,8 @@ def _study(name):
 
 
 def _task(name):
-    if name not in times.MEASURED:
-        known = ", ".join(times.MEASURED)
+    if name not in MAIN:
+        known = ", ".join(MAIN)
         raise argparse.ArgumentTypeError(f"no task {name!r}; choose from {known}")
     return name
 
@@ -112,7 +113,7 @@ def _table(options):
 
 def _time(options):
     """Times an update of every method beside AdamW, on all tasks or some."""
-    tasks = options.tasks or times.MEASURED
+    tasks = options.tasks or MAIN
     times.run(tasks, options.results, "python -m examples.bench time")
     print(times.table(times.read(options.results)))
 

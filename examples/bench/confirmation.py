@@ -10,9 +10,9 @@ from examples.bench import halving
 from examples.bench.comparison import NotYetError, best, entry, moved
 from examples.bench.search import Entry, Results, is_finished
 from examples.bench.statistics import Row, difference, ranked
+from examples.bench.tasks import MAIN
 
 SEEDS = tuple(range(10, 20))  # Nothing was chosen on them.
-MAIN = "shakespeare", "books", "digits"
 PUBLISHED = 3  # The best methods of each task's comparison, beside AdamW.
 
 

@@ -7,19 +7,19 @@ from examples.bench.comparison import all_methods
 from examples.bench.markdown import lines
 from examples.bench.search import Results, is_finished
 from examples.bench.statistics import REFERENCE, ranked
-from examples.bench.summary_table import TASKS
+from examples.bench.tasks import MAIN
 
 
 def report(results: Results) -> str:
     """A row for every method, in the better of its settings; the largest mean first."""
-    columns = [_closed(task, results) for task in TASKS]
+    columns = [_closed(task, results) for task in MAIN]
     if not all(columns):
         return "This table waits for the end of the three studies."
     shares = {name: [column[name] for column in columns] for name in columns[0]}
     rows = [(name, *row, statistics.mean(row)) for name, row in shares.items()]
     rows.sort(key=lambda row: -row[-1] if math.isfinite(row[-1]) else math.inf)
     cells = [[f"`{name}`", *map(_percent, row)] for name, *row in rows]
-    return lines(("method", *TASKS, "mean"), cells)
+    return lines(("method", *MAIN, "mean"), cells)
 
 
 def _closed(task: str, results: Results) -> dict[str, float]:

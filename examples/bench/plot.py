@@ -17,11 +17,11 @@ from examples.bench.comparison import NotYetError
 from examples.bench.search import Results, is_finished
 from examples.bench.statistics import Row, ranked, reference, speedups
 from examples.bench.studies import STUDIES
-from examples.bench.tasks import TASKS
+from examples.bench.tasks import MAIN, TASKS
 from examples.pretrain.errors import UserError
 
 SHOWN = 10  # Methods of a picture, AdamW beside them.
-PICTURED = "shakespeare", "books", "digits", "large"
+PICTURED = *MAIN, "large"
 _RUNS = "runs"  # A text in the file: the fingerprint of what it shows.
 
 

@@ -9,7 +9,7 @@ from examples.bench import ablations, confirmation, halving, reversals
 from examples.bench.comparison import all_methods, best, entry, moved
 from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
-from examples.bench.tasks import TASKS
+from examples.bench.tasks import MAIN, TASKS
 
 # Changes of the task `books`.
 CONDITIONS: Mapping[str, Mapping[str, float]] = {
@@ -57,7 +57,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "search": halving.entries,
     **{
         f"confirm_{task}": lambda found, task=task: confirmation.entries(task, found)
-        for task in confirmation.MAIN
+        for task in MAIN
     },
     "confirm_shorter": lambda found: confirmation.beyond(found, "books", 1 / 4),
     "confirm_longer": lambda found: confirmation.beyond(found, "books", 4),

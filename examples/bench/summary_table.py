@@ -7,10 +7,10 @@ from examples.bench.comparison import entry
 from examples.bench.markdown import lines
 from examples.bench.search import Results
 from examples.bench.statistics import REFERENCE, Row, difference, row, steps_to
+from examples.bench.tasks import MAIN
 from examples.bench.times import Times, read
 from examples.pretrain.report import size
 
-TASKS = "shakespeare", "books", "digits"
 SHOWN = "muoneq", "aro", "racs", "alice", "sumo", "poet", "muon", REFERENCE
 
 
@@ -21,18 +21,17 @@ def report(results: Results, measured: Times | None = None) -> str:
     """
     measured = read() if measured is None else measured
     found = {
-        task: {name: row(entry(task, name), results) for name in SHOWN}
-        for task in TASKS
+        task: {name: row(entry(task, name), results) for name in SHOWN} for task in MAIN
     }
     cells = [_cells(name, found, measured) for name in SHOWN]
-    return lines(("method", *TASKS, "time", "state"), cells)
+    return lines(("method", *MAIN, "time", "state"), cells)
 
 
 def _cells(
     name: str, found: dict[str, dict[str, Row | None]], measured: Times
 ) -> list[str]:
     of_tasks = [_against(rows[name], rows[REFERENCE]) for rows in found.values()]
-    times = [measured[t, name].relative for t in TASKS if (t, name) in measured]
+    times = [measured[t, name].relative for t in MAIN if (t, name) in measured]
     time = f"{statistics.mean(times):.2f}" if times else ""
     state = size(row.state_bytes) if (row := found["books"][name]) else ""
     return [f"`{name}`", *of_tasks, time, state]

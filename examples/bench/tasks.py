@@ -22,6 +22,7 @@ from examples.rotation import mnist
 
 WARM_UP, FINAL, CLIP = 0.05, 0.1, 1.0
 SEARCHED = 1024  # Windows of the validation set of a search.
+MAIN = "shakespeare", "books", "digits"  # Every method runs on these.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,13 +20,12 @@ from examples.bench.comparison import MATCHED
 from examples.bench.markdown import lines
 from examples.bench.runs import Bench
 from examples.bench.statistics import REFERENCE
-from examples.bench.tasks import TASKS
+from examples.bench.tasks import MAIN, TASKS
 from examples.bench.workers import alone
 from examples.pretrain.errors import UserError
 from examples.pretrain.where import where
 
 PATH = results.PATH.with_name("times.jsonl")
-MEASURED = "shakespeare", "books", "digits"
 BLOCK, TURNS = 10, 9  # Updates in a row, and how often each of the two has them.
 
 
@@ -125,11 +124,11 @@ def table(found: Times) -> str:
     """Milliseconds of AdamW, and the others' times relative to them, by task."""
     rows = []
     for method in MATCHED:
-        times = [found.get((task, method)) for task in MEASURED]
+        times = [found.get((task, method)) for task in MAIN]
         shown = [_milliseconds if method == REFERENCE else _relative] * len(times)
         cells = [show(x) if x else "" for show, x in zip(shown, times, strict=True)]
         rows.append([f"`{method}`", *cells])
-    return lines(("method", *MEASURED), rows)
+    return lines(("method", *MAIN), rows)
 
 
 def _milliseconds(time):

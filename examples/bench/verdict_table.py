@@ -7,6 +7,7 @@ from examples.bench.comparison import NotYetError
 from examples.bench.markdown import lines
 from examples.bench.search import Results
 from examples.bench.statistics import ranked
+from examples.bench.tasks import MAIN
 
 
 def report(results: Results) -> str:
@@ -16,7 +17,7 @@ def report(results: Results) -> str:
     except NotYetError:
         return "The chains are not confirmed yet."
     headings, columns = ["chain"], []
-    for task in confirmation.MAIN:
+    for task in MAIN:
         rows = ranked(confirmation.entries(task, results), results)
         target, chains = confirmation.compared(rows)
         headings.append(f"{task}: against `{target.entry.method}`")

@@ -38,6 +38,7 @@ from examples.bench.statistics import (
     steps_to,
 )
 from examples.bench.studies import STUDIES
+from examples.bench.tasks import MAIN
 from examples.pretrain.errors import UserError
 
 ENTRY = Entry("books", "muon", "matched", 0.01, 40, 2)
@@ -235,7 +236,6 @@ def test_the_demo_has_the_rates_of_the_study():
     assert demo == ",".join(f"{name}@{rate:g}" for name, rate in best.items())
 
 
-MAIN = "shakespeare", "books", "digits"
 READY = "anchor", *MAIN, "adamw_rates", "coefficients", "ablations"
 GROWING = "search", "reversals"  # By what others have found so far.
 

@@ -8,6 +8,7 @@ from examples.bench.config import Result
 from examples.bench.confirmation import is_chain
 from examples.bench.search import TUNING, due
 from examples.bench.studies import STUDIES
+from examples.bench.tasks import MAIN
 
 PARTS_LOST = {"none": 0.3, "average": 0.2, "sign": 0.5, "eigen": 0.1, "out/in": 0.05}
 
@@ -56,7 +57,7 @@ def test_the_best_chains_survive(searched):
 def compared(searched):
     """The search and the comparison of every task, whose methods are all alike."""
     found = dict(searched[0])
-    for task in confirmation.MAIN:
+    for task in MAIN:
         for entry in STUDIES[task]({}):
             while config := due(entry, found):
                 found[config] = result(1.0)
@@ -71,7 +72,7 @@ def confirmed(compared, leads):
     """All runs of the confirmation; `leads[chain][task]` is what a chain gains."""
     found = dict(compared)
     names = halving.finalists(found)
-    for which, task in enumerate(confirmation.MAIN):
+    for which, task in enumerate(MAIN):
         for entry in STUDIES[f"confirm_{task}"](found):
             of_chains = is_chain(entry)
             lead = leads[names.index(entry.method)][which] if of_chains else 0.0
