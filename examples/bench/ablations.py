@@ -17,7 +17,7 @@ class Variant:
     Attributes:
         method: A method, with options.
         figure: What the paper prints for it, if anything.
-        better: The method that the paper finds better, or level; None for none.
+        better: The method that the paper finds better; None for none.
         trials: Learning rates that are tried, as powers of two times `RATE`.
     """
 
@@ -53,12 +53,14 @@ class Ablation:
 
 
 def _ranking(*figures: tuple[str, str]) -> tuple[Variant, ...]:
-    """Methods from best to worst, each behind the one before it."""
-    better = [None, *(method for method, _ in figures)]
-    return tuple(
-        Variant(method, figure, before)
-        for (method, figure), before in zip(figures, better, strict=False)
-    )
+    """Methods from best to worst, each behind the last one with a better figure."""
+    found: list[Variant] = []
+    for method, figure in figures:
+        before = found[-1] if found else Variant("")
+        is_level = figure and figure == before.figure
+        better = before.better if is_level else before.method or None
+        found.append(Variant(method, figure, better))
+    return tuple(found)
 
 
 def _around(best: str, *others: str) -> tuple[Variant, ...]:

@@ -5,10 +5,12 @@
     equilibration none | row | col | rowcol before the map, plus_row | plus_colrow after
     map           polar | sinkhorn | sign | row_norm | adam
     second moment none | row | entry, of the map's output
-    size          rms (0.2 for each matrix) | out/in (that times sqrt(out / in))
+    size          rms (0.2 for each matrix) | out/in (that times sqrt(out / in),
+                  never less than 1)
 
-Chains that are equal to others are left out: the polar factor is the same in every
-frame, and only it depends on a scaling of rows and columns before it.
+Scalings of rows and columns are tried around the polar factor only, which is the same
+in every frame. Chains that are equal to others are left out; `KNOWN` are the ones that
+have been published.
 """
 
 import itertools
@@ -44,16 +46,48 @@ def sensible() -> Iterator[str]:
     for choice in itertools.product(*PARTS.values()):
         parts = dict(zip(PARTS, choice, strict=True))
         if is_sensible(parts):
-            yield "chain:" + ":".join(f"{k}={v}" for k, v in parts.items())
+            yield name_of(**parts)
 
 
 def is_sensible(parts: Mapping[str, str]) -> bool:
-    """Whether a chain is not another one under a second name."""
+    """Whether a chain is in the search, and not another one under a second name."""
+    kind, frame, second = parts["equilibration"], parts["frame"], parts["second"]
     if parts["map"] == "polar":
-        return parts["frame"] == "none"
-    if parts["equilibration"] != "none":
+        has_equal_rows = kind.startswith("plus_")
+        return frame == "none" and not (has_equal_rows and second == "row")
+    if kind != "none":
         return False
-    return not (parts["map"] == "adam" and parts["second"] == "entry")
+    if parts["map"] == "sign" and frame == "none":
+        return second == "none"  # All entries have one size.
+    if parts["map"] == "row_norm":  # ARO's rotation is then that of the eigenvectors.
+        return frame != "aro" and not (frame == "none" and second == "row")
+    return not (parts["map"] == "adam" and second == "entry")
+
+
+def name_of(**parts: str) -> str:
+    """The name of a chain; parts that are not given have their first choice."""
+    chosen = {part: parts.get(part, choices[0]) for part, choices in PARTS.items()}
+    return "chain:" + ":".join(f"{part}={x}" for part, x in chosen.items())
+
+
+_LOOKAHEAD = {"momentum": "lookahead", "map": "polar"}
+# Recipes by the name of their chain; sizes of matrices may differ by a constant.
+KNOWN = {
+    name_of(**_LOOKAHEAD): "muon",
+    name_of(**_LOOKAHEAD, equilibration="row"): "muoneq",
+    name_of(**_LOOKAHEAD, equilibration="col"): "muoneq:mode=col",
+    name_of(**_LOOKAHEAD, equilibration="rowcol"): "muoneq:mode=rowcol",
+    name_of(**_LOOKAHEAD, equilibration="plus_row"): "muon_plus:mode=row",
+    name_of(**_LOOKAHEAD, equilibration="plus_colrow"): "muon_plus",
+    name_of(**_LOOKAHEAD, second="row"): "normuon",
+    name_of(**_LOOKAHEAD, second="entry"): "adamuon:variant=unsigned:b2=0.95",
+    name_of(frame="aro", map="sinkhorn"): "aro",
+    name_of(frame="aro", map="sign"): "aro:base=sign",
+    name_of(frame="aro", map="adam"): "aro:base=adam",
+    name_of(frame="eigen", map="sinkhorn"): "eigen_sinkhorn",
+    name_of(frame="eigen", map="sign"): "eigen_sign",
+    name_of(frame="eigen", map="row_norm"): "eigen_rownorm",
+}
 
 
 def chains(arena: Arena) -> Method:

@@ -4,7 +4,14 @@ import dataclasses
 from typing import Any
 
 from examples.bench.methods import OWN_RATES
-from examples.bench.search import FEW_TRIALS, Entry, Results, best_rate, is_finished
+from examples.bench.search import (
+    FEW_TRIALS,
+    FRESH,
+    Entry,
+    Results,
+    best_rate,
+    is_finished,
+)
 from examples.bench.statistics import REFERENCE, ranked
 from examples.bench.tasks import TASKS
 from examples.pretrain.errors import UserError
@@ -31,7 +38,7 @@ def entry(task: str, method: str, setting: str = "matched", **other: Any) -> Ent
 
 
 def best(task: str, count: int, results: Results) -> list[Entry]:
-    """AdamW and the best methods of a task.
+    """AdamW and the best methods of a task, each in its better setting.
 
     Raises:
         NotYetError: If runs of the task are missing.
@@ -42,9 +49,11 @@ def best(task: str, count: int, results: Results) -> list[Entry]:
             f"This study takes the best {count} methods of `{task}`; finish that one "
             f"first: python -m examples.bench run {task}"
         )
-    rows = [row.entry for row in ranked(entries, results)]
-    others = [e for e in rows if e.method != REFERENCE]
-    return [entry(task, REFERENCE), *others[:count]]
+    others: dict[str, Entry] = {}
+    for row in ranked(entries, results):
+        others.setdefault(row.entry.method, row.entry)
+    del others[REFERENCE]
+    return [entry(task, REFERENCE), *list(others.values())[:count]]
 
 
 def all_methods(task: str) -> list[Entry]:
@@ -57,7 +66,7 @@ def all_methods(task: str) -> list[Entry]:
 def moved(
     entry: Entry, results: Results, task: str, steps: float = 1, batch: float = 1
 ) -> Entry:
-    """An entry elsewhere: three rates around its best one.
+    """An entry elsewhere: three rates around its best one, and fresh seeds.
 
     Args:
         entry: A row whose runs are finished.
@@ -74,4 +83,5 @@ def moved(
         batch=int(t.batch * batch),
         rate=best_rate(entry, results),
         trials=FEW_TRIALS,
+        seeds=FRESH,
     )

@@ -32,8 +32,8 @@ class Result:
 
     Attributes:
         loss: Loss on the whole validation set after the last step; None if it failed.
-        curve: Steps, and losses on an eighth of the validation set; a failed run ends
-            early.
+        curve: Steps, and losses on about a seventh of the validation set; a failed run
+            ends early.
         milliseconds: Median processor time of an update in one thread, compilation
             excluded.
         state_bytes: Bytes of the optimizer's state.

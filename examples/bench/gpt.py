@@ -34,10 +34,12 @@ class Transformer:
     layers: int
     is_causal: bool = True
 
-    def dimension_numbers(self) -> om.layout.PathRule:
+    def dimension_numbers(
+        self, **others: om.layout.MatrixDimensionNumbers
+    ) -> om.layout.PathRule:
         """Queries, keys and values are three matrices in one kernel."""
         fused = om.layout.MatrixDimensionNumbers(output_sections=(self.embed,) * 3)
-        return om.layout.by_path(numbers={"qkv": fused})
+        return om.layout.by_path(numbers={"qkv": fused, **others})
 
 
 class LayerNorm(nnx.Module):

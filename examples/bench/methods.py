@@ -4,8 +4,7 @@
 one learning rate for the whole model, as in `examples.pretrain.optimizers`.
 
 `own`: the recipe as its paper has it: its scale, its weight decay, and its AdamW for
-the other leaves at its own ratio of learning rates. Only methods for which that differs
-have this setting.
+the other leaves. Only methods whose scale or weight decay differs have this setting.
 
 `chain` is any method of the algebra in `chains`, matched.
 
@@ -20,13 +19,23 @@ from examples.bench.chains import chains
 from examples.pretrain.optimizers import SMALL, Arena, methods
 from examples.pretrain.options import Method, keywords, with_options
 
-# Learning rates of the papers or of their programs, where the search begins.
+# Learning rates of the papers or of their programs, where the search begins; where none
+# is known, that of a method with updates of the same size.
 OWN_RATES = {
     "muon": 0.02,
+    "muon_plus": 0.02,
+    "aurora": 0.05,
     "dion": 0.01,
+    "dion2": 0.01,
+    "swan": 0.02,
     "racs": 0.02,
+    "eigen_adam": 0.004,
+    "soap": 0.003,
+    "soap_muon": 0.02,
     "splus": 0.1,
     "shampoo": 0.1,
+    "kl_shampoo": 0.003,
+    "kl_soap": 0.003,
     "galore": 0.02,
     "alice": 0.02,
     "alice_0": 0.02,

@@ -4,7 +4,8 @@
    them around the first, then more at the edge where the best one lies, until it is
    inside. A run that failed counts as worse than any other.
 2. At the best rate, one run with each of the seeds `SEEDS`. None of them was seen
-   before, and only they make the table.
+   before, and only they make the table. What a study chooses by its table runs
+   elsewhere with the seeds `FRESH`.
 
 So every method has the same number of trials, but for the extensions of its grid.
 """
@@ -17,6 +18,7 @@ from examples.bench.config import Config, Result
 
 TUNING = 1000
 SEEDS = (0, 1, 2, 3, 4)
+FRESH = (5, 6, 7, 8, 9)
 TRIALS = (0, 1, -1, 2, -2)  # Powers of two.
 FEW_TRIALS = TRIALS[:3]  # Around a rate that was the best elsewhere.
 LIMIT = 10  # Powers of two from the start at which a search ends.
@@ -75,13 +77,18 @@ def is_finished(entry: Entry, results: Results) -> bool:
 
 
 def tuning(entry: Entry, results: Results) -> dict[int, float]:
-    """The loss by the power of two of the learning rate; infinite for failed runs."""
-    found = {}
-    for power in range(-LIMIT, LIMIT + 1):
+    """The trials of an entry: losses by the power of two of the learning rate.
+
+    Losses of failed runs are infinite. Rates that only another study tried are left
+    out, so that every method has the same number of trials.
+    """
+    found: dict[int, float] = {}
+    while (power := next_power(entry, found)) is not None:
         config = entry.config(rate_at(entry, power), TUNING)
-        if config in results:
-            loss = results[config].loss
-            found[power] = math.inf if loss is None else loss
+        if config not in results:
+            break
+        loss = results[config].loss
+        found[power] = math.inf if loss is None else loss
     return found
 
 

@@ -4,7 +4,7 @@ import math
 import statistics
 
 from examples.bench import halving
-from examples.bench.chains import PARTS
+from examples.bench.chains import KNOWN, PARTS
 from examples.bench.markdown import lines
 from examples.bench.search import Results, expected
 
@@ -21,23 +21,40 @@ def report(results: Results) -> str:
 def _chains(found):
     tasks = halving.TASK_1, halving.TASK_2
     rows = [
-        [f"`{name}`", *(_number(losses[task]) for task in tasks)]
+        [f"`{name}`", KNOWN.get(name, ""), *(_number(losses[task]) for task in tasks)]
         for name, losses in found.items()
     ]
-    return lines(("chain", *(f"loss on `{task}`" for task in tasks)), rows)
+    return lines(("chain", "known as", *(f"loss on `{task}`" for task in tasks)), rows)
 
 
 def _parts(results):
-    """Median and smallest loss of the first round's chains, by each choice."""
+    """What every choice of a part is worth, in chains that are alike otherwise."""
     first = halving.first_round()
-    losses = {f"{e.method}:": halving.best(e, results)[0] for e in first}
+    losses = {e.method: halving.best(e, results)[0] for e in first}
     rows = []
-    for part, choices in PARTS.items():
-        for choice in choices:
-            have = [x for name, x in losses.items() if f":{part}={choice}:" in name]
-            numbers = map(_number, (statistics.median(have), min(have)))
-            rows.append([part, choice, str(len(have)), *numbers])
-    return lines(("part", "choice", "chains", "median loss", "smallest loss"), rows)
+    for part, (usual, *others) in PARTS.items():
+        for choice in others:
+            found = _differences(losses, f"{part}={choice}", f"{part}={usual}")
+            if found:
+                median = f"{statistics.median(found):+.4f}"
+                better = f"{sum(x < 0 for x in found)} of {len(found)}"
+                rows.append([part, choice, usual, median, better])
+    headings = "part", "choice", "instead of", "median difference", "better in"
+    return lines(headings, rows)
+
+
+def _differences(losses, choice, usual):
+    """Losses of chains with a choice, minus those of the same with the usual one."""
+    pairs = [
+        (loss, losses.get(name.replace(choice, usual)))
+        for name, loss in losses.items()
+        if f"{choice}:" in f"{name}:"
+    ]
+    return [
+        ours - theirs
+        for ours, theirs in pairs
+        if theirs is not None and math.isfinite(ours) and math.isfinite(theirs)
+    ]
 
 
 def _number(loss):

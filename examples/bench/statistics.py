@@ -52,7 +52,7 @@ def row(entry: Entry, results: Results) -> Row | None:
         return None
     rate = best_rate(entry, results)
     runs = [results[entry.config(rate, seed)] for seed in entry.seeds]
-    tried = tuning(entry, results) if entry.trials else {}
+    tried = tuning(entry, results)
     trials = {rate_at(entry, power): loss for power, loss in tried.items()}
     lost = [math.isinf(loss) for loss in trials.values()]
     whole = [run.curve for run in runs if run.loss is not None]
@@ -68,8 +68,13 @@ def row(entry: Entry, results: Results) -> Row | None:
     )
 
 
-def difference(ours: Row, reference: Row) -> tuple[float, float]:
+def difference(ours: Row, reference: Row, count: int = 1) -> tuple[float, float]:
     """Mean difference of the losses to the reference's, seed by seed.
+
+    Args:
+        ours: A method.
+        reference: What it is compared with.
+        count: Comparisons whose intervals hold together (Bonferroni).
 
     Returns:
         The mean, and half of its 95% confidence interval by Student's t; infinite
@@ -79,7 +84,8 @@ def difference(ours: Row, reference: Row) -> tuple[float, float]:
     if not np.isfinite(parts).all():
         return math.inf, math.inf
     error = parts.std(ddof=1) / math.sqrt(len(parts))
-    return float(parts.mean()), float(stats.t.ppf(0.975, len(parts) - 1) * error)
+    width = stats.t.ppf(1 - 0.025 / count, len(parts) - 1)
+    return float(parts.mean()), float(width * error)
 
 
 def steps_to(row: Row, loss: float) -> float:

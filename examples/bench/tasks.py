@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+import optax_matrix as om
 from examples.bench.gpt import GPT, Transformer
 from examples.bench.vit import SIDE, ViT
 from examples.pretrain.config import SIZES
@@ -37,7 +38,7 @@ class Task:
             the axes of steps and of a batch in front.
         held_out: Function without arguments to the validation set: arrays with an axis
             of equal parts in front, each spread over the whole set; every eighth part
-            is enough for a curve.
+            makes the points of a curve.
         arena: The settings of AdamW, and which leaves are matrices.
         rate: AdamW's learning rate, where every search for a matched method begins.
         steps: Updates of the weights.
@@ -198,6 +199,7 @@ def _llama(title: str, search: bool = False) -> Task:
 
 
 _TINY, _VIT = SIZES["tiny"], Transformer(64, 4, 2, is_causal=False)
+_PLACES = om.layout.MatrixDimensionNumbers(-2, -1)  # One matrix per place of a window.
 
 TASKS = {
     "shakespeare": _gpt(
@@ -212,7 +214,7 @@ TASKS = {
         loss=_classify,
         batches=_images,
         held_out=_test_images,
-        arena=Arena(dimension_numbers=_VIT.dimension_numbers()),
+        arena=Arena(dimension_numbers=_VIT.dimension_numbers(patches=_PLACES)),
         rate=2e-3,
         steps=300,
         batch=32,

@@ -40,6 +40,7 @@ _OTHERS = _compiled(
     }
 )
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
+_PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 _LORA_FACTOR = re.compile(r"(^|/)([^/]*_)?lora_([ab])(/[^/]*)?$", re.IGNORECASE)
 _READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
@@ -125,7 +126,7 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
         if pattern.search(name):
             return reason
     if _is_convolution(path, shape) and shape[-2] == 1:
-        return "a depthwise convolution: one input channel"
+        return "a convolution of one input channel, as depthwise ones are"
     return None
 
 
@@ -158,5 +159,7 @@ def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
 def _is_convolution(path: str, shape: tuple[int, ...]) -> bool:
     if len(shape) < 3:
         return False
-    square_window = len(shape) == 4 and shape[0] == shape[1] and shape[0] in (3, 5, 7)
-    return square_window or _CONVOLUTIONS.search(path) is not None
+    square = len(shape) == 4 and shape[0] == shape[1]
+    if square and (shape[0] in (3, 5, 7) or _PATCHES.search(path)):
+        return True
+    return _CONVOLUTIONS.search(path) is not None

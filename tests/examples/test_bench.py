@@ -100,6 +100,14 @@ def test_runs_of_another_length_batch_or_setting_do_not_count():
         assert expected(other, found) == 10
 
 
+def test_rates_that_another_study_tried_do_not_count():
+    found = finished(ENTRY, bowl(0.01))
+    found[ENTRY.config(0.08, TUNING)] = result(0.0)
+    assert due(ENTRY, found) is None
+    assert best_rate(ENTRY, found) == 0.01
+    assert 0.08 not in row(ENTRY, found).trials
+
+
 def test_expected_counts_down():
     found, left = {}, []
     while config := due(ENTRY, found):
@@ -224,7 +232,7 @@ def test_a_picture_is_drawn_anew_when_its_runs_change(tmp_path, monkeypatch):
     found |= finished(ENTRY, bowl(0.02))
     table.write(found)
     assert plot.is_current("books", found)
-    assert not plot.is_current("books", finished(ADAMW, bowl(0.04)) | found)
+    assert not plot.is_current("books", found | finished(ADAMW, bowl(0.04)))
 
 
 def test_the_demo_has_the_rates_of_the_study():
@@ -261,15 +269,19 @@ def main_results():
     for study in ("books", "shakespeare"):
         for place, entry in enumerate(STUDIES[study]({})):
             loss = bowl(entry.rate * 2)
-            place = (7 * place) % 47  # AdamW, the first, stays the best.
+            place = (7 * place) % 67  # AdamW, the first, stays the best.
             shifted = lambda rate, seed, p=place: loss(rate, seed) + p  # noqa: B023
             found |= finished(entry, shifted)
     return found
 
 
 def test_conditions_take_the_best_six_at_their_rates(main_results):
-    rows = ranked(STUDIES["books"]({}), main_results)
-    best = [(r.entry.method, r.entry.setting) for r in rows[:7]]
+    better = {}
+    for r in ranked(STUDIES["books"]({}), main_results):
+        better.setdefault(r.entry.method, r)
+    rows = list(better.values())[:7]
+    best = [(r.entry.method, r.entry.setting) for r in rows]
+    assert {setting for _, setting in best} == {"matched", "own"}
     for condition, steps, batch in (
         ("shorter", 100, 16),
         ("longer", 1600, 16),
@@ -279,7 +291,8 @@ def test_conditions_take_the_best_six_at_their_rates(main_results):
         entries = STUDIES[condition](main_results)
         assert [(e.method, e.setting) for e in entries] == best
         assert {(e.steps, e.batch) for e in entries} == {(steps, batch)}
-        assert [e.rate for e in entries] == [r.rate for r in rows[:7]]
+        assert [e.rate for e in entries] == [r.rate for r in rows]
+        assert not {seed for e in entries for seed in e.seeds} & {TUNING, *SEEDS}
 
 
 def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_path):
@@ -291,7 +304,7 @@ def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_
     rows = {line.split("|")[1].strip(): line for line in text.splitlines()[2:]}
     assert list(rows)[:2] == ["`muoneq`", "`aro`"]
     assert len(rows) == 8
-    place = [e.method for e in STUDIES["books"]({})].index("poet") * 7 % 47
+    place = [e.method for e in STUDIES["books"]({})].index("poet") * 7 % 67
     cells = [cell.strip() for cell in rows["`poet`"].split("|")]
     # Both at their best rate: the bowl is 1 above its bottom at seed rates.
     assert cells[2] == cells[3] == f"{place:+.3f} ± 0.000"

@@ -11,7 +11,7 @@ from examples.bench.ablation_table import compared, report
 from examples.bench.ablations import ABLATIONS, Ablation, Variant, entries
 from examples.bench.config import Result
 from examples.bench.methods import find
-from examples.bench.search import TRIALS, TUNING, Entry, Results, due
+from examples.bench.search import FRESH, TRIALS, TUNING, Entry, Results, due
 from examples.bench.statistics import row
 from examples.bench.tasks import TASKS
 
@@ -27,7 +27,7 @@ def finished_entry(entry: Entry, losses) -> Results:
     found = {}
     while config := due(entry, found):
         bowl = 1 + math.log2(config.rate / entry.rate) ** 2
-        loss = bowl if config.seed == TUNING else losses[config.seed]
+        loss = bowl if config.seed == TUNING else losses[config.seed % 5]
         found[config] = Result(loss, [[0, 5.0], [400, 1.0]], 2.0, 2048, 1.0)
     return found
 
@@ -84,11 +84,12 @@ def test_a_reversed_order_runs_again_for_longer():
     rowcol, col = methods["muoneq:mode=rowcol"], methods["muoneq:mode=col"]
     found = finished(methods["muoneq"], BASE)
     found |= finished(rowcol, BASE + NOISE - 0.1)  # The paper has it behind `muoneq`.
-    found |= finished(methods["muon"], BASE) | finished(col, BASE + NOISE + 0.1)
+    found |= finished(methods["mousse"], BASE) | finished(col, BASE + NOISE + 0.1)
     (one,) = reversals.reversals(found)
     assert (one.method, one.better.method) == (rowcol, "muoneq")
     assert [e.method for e in reversals.entries(found)] == [rowcol.method, "muoneq"]
     assert {e.steps for e in reversals.entries(found)} == {4 * rowcol.entry.steps}
+    assert {e.seeds for e in reversals.entries(found)} == {FRESH}
     cells = "| `muoneq:mode=rowcol` | `muoneq` | -0.1000 ± 0.0196 |"
     assert f"{cells}  |  |" in reversals.report(found)
     ours, theirs = one.longer(found)
@@ -115,7 +116,7 @@ def test_printed_figures_are_in_the_order_of_the_rows():
         }
         for variant in ablation.variants:
             if variant.method in figures and variant.better in figures:
-                assert figures[variant.better] <= figures[variant.method]
+                assert figures[variant.better] < figures[variant.method]
 
 
 @pytest.mark.slow

@@ -38,6 +38,8 @@ def _shape(*shape, dtype=F32):
         ("attn/q/kernel", (3, 8, 16), [(3, 16, 8)]),
         ("conv1/kernel", (3, 3, 4, 8), [(1, 8, 36)]),
         ("conv/kernel", (8, 16), [(1, 16, 8)]),
+        ("patchify/kernel", (4, 4, 3, 8), [(1, 8, 48)]),
+        ("patch_mixer/kernel", (6, 3, 8), [(6, 8, 3)]),
         ("downsample/layers/0/kernel", (3, 3, 4, 8), [(1, 8, 36)]),
         ("convnext/layers/mlp/kernel", (3, 8, 16), [(3, 16, 8)]),
         ("convformer/attn/query/kernel", (8, 2, 4), [(1, 8, 8)]),
