@@ -8,7 +8,7 @@ from examples.bench.markdown import lines
 from examples.bench.search import LIMIT, Results, rate_at, tuning
 from examples.bench.statistics import Row, difference, row
 
-HEADINGS = "method", "paper", "loss", "paper: behind", "here: by", "so too here"
+HEADINGS = "method", "paper", "loss", "ranked below", "behind by", "same order"
 OURS = "method", "loss", "against", "difference"  # No paper has an order.
 
 

@@ -98,11 +98,13 @@ def _aro(base: str) -> str:
 
 
 def _policies(base: str) -> tuple[Variant, ...]:
-    """ARO's rotation, that of the eigenvectors, and none."""
+    """ARO's rotation, that of the eigenvectors, and none.
+
+    With row norms the first two are the same (ARO, caption of Figure 5).
+    """
+    policies = ("identity",) if base == "row_norm" else ("eigen", "identity")
     aro = _aro(base)
-    return _ranking(
-        (aro, ""), (f"{aro}:policy=eigen", ""), (f"{aro}:policy=identity", "")
-    )
+    return _ranking((aro, ""), *((f"{aro}:policy={policy}", "") for policy in policies))
 
 
 def _exact_qr(base: str) -> tuple[Variant, ...]:
