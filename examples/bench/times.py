@@ -5,7 +5,6 @@ not compare.
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 import multiprocessing
@@ -100,7 +99,8 @@ def _work(tasks, path, command):
 
 def measure(task: str, method: str) -> Time:
     """Times a method beside AdamW, after a block of each to compile."""
-    both = _bench(task, method).times(BLOCK), _adamw(task).times(BLOCK)
+    jax.clear_caches()  # Of the method before.
+    both = [_bench(task, name).times(BLOCK) for name in (method, REFERENCE)]
     turns = list(itertools.islice(zip(*both, strict=True), TURNS + 1))[1:]
     return Time(
         task,
@@ -113,11 +113,6 @@ def measure(task: str, method: str) -> Time:
 def _bench(task, method):
     t = TASKS[task]
     return Bench(task, method, "matched", t.steps, t.batch)
-
-
-@functools.lru_cache(maxsize=1)
-def _adamw(task):
-    return _bench(task, REFERENCE)
 
 
 def table(found: Times) -> str:
