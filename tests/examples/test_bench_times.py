@@ -1,6 +1,8 @@
 """Times beside AdamW's."""
 
 import json
+import os
+import runpy
 
 import pytest
 
@@ -27,6 +29,12 @@ def test_times_are_compared_turn_by_turn_without_compilation(monkeypatch):
     monkeypatch.setattr(times, "Bench", Fake)
     got = times.measure("books", "muon")
     assert got == Time("books", "muon", 100.0, 2.0)
+
+
+def test_lapack_has_one_thread(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    runpy.run_module("examples.bench.__main__", run_name="a worker's")
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
 
 
 def test_what_the_file_has_is_not_measured_again(tmp_path, monkeypatch, capsys):
