@@ -251,6 +251,19 @@ ABLATIONS = (
         ),
     ),
     Ablation(
+        "Parts of sharing",
+        "",
+        _around(
+            "aro",
+            "aro:sharing=chain",
+            "aro:sharing=chain:joint=False",
+            "aro:sharing=global",
+            "aro:sharing=global:joint=False",
+            "aro:sharing=chain:policy=identity",
+            "aro:policy=identity",
+        ),
+    ),
+    Ablation(
         "Parts of Alice",
         "Alice, Table 5: LLaMA 130M on C4, perplexity",
         _ranking(
