@@ -326,6 +326,17 @@ ABLATIONS = (
         ),
     ),
     Ablation(
+        "SUMO and GaLore",
+        "",
+        _around(
+            "galore",
+            "sumo",
+            "sumo:side=short",
+            "sumo:b1=0.9",
+            "sumo:side=short:b1=0.9",
+        ),
+    ),
+    Ablation(
         "Interval of SUMO's subspaces",
         "",
         _around("sumo", *(f"sumo:update_interval={count}" for count in (100, 50, 10))),
