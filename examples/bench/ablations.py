@@ -249,10 +249,10 @@ ABLATIONS = (
             ("aro:sharing=global", "3.158"),
             ("muon", "3.161"),
         ),
-        finding="Neither a bug nor the learning rate explains this: by a test, a set "
-        "is updated as one matrix (`tests/transforms/test_rotate_shared.py`), and rates "
-        "are searched. The next table shows two costs: row norms over the set, "
-        "and the common rotation. Most of the gain over no rotation is kept.",
+        finding="Neither a bug nor the learning rate explains this: by a test "
+        "(`tests/transforms/test_rotate_shared.py`), a set is updated as one matrix, "
+        "and rates are searched. The next table shows two costs: row norms over the "
+        "set, and the common rotation. Most of the gain over no rotation is kept.",
     ),
     Ablation(
         "Parts of sharing",
