@@ -58,6 +58,7 @@ def run_all(
     finally:
         for worker in workers:
             worker.terminate()
+        waiting.cancel_join_thread()  # Entries may be left that nobody will take.
 
 
 def _cores(count):

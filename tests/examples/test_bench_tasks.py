@@ -1,6 +1,8 @@
 """The study's models, data and runs."""
 
 import math
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -191,3 +193,20 @@ def test_processes_share_a_study_and_go_on_after_a_stop(tmp_path):
     assert not any(due(entry, found) for entry in entries)
     assert len(found) == 2 * len(SEEDS)
     assert path.read_text().startswith(before)
+
+
+STOPPED = """
+import os, signal, sys
+from examples.bench import cli, workers
+workers._watch = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(cli.main(["run", "search", "--results", sys.argv[1]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_long_study_that_is_stopped_ends(tmp_path):
+    """Its entries are more than a pipe holds."""
+    command = [sys.executable, "-c", STOPPED, str(tmp_path / "bench.jsonl")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert ended.returncode == 128 + 15
+    assert "the same command goes on" in ended.stderr
