@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from examples.bench import (
     ablation_table,
+    cost_table,
     overall_table,
     plot,
     reversals,
@@ -36,6 +37,7 @@ HEADINGS = (
 )
 REPORTS = {
     "ablations": ablation_table.report,
+    "cost": cost_table.report,
     "overall": overall_table.report,
     "reversals": reversals.report,
     "search": search_table.report,

@@ -1,5 +1,6 @@
 """The protocol of the study and its statistics, on results made by hand."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -12,6 +13,7 @@ from scipy import stats
 from examples.bench import (
     cli,
     comparison,
+    cost_table,
     overall_table,
     plot,
     results,
@@ -336,6 +338,15 @@ def test_overall_is_the_share_of_the_gap_to_the_best_method():
     assert rows[-2] == "| `poet` | -100% | -100% | -100% | -100% |"
     assert rows[-3] == "| `adamw` | 0% | 0% | 0% | 0% |"
     assert rows[-4] == "| `racs` | 25% | 25% | 25% | 25% |"
+
+
+def test_cost_is_the_time_of_both_processes_halved():
+    runs = finished(ENTRY, bowl(0.01))  # Ten of a second each.
+    slow = {c: dataclasses.replace(runs[c], seconds=7200.0) for c in [*runs][:2]}
+    by = lambda study, found: {config: {"command": f"run {study}"} for config in found}
+    recorded = by("books", runs) | by("digits", slow)
+    rows = cost_table.report(runs | slow, recorded).splitlines()[2:]
+    assert rows == ["| digits | 2 | 2.0 |", "| books | 8 | 0.0 |", "| all | 10 | 2.0 |"]
 
 
 def test_the_larger_model_has_the_best_ten(main_results):
