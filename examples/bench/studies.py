@@ -11,12 +11,13 @@ from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
 from examples.bench.tasks import MAIN, TASKS
 
-# Changes of the task `books`.
-CONDITIONS: Mapping[str, Mapping[str, float]] = {
-    "shorter": {"steps": 1 / 4},
-    "longer": {"steps": 4},
-    "smaller_batch": {"batch": 1 / 4},
-    "larger_batch": {"batch": 4},
+# Tasks under other conditions: factors of their steps or batch.
+CONDITIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "shorter": ("books", {"steps": 1 / 4}),
+    "longer": ("books", {"steps": 4}),
+    "smaller_batch": ("books", {"batch": 1 / 4}),
+    "larger_batch": ("books", {"batch": 4}),
+    "longer_digits": ("digits", {"steps": 4}),
 }
 
 
@@ -33,9 +34,9 @@ def _adamw_rates():
 
 
 def _under(condition: str, results: Results):
-    """The best six of `books` under one condition."""
-    factors = CONDITIONS[condition]
-    return [moved(e, results, "books", **factors) for e in best("books", 6, results)]
+    """AdamW and the best six methods of a task under one condition."""
+    task, factors = CONDITIONS[condition]
+    return [moved(e, results, task, **factors) for e in best(task, 6, results)]
 
 
 def _large(results):
