@@ -29,9 +29,11 @@ def refuse_coupling(
     """Raises if an update or a state leaf of one matrix depends on other matrices.
 
     The transformation is built for small stacks, and once more with an additional
-    matrix in front of each, and both run for a few steps. Updates and state of the
-    other matrices must agree. A traced hyperparameter has no value, so the test uses
-    ``_STAND_IN``.
+    matrix in front of each, the newcomer, and both run for a few steps. Updates and
+    state of the other matrices must not depend on the newcomer's entries. Without a
+    newcomer, those of most matrices must be the same; stacks of another size may
+    round differently, and an ill-conditioned matrix amplifies that. A traced
+    hyperparameter has no value, so the test uses ``_STAND_IN``.
 
     Args:
         build: As in `on_matrices`.
@@ -107,41 +109,47 @@ def _always(tx: optax.GradientTransformation) -> Callable:
 
 def _coupled(makers, layouts, hyperparams: Any, needs_params: bool) -> bool:
     with jax.debug_nans(False):
-        few, many = (
-            _run(make, lay, hyperparams, needs_params)
+        alone, joined = (
+            _runner(make, lay, hyperparams, needs_params)
             for make, lay in zip(makers, layouts, strict=True)
         )
-    if jax.tree.structure(few) != jax.tree.structure(many):
+        found = alone(), joined(), joined(is_loud=True)
+    if len({jax.tree.structure(tree) for tree in found}) > 1:
         return True
-    pairs = zip(jax.tree.leaves(few), jax.tree.leaves(many), strict=True)
-    return not all(_agree(np.asarray(a), np.asarray(b)) for a, b in pairs)
+    leaves = zip(*map(jax.tree.leaves, found), strict=True)
+    return not all(_independent(*map(np.asarray, same)) for same in leaves)
 
 
-def _run(make: Callable, layout: Layout, hyperparams: Any, needs_params: bool) -> Any:
-    steps = [_stacks(layout, seed) for seed in range(_STEPS + 1)]
-    params = steps[-1] if needs_params else None
+def _runner(make: Callable, layout: Layout, hyperparams: Any, needs_params: bool):
+    """A function that returns updates and state after a few steps."""
     # Arrays go in as arguments, so that the range of a stand-in is not checked.
     at = [n for n, x in hyperparams.items() if isinstance(x, (np.ndarray, jax.Array))]
     arrays = {name: hyperparams[name] for name in at}
     tx = lambda arrays: optax.with_extra_args_support(make(**{**hyperparams, **arrays}))
-
+    init = jax.jit(lambda arrays, x: tx(arrays).init(x))
     update = jax.jit(lambda arrays, *args: tx(arrays).update(*args))
-    state = jax.jit(lambda arrays, x: tx(arrays).init(x))(arrays, steps[-1])
-    outputs = []
-    for stacks in steps[:-1]:
-        updates, state = update(arrays, stacks, state, params)
-        outputs.append(updates)
-    return jax.tree.map(_raw, (outputs, state))
+
+    def run(is_loud: bool = False):
+        *steps, last = (_stacks(layout, seed, is_loud) for seed in range(_STEPS + 1))
+        params = last if needs_params else None
+        state, outputs = init(arrays, last), []
+        for stacks in steps:
+            updates, state = update(arrays, stacks, state, params)
+            outputs.append(updates)
+        return jax.tree.map(_raw, (outputs, state))
+
+    return run
 
 
-def _stacks(layout: Layout, seed: int) -> dict[str, np.ndarray]:
+def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:
     stacks = {}
     for i, (name, group) in enumerate(layout.groups.items()):
         rng = np.random.default_rng((seed, i))
         x = rng.standard_normal((1 + _COUNT, group.rows, group.cols), np.float32)
-        x[0] *= 1e3  # A newcomer with a large effect, if it has any;
-        if seed == _STEPS - 1:
-            x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
+        if is_loud:
+            x[0] *= 1e3  # A newcomer with a large effect, if it has any;
+            if seed == _STEPS - 1:
+                x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
         stacks[name] = x[-group.count :]
     return stacks
 
@@ -151,15 +159,23 @@ def _raw(x: Any) -> Any:
     return jax.random.key_data(x) if is_key else x
 
 
-def _agree(few: np.ndarray, many: np.ndarray) -> bool:
-    if few.shape != many.shape:
-        if few.shape[:1] != (_COUNT,) or many.shape != (1 + _COUNT, *few.shape[1:]):
+def _independent(alone: np.ndarray, joined: np.ndarray, loud: np.ndarray) -> bool:
+    """Whether a leaf does not depend on the newcomer, where there is one."""
+    if alone.shape != joined.shape:
+        count, *sides = alone.shape or (0,)
+        if count != _COUNT or joined.shape != (1 + _COUNT, *sides):
             return False
-        many = many[1:]
-    if few.dtype == np.uint32:
+        joined, loud = joined[1:], loud[1:]
+    if alone.dtype == np.uint32:
         return True  # Keys and fingerprints: rounding changes every bit of them.
-    scale = np.abs(few).max(initial=0.0)
-    return np.allclose(few, many, rtol=1e-3, atol=1e-5 * scale, equal_nan=True)
+    same = _close(alone, joined)
+    same = same.all(axis=tuple(range(1, same.ndim)))
+    return bool(_close(joined, loud).all()) and 2 * same.sum() >= same.size
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    scale = np.abs(a).max(initial=0.0)
+    return np.isclose(a, b, rtol=1e-3, atol=1e-5 * scale, equal_nan=True)
 
 
 def _parts(tx: optax.GradientTransformation) -> list[optax.GradientTransformation]:

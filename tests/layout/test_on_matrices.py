@@ -308,6 +308,31 @@ def test_tiny_coupling_is_seen():
         on_matrices(tiny).init({"w": _draw(3, 5)})
 
 
+def _of_stacks(f):
+    return optax.stateless_with_tree_map(lambda x, _: f(x))
+
+
+@pytest.mark.parametrize(
+    "coupled",
+    [
+        lambda x: x / x.shape[0],
+        lambda x: x.at[-1].add(x[0].mean()),
+        lambda x: x * (1 + 1e-9 * jnp.sum(x * x)),
+        lambda x: jnp.roll(x, 1, axis=0),
+    ],
+    ids=["number of all", "one by one", "all by all", "each by its neighbor"],
+)
+def test_any_coupling_is_seen(coupled):
+    with pytest.raises(ValueError, match="each matrix of a stack by itself"):
+        on_matrices(_of_stacks(coupled)).init({"w": _draw(3, 5)})
+
+
+def test_rounding_that_few_matrices_amplify_is_no_coupling():
+    """Stacks of another size round differently; one matrix of eight stands for that."""
+    rounds = lambda x: x.at[-1].multiply(1 + 1e-2 * x.shape[0])
+    on_matrices(_of_stacks(rounds)).init({"w": _draw(3, 5)})
+
+
 def test_arguments_of_blocks_fail_in_the_factory():
     build = lambda _, decay: equilibrate_with_ema(scale_rows, decay)
     with pytest.raises(ValueError, match="`decay` must be in"):
