@@ -1,29 +1,31 @@
 """Confirming what the search found: fresh seeds, then other lengths and a larger model.
 
 A chain has to beat the best published method on every task, beyond the interval, also
-if that method gets a shorter momentum. Only chains that do go on to the rest, with
-AdamW and the published methods.
+where these have a shorter momentum. Only chains that do go on to the rest, with AdamW
+and the published methods.
 """
 
 import dataclasses
 import math
 
+import optax_matrix as om
 from examples.bench import halving
 from examples.bench.comparison import NotYetError, best, entry, moved
 from examples.bench.search import Entry, Results, is_finished
 from examples.bench.statistics import Row, difference, ranked
 from examples.bench.tasks import MAIN
+from examples.pretrain.options import keywords
 
 # Nothing was chosen on the first ones, and only what goes on by them on the others.
 SEEDS, LATER = tuple(range(10, 20)), tuple(range(20, 30))
 PUBLISHED = 3  # The best methods of each task's comparison, beside AdamW.
-MOMENTA = 0.8, 0.9  # Of the best one, beside its own: short runs gain by them.
+SHORTER = 0.8  # A second momentum of these, since short runs gain by it.
 
 
 def entries(task: str, results: Results) -> list[Entry]:
     """AdamW, the best published methods of a task, and the chains of the search.
 
-    The best method is there once more with each of the `MOMENTA`.
+    The published methods are there once more with a shorter momentum.
 
     Raises:
         NotYetError: If the search or the comparison is not finished.
@@ -34,11 +36,15 @@ def entries(task: str, results: Results) -> list[Entry]:
             "This study takes the five best chains of `search`; finish that one first: "
             "python -m examples.bench run search"
         )
-    published = [(e.method, e.setting) for e in best(task, PUBLISHED, results)]
-    first, setting = published[1]
-    shorter = [(f"{first}:b1={b1}", setting) for b1 in MOMENTA]
-    names = published + shorter + [(name, "matched") for name in chains]
+    adamw, *others = [(e.method, e.setting) for e in best(task, PUBLISHED, results)]
+    shorter = [(f"{x}:b1={SHORTER}", kind) for x, kind in others if _has_momentum(x)]
+    names = [adamw, *others, *shorter, *((name, "matched") for name in chains)]
     return [entry(task, *name, seeds=SEEDS) for name in names]
+
+
+def _has_momentum(method: str) -> bool:
+    """Whether a published method, perhaps with options, has a momentum."""
+    return "b1" in keywords(getattr(om, method.partition(":")[0]))
 
 
 def is_chain(entry: Entry) -> bool:

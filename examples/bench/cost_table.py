@@ -18,7 +18,7 @@ def report(results: Results, recorded: Origins | None = None) -> str:
     recorded = origins() if recorded is None else recorded
     seconds: dict[str, list[float]] = {}
     for config in results.keys() & recorded.keys():
-        study = recorded[config]["command"].split()[-1]
+        study = recorded[config].get("command", "unknown").split()[-1]
         seconds.setdefault(study, []).append(results[config].seconds)
     rows = sorted(seconds.items(), key=lambda row: -sum(row[1]))
     rows.append(("all", [x for _, row in rows for x in row]))

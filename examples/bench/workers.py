@@ -45,6 +45,7 @@ def run_all(
     """
     context = multiprocessing.get_context("spawn")
     waiting = context.Queue()
+    waiting.cancel_join_thread()  # A stop leaves entries that nobody will take.
     for entry in entries:
         waiting.put(entry)
     workers = [
@@ -58,7 +59,6 @@ def run_all(
     finally:
         for worker in workers:
             worker.terminate()
-        waiting.cancel_join_thread()  # Entries may be left that nobody will take.
 
 
 def _cores(count):

@@ -16,6 +16,7 @@ from optax_matrix.layout.groups import Group, Member, identities
 
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
+_ROUNDED = 2  # Of these, as many may differ in a stack of another size.
 _STEPS = 2
 _STAND_IN = 0.5
 
@@ -31,7 +32,7 @@ def refuse_coupling(
     The transformation is built for small stacks, and once more with an additional
     matrix in front of each, the newcomer, and both run for a few steps. Updates and
     state of the other matrices must not depend on the newcomer's entries. Without a
-    newcomer, those of most matrices must be the same; stacks of another size may
+    newcomer, those of nearly all matrices must be the same: stacks of another size may
     round differently, and an ill-conditioned matrix amplifies that. A traced
     hyperparameter has no value, so the test uses ``_STAND_IN``.
 
@@ -146,8 +147,8 @@ def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:
     for i, (name, group) in enumerate(layout.groups.items()):
         rng = np.random.default_rng((seed, i))
         x = rng.standard_normal((1 + _COUNT, group.rows, group.cols), np.float32)
-        if is_loud:
-            x[0] *= 1e3  # A newcomer with a large effect, if it has any;
+        if is_loud:  # Another newcomer, with a large effect, if it has any;
+            x[0] = 1e3 * rng.standard_normal(x.shape[1:], np.float32)
             if seed == _STEPS - 1:
                 x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
         stacks[name] = x[-group.count :]
@@ -161,16 +162,16 @@ def _raw(x: Any) -> Any:
 
 def _independent(alone: np.ndarray, joined: np.ndarray, loud: np.ndarray) -> bool:
     """Whether a leaf does not depend on the newcomer, where there is one."""
-    if alone.shape != joined.shape:
+    is_stack = alone.shape != joined.shape
+    if is_stack:
         count, *sides = alone.shape or (0,)
         if count != _COUNT or joined.shape != (1 + _COUNT, *sides):
             return False
         joined, loud = joined[1:], loud[1:]
     if alone.dtype == np.uint32:
         return True  # Keys and fingerprints: rounding changes every bit of them.
-    same = _close(alone, joined)
-    same = same.all(axis=tuple(range(1, same.ndim)))
-    return bool(_close(joined, loud).all()) and 2 * same.sum() >= same.size
+    rows = _close(alone, joined).reshape(_COUNT if is_stack else 1, -1).all(1)
+    return bool(_close(joined, loud).all()) and sum(~rows) <= _ROUNDED * is_stack
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -346,7 +346,7 @@ def test_overall_is_the_share_of_the_gap_to_the_best_method():
 
 
 def test_cost_is_the_time_of_both_processes_halved():
-    runs = finished(ENTRY, bowl(0.01))  # Ten of a second each.
+    runs = finished(ENTRY, bowl(0.01))  # Ten runs, of one second each.
     slow = {c: dataclasses.replace(runs[c], seconds=7200.0) for c in [*runs][:2]}
     by = lambda study, found: {config: {"command": f"run {study}"} for config in found}
     recorded = by("books", runs) | by("digits", slow)

@@ -319,12 +319,21 @@ def _of_stacks(f):
         lambda x: x.at[-1].add(x[0].mean()),
         lambda x: x * (1 + 1e-9 * jnp.sum(x * x)),
         lambda x: jnp.roll(x, 1, axis=0),
+        lambda x: x.at[-3:].multiply(x.shape[0]),
     ],
-    ids=["number of all", "one by one", "all by all", "each by its neighbor"],
+    ids=["number of all", "one", "all", "neighbor", "three of eight"],
 )
 def test_any_coupling_is_seen(coupled):
     with pytest.raises(ValueError, match="each matrix of a stack by itself"):
         on_matrices(_of_stacks(coupled)).init({"w": _draw(3, 5)})
+
+
+def test_coupling_by_signs_of_parameters_is_seen():
+    """One whose size and NaN have no effect, on one matrix of eight."""
+    signs = lambda u, p: u + jnp.sign(jnp.roll(p, 1, axis=0))
+    inner = optax.stateless(lambda u, p: jax.tree.map(signs, u, p))
+    with pytest.raises(ValueError, match="each matrix of a stack by itself"):
+        on_matrices(inner, needs_params=True).init({"w": _draw(3, 5)})
 
 
 def test_rounding_that_few_matrices_amplify_is_no_coupling():
