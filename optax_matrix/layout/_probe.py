@@ -170,8 +170,10 @@ def _independent(alone: np.ndarray, joined: np.ndarray, loud: np.ndarray) -> boo
         joined, loud = joined[1:], loud[1:]
     if alone.dtype == np.uint32:
         return True  # Keys and fingerprints: rounding changes every bit of them.
-    rows = _close(alone, joined).reshape(_COUNT if is_stack else 1, -1).all(1)
-    return bool(_close(joined, loud).all()) and sum(~rows) <= _ROUNDED * is_stack
+    if not _close(joined, loud).all():
+        return False
+    same = _close(alone, joined).reshape(_COUNT if is_stack else 1, -1).all(1)
+    return bool(np.sum(~same) <= _ROUNDED * is_stack)
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
