@@ -152,10 +152,10 @@ ABLATIONS = (
         ),
         finding="The sign before the polar factor, which AdaMuon's second version has, "
         "puts it behind Muon. The first version, in the next table, is ahead of Muon "
-        "and level with Muon+. Scaling rows and columns is ahead of rows alone with four "
-        "times the steps and in the search as well, so that scale is the reason left. "
-        "The paper's losses differ by less than 0.003 there, and by 0.003 between "
-        "Mousse and columns.",
+        "and level with Muon+. Scaling rows and columns is ahead of rows alone with "
+        "four times the steps and in the search as well, so that scale is the reason "
+        "left. The paper's losses differ by less than 0.003 there, and by 0.003 "
+        "between Mousse and columns.",
     ),
     Ablation(
         "AdaMuon's two versions",
