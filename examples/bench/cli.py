@@ -9,7 +9,7 @@ from examples.bench import results, times
 from examples.bench.plot import draw
 from examples.bench.search import is_finished
 from examples.bench.studies import STUDIES
-from examples.bench.table import REPORTS, table, write
+from examples.bench.table import NAMES, table, write
 from examples.bench.tasks import MAIN
 from examples.bench.workers import run_all
 from examples.pretrain.errors import UserError
@@ -81,7 +81,7 @@ def _task(name):
 
 
 def _table_name(name):
-    return name if name in REPORTS else _study(name)
+    return name if name in NAMES else _study(name)
 
 
 def _run(options):
@@ -93,7 +93,7 @@ def _run(options):
         command = f"python -m examples.bench run {study}"
         while entries := _unfinished(study, options.results):
             run_all(entries, options.results, options.processes, command)
-        print(table(study, results.read(options.results)))
+        print(table(study, results.read(options.results), options.results))
 
 
 def _unfinished(study, path):
@@ -106,9 +106,9 @@ def _table(options):
     """Prints the tables of studies, or writes all of them into their pages."""
     found = results.read(options.results)
     for study in options.studies:
-        print(table(study, found))
+        print(table(study, found, options.results))
     if options.write:
-        write(found)
+        write(found, options.results)
 
 
 def _time(options):

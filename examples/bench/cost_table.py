@@ -4,21 +4,16 @@ from collections.abc import Mapping
 
 from examples.bench.config import Config
 from examples.bench.markdown import lines
-from examples.bench.results import origins
 from examples.bench.search import Results
 
 Origins = Mapping[Config, Mapping[str, str]]
 
 
-def report(results: Results, recorded: Origins | None = None) -> str:
-    """A row for every study, the longest one first, and their sum.
-
-    Where runs come from is as `recorded`, or as the file has it.
-    """
-    recorded = origins() if recorded is None else recorded
+def report(results: Results, origins: Origins) -> str:
+    """A row for every study, the longest one first, and their sum."""
     seconds: dict[str, list[float]] = {}
-    for config in results.keys() & recorded.keys():
-        study = recorded[config].get("command", "unknown").split()[-1]
+    for config in results.keys() & origins.keys():
+        study = origins[config].get("command", "unknown").split()[-1]
         seconds.setdefault(study, []).append(results[config].seconds)
     rows = sorted(seconds.items(), key=lambda row: -sum(row[1]))
     rows.append(("all", [x for _, row in rows for x in row]))

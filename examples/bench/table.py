@@ -18,6 +18,7 @@ from examples.bench import (
 )
 from examples.bench.comparison import NotYetError
 from examples.bench.markdown import lines
+from examples.bench.results import PATH, origins
 from examples.bench.search import Results
 from examples.bench.statistics import Row, difference, ranked, reference, steps_to
 from examples.bench.studies import STUDIES
@@ -37,7 +38,6 @@ HEADINGS = (
 )
 REPORTS = {
     "ablations": ablation_table.report,
-    "cost": cost_table.report,
     "overall": overall_table.report,
     "reversals": reversals.report,
     "search": search_table.report,
@@ -45,10 +45,16 @@ REPORTS = {
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
 }
+NAMES = {*STUDIES, *REPORTS, "cost"}
 
 
-def table(study: str, results: Results) -> str:
-    """The table of a study, smallest loss first; some have reports of their own."""
+def table(study: str, results: Results, path: pathlib.Path = PATH) -> str:
+    """The table of a study, smallest loss first; some have reports of their own.
+
+    The results are those in the file at `path`, which also has the command of each.
+    """
+    if study == "cost":
+        return cost_table.report(results, origins(path))
     if study in REPORTS:
         return REPORTS[study](results)
     try:
@@ -106,20 +112,20 @@ def against(row: Row, adamw: Row | None) -> list[str]:
     return [f"{mean:+.4f} ± {half:.4f}", speedup]
 
 
-def replaced(text: str, results: Results) -> str:
+def replaced(text: str, results: Results, path: pathlib.Path = PATH) -> str:
     """A text with the table of every study between its two marks."""
 
     def new(match):
         mark, study = match[1], match[2]
-        return f"{mark}\n{table(study, results)}\n<!-- /bench -->"
+        return f"{mark}\n{table(study, results, path)}\n<!-- /bench -->"
 
     return re.sub(r"(<!-- bench: (\w+) -->)\n.*?<!-- /bench -->", new, text, flags=re.S)
 
 
-def write(results: Results) -> None:
+def write(results: Results, path: pathlib.Path = PATH) -> None:
     """Writes the tables into the pages that have places for them, and the pictures."""
-    for path in PAGES:
-        path.write_text(replaced(path.read_text(), results))
+    for page in PAGES:
+        page.write_text(replaced(page.read_text(), results, path))
     for study in plot.PICTURED:
         if plot.finished(study, results) and not plot.is_current(study, results):
             plot.draw(study, results, plot.file_of(study))

@@ -13,7 +13,6 @@ from scipy import stats
 from examples.bench import (
     cli,
     comparison,
-    cost_table,
     overall_table,
     plot,
     results,
@@ -345,12 +344,15 @@ def test_overall_is_the_share_of_the_gap_to_the_best_method():
     assert rows[-4] == "| `racs` | 25% | 25% | 25% | 25% |"
 
 
-def test_cost_is_the_time_of_both_processes_halved():
+def test_cost_is_the_time_of_both_processes_halved(tmp_path, capsys):
+    path = tmp_path / "bench.jsonl"
     runs = finished(ENTRY, bowl(0.01))  # Ten runs, of one second each.
-    slow = {c: dataclasses.replace(runs[c], seconds=7200.0) for c in [*runs][:2]}
-    by = lambda study, found: {config: {"command": f"run {study}"} for config in found}
-    recorded = by("books", runs) | by("digits", slow)
-    rows = cost_table.report(runs | slow, recorded).splitlines()[2:]
+    for number, (config, one) in enumerate(runs.items()):
+        study, seconds = ("digits", 7200.0) if number < 2 else ("books", 1.0)
+        one = dataclasses.replace(one, seconds=seconds)
+        results.append(config, one, path, f"python -m examples.bench run {study}")
+    assert cli.main(["table", "cost", "--results", str(path)]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
     assert rows == ["| digits | 2 | 2.0 |", "| books | 8 | 0.0 |", "| all | 10 | 2.0 |"]
 
 
