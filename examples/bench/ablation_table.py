@@ -3,7 +3,8 @@
 import math
 import textwrap
 
-from examples.bench.ablations import ABLATIONS, Ablation, Variant
+from examples.bench.ablations import ABLATIONS
+from examples.bench.ablations.form import Ablation, Variant
 from examples.bench.markdown import lines
 from examples.bench.search import LIMIT, Results, rate_at, tuning
 from examples.bench.statistics import Row, difference, row

@@ -7,7 +7,8 @@ may come back with more steps.
 import dataclasses
 
 from examples.bench.ablation_table import compared
-from examples.bench.ablations import ABLATIONS, TASK, Variant
+from examples.bench.ablations import ABLATIONS
+from examples.bench.ablations.form import TASK, Variant
 from examples.bench.comparison import moved
 from examples.bench.markdown import lines
 from examples.bench.search import Entry, Results

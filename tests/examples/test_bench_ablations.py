@@ -8,7 +8,8 @@ import pytest
 
 from examples.bench import reversals
 from examples.bench.ablation_table import compared, report
-from examples.bench.ablations import ABLATIONS, Ablation, Variant, entries
+from examples.bench.ablations import ABLATIONS, entries
+from examples.bench.ablations.form import Ablation, Variant
 from examples.bench.config import Result
 from examples.bench.methods import find
 from examples.bench.search import FRESH, TRIALS, TUNING, Entry, Results, due

@@ -1,0 +1,80 @@
+"""How an ablation of a paper is written down."""
+
+import dataclasses
+
+from examples.bench.search import FEW_TRIALS, TRIALS, Entry
+from examples.bench.tasks import TASKS
+
+TASK = "books"
+RATE = 8e-3  # The best of most methods there.
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A method of an ablation.
+
+    Attributes:
+        method: A method, with options.
+        figure: What the paper prints for it, if anything.
+        better: The method that the paper finds better; None for none.
+        trials: Learning rates that are tried, as powers of two times `RATE`.
+    """
+
+    method: str
+    figure: str = ""
+    better: str | None = None
+    trials: tuple[int, ...] = FEW_TRIALS
+
+    @property
+    def entry(self) -> Entry:
+        t = TASKS[TASK]
+        options = {"trials": self.trials}
+        return Entry(TASK, self.method, "matched", RATE, t.steps, t.batch, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """One table or figure of a paper, or a comparison that explains one.
+
+    Attributes:
+        title: What is varied.
+        source: Table or figure, with its model and measure; empty if no paper has it.
+        variants: The methods; the paper's best one first.
+        shows_rates: Whether its table has the loss at every learning rate.
+        finding: Why the paper's order does not appear, if it does not.
+    """
+
+    title: str
+    source: str
+    variants: tuple[Variant, ...]
+    shows_rates: bool = False
+    finding: str = ""
+
+
+def ranking(*figures: tuple[str, str]) -> tuple[Variant, ...]:
+    """Methods from best to worst, each behind the last one with a better figure."""
+    found: list[Variant] = []
+    for method, figure in figures:
+        before = found[-1] if found else Variant("")
+        is_level = figure and figure == before.figure
+        better = before.better if is_level else before.method or None
+        found.append(Variant(method, figure, better))
+    return tuple(found)
+
+
+def around(best: str, *others: str) -> tuple[Variant, ...]:
+    """A method that a figure shows as the best, and the others."""
+    return Variant(best), *(Variant(other, better=best) for other in others)
+
+
+def pairs(*pairs: tuple[str, str]) -> tuple[Variant, ...]:
+    """Pairs of which the paper finds the first better."""
+    variants = [
+        x for best, other in pairs for x in (Variant(best), Variant(other, better=best))
+    ]
+    return tuple(dict.fromkeys(variants))
+
+
+def mapped(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """Variants whose losses are shown at every learning rate."""
+    return tuple(dataclasses.replace(v, trials=TRIALS) for v in variants)
