@@ -15,8 +15,8 @@ ABLATIONS = (
         finding="Exact and approximate factors are level here. GaLore is ahead of SUMO "
         "on this task only (tables above). The next table shows why: SUMO projects the "
         "longer side of a matrix, of which a rank keeps a smaller part, and averages "
-        "over more steps. With GaLore's side and momentum SUMO is ahead. With four times "
-        "the steps GaLore stays ahead at rank 1/4, and the two are level at 1/16.",
+        "over more steps. With GaLore's side and momentum SUMO is ahead. With four "
+        "times the steps GaLore stays ahead at rank 1/4; at 1/16 the two are level.",
     ),
     Ablation(
         "SUMO and GaLore",
