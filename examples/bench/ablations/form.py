@@ -67,10 +67,12 @@ def around(best: str, *others: str) -> tuple[Variant, ...]:
     return Variant(best), *(Variant(other, better=best) for other in others)
 
 
-def pairs(*pairs: tuple[str, str]) -> tuple[Variant, ...]:
+def pairs(*methods: tuple[str, str]) -> tuple[Variant, ...]:
     """Pairs of which the paper finds the first better."""
     variants = [
-        x for best, other in pairs for x in (Variant(best), Variant(other, better=best))
+        x
+        for best, other in methods
+        for x in (Variant(best), Variant(other, better=best))
     ]
     return tuple(dict.fromkeys(variants))
 
