@@ -16,8 +16,8 @@ ABLATIONS = (
         "on this task only (tables above). The next table shows why: SUMO projects the "
         "longer side of a matrix, of which a rank keeps a smaller part, and averages "
         "over more steps. With GaLore's side and momentum SUMO is ahead. With four "
-        "times the steps GaLore stays ahead at rank 1/4. At 1/16 the gap is as large as "
-        "before, and its interval is wider.",
+        "times the steps GaLore stays ahead at rank 1/4. At 1/16 the gap is as large "
+        "as before, and its interval is wider.",
     ),
     Ablation(
         "SUMO and GaLore",
