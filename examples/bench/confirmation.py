@@ -52,6 +52,11 @@ def is_chain(entry: Entry) -> bool:
     return entry.method.startswith("chain:")
 
 
+def is_shortened(entry: Entry) -> bool:
+    """Whether an entry is a published method with the shorter momentum."""
+    return entry.method.endswith(f":b1={SHORTER}")
+
+
 def compared(rows: list[Row]) -> tuple[Row, dict[str, tuple[float, float]]]:
     """The chains against the published method with the smallest loss.
 

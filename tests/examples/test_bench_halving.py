@@ -73,14 +73,20 @@ def result(loss):
     return Result(loss, [[0, 5.0], [400, 1.0]], 1.0, 8, 1.0)
 
 
-def confirmed(compared, leads):
-    """All runs of the confirmation; `leads[chain][task]` is what a chain gains."""
+def confirmed(compared, leads, shorter=0.0):
+    """All runs of the confirmation; `leads[chain][task]` is what a chain gains.
+
+    `shorter` is what the published methods gain by their shorter momentum.
+    """
     found = dict(compared)
     names = halving.finalists(found)
     for which, task in enumerate(MAIN):
         for entry in STUDIES[f"confirm_{task}"](found):
             of_chains = is_chain(entry)
-            lead = leads[names.index(entry.method)][which] if of_chains else 0.0
+            if of_chains:
+                lead = leads[names.index(entry.method)][which]
+            else:
+                lead = shorter * confirmation.is_shortened(entry)
             while config := due(entry, found):
                 found[config] = result(1 - lead + 1e-3 * of_chains * (config.seed % 3))
     return found
@@ -119,7 +125,7 @@ def test_only_chains_ahead_on_every_task_go_on(compared):
             (task, steps, confirmation.LATER)
         }
     text = table.table("verdict", found)
-    assert text.endswith(f"On every task beyond the interval: `{first}`.")
+    assert f"\n\nOn every task beyond the interval: `{first}`.\n\n" in text
     assert f"| `{first}` | -0.0990 ± 0.0008 | -0.0990 ± 0.0008 |" in text
 
 
@@ -128,6 +134,15 @@ def test_without_a_chain_ahead_nothing_more_runs(compared):
     assert STUDIES["confirm_longer"](found) == []
     assert table.table("confirm_large", found) == "No chain is left for this study."
     assert "No chain beats the best published" in table.table("verdict", found)
+
+
+def test_chains_also_meet_the_published_methods_with_their_papers_momentum(compared):
+    found = confirmed(compared, [[0.1] * 3] * halving.CHOSEN, shorter=0.3)
+    assert confirmation.survivors(found) == []
+    first, second = table.table("verdict", found).split("paper's momentum:")
+    assert ":b1=0.8`" in first
+    assert ":b1=" not in second
+    assert first.count("+0.2010 ± 0.0008") == second.count("-0.0990 ± 0.0008") == 15
 
 
 def test_the_report(searched):
