@@ -70,7 +70,8 @@ def mousse(
         scaling: Rule of `scale_by_shape`: ``"max"``, ``"out/in"``, ``"unclipped"``,
             ``"sum"`` or ``"none"``.
         eps: Added to the diagonals, relative to the largest eigenvalue.
-        method: ``"newton"`` (products only) or ``"eigh"``, of `linalg.inverse_root`.
+        method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
+            `linalg.inverse_root`.
         update_interval: The roots are renewed at step 1 and then every
             ``update_interval`` steps.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.

@@ -46,7 +46,8 @@ def shampoo(
         root: The root; 2 with one side only is whitening.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         eps: Added to the diagonals, relative to the largest eigenvalue.
-        method: ``"newton"`` (products only) or ``"eigh"``, of `linalg.inverse_root`.
+        method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
+            `linalg.inverse_root`.
         update_interval: The roots are renewed at step 1 and then every
             ``update_interval`` steps.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.

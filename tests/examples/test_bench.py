@@ -362,6 +362,16 @@ def test_the_larger_model_has_the_best_ten(main_results):
     assert {e.task for e in entries} == {"large"}
 
 
+def test_the_larger_model_takes_the_roots_of_mousse_by_eigenvectors(main_results):
+    leading = {
+        config: dataclasses.replace(one, loss=one.loss - 100)
+        for config, one in main_results.items()
+        if config.method == "mousse"
+    }
+    first = STUDIES["large"](main_results | leading)[1]
+    assert first.method == "mousse:method=eigh"
+
+
 def test_picture(tmp_path, capsys):
     path = tmp_path / "bench.jsonl"
     with pytest.raises(UserError, match="AdamW's runs are missing"):

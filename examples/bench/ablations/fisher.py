@@ -78,4 +78,5 @@ ABLATIONS = (
         "",
         around("shampoo:method=eigh", "shampoo", "shampoo:update_interval=10"),
     ),
+    Ablation("Mousse's roots", "", around("mousse", "mousse:method=eigh")),
 )
