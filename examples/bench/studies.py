@@ -3,7 +3,6 @@
 Some take the best methods of another one, so a study is a function of the results.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 from examples.bench import ablations, confirmation, halving, reversals
@@ -11,9 +10,6 @@ from examples.bench.comparison import all_methods, best, entry, moved
 from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
 from examples.bench.tasks import MAIN, TASKS
-
-# On a CPU a run of the larger model takes three times as long with Newton's iteration.
-FASTER_ROOTS = {"mousse": "mousse:method=eigh"}
 
 # Tasks under other conditions: factors of their steps or batch.
 CONDITIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
@@ -45,11 +41,7 @@ def _under(condition: str, results: Results):
 
 def _large(results):
     """The best ten of `shakespeare` on the larger model."""
-    entries = [moved(e, results, "large") for e in best("shakespeare", 10, results)]
-    return [
-        dataclasses.replace(e, method=FASTER_ROOTS.get(e.method, e.method))
-        for e in entries
-    ]
+    return [moved(e, results, "large") for e in best("shakespeare", 10, results)]
 
 
 STUDIES: dict[str, Callable[[Results], list[Entry]]] = {

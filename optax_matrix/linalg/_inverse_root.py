@@ -52,7 +52,7 @@ def inverse_root(
             needs them to be small compared with the damping).
         p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
         eps: Damping relative to the largest eigenvalue.
-        method: ``"eigh"`` or ``"newton"``.
+        method: ``"eigh"`` (much faster on a CPU) or ``"newton"`` (products only).
 
     Returns:
         Symmetric matrices of the shape of ``a``, float32 (or float64) for every input,

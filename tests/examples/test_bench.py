@@ -362,14 +362,14 @@ def test_the_larger_model_has_the_best_ten(main_results):
     assert {e.task for e in entries} == {"large"}
 
 
-def test_the_larger_model_takes_the_roots_of_mousse_by_eigenvectors(main_results):
-    leading = {
-        config: dataclasses.replace(one, loss=one.loss - 100)
-        for config, one in main_results.items()
-        if config.method == "mousse"
-    }
-    first = STUDIES["large"](main_results | leading)[1]
-    assert first.method == "mousse:method=eigh"
+@pytest.mark.parametrize("options", ["", ":b1=0.8"])
+def test_only_the_larger_model_takes_mousses_roots_by_eigenvectors(options):
+    there = comparison.entry("books", f"mousse{options}")
+    found = finished(there, bowl(there.rate))
+    assert (
+        comparison.moved(there, found, "large").method == f"mousse{options}:method=eigh"
+    )
+    assert comparison.moved(there, found, "books", steps=4).method == f"mousse{options}"
 
 
 def test_picture(tmp_path, capsys):
