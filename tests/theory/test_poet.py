@@ -10,6 +10,7 @@ Table 2 (`weights/test_parameter_counts.py`), the orders of all maps
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from _matrices import gaussian, orthonormal
 
@@ -357,3 +358,40 @@ def test_lemma_1_its_heuristic_the_tangents_of_the_primitives_span_all():
         }
         assert rank == len(meeting)
     assert rank == m * (m - 1) // 2
+
+
+# Appendix H: how often every weight is updated.
+ROUNDING = 1e-10
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    ("variant", "block", "share"),
+    [("block", b, 1.0) for b in (8, 16, 32)]
+    + [("full", b, b) for b in (1 / 8, 1 / 4, 1 / 2)],
+)
+def test_figures_13_and_14_updates_of_each_weight(variant, block, share):
+    """200 of 200 in block form whatever the block, about 200 b in full form."""
+    m, steps = 64, 100
+    tx = om.spo(
+        optax.sgd(1e-2), variant=variant, block=block, sides="in", merge_interval=1
+    )
+
+    def step(carry, key):
+        params, state = carry
+        grads = {"w": jax.random.normal(key, (2, m, m))}
+        updates, state = tx.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), abs(
+            updates["w"]
+        ) > ROUNDING
+
+    params = {"w": jnp.asarray(gaussian(2, m, m, seed=1))}
+    keys = jax.random.split(jax.random.key(0), steps)
+    _, moved = jax.lax.scan(step, (params, tx.init(params)), keys)
+    r, p = np.asarray(moved.sum(0))  # P acts on rows as R does on columns.
+    counts = r + p.T
+    assert counts.mean() == 2 * steps * share
+    columns = r[0]
+    assert (r == columns).all()  # R moves whole columns.
+    variance = steps * share * (1 - share)  # Binomial; 0 in block form.
+    assert abs(columns.var() - variance) <= 0.7 * variance
