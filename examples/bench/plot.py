@@ -53,12 +53,13 @@ def _shown(study, found):
     """AdamW's row, and those of the best methods.
 
     Raises:
-        UserError: If AdamW's runs are missing.
+        UserError: If it has no finished runs of AdamW.
     """
-    rows = ranked(STUDIES[study](found), found)
+    entries = STUDIES[study](found)
+    rows = ranked([e for e in entries if e.seeds], found)  # A search has none.
     adamw = reference(rows)
     if adamw is None:
-        raise UserError(f"{study}: AdamW's runs are missing; run the study first.")
+        raise UserError(f"{study}: no finished runs of AdamW to compare with.")
     best = [row for row in rows if row is not adamw and np.isfinite(row.loss)]
     return adamw, best[:SHOWN]
 
@@ -73,7 +74,7 @@ def draw(study: str, found: Results, path: pathlib.Path) -> None:
     """Draws the best methods of a study, and AdamW.
 
     Raises:
-        UserError: If AdamW's runs are missing.
+        UserError: If it has no finished runs of AdamW.
     """
     adamw, best = shown = _shown(study, found)
     styles = [

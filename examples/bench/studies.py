@@ -4,8 +4,9 @@ Some take the best methods of another one, so a study is a function of the resul
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from examples.bench import ablations, confirmation, halving, reversals
+from examples.bench import ablations, confirmation, halving, orders
 from examples.bench.comparison import all_methods, best, entry, moved
 from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
@@ -50,9 +51,10 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "books": lambda _: all_methods("books"),
     "digits": lambda _: all_methods("digits"),
     "adamw_rates": lambda _: _adamw_rates(),
-    "coefficients": lambda _: ablations.entries([ablations.COEFFICIENTS]),
+    "coefficients": lambda _: ablations.entries([ablations.muoneq.COEFFICIENTS]),
     "ablations": lambda _: ablations.entries(),
-    "reversals": reversals.entries,
+    "reversals": partial(orders.entries, orders.REVERSED),
+    "levels": partial(orders.entries, orders.LEVEL),
     **{name: lambda found, name=name: _under(name, found) for name in CONDITIONS},
     "large": _large,
     "search": halving.entries,

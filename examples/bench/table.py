@@ -4,13 +4,14 @@ import math
 import pathlib
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from examples.bench import (
     ablation_table,
     cost_table,
+    orders,
     overall_table,
     plot,
-    reversals,
     search_table,
     summary_table,
     times,
@@ -39,7 +40,9 @@ HEADINGS = (
 REPORTS = {
     "ablations": ablation_table.report,
     "overall": overall_table.report,
-    "reversals": reversals.report,
+    "orders": orders.counts,
+    "reversals": partial(orders.report, orders.REVERSED),
+    "levels": partial(orders.report, orders.LEVEL),
     "search": search_table.report,
     "summary": summary_table.report,
     "times": lambda _: times.table(times.read()),

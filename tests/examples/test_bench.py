@@ -245,18 +245,24 @@ def test_the_demo_has_the_rates_of_the_study():
     assert demo == ",".join(f"{name}@{rate:g}" for name, rate in best.items())
 
 
-READY = "anchor", *MAIN, "adamw_rates", "coefficients", "ablations"
-GROWING = "search", "reversals"  # By what others have found so far.
+READY = "anchor", *MAIN, "adamw_rates", "ablations"
+PART = "coefficients"
+GROWING = "search", "reversals", "levels"  # By what others have found so far.
 
 
-@pytest.mark.parametrize("study", [x for x in READY if x != "coefficients"])
+@pytest.mark.parametrize("study", READY)
 def test_every_study_has_adamw_and_no_row_twice(study):
     entries = STUDIES[study]({})
     assert len(set(entries)) == len(entries)
     assert any(entry.method == "adamw" for entry in entries)
 
 
-@pytest.mark.parametrize("study", sorted(set(STUDIES) - {*READY, *GROWING}))
+def test_coefficients_are_a_part_of_the_ablations():
+    part, whole = ({e.method for e in STUDIES[x]({})} for x in (PART, "ablations"))
+    assert "muon" in part < whole
+
+
+@pytest.mark.parametrize("study", sorted(set(STUDIES) - {*READY, *GROWING, PART}))
 def test_a_study_of_the_best_methods_waits_for_them(study):
     with pytest.raises(UserError, match="finish that one first: python -m examples"):
         STUDIES[study]({})
@@ -374,8 +380,10 @@ def test_only_the_larger_model_takes_mousses_roots_by_eigenvectors(options):
 
 def test_picture(tmp_path, capsys):
     path = tmp_path / "bench.jsonl"
-    with pytest.raises(UserError, match="AdamW's runs are missing"):
+    with pytest.raises(UserError, match="no finished runs of AdamW"):
         plot.draw("anchor", {}, tmp_path / "anchor.png")
+    with pytest.raises(UserError, match="no finished runs of AdamW"):
+        plot.draw("search", {}, tmp_path / "search.png")
     for entry in STUDIES["anchor"]({}):
         for config, one in finished(entry, bowl(entry.rate)).items():
             results.append(config, one, path, "run")

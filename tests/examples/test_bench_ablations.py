@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from examples.bench import reversals
+from examples.bench import orders
 from examples.bench.ablation_table import compared, report
 from examples.bench.ablations import ABLATIONS, entries
 from examples.bench.ablations.form import Ablation, Variant
@@ -86,17 +86,47 @@ def test_a_reversed_order_runs_again_for_longer():
     found = finished(methods["muoneq"], BASE)
     found |= finished(rowcol, BASE + NOISE - 0.1)  # The paper has it behind `muoneq`.
     found |= finished(methods["mousse"], BASE) | finished(col, BASE + NOISE + 0.1)
-    (one,) = reversals.reversals(found)
+    (one,) = orders.missed("no", found)
     assert (one.method, one.better.method) == (rowcol, "muoneq")
-    assert [e.method for e in reversals.entries(found)] == [rowcol.method, "muoneq"]
-    assert {e.steps for e in reversals.entries(found)} == {4 * rowcol.entry.steps}
-    assert {e.seeds for e in reversals.entries(found)} == {FRESH}
-    cells = "| `muoneq:mode=rowcol` | `muoneq` | -0.1000 ± 0.0196 |"
-    assert f"{cells}  |  |" in reversals.report(found)
+    entries = orders.entries("no", found)
+    assert [e.method for e in entries] == [rowcol.method, "muoneq"]
+    assert {e.steps for e in entries} == {4 * rowcol.entry.steps}
+    assert {e.seeds for e in entries} == {FRESH}
+    cells = "| `muoneq:mode=rowcol` | `muoneq` | +0.0024 | -0.1000 ± 0.0196 |"
+    assert f"{cells}  |  |" in orders.report("no", found)
     ours, theirs = one.longer(found)
     found |= finished_entry(ours, BASE + NOISE + 0.2) | finished_entry(theirs, BASE)
-    assert f"{cells} +0.2000 ± 0.0196 | yes |" in reversals.report(found)
-    assert "No order is reversed" in reversals.report({})
+    assert f"{cells} +0.2000 ± 0.0196 | yes |" in orders.report("no", found)
+    assert orders.report("no", {}) == "There is none so far."
+
+
+def test_a_level_order_runs_again_if_the_papers_gap_is_beyond_the_interval():
+    methods = {variant.method: variant for variant in VARIANTS}
+    found = finished(methods["racs"], BASE)  # Without averages "much worse".
+    found |= finished(methods["racs:b1=0"], BASE + NOISE)
+    found |= finished(methods["muoneq"], BASE)  # The paper's gap is 0.0024.
+    found |= finished(methods["muoneq:mode=rowcol"], BASE + NOISE)
+    assert [e.method for e in orders.entries("level", found)] == ["racs:b1=0", "racs"]
+    cells = "| `racs:b1=0` | `racs` | much worse | +0.0000 ± 0.0196 |  |  |"
+    assert cells in orders.report("level", found)
+    assert not orders.entries("no", found)
+    counted = "Of 2 orders, 0 are those of the papers, 2 are level and 0 are reversed."
+    assert orders.counts(found) == counted
+
+
+def test_the_gap_of_a_paper_is_one_of_losses():
+    by_title = {ablation.title: ablation for ablation in ABLATIONS}
+
+    def gap(title, name):
+        variants = by_title[title].variants
+        (variant,) = (v for v in variants if v.method == name)
+        return by_title[title].gap(variant)
+
+    assert gap("Last layer", "alice:last_layer=method") == math.log(21.95 / 21.79)
+    assert gap("Shared rotations", "aro:sharing=global") == pytest.approx(0.008)
+    assert gap("Averages of RACS", "racs:b1=0") == math.inf
+    assert math.isnan(gap("Switching", "alice:last_layer=method:switch=gaussian"))
+    assert math.isnan(gap("Modes of MuonEq", "muoneq"))
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.title)

@@ -1,6 +1,7 @@
 """How an ablation of a paper is written down."""
 
 import dataclasses
+import math
 
 from examples.bench.search import FEW_TRIALS, TRIALS, Entry
 from examples.bench.tasks import TASKS
@@ -42,6 +43,7 @@ class Ablation:
         variants: The methods; the paper's best one first.
         shows_rates: Whether its table has the loss at every learning rate.
         finding: Why the paper's order does not appear, if it does not.
+        has_losses: Whether its figures are losses; otherwise they are perplexities.
     """
 
     title: str
@@ -49,6 +51,29 @@ class Ablation:
     variants: tuple[Variant, ...]
     shows_rates: bool = False
     finding: str = ""
+    has_losses: bool = False
+
+    def gap(self, variant: Variant) -> float:
+        """How far the paper finds a variant behind the better one, in the loss.
+
+        Infinite for one that fails there or is "much worse"; NaN where nothing is
+        printed.
+        """
+        figures = {v.method: v.figure for v in self.variants}
+        ours, theirs = variant.figure, figures.get(variant.better or "", "")
+        if ours and not ours[0].isdigit():
+            return math.inf
+        if not (ours and theirs):
+            return math.nan
+        a, b = float(ours), float(theirs)
+        return a - b if self.has_losses else math.log(a / b)
+
+    def gap_in_words(self, variant: Variant) -> str:
+        """The gap as text; empty where nothing is printed."""
+        gap = self.gap(variant)
+        if math.isinf(gap):
+            return variant.figure
+        return "" if math.isnan(gap) else f"{gap:+.4f}"
 
 
 def ranking(*figures: tuple[str, str]) -> tuple[Variant, ...]:

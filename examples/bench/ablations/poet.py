@@ -7,7 +7,7 @@ _FULL = "poet:variant=full:block=0.5"
 ABLATIONS = (
     Ablation(
         "Steps between merges",
-        "POET, Table 4: LLaMA 60M on C4, perplexity (400, 200, 1600, 50, 25 and 5)",
+        "POET, Table 4: LLaMA 60M on C4, perplexity (400, 200, 1600, 50, 25, 5 steps)",
         ranking(
             (_FULL, "25.31"),
             (f"{_FULL}:merge_interval=50", "25.37"),

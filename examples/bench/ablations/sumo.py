@@ -13,11 +13,11 @@ ABLATIONS = (
             ("sumo:rank=0.0625", "galore:rank=0.0625"),
         ),
         finding="Exact and approximate factors are level here. GaLore is ahead of SUMO "
-        "on this task only (tables above). The next table shows why: SUMO projects the "
-        "longer side of a matrix, of which a rank keeps a smaller part, and averages "
-        "over more steps. With GaLore's side and momentum SUMO is ahead. With four "
-        "times the steps GaLore stays ahead at rank 1/4. At 1/16 the gap is as large "
-        "as before, and its interval is wider.",
+        "on this task only (tables above, matched). The next table shows why: SUMO "
+        "projects the longer side of a matrix, of which a rank keeps a smaller part, "
+        "and averages over more steps. With GaLore's side and momentum SUMO is ahead. "
+        "With four times the steps GaLore stays ahead at rank 1/4. At 1/16 the gap is "
+        "as large as before, and its interval is wider.",
     ),
     Ablation(
         "SUMO and GaLore",
