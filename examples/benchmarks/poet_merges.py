@@ -42,6 +42,12 @@ VARIANTS = {
     "cayley": FREE | {"orthogonal": cayley},
     "cayley, half the rate": FREE | {"orthogonal": cayley, "factor": 0.5},
     "merge, moments kept": {"max_norm": 0.5, "merge_at": 0.5, "reset": "none"},
+    # Figure 8, with "half the rate" as its series of four terms.
+    **{
+        f"half the rate, {k} terms": FREE
+        | {"factor": 0.5, "orthogonal": partial(cayley_neumann, terms=k)}
+        for k in (1, 2, 3, 5)
+    },
 }
 
 
