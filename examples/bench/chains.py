@@ -91,15 +91,15 @@ KNOWN = {
 
 
 def chains(arena: Arena) -> Method:
-    """The method `chain`, whose options are the parts; by default it is MuonEq."""
+    """The method `chain`, whose options are the parts and `b1`; by default MuonEq."""
 
-    def build(lr, **parts):
+    def build(lr, b1, **parts):
         for part, choice in parts.items():
             if choice not in PARTS[part]:
                 known = ", ".join(PARTS[part])
                 raise ValueError(f"`{part}` must be one of {known}, got {choice!r}.")
         direction = om.on_matrices(
-            lambda layout: optax.chain(*_blocks(layout, parts)),
+            lambda layout: optax.chain(*_blocks(layout, b1, parts)),
             dimension_numbers=om.layout.oriented(arena.dimension_numbers, "residual"),
         )
         matrix = optax.chain(
@@ -112,14 +112,14 @@ def chains(arena: Arena) -> Method:
 
     chosen = {"momentum": "lookahead", "equilibration": "row"}
     first = {part: choices[0] for part, choices in PARTS.items()}
-    return Method(build, first | chosen)
+    return Method(build, first | chosen | {"b1": B1})
 
 
-def _blocks(layout, parts):
+def _blocks(layout, b1, parts):
     """The blocks of a chain, in their order."""
     if parts["momentum"] == "corrected":
-        yield om.correct_variance(0.025, B1)
-    yield om.momentum(B1, nesterov=parts["momentum"] != "average")
+        yield om.correct_variance(0.025, b1)
+    yield om.momentum(b1, nesterov=parts["momentum"] != "average")
     kind = parts["equilibration"]
     scalings = map(om.equilibrate, SCALINGS[kind.removeprefix("plus_")])
     if kind.startswith("plus_"):

@@ -37,9 +37,26 @@ def entries(task: str, results: Results) -> list[Entry]:
             "python -m examples.bench run search"
         )
     adamw, *others = [(e.method, e.setting) for e in best(task, PUBLISHED, results)]
-    shorter = [(f"{x}:b1={SHORTER}", kind) for x, kind in others if _has_momentum(x)]
-    names = [adamw, *others, *shorter, *((name, "matched") for name in chains)]
+    quick = [(shorter(x), kind) for x, kind in others if _has_momentum(x)]
+    names = [adamw, *others, *quick, *((name, "matched") for name in chains)]
     return [entry(task, *name, seeds=SEEDS) for name in names]
+
+
+def shortened(results: Results) -> list[Entry]:
+    """The confirmation on *books*, of the chains with the shorter momentum.
+
+    Raises:
+        NotYetError: If the search or the comparison is not finished.
+    """
+    return [
+        dataclasses.replace(e, method=shorter(e.method)) if is_chain(e) else e
+        for e in entries("books", results)
+    ]
+
+
+def shorter(method: str) -> str:
+    """A method with the shorter momentum."""
+    return f"{method}:b1={SHORTER}"
 
 
 def _has_momentum(method: str) -> bool:
@@ -53,8 +70,8 @@ def is_chain(entry: Entry) -> bool:
 
 
 def is_shortened(entry: Entry) -> bool:
-    """Whether an entry is a published method with the shorter momentum."""
-    return entry.method.endswith(f":b1={SHORTER}")
+    """Whether an entry has the shorter momentum."""
+    return entry.method.endswith(shorter(""))
 
 
 def compared(rows: list[Row]) -> tuple[Row, dict[str, tuple[float, float]]]:

@@ -62,6 +62,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
         f"confirm_{task}": lambda found, task=task: confirmation.entries(task, found)
         for task in MAIN
     },
+    "confirm_momentum": confirmation.shortened,
     "confirm_shorter": lambda found: confirmation.beyond(found, "books", 1 / 4),
     "confirm_longer": lambda found: confirmation.beyond(found, "books", 4),
     "confirm_large": lambda found: confirmation.beyond(found, "large"),

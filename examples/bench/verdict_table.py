@@ -13,7 +13,8 @@ from examples.bench.tasks import MAIN
 def report(results: Results) -> str:
     """A row for every chain, a column for every task, and what follows.
 
-    A second table leaves out the published methods with a shorter momentum.
+    A second table leaves out the published methods with a shorter momentum; a third
+    one gives it to the chains, too.
     """
     try:
         left = confirmation.survivors(results)
@@ -32,8 +33,20 @@ def report(results: Results) -> str:
             _sentence(left),
             "Against the best published method with its paper's momentum:",
             _table(chains, own),
+            *_shortened(results),
         ]
     )
+
+
+def _shortened(results):
+    """The chains with the shorter momentum; nothing while runs are missing."""
+    entries = confirmation.shortened(results)
+    rows = ranked(entries, results)
+    if len(rows) < len(entries):
+        return []
+    names = [e.method for e in entries if confirmation.is_chain(e)]
+    heading = f"The chains with momentum {confirmation.SHORTER}, too:"
+    return [heading, _table(names, {"books": rows})]
 
 
 def _table(names, rows):

@@ -55,6 +55,15 @@ def test_chains_are_the_recipes(chain, recipe):
 
 
 @pytest.mark.slow
+def test_a_chain_may_have_another_momentum():
+    chain = name_of(frame="aro", map="sinkhorn")
+    error, _ = errors(f"{chain}:b1=0.8", "aro:b1=0.8")
+    assert error < 1e-5
+    error, _ = errors(chain, "aro:b1=0.8")
+    assert error > 1e-2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "same"),
     [

@@ -145,6 +145,22 @@ def test_chains_also_meet_the_published_methods_with_their_papers_momentum(compa
     assert first.count("+0.2010 ± 0.0008") == second.count("-0.0990 ± 0.0008") == 15
 
 
+def test_then_the_chains_have_the_shorter_momentum_too(compared):
+    found = confirmed(compared, [[-0.1] * 3] * halving.CHOSEN)
+    entries = STUDIES["confirm_momentum"](found)
+    before = STUDIES["confirm_books"](found)
+    chains = [entry for entry in entries if is_chain(entry)]
+    assert [e for e in entries if e not in chains] == before[: -halving.CHOSEN]
+    names = halving.finalists(found)
+    assert [e.method for e in chains] == [f"{name}:b1=0.8" for name in names]
+    assert "momentum 0.8, too" not in table.table("verdict", found)
+    for entry in chains:
+        while config := due(entry, found):
+            found[config] = result(1.2)
+    _, text = table.table("verdict", found).split("momentum 0.8, too:")
+    assert text.count(":b1=0.8` | +0.2000 ± 0.0000 |") == halving.CHOSEN
+
+
 def test_the_report(searched):
     assert "516 runs are left" in table.table("search", {})
     text = table.table("search", searched[0])
