@@ -11,6 +11,7 @@ from examples.bench.statistics import Row, difference, row
 
 HEADINGS = "method", "paper", "loss", "ranked below", "behind by", "same order"
 OURS = "method", "loss", "against", "difference"  # No paper has an order.
+SAME, LEVEL, REVERSED = "yes", "level", "no"  # Whether an order is the paper's.
 
 
 def report(results: Results) -> str:
@@ -53,9 +54,11 @@ def _cells(variant: Variant, rows: dict[str, Row | None]) -> list[str]:
 def compared(ours: Row, better: Row) -> tuple[str, str]:
     """How far a method is behind one that a paper finds better, and what that means."""
     mean, half = difference(ours, better)
-    if not math.isfinite(mean):
-        return "", "yes" if math.isfinite(better.loss) else "no"
-    verdict = "yes" if mean > half else "no" if mean < -half else "level"
+    if not math.isfinite(mean):  # The loss of a method with a failed run is infinite.
+        if ours.loss == better.loss:
+            return "failed", LEVEL
+        return "failed", SAME if ours.loss > better.loss else REVERSED
+    verdict = SAME if mean > half else REVERSED if mean < -half else LEVEL
     return f"{mean:+.4f} ± {half:.4f}", verdict
 
 

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Interrupted as signal:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; run the same command again to continue", file=sys.stderr)
         return 128 + signal.number
     return 0
 
@@ -104,6 +104,9 @@ def _unfinished(study, path):
 
 def _table(options):
     """Prints the tables of studies, or writes all of them into their pages."""
+    if not (options.studies or options.write):
+        known = ", ".join(sorted(NAMES))
+        raise UserError(f"Name a table or give --write; choose from {known}.")
     found = results.read(options.results)
     for study in options.studies:
         print(table(study, found, options.results))

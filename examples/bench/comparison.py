@@ -39,8 +39,19 @@ def entry(task: str, method: str, setting: str = "matched", **other: Any) -> Ent
     return Entry(task, method, setting, **defaults | other)
 
 
-def best(task: str, count: int, results: Results) -> list[Entry]:
+def best(
+    task: str, count: int, results: Results, also: tuple[str, ...] = ()
+) -> list[Entry]:
     """AdamW and the best methods of a task, each in its better setting.
+
+    Args:
+        task: A task on which all methods have run.
+        count: How many methods.
+        results: The runs.
+        also: Methods that are there even if they are not among the best.
+
+    Returns:
+        AdamW's entry, then those of the others, smallest loss first.
 
     Raises:
         NotYetError: If runs of the task are missing.
@@ -55,7 +66,9 @@ def best(task: str, count: int, results: Results) -> list[Entry]:
     for row in ranked(entries, results):
         others.setdefault(row.entry.method, row.entry)
     del others[REFERENCE]
-    return [entry(task, REFERENCE), *list(others.values())[:count]]
+    names = list(others)
+    chosen = names[:count] + [name for name in names[count:] if name in also]
+    return [entry(task, REFERENCE), *(others[name] for name in chosen)]
 
 
 def all_methods(task: str) -> list[Entry]:

@@ -16,10 +16,11 @@ from examples.bench.statistics import Row, difference, ranked
 from examples.bench.tasks import MAIN
 from examples.pretrain.options import keywords
 
-# Nothing was chosen on the first ones, and only what goes on by them on the others.
+# Nothing was chosen on the first; only what runs again was, and has the others.
 SEEDS, LATER = tuple(range(10, 20)), tuple(range(20, 30))
 PUBLISHED = 3  # The best methods of each task's comparison, beside AdamW.
 SHORTER = 0.8  # A second momentum of these, since short runs gain by it.
+_SHORTER = f":b1={SHORTER}"
 
 
 def entries(task: str, results: Results) -> list[Entry]:
@@ -37,26 +38,25 @@ def entries(task: str, results: Results) -> list[Entry]:
             "python -m examples.bench run search"
         )
     adamw, *others = [(e.method, e.setting) for e in best(task, PUBLISHED, results)]
-    quick = [(shorter(x), kind) for x, kind in others if _has_momentum(x)]
-    names = [adamw, *others, *quick, *((name, "matched") for name in chains)]
+    again = [(f"{x}{_SHORTER}", kind) for x, kind in others if _has_momentum(x)]
+    names = [adamw, *others, *again, *((name, "matched") for name in chains)]
     return [entry(task, *name, seeds=SEEDS) for name in names]
 
 
-def shortened(results: Results) -> list[Entry]:
-    """The confirmation on *books*, of the chains with the shorter momentum.
+def with_shorter_chains(results: Results) -> list[Entry]:
+    """The confirmation on *books* with the shorter momentum for the chains, too.
+
+    It was added on seeing the other confirmations, so it has other seeds.
 
     Raises:
         NotYetError: If the search or the comparison is not finished.
     """
+    found = entries("books", results)
+    names = [e.method + _SHORTER * is_chain(e) for e in found]
     return [
-        dataclasses.replace(e, method=shorter(e.method)) if is_chain(e) else e
-        for e in entries("books", results)
+        dataclasses.replace(e, method=name, seeds=LATER)
+        for e, name in zip(found, names, strict=True)
     ]
-
-
-def shorter(method: str) -> str:
-    """A method with the shorter momentum."""
-    return f"{method}:b1={SHORTER}"
 
 
 def _has_momentum(method: str) -> bool:
@@ -71,7 +71,7 @@ def is_chain(entry: Entry) -> bool:
 
 def is_shortened(entry: Entry) -> bool:
     """Whether an entry has the shorter momentum."""
-    return entry.method.endswith(shorter(""))
+    return entry.method.endswith(_SHORTER)
 
 
 def compared(rows: list[Row]) -> tuple[Row, dict[str, tuple[float, float]]]:

@@ -51,9 +51,12 @@ def _last(task, names):
 
 def _entry(name, steps, trials, rate):
     """A chain of the rounds before the last one."""
-    batch = TASKS[TASK_2].batch
-    options = {"trials": trials, "is_extended": False, "seeds": ()}
-    return Entry(TASK_2, name, "matched", rate, steps, batch, **options)
+    return Entry(
+        *(TASK_2, name, "matched", rate, steps, TASKS[TASK_2].batch),
+        trials=trials,
+        is_extended=False,
+        seeds=(),
+    )
 
 
 def best(entry: Entry, results: Results) -> tuple[float, float]:

@@ -59,7 +59,10 @@ def _shown(study, found):
     rows = ranked([e for e in entries if e.seeds], found)  # A search has none.
     adamw = reference(rows)
     if adamw is None:
-        raise UserError(f"{study}: no finished runs of AdamW to compare with.")
+        raise UserError(
+            f"{study}: it has no finished runs of AdamW to compare with; if they are "
+            f"only missing: python -m examples.bench run {study}"
+        )
     best = [row for row in rows if row is not adamw and np.isfinite(row.loss)]
     return adamw, best[:SHOWN]
 

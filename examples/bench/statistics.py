@@ -79,7 +79,16 @@ def difference(ours: Row, reference: Row, count: int = 1) -> tuple[float, float]
     Returns:
         The mean, and half of its 95% confidence interval by Student's t; infinite
         where a run failed.
+
+    Raises:
+        ValueError: If their seeds differ.
     """
+    if ours.entry.seeds != reference.entry.seeds:
+        raise ValueError(
+            f"Rows of the same seeds are paired, got {ours.entry.seeds} of "
+            f"{ours.entry.method} and {reference.entry.seeds} of "
+            f"{reference.entry.method}."
+        )
     parts = np.subtract(ours.losses, reference.losses)
     if not np.isfinite(parts).all():
         return math.inf, math.inf

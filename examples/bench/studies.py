@@ -6,7 +6,7 @@ Some take the best methods of another one, so a study is a function of the resul
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from examples.bench import ablations, confirmation, halving, orders
+from examples.bench import ablation_table, ablations, confirmation, halving, orders
 from examples.bench.comparison import all_methods, best, entry, moved
 from examples.bench.search import Entry, Results
 from examples.bench.statistics import REFERENCE
@@ -35,9 +35,10 @@ def _adamw_rates():
 
 
 def _under(condition: str, results: Results):
-    """AdamW and the best six methods of a task under one condition."""
+    """AdamW, the best six methods of a task and Muon, under one condition."""
     task, factors = CONDITIONS[condition]
-    return [moved(e, results, task, **factors) for e in best(task, 6, results)]
+    chosen = best(task, 6, results, also=("muon",))
+    return [moved(e, results, task, **factors) for e in chosen]
 
 
 def _large(results):
@@ -53,8 +54,8 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "adamw_rates": lambda _: _adamw_rates(),
     "coefficients": lambda _: ablations.entries([ablations.muoneq.COEFFICIENTS]),
     "ablations": lambda _: ablations.entries(),
-    "reversals": partial(orders.entries, orders.REVERSED),
-    "levels": partial(orders.entries, orders.LEVEL),
+    "reversals": partial(orders.entries, ablation_table.REVERSED),
+    "levels": partial(orders.entries, ablation_table.LEVEL),
     **{name: lambda found, name=name: _under(name, found) for name in CONDITIONS},
     "large": _large,
     "search": halving.entries,
@@ -62,7 +63,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
         f"confirm_{task}": lambda found, task=task: confirmation.entries(task, found)
         for task in MAIN
     },
-    "confirm_momentum": confirmation.shortened,
+    "confirm_momentum": confirmation.with_shorter_chains,
     "confirm_shorter": lambda found: confirmation.beyond(found, "books", 1 / 4),
     "confirm_longer": lambda found: confirmation.beyond(found, "books", 4),
     "confirm_large": lambda found: confirmation.beyond(found, "large"),

@@ -79,7 +79,9 @@ def run(tasks: Sequence[str], path: pathlib.Path, command: str) -> None:
     finally:
         process.terminate()
     if process.exitcode:
-        raise UserError("The process failed; its message is above.")
+        raise UserError(
+            "The process failed; its message is above. Run the same command again."
+        )
 
 
 def _work(tasks, path, command):

@@ -40,7 +40,7 @@ def report(results: Results) -> str:
 
 def _shortened(results):
     """The chains with the shorter momentum; nothing while runs are missing."""
-    entries = confirmation.shortened(results)
+    entries = confirmation.with_shorter_chains(results)
     rows = ranked(entries, results)
     if len(rows) < len(entries):
         return []

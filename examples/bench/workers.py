@@ -62,9 +62,9 @@ def run_all(
 
 
 def _cores(count):
-    """A core for each process, where the system can pin them and has enough."""
+    """A core for each process if they take all of them; else the system chooses."""
     known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return known[:count] if len(known) >= count else [None] * count
+    return known if len(known) == count else [None] * count
 
 
 def _work(waiting: Any, path: pathlib.Path, core: int | None, command: str) -> None:

@@ -22,6 +22,7 @@ from examples.bench import (
 )
 from examples.bench.config import Config, Result
 from examples.bench.search import (
+    FRESH,
     LIMIT,
     SEEDS,
     TUNING,
@@ -146,6 +147,13 @@ def test_differences_are_paired():
     assert mean == pytest.approx(-0.1)
     low, high = stats.ttest_1samp(-gains, 0).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((low, high))
+
+
+def test_rows_of_other_seeds_are_not_paired():
+    fresh = dataclasses.replace(ENTRY, seeds=FRESH)
+    found = finished(ENTRY, bowl(0.01)) | finished(fresh, bowl(0.01))
+    with pytest.raises(ValueError, match="Rows of the same seeds are paired"):
+        difference(row(ENTRY, found), row(fresh, found))
 
 
 def test_a_failed_run_is_counted_and_has_no_difference():
@@ -292,11 +300,14 @@ def main_results():
         ("longer_digits", "digits", 1200, 32),
     ],
 )
-def test_conditions_take_the_best_six(condition, task, steps, batch, main_results):
+def test_conditions_take_the_best_six_and_muon(
+    condition, task, steps, batch, main_results
+):
     better = {}
     for r in ranked(STUDIES[task]({}), main_results):
         better.setdefault(r.entry.method, r)
-    rows = list(better.values())[:7]
+    assert "muon" not in list(better)[:7]
+    rows = [*list(better.values())[:7], better["muon"]]
     best = [(r.entry.method, r.entry.setting) for r in rows]
     assert {setting for _, setting in best} == {"matched", "own"}
     entries = STUDIES[condition](main_results)

@@ -12,7 +12,15 @@ from examples.bench.ablations import ABLATIONS, entries
 from examples.bench.ablations.form import Ablation, Variant
 from examples.bench.config import Result
 from examples.bench.methods import find
-from examples.bench.search import FRESH, TRIALS, TUNING, Entry, Results, due
+from examples.bench.search import (
+    FEW_TRIALS,
+    FRESH,
+    TRIALS,
+    TUNING,
+    Entry,
+    Results,
+    due,
+)
 from examples.bench.statistics import row
 from examples.bench.tasks import TASKS
 
@@ -55,9 +63,12 @@ def test_the_order_is_judged_by_the_paired_interval(shift, verdict, by):
 def test_a_method_that_fails_is_worse():
     better, worse = Variant("muoneq"), Variant("muon", better="muoneq")
     found = finished(better, BASE) | finished(worse, [None, *BASE[1:]])
-    assert compared(row(worse.entry, found), row(better.entry, found)) == ("", "yes")
+    judged = lambda: compared(row(worse.entry, found), row(better.entry, found))
+    assert judged() == ("failed", "yes")
     found = finished(better, [None, *BASE[1:]]) | finished(worse, BASE)
-    assert compared(row(worse.entry, found), row(better.entry, found)) == ("", "no")
+    assert judged() == ("failed", "no")
+    found |= finished(worse, [*BASE[:4], None])
+    assert judged() == ("failed", "level")
 
 
 def test_the_report_has_every_variant_and_the_losses_at_all_rates():
@@ -86,16 +97,16 @@ def test_a_reversed_order_runs_again_for_longer():
     found = finished(methods["muoneq"], BASE)
     found |= finished(rowcol, BASE + NOISE - 0.1)  # The paper has it behind `muoneq`.
     found |= finished(methods["mousse"], BASE) | finished(col, BASE + NOISE + 0.1)
-    (one,) = orders.missed("no", found)
-    assert (one.method, one.better.method) == (rowcol, "muoneq")
+    (one,) = orders.repeated("no", found)
+    assert (one.worse, one.better.method) == (rowcol, "muoneq")
     entries = orders.entries("no", found)
     assert [e.method for e in entries] == [rowcol.method, "muoneq"]
     assert {e.steps for e in entries} == {4 * rowcol.entry.steps}
     assert {e.seeds for e in entries} == {FRESH}
     cells = "| `muoneq:mode=rowcol` | `muoneq` | +0.0024 | -0.1000 ± 0.0196 |"
     assert f"{cells}  |  |" in orders.report("no", found)
-    ours, theirs = one.longer(found)
-    found |= finished_entry(ours, BASE + NOISE + 0.2) | finished_entry(theirs, BASE)
+    worse, better = one.longer(found)
+    found |= finished_entry(worse, BASE + NOISE + 0.2) | finished_entry(better, BASE)
     assert f"{cells} +0.2000 ± 0.0196 | yes |" in orders.report("no", found)
     assert orders.report("no", {}) == "There is none so far."
 
@@ -106,11 +117,22 @@ def test_a_level_order_runs_again_if_the_papers_gap_is_beyond_the_interval():
     found |= finished(methods["racs:b1=0"], BASE + NOISE)
     found |= finished(methods["muoneq"], BASE)  # The paper's gap is 0.0024.
     found |= finished(methods["muoneq:mode=rowcol"], BASE + NOISE)
-    assert [e.method for e in orders.entries("level", found)] == ["racs:b1=0", "racs"]
+    # The paper's gap is 0.0207, and the end of the interval 0.0206 and 0.0296.
+    interval = "alice:last_layer=method:compensation=None:switch=none"
+    found |= finished(methods[interval], BASE + NOISE + 0.01)
+    found |= finished(methods[f"{interval}:b3=0"], BASE)
+    # The paper's gap is 0.02.
+    sign = "aro:base=sign:qr=qr_householder"
+    eigen = "aro:base=sign:policy=eigen:qr=qr_householder"
+    found |= finished(methods[sign], BASE) | finished(methods[eigen], BASE + NOISE)
+    names = [e.method for e in orders.entries("level", found)]
+    assert names == [eigen, sign, "racs:b1=0", "racs"]
+    text = orders.report("level", found)
     cells = "| `racs:b1=0` | `racs` | much worse | +0.0000 ± 0.0196 |  |  |"
-    assert cells in orders.report("level", found)
+    assert cells in text
+    assert f"| `{eigen}` | `{sign}` | +0.0200 | +0.0000 ± 0.0196 |  |  |" in text
     assert not orders.entries("no", found)
-    counted = "Of 2 orders, 0 are those of the papers, 2 are level and 0 are reversed."
+    counted = "Of 4 orders, 0 are those of the papers, 4 are level and 0 are reversed."
     assert orders.counts(found) == counted
 
 
@@ -125,8 +147,24 @@ def test_the_gap_of_a_paper_is_one_of_losses():
     assert gap("Last layer", "alice:last_layer=method") == math.log(21.95 / 21.79)
     assert gap("Shared rotations", "aro:sharing=global") == pytest.approx(0.008)
     assert gap("Averages of RACS", "racs:b1=0") == math.inf
+    exact_qr = "aro:base=sign:policy=eigen:qr=qr_householder"
+    assert gap("Rotations with Householder's QR", exact_qr) == 0.02
     assert math.isnan(gap("Switching", "alice:last_layer=method:switch=gaussian"))
     assert math.isnan(gap("Modes of MuonEq", "muoneq"))
+
+
+def test_a_gap_to_one_that_fails_is_unknown():
+    better, worse = Variant("muon", "failed"), Variant("adamw", "20.1", "muon")
+    assert math.isnan(Ablation("Ours", "A paper", (better, worse)).gap(worse))
+
+
+def test_a_method_has_one_search_in_all_tables():
+    searches = {}
+    for variant in VARIANTS:
+        searches.setdefault(variant.method, set()).add(variant.trials)
+    assert searches["muoneq"] == searches["adamw"] == {TRIALS}
+    assert searches["mousse"] == {FEW_TRIALS}
+    assert all(len(found) == 1 for found in searches.values())
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda ablation: ablation.title)

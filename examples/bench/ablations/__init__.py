@@ -1,22 +1,39 @@
 """The papers' ablations, as rows of this study: what they vary, and what they found."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 from examples.bench.ablations import aro, fisher, muoneq, poet, sumo
 from examples.bench.ablations.form import Ablation
 from examples.bench.search import Entry
 
-ABLATIONS = (
-    *muoneq.ABLATIONS,
-    *aro.ABLATIONS,
-    *fisher.ABLATIONS,
-    *sumo.ABLATIONS,
-    *poet.ABLATIONS,
+
+def alike(ablations: Sequence[Ablation]) -> tuple[Ablation, ...]:
+    """The ablations, with the longest search of a method wherever it appears."""
+    trials: dict[str, tuple[int, ...]] = {}
+    for variant in (v for x in ablations for v in x.variants):
+        before = trials.get(variant.method, ())
+        trials[variant.method] = max(before, variant.trials, key=len)
+
+    def searched(variants):
+        return tuple(dataclasses.replace(v, trials=trials[v.method]) for v in variants)
+
+    return tuple(
+        dataclasses.replace(x, variants=searched(x.variants)) for x in ablations
+    )
+
+
+ABLATIONS = alike(
+    (
+        *muoneq.ABLATIONS,
+        *aro.ABLATIONS,
+        *fisher.ABLATIONS,
+        *sumo.ABLATIONS,
+        *poet.ABLATIONS,
+    )
 )
 
 
 def entries(ablations: Iterable[Ablation] = ABLATIONS) -> list[Entry]:
     """The entries of ablations, each once."""
-    variants = [variant for x in ablations for variant in x.variants]
-    variants.sort(key=lambda v: len(v.trials))  # The longest search of a method counts.
-    return list({v.method: v.entry for v in variants}.values())
+    return list(dict.fromkeys(v.entry for x in ablations for v in x.variants))

@@ -16,7 +16,8 @@ class Variant:
 
     Attributes:
         method: A method, with options.
-        figure: What the paper prints for it, if anything.
+        figure: What the paper prints for it, if anything; with a plus sign, how far it
+            is behind the better one, in the loss.
         better: The method that the paper finds better; None for none.
         trials: Learning rates that are tried, as powers of two times `RATE`.
     """
@@ -29,8 +30,9 @@ class Variant:
     @property
     def entry(self) -> Entry:
         t = TASKS[TASK]
-        options = {"trials": self.trials}
-        return Entry(TASK, self.method, "matched", RATE, t.steps, t.batch, **options)
+        return Entry(
+            TASK, self.method, "matched", RATE, t.steps, t.batch, trials=self.trials
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +63,11 @@ class Ablation:
         """
         figures = {v.method: v.figure for v in self.variants}
         ours, theirs = variant.figure, figures.get(variant.better or "", "")
+        if ours.startswith("+"):
+            return float(ours)
         if ours and not ours[0].isdigit():
             return math.inf
-        if not (ours and theirs):
+        if not (ours and theirs[:1].isdigit()):
             return math.nan
         a, b = float(ours), float(theirs)
         return a - b if self.has_losses else math.log(a / b)
@@ -77,7 +81,10 @@ class Ablation:
 
 
 def ranking(*figures: tuple[str, str]) -> tuple[Variant, ...]:
-    """Methods from best to worst, each behind the last one with a better figure."""
+    """Methods from best to worst, each behind the last one with a better figure.
+
+    What follows methods of one figure is compared with the last of these.
+    """
     found: list[Variant] = []
     for method, figure in figures:
         before = found[-1] if found else Variant("")
