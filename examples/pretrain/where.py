@@ -20,10 +20,16 @@ def where() -> dict[str, str]:
 
 
 def _processor() -> str:
+    """Name, family, model and cores: one name may stand for several processors."""
     info = pathlib.Path("/proc/cpuinfo")
-    names = [
-        line.partition(":")[2].strip()
-        for line in (info.read_text().splitlines() if info.exists() else ())
-        if line.startswith("model name")
-    ]
-    return f"{names[0]}, {len(names)} cores" if names else platform.machine()
+    found: dict[str, list[str]] = {}
+    for line in info.read_text().splitlines() if info.exists() else ():
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), []).append(value.strip())
+    names = found.get("model name")
+    if not names:
+        return platform.machine()
+    kind = ", ".join(
+        f"{x} {found[x][0]}" for x in ("cpu family", "model") if x in found
+    )
+    return f"{names[0]} ({kind}), {len(names)} cores"

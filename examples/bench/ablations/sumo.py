@@ -14,10 +14,11 @@ ABLATIONS = (
         ),
         finding="Exact and approximate factors are level here. GaLore is ahead of SUMO "
         "on this task only (tables above, matched). The next table shows why: SUMO "
-        "projects the longer side of a matrix, of which a rank keeps a smaller part, "
-        "and averages over more steps. With GaLore's side and momentum SUMO is ahead. "
-        "With four times the steps GaLore stays ahead at rank 1/4. At 1/16 the gap is "
-        "as large as before, and its interval is wider.",
+        "projects the longer side of a matrix, so that the same rank keeps a smaller "
+        "share of it, and it averages over more steps. With GaLore's side and "
+        "momentum SUMO is ahead. With four times the steps GaLore stays ahead at rank "
+        "1/4. At 1/16 the gap is nearly as large as before, and its interval is "
+        "wider.",
     ),
     Ablation(
         "SUMO and GaLore",
