@@ -16,7 +16,7 @@ from examples.bench.statistics import Row, difference, ranked
 from examples.bench.tasks import MAIN
 from examples.pretrain.options import keywords
 
-# Nothing was chosen on the first; only what runs again was, and has the others.
+# Nothing was chosen on SEEDS. What runs again because of their results has LATER.
 SEEDS, LATER = tuple(range(10, 20)), tuple(range(20, 30))
 PUBLISHED = 3  # The best methods of each task's comparison, beside AdamW.
 SHORTER = 0.8  # A second momentum of these, since short runs gain by it.

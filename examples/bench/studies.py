@@ -34,6 +34,12 @@ def _adamw_rates():
     return [entry("digits", REFERENCE, rate=rate, trials=()) for rate in rates]
 
 
+def _coefficients():
+    """The ablation of the coefficients of Newton-Schulz, as in `ablations`."""
+    title = ablations.muoneq.COEFFICIENTS.title
+    return [ablation for ablation in ablations.ABLATIONS if ablation.title == title]
+
+
 def _under(condition: str, results: Results):
     """AdamW, the best six methods of a task and Muon, under one condition."""
     task, factors = CONDITIONS[condition]
@@ -52,7 +58,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "books": lambda _: all_methods("books"),
     "digits": lambda _: all_methods("digits"),
     "adamw_rates": lambda _: _adamw_rates(),
-    "coefficients": lambda _: ablations.entries([ablations.muoneq.COEFFICIENTS]),
+    "coefficients": lambda _: ablations.entries(_coefficients()),
     "ablations": lambda _: ablations.entries(),
     "reversals": partial(orders.entries, ablation_table.REVERSED),
     "levels": partial(orders.entries, ablation_table.LEVEL),

@@ -8,7 +8,7 @@ from examples.bench.ablations.form import Ablation
 from examples.bench.search import Entry
 
 
-def alike(ablations: Sequence[Ablation]) -> tuple[Ablation, ...]:
+def _alike(ablations: Sequence[Ablation]) -> tuple[Ablation, ...]:
     """The ablations, with the longest search of a method wherever it appears."""
     trials: dict[str, tuple[int, ...]] = {}
     for variant in (v for x in ablations for v in x.variants):
@@ -23,7 +23,7 @@ def alike(ablations: Sequence[Ablation]) -> tuple[Ablation, ...]:
     )
 
 
-ABLATIONS = alike(
+ABLATIONS = _alike(
     (
         *muoneq.ABLATIONS,
         *aro.ABLATIONS,
