@@ -3,22 +3,26 @@
 python tests/record.py save before.npz       # on the old commit
 python tests/record.py compare before.npz    # on the new one: equal bit for bit?
 
-Updates and states of three steps on fixed trees, in float32 and bfloat16, with
-schedules and under `inject_hyperparams`. With `--programs`, only the text of the
-program that JAX hands to the compiler is recorded: equal text is equal bits, without
-the time to compile. Schedules are recorded as programs in both.
+Updates of three steps on fixed trees, and the last state by parameter path, in float32
+and bfloat16; with schedules; under `om.inject_hyperparams`; on four devices with
+`owners`, and in teams. Every third step starts from a state that went through
+`to_portable` and `from_portable`. The form of the state is not recorded: what belongs
+to a parameter is compared by its path and bits, wherever it is in the state.
 """
 
 import argparse
+import collections
 import functools
 import hashlib
 import os
 import sys
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import _registry
@@ -26,9 +30,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 
+RULES = getattr(om, "matrices", None) or om.layout  # Of both commits.
 STEPS = 3
 LOW_RANK = {"rank": 2, "update_interval": 2}
 # Words and flags that the registry leaves at their defaults.
@@ -54,7 +60,7 @@ VARIANTS = {
         {"base": optax.scale_by_sign(), "b1": 0.5},
         {
             "sharing": "global",
-            "dimension_numbers": om.layout.by_path(
+            "dimension_numbers": RULES.by_path(
                 numbers={"kernel": om.MatrixDimensionNumbers(-2, -1, residual="in")}
             ),
         },
@@ -103,22 +109,33 @@ VARIANTS = {
 
 
 def cases():
-    """The transformations, by name: whole trees in, whole trees out."""
+    """The transformations by name, and what they run on."""
     made = dict(_registry.RECIPES)
     for name, variants in VARIANTS.items():
         for i, options in enumerate(variants):
             made[f"{name}+{i}"] = functools.partial(getattr(om, name), **options)
     for name, factory in made.items():
-        yield name, functools.partial(factory, 1e-2)
-        yield f"{name}@schedule", functools.partial(factory, _schedule)
-        yield f"{name}@injected", functools.partial(_injected, factory)
-    for name in made:
+        for dtype in ("float32", "bfloat16"):
+            yield f"{name}|{dtype}", functools.partial(factory, 1e-2), dtype
+    for name, factory in _registry.RECIPES.items():
+        yield f"{name}@schedule", functools.partial(factory, _schedule), "float32"
+        yield f"{name}@injected", functools.partial(_injected, factory), "float32"
         scale_by = getattr(om, f"scale_by_{name}", None)
         if scale_by is not None:
             rank = {"rank": 2} if name in _registry.LOW_RANK - {"apollo_mini"} else {}
-            yield f"scale_by_{name}", functools.partial(scale_by, **rank)
+            make = functools.partial(scale_by, **rank)
+            yield f"scale_by_{name}", make, "float32"
     for name, block in _registry.BLOCKS.items():
-        yield f"block:{name}", lambda block=block: om.on_matrices(block())
+        make = lambda block=block: om.on_matrices(block())
+        for dtype in ("float32", "bfloat16"):
+            yield f"block:{name}|{dtype}", make, dtype
+    for name, factory in _registry.RECIPES.items():
+        make = functools.partial(factory, 1e-2, placement=om.owners("fsdp"))
+        yield f"{name}@owners", make, "mesh"
+    for name in ("muon", "muoneq", "muoneq-rowcol", "normuon", "adamuon", "mousse"):
+        teams = om.owners("fsdp", plan={(8, 8): 2, (16, 8): 4, (8, 16): 4})
+        make = functools.partial(_registry.RECIPES[name], 1e-2, placement=teams)
+        yield f"{name}@teams", make, "mesh"
 
 
 def _schedule(count):
@@ -132,37 +149,61 @@ def _injected(factory):
     return om.inject_hyperparams(factory)(learning_rate=_schedule, **options)
 
 
-def run(tx, dtype, programs):
-    """Updates of every step and the last state, by path; or the program of both."""
-    params = _registry.tree(0, dtype)
-    grads = [_registry.tree(seed, dtype) for seed in range(1, STEPS + 1)]
-
-    @jax.jit
-    def steps(params, grads):
-        state = tx.init(params)
-        all_updates = []
-        for g in grads:
-            updates, state = tx.update(g, state, params)
-            params = optax.apply_updates(params, updates)
-            all_updates.append(updates)
-        return all_updates, state
-
-    if programs:
-        shapes = jax.tree_util.tree_flatten_with_path(
-            jax.eval_shape(steps, params, grads)
-        )
-        paths = [jax.tree_util.keystr(path) for path, _ in shapes[0]]
-        text = steps.lower(params, grads).as_text()
-        return {
-            "program": np.array(_digest(text)),
-            "paths": np.array(_digest(str(paths))),
-        }
-    leaves, _ = jax.tree_util.tree_flatten_with_path(steps(params, grads))
-    return {jax.tree_util.keystr(path): _bits(x) for path, x in leaves}
+SHARDED = {
+    "tall": {"kernel": (16, 8)},
+    "wide": {"kernel": (8, 16)},
+    "square": {"kernel": (8, 8), "bias": (8,)},
+    "layers": {"kernel": (5, 8, 16)},
+    "embed": {"embedding": (12, 4)},
+    "temperature": (),
+}
 
 
-def _digest(text):
-    return hashlib.sha256(text.encode()).hexdigest()
+def _tree(seed, kind):
+    if kind != "mesh":
+        return _registry.tree(seed, kind)
+    tree = _registry.tree(seed, np.float32, shapes=SHARDED)
+    mesh = jax.make_mesh((4,), ("fsdp",), (AxisType.Explicit,))
+
+    def put(x):
+        spec = (P(None, "fsdp") if x.ndim == 3 else P("fsdp")) if x.ndim else P()
+        return jax.device_put(x, NamedSharding(mesh, spec))
+
+    return jax.tree.map(put, tree)
+
+
+def run(tx, kind):
+    """Updates of every step, and what the last state holds, by path."""
+    params = _tree(0, kind)
+    update, state, found = jax.jit(tx.update), jax.jit(tx.init)(params), {}
+    for step in range(STEPS):
+        if step == STEPS - 1:
+            fresh = jax.jit(tx.init)(params)
+            state = om.from_portable(om.to_portable(state, params), fresh, params)
+        updates, state = update(_tree(1 + step, kind), state, params)
+        params = optax.apply_updates(params, updates)
+        for keys, x in jax.tree.leaves_with_path(updates):
+            found[f"{step}{jax.tree_util.keystr(keys)}"] = _bits(x)
+    held = collections.defaultdict(list)
+    paths = [_path(keys) for keys, _ in jax.tree.leaves_with_path(params)]
+    for key, x in om.to_portable(state, params).items():
+        ends = [p for p in paths if f"/{key}".partition("#")[0].endswith(f"/{p}")]
+        held[max(ends, key=len, default="-")].append(_digest(x))
+    for path, digests in held.items():
+        # Every chain may count its own steps.
+        unique = sorted(set(digests) if path == "-" else digests)
+        found[f"state {path}"] = np.array(unique)
+    return found
+
+
+def _path(keys):
+    return "/".join(str(key.key) for key in keys)
+
+
+def _digest(x):
+    x = _bits(x)
+    text = f"{x.dtype} {x.shape}".encode()
+    return hashlib.sha256(text + x.tobytes()).hexdigest()
 
 
 def _bits(x):
@@ -172,20 +213,18 @@ def _bits(x):
     return x.view(np.uint16) if x.dtype == jnp.bfloat16 else x
 
 
-def record(only, programs):
+def record(only, part, parts):
     """Every array of every case."""
     found = {}
-    for name, make in cases():
-        if only not in name:
-            continue
-        dtypes = ("float32",) if "@" in name else ("float32", "bfloat16")
-        for dtype in dtypes:
-            try:
-                arrays = run(make(), dtype, programs or "@schedule" in name)
-            except Exception as error:
-                arrays = {"error": np.array(f"{type(error).__name__}: {error}"[:300])}
-                print("raises:", name, dtype, arrays["error"], flush=True)
-            found |= {f"{name}|{dtype}|{path}": x for path, x in arrays.items()}
+    chosen = [case for case in cases() if only in case[0]]
+    for name, make, kind in chosen[part::parts]:
+        try:
+            arrays = run(make(), kind)
+        except Exception as error:
+            arrays = {"error": np.array(f"{type(error).__name__}: {error}"[:300])}
+            print("raises:", name, arrays["error"], flush=True)
+        found |= {f"{name}|{path}": x for path, x in arrays.items()}
+        jax.clear_caches()
     return found
 
 
@@ -195,15 +234,16 @@ def main():
     parser.add_argument("command", choices=("save", "compare"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="", help="part of a case's name")
-    parser.add_argument("--programs", action="store_true", help="texts, not numbers")
+    parser.add_argument("--part", default="0/1", help="which of how many processes")
     args = parser.parse_args()
-    found = record(args.only, args.programs)
+    warnings.simplefilter("ignore")
+    found = record(args.only, *map(int, args.part.split("/")))
     if args.command == "save":
         np.savez_compressed(args.file, **found)
         print(f"{len(found)} arrays saved.")
         return 0
     with np.load(args.file) as file:
-        before = {k: file[k] for k in file.files if args.only in k.split("|")[0]}
+        before = {k: file[k] for k in file.files if args.only in k}
     different = [
         k for k in before.keys() & found.keys() if not _same(before[k], found[k])
     ]
