@@ -55,7 +55,7 @@ def _aliases() -> dict[str, Any]:
     """Names of types that are unions or annotated, by which the source knows them."""
     known = {"ArrayLike": jax.typing.ArrayLike, "DTypeLike": jax.typing.DTypeLike}
     known["ScalarOrSchedule"] = optax.ScalarOrSchedule
-    module = sys.modules.get("optax_matrix.arguments")
+    module = sys.modules.get("optax_matrix._arguments")
     for name, value in vars(module).items() if module else ():
         if typing.get_origin(value) is typing.Annotated:
             known.setdefault(name, value)

@@ -28,7 +28,7 @@ class Method:
 
 def _adamw(_, lr):
     parts = {"matrix": optax.adamw(lr, weight_decay=0.0), "other": FROZEN}
-    return optax.partition(parts, om.layout.label_params())
+    return optax.partition(parts, om.matrices.label_params())
 
 
 def _orthogonal(recipe, rank, lr):

@@ -39,7 +39,7 @@ SIZES = {
 }
 VOCABULARY = 32000
 BYTES = 2
-WITH_HEAD = om.layout.by_path(include="lm_head")
+WITH_HEAD = om.matrices.by_path(include="lm_head")
 
 
 def _adamw(rank, **options):

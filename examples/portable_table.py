@@ -26,10 +26,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from examples.memory_table import SIZES, Size, shapes
-from optax_matrix.layout.gathering import PIECE, pieces
+from optax_matrix.checkpoint.gathering import PIECE, pieces
 from optax_matrix.recipes import METHODS
 
-RECIPES = {row.recipe.__name__: row.recipe for rows in METHODS.values() for row in rows}
+RECIPES = {recipe.__name__: recipe for group in METHODS.values() for recipe in group}
 HEAD = "| recipe | portable | gathered | pieces | largest | placed |"
 
 

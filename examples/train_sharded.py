@@ -155,7 +155,7 @@ def prepare(
     place = lambda _, weight: weight.replace(sharding(weight, weight.shape, mesh))
     shardings = nnx.map_state(place, abstract)
     sides = "orientation" in OPTIMIZERS[optimizer].options  # Which side rotates.
-    options = {"dimension_numbers": om.layout.infer(abstract)} if sides else {}
+    options = {"dimension_numbers": om.matrices.infer(abstract)} if sides else {}
     tx = getattr(om, optimizer)(
         learning_rate(peak, steps),
         weight_decay=Arena.weight_decay,

@@ -16,13 +16,17 @@ The parts, from the inside out:
   state, not parameter trees.
 * `recipes`: the published methods, each a chain of blocks with its paper's defaults.
   They do no arithmetic themselves.
-* `layout`: the matrix view of a parameter tree. Orientation, heads, layers and stacking
-  are translated here and nowhere else. `on_matrices` runs a block on any tree.
+* `matrices`: which leaves of a parameter tree are matrices, and how each is seen.
+  Orientation, heads, layers and experts are translated here and nowhere else.
+* `stacks`: equal matrices of all leaves, stacked; the static layout that blocks get.
+* `tree`: `on_matrices` runs a chain of blocks on any tree, `describe` tells where each
+  leaf goes.
+* `checkpoint`: state by parameter path, and state from optax.
 * `sharding`: where matrices live on a mesh. It moves whole matrices, never rows of
   them: each step has one ``shard_map``, in which blocks see local, whole matrices and
   no mesh.
 * `weights`: initialization, LoRA adapters, and POET with frozen weights.
-* `quantization`: optimizer state in eight bits, and `interop`: state from optax.
+* `quantization`: optimizer state in eight bits.
 * `diagnostics`: measures of matrices and of methods; memory, from shapes alone.
 
 A test reads the imports and keeps these layers apart. Everything that optax has
@@ -34,7 +38,7 @@ Four rules hold throughout:
 front or is a scalar, so results do not depend on how matrices are grouped or placed.
 
 **Rows are output neurons.** Blocks see matrices as ``out x in``, as papers write them.
-Flax stores ``(in, out)``; `layout` transposes.
+Flax stores ``(in, out)``; `matrices` transposes.
 
 **Scale-free.** Statistics are kept as roots, so that gradients of 1e20 and 1e-20
 neither overflow nor vanish in float32, and ``eps`` is relative to the matrix, so that
@@ -51,25 +55,24 @@ is a sum.)
 """
 
 from optax_matrix import (
+    checkpoint,
     diagnostics,
-    layout,
     linalg,
+    matrices,
     recipes,
     sharding,
+    stacks,
     transforms,
+    tree,
     weights,
 )
-from optax_matrix.interop import muon_state_from_optax
-from optax_matrix.layout import (
-    MatrixDimensionNumbers,
+from optax_matrix.checkpoint import (
     check_restored,
-    describe,
     from_portable,
-    on_matrices,
-    per_matrix,
-    scale_by_path,
+    muon_state_from_optax,
     to_portable,
 )
+from optax_matrix.matrices import MatrixDimensionNumbers
 from optax_matrix.quantization import adamw_8bit, quantized
 from optax_matrix.recipes import *  # noqa: F403
 from optax_matrix.sharding import owners, state_specs
@@ -96,6 +99,7 @@ from optax_matrix.transforms import (
     scale_by_shape,
     spo,
 )
+from optax_matrix.tree import describe, on_matrices, per_matrix, scale_by_path
 from optax_matrix.weights import (
     apply_adapter,
     clip_qk,
@@ -108,12 +112,13 @@ from optax_matrix.weights import (
 __version__ = "0.1.0"
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
-    *recipes.names(),
+    *recipes.__all__,
     "MatrixDimensionNumbers",
     "adamw_8bit",
     "add_cautious_decay",
     "apply_adapter",
     "check_restored",
+    "checkpoint",
     "clip_qk",
     "compensate",
     "correct_variance",
@@ -127,10 +132,10 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "in_float32",
     "initialize_matrices",
     "inject_hyperparams",
-    "layout",
     "limit_norm_growth",
     "linalg",
     "match_rms",
+    "matrices",
     "momentum",
     "muon_state_from_optax",
     "on_matrices",
@@ -152,8 +157,10 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "scale_by_shape",
     "sharding",
     "spo",
+    "stacks",
     "state_specs",
     "to_portable",
     "transforms",
+    "tree",
     "weights",
 ]

@@ -9,13 +9,27 @@ import optax
 import optax_matrix as om
 from optax_matrix.recipes import METHODS
 
-TABLE = {row.recipe.__name__: row for rows in METHODS.values() for row in rows}
+TABLE = {recipe.__name__: recipe for group in METHODS.values() for recipe in group}
+SMALL = {  # Arguments for matrices of a few rows.
+    "galore": {"rank": 2},
+    "alice": {"rank": 2, "leading": 1},
+    "alice_0": {"rank": 2, "leading": 1},
+    "sumo": {"rank": 2},
+    "fira": {"rank": 2},
+    "fira_plus": {"rank": 2},
+    "apollo": {"rank": 2},
+    "apollo_svd": {"rank": 2},
+    "ldadam": {"rank": 2},
+    "poet": {"block": 4},
+    "oft": {"block": 4},
+    # The first gradient leaves the basis of a null space to rounding.
+    "kl_soap": {"side": "short"},
+}
 
 
 def small(name, **options):
     """A recipe with arguments that suit small matrices."""
-    row = TABLE[name]
-    return functools.partial(row.recipe, **{**row.small, **options})
+    return functools.partial(TABLE[name], **{**SMALL.get(name, {}), **options})
 
 
 RECIPES = {
@@ -41,7 +55,7 @@ RECIPES = {
 
 def of_group(group):
     """Names of the recipes of a group of the table."""
-    return {row.recipe.__name__ for row in METHODS[group]}
+    return {recipe.__name__ for recipe in METHODS[group]}
 
 
 LOW_RANK = of_group("Low rank")

@@ -129,6 +129,10 @@ def cases():
         make = lambda block=block: om.on_matrices(block())
         for dtype in ("float32", "bfloat16"):
             yield f"block:{name}|{dtype}", make, dtype
+    yield from _on_mesh()
+
+
+def _on_mesh():
     for name, factory in _registry.RECIPES.items():
         make = functools.partial(factory, 1e-2, placement=om.owners("fsdp"))
         yield f"{name}@owners", make, "mesh"

@@ -16,8 +16,9 @@ import pytest
 from _registry import BLOCKS, MATRICES, RECIPES, SHAPES, tree
 
 import optax_matrix as om
-from optax_matrix.layout import OnMatricesState, make_layout
-from optax_matrix.layout.paths import named_leaves
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.stacks.layout import make_layout
+from optax_matrix.tree.state import OnMatricesState
 
 LEARNING_RATE = 0.01
 PARAMS = tree(0)

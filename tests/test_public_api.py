@@ -8,14 +8,16 @@ import optax_matrix as om
 
 PACKAGES = (
     om,
+    om.checkpoint,
     om.diagnostics,
-    om.interop,
-    om.layout,
     om.linalg,
+    om.matrices,
     om.quantization,
     om.transforms,
     om.recipes,
     om.sharding,
+    om.stacks,
+    om.tree,
     om.weights,
     *(
         m

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 import optax_matrix as om
-from examples import method_table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -83,10 +82,15 @@ def test_sharded_models(cpus):
     assert [x.sharding.spec[0] for x in stacks] == [("fsdp", "tp")]
 
 
-def test_table_is_made_from_the_table_of_recipes():
-    assert method_table.with_table(README) == README
-
-
-def test_table_has_every_recipe():
-    methods = {n for n in om.__all__ if f"scale_by_{n}" in om.__all__} | {"poet", "oft"}
-    assert methods == set(re.findall(r"^\| `(\w+)` \| .* \| \[", README, re.MULTILINE))
+def test_table_has_every_recipe_in_its_group():
+    line = re.compile(r"^\| (?:`(\w+)` \| .* \| \[|\*\*(.+)\*\* \|)", re.MULTILINE)
+    found = {}
+    for method, group in line.findall(README):
+        if group:
+            found[group] = names = []
+        else:
+            names.append(method)
+    assert found == {
+        group: [recipe.__name__ for recipe in recipes]
+        for group, recipes in om.recipes.METHODS.items()
+    }

@@ -30,12 +30,12 @@ def scale_by(
         "matrix": method(dimension_numbers=dimension_numbers, **options),
         "other": optax.scale_by_adam(b1=0.9, b2=0.95),
     }
-    return optax.partition(parts, om.layout.label_params(dimension_numbers))
+    return optax.partition(parts, om.matrices.label_params(dimension_numbers))
 
 
 def register() -> None:
     """Makes `optax.optax_matrix.scale_by_<name>` of every method."""
-    names = [n for n in om.recipes.names() if n.startswith("scale_by_")]
+    names = [n for n in om.recipes.__all__ if n.startswith("scale_by_")]
     optax.optax_matrix = types.SimpleNamespace(
         **{n: _named(n.removeprefix("scale_by_")) for n in names}
     )

@@ -10,7 +10,7 @@ import optax_matrix as om
 from optax_matrix import MatrixDimensionNumbers
 
 
-def rule(*others: str) -> om.layout.PathRule:
+def rule(*others: str) -> om.matrices.PathRule:
     """A rule for `eqx.nn.Linear`, attention and convolutions `(out, in, h, w)`.
 
     Args:
@@ -21,6 +21,6 @@ def rule(*others: str) -> om.layout.PathRule:
         r"conv[^/]*/weight$": MatrixDimensionNumbers((1, 2, 3), 0),
         r"weight$": MatrixDimensionNumbers(1, 0),
     }
-    found = om.layout.by_path(exclude="|".join(("embed", *others)), numbers=numbers)
+    found = om.matrices.by_path(exclude="|".join(("embed", *others)), numbers=numbers)
     # Without patterns, models that lack one of them are not warned of.
     return dataclasses.replace(found, patterns=())

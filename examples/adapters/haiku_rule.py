@@ -7,7 +7,7 @@ Haiku's layers have the names that their author gave them, often none: a head is
 import optax_matrix as om
 
 
-def rule(*vocabulary: str) -> om.layout.PathRule:
+def rule(*vocabulary: str) -> om.matrices.PathRule:
     """A rule for the parameters of `hk.transform`.
 
     Args:
@@ -15,4 +15,4 @@ def rule(*vocabulary: str) -> om.layout.PathRule:
             `"transformer/linear"`. Their parameters get the other optimizer.
     """
     names = "|".join(vocabulary)
-    return om.layout.by_path(exclude=rf"(^|/)({names})(/[^/]*)?$")
+    return om.matrices.by_path(exclude=rf"(^|/)({names})(/[^/]*)?$")

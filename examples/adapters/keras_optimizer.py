@@ -17,7 +17,7 @@ import optax_matrix as om
 # The output kernel of `MultiHeadAttention` is (heads, head_dim, out). Without patterns,
 # models that have none are not warned of.
 _ATTENTION = {"attention_output/kernel": om.MatrixDimensionNumbers((0, 1), 2)}
-RULE = dataclasses.replace(om.layout.by_path(numbers=_ATTENTION), patterns=())
+RULE = dataclasses.replace(om.matrices.by_path(numbers=_ATTENTION), patterns=())
 
 
 @keras.saving.register_keras_serializable("optax_matrix")

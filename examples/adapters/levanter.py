@@ -5,7 +5,7 @@
       learning_rate: 3e-3
 
 The axes of named arrays have names, and each linear layer says which of them it
-reduces: `layout.infer` reads that.
+reduces: `matrices.infer` reads that.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class MuonEqConfig(OptimizerConfig):
                 b1=self.momentum,
                 weight_decay=self.weight_decay,
                 weight_decay_mask=self.build_weight_decay_mask(),
-                dimension_numbers=lambda params: om.layout.infer(params)(params),
+                dimension_numbers=lambda params: om.matrices.infer(params)(params),
             )
 
         # Levanter logs the learning rate of this state.

@@ -100,14 +100,14 @@ def chains(arena: Arena) -> Method:
                 raise ValueError(f"`{part}` must be one of {known}, got {choice!r}.")
         direction = om.on_matrices(
             lambda layout: optax.chain(*_blocks(layout, b1, parts)),
-            dimension_numbers=om.layout.oriented(arena.dimension_numbers, "residual"),
+            dimension_numbers=om.matrices.oriented(arena.dimension_numbers, "residual"),
         )
         matrix = optax.chain(
             direction,
             optax.add_decayed_weights(arena.weight_decay),
             optax.scale_by_learning_rate(lr),
         )
-        labels = om.layout.label_params(arena.dimension_numbers)
+        labels = om.matrices.label_params(arena.dimension_numbers)
         return optax.partition({"matrix": matrix, "other": arena.adamw(lr)}, labels)
 
     chosen = {"momentum": "lookahead", "equilibration": "row"}
@@ -142,7 +142,7 @@ def _mapped(layout, parts):
     base = MAPS[parts["map"]]()
     if parts["frame"] == "none":
         return base
-    sides = om.layout.oriented_sides(layout, "residual")
+    sides = om.stacks.oriented_sides(layout, "residual")
     return om.rotate(base, policy=parts["frame"], side=sides)
 
 

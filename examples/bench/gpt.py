@@ -35,11 +35,11 @@ class Transformer:
     is_causal: bool = True
 
     def dimension_numbers(
-        self, **others: om.layout.MatrixDimensionNumbers
-    ) -> om.layout.PathRule:
+        self, **others: om.matrices.MatrixDimensionNumbers
+    ) -> om.matrices.PathRule:
         """Queries, keys and values are three matrices in one kernel."""
-        fused = om.layout.MatrixDimensionNumbers(output_sections=(self.embed,) * 3)
-        return om.layout.by_path(numbers={"qkv": fused, **others})
+        fused = om.matrices.MatrixDimensionNumbers(output_sections=(self.embed,) * 3)
+        return om.matrices.by_path(numbers={"qkv": fused, **others})
 
 
 class LayerNorm(nnx.Module):

@@ -199,7 +199,7 @@ def _llama(title: str, search: bool = False) -> Task:
 
 
 _TINY, _VIT = SIZES["tiny"], Transformer(64, 4, 2, is_causal=False)
-_PLACES = om.layout.MatrixDimensionNumbers(-2, -1)  # One matrix per place of a window.
+_PLACES = om.MatrixDimensionNumbers(-2, -1)  # One matrix per place of a window.
 
 TASKS = {
     "shakespeare": _gpt(

@@ -76,7 +76,7 @@ def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
 
 def recipe_names() -> list[str]:
     """The recipes that `make_optimizer` knows."""
-    names = om.recipes.table.names()
+    names = om.recipes.__all__
     return [name for name in names if f"scale_by_{name}" in names]
 
 

@@ -27,9 +27,9 @@ from examples.pretrain.config import SIZES
 from examples.pretrain.data import open_data
 from examples.pretrain.step import evaluate, initial_weights, loss_and_gradient
 from examples.pretrain.windows import Windows
-from optax_matrix.layout import OnMatricesState
 from optax_matrix.linalg import cayley, cayley_neumann, orthogonality_error
 from optax_matrix.transforms.stochastic_primitives import Primitives
+from optax_matrix.tree.state import OnMatricesState
 
 CONFIG = SIZES["tiny"]
 INTERVAL, SAMPLE = 400, 20

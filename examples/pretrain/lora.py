@@ -36,7 +36,7 @@ def lora(
     build = partial(_factors, rank=rank)
     matrix = om.on_matrices(build, hyperparams={"lr": learning_rate})
     parts = {"matrix": matrix, "other": other(learning_rate)}
-    return optax.partition(parts, om.layout.label_params())
+    return optax.partition(parts, om.matrices.label_params())
 
 
 def _factors(layout, lr, rank):

@@ -19,7 +19,7 @@ import numpy as np
 import optax_matrix as om
 from examples.pretrain.metrics import Metrics
 from optax_matrix.diagnostics import MonitorState
-from optax_matrix.layout.paths import named_leaves
+from optax_matrix.matrices.paths import named_leaves
 
 FILE = "monitor.jsonl"
 MEASURES = ("update_rms", "update_to_weight", "update_cosine")
@@ -82,7 +82,7 @@ def spectra(params: Any) -> dict[str, Any]:
     Returns:
         ``{path: values}``, or a list of values for each layer.
     """
-    labels = named_leaves(om.layout.label_params()(params))
+    labels = named_leaves(om.matrices.label_params()(params))
     leaves = named_leaves(params)
     matrices = {p: leaf for p, leaf in leaves.items() if labels[p] == "matrix"}
     return {path: _plain(_spectrum(np.asarray(w))) for path, w in matrices.items()}

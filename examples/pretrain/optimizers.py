@@ -18,9 +18,9 @@ from examples.pretrain.lora import lora
 from examples.pretrain.options import Method, keywords, with_options
 from examples.pretrain.poet import orthogonal
 
-HEAD = om.layout.by_path(include="lm_head")
+HEAD = om.matrices.by_path(include="lm_head")
 QUARTER = 0.25  # Rank of low-rank methods, as a fraction of the shorter side.
-NAMES = [row.recipe.__name__ for rows in om.recipes.METHODS.values() for row in rows]
+NAMES = [recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Arena:
                 optax.scale_by_learning_rate(lr),
             )
             parts = {"matrix": matrix, "other": self.adamw(lr)}
-            return optax.partition(parts, om.layout.label_params(numbers))
+            return optax.partition(parts, om.matrices.label_params(numbers))
 
         return Method(build, keywords(direction) | options)
 

@@ -20,7 +20,7 @@ import optax
 
 from examples.pretrain.errors import UserError
 from optax_matrix import linalg
-from optax_matrix.arguments import KERNELS
+from optax_matrix._arguments import KERNELS
 
 TABLES = "AOL", "CUBIC", "JORDAN", "POLAR_EXPRESS", "TAYLOR", "YOU"
 # Keywords that the comparison sets itself, in the same way for every method.

@@ -48,9 +48,9 @@ def initial_weights(config: ModelConfig, seed) -> nnx.State:
     return nnx.state(Llama(config, rngs=rngs), nnx.Param)
 
 
-def residual_sides(config: ModelConfig) -> om.layout.PathRule:
+def residual_sides(config: ModelConfig) -> om.matrices.PathRule:
     """Dimension numbers that say which side of a matrix is on the residual stream."""
-    return om.layout.infer(jax.eval_shape(initial_weights, config, 0))
+    return om.matrices.infer(jax.eval_shape(initial_weights, config, 0))
 
 
 def model_graph(config: ModelConfig) -> nnx.GraphDef:

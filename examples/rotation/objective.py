@@ -88,7 +88,7 @@ def _along_training(
 ) -> list[jax.Array]:
     """The momenta of all matrices, `(steps, ..., out, in)`, one stack per shape."""
     tx, average = om.aro(learning_rate, weight_decay=0.0), optax.trace(training.B1)
-    labels = jax.tree.leaves(om.layout.label_params()(weights))
+    labels = jax.tree.leaves(om.matrices.label_params()(weights))
 
     @jax.jit
     def update(grads, weights, state, mean):

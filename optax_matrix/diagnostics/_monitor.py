@@ -9,15 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_matrix._surroundings import within
+from optax_matrix._surroundings.observation import Measure, ObservedState
 from optax_matrix.diagnostics._measures import (
     BLOCKS,
     OF_STACKS,
     OF_UPDATES,
     itself,
 )
-from optax_matrix.layout import OnMatricesState, resolve
-from optax_matrix.layout.paths import named_leaves
-from optax_matrix.observation import Measure, ObservedState, request
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.rules import resolve
+from optax_matrix.tree.state import OnMatricesState
 
 
 class MonitorState(NamedTuple):
@@ -104,7 +106,7 @@ def monitor(
     keeps_previous = "update_cosine" in measures
 
     def init_fn(params):
-        with request(wanted):
+        with within(measures=wanted):
             state = inner.init(params)
         if type(params).__name__ == "_ParamsPlaceholder":  # Of optax.tree.map_params.
             previous = params if keeps_previous else None
@@ -124,7 +126,7 @@ def monitor(
                 "`params` must be passed to `update` for the measure "
                 "'update_to_weight'; call tx.update(updates, state, params)."
             )
-        with request(wanted):
+        with within(measures=wanted):
             new, inner_state = inner.update(
                 updates, state.inner_state, params, **extra_args
             )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import Seed, checked
+from optax_matrix._arguments import Seed, checked
 from optax_matrix.linalg import orthogonality_error as error_of_rows
 from optax_matrix.linalg.products import full_dot, times
 from optax_matrix.linalg.random import seeded

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import Kernel, PositiveInt, checked
+from optax_matrix._arguments import Kernel, PositiveInt, checked
 from optax_matrix.diagnostics._spectra import singular_values
 from optax_matrix.linalg import JORDAN, polar_qr, rows_for
 from optax_matrix.linalg.scale import as_work, unit_max

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.arguments import Kernel, checked
+from optax_matrix._arguments import Kernel, checked
 from optax_matrix.diagnostics._states import by_parameter, find_states
-from optax_matrix.layout import OnMatricesState
 from optax_matrix.linalg import (
     cayley,
     free_entries,
@@ -20,6 +19,7 @@ from optax_matrix.linalg import (
     triangle_side,
 )
 from optax_matrix.transforms.stochastic_primitives import SpoState
+from optax_matrix.tree.state import OnMatricesState
 from optax_matrix.weights import Frozen, Trainable
 
 Triangles = dict[str, Array]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_callable, check_choice, checked
+from optax_matrix._arguments import check_callable, check_choice, checked
 from optax_matrix.diagnostics._spectra import condition_number
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak

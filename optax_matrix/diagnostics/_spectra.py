@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import NotNegative, PositiveInt, checked
+from optax_matrix._arguments import NotNegative, PositiveInt, checked
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg.scale import as_work, unit_max, unit_peak
 from optax_matrix.transforms.numerics import safe_divide

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import optax
 
-from optax_matrix.layout import OnMatricesState
-from optax_matrix.layout.boxes import unboxed
-from optax_matrix.layout.paths import key_name, named_leaves, path_name
+from optax_matrix.matrices.boxes import unboxed
+from optax_matrix.matrices.paths import key_name, named_leaves, path_name
+from optax_matrix.tree.state import OnMatricesState
 
 SHARED = "(shared)"
 _WRAPPERS = ("inner_state", "inner_states", "inner_opt_state", "base_state")

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from optax_matrix.layout import OnMatricesState, to_portable
+from optax_matrix.checkpoint import to_portable
 from optax_matrix.transforms.low_rank import ProjectLowRankState
 from optax_matrix.transforms.rotation import RotateState
 from optax_matrix.transforms.sides import Pair
+from optax_matrix.tree.state import OnMatricesState
 
 _LEAD = "inner_state/"
 

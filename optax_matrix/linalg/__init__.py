@@ -23,7 +23,7 @@ accepts all of them. An `Orthonormalize` is any function from columns to orthono
 columns.
 """
 
-from optax_matrix.arguments import KERNELS
+from optax_matrix._arguments import KERNELS
 from optax_matrix.linalg._balanced_polar import balanced_polar
 from optax_matrix.linalg._coefficients import (
     AOL,

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
-from optax_matrix.varying import vary_like
 
 BLOCK = 128
 # Six to nine sweeps sufficed for every matrix tried.

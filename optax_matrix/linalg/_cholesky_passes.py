@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.hashing import hash_uint32
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
-from optax_matrix.varying import vary_like
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) took ten factorizations, three of which were repeats.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from optax_matrix.arguments import check_positive_int
+from optax_matrix._arguments import check_positive_int
 
 Row = tuple[float, float, float]
 Table = tuple[Row, ...]

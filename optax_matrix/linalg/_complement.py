@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import for_each, normal
-from optax_matrix.varying import vary_like
 
 
 def complement_columns(

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,
@@ -21,7 +22,6 @@ from optax_matrix.linalg.scale import (
     unit_max,
     unit_peak,
 )
-from optax_matrix.varying import vary_like
 
 SinkhornScheme = Literal["simultaneous", "alternating", "ruiz"]
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
-from optax_matrix.varying import vary_like
 
 InverseRootMethod = Literal["eigh", "newton"]
 # The smallest eigenvalue grows from eps to one, by a factor of (1 + 1/p)**p >= 2 per

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.varying import vary_like
 
 _SQUARINGS = 6
 

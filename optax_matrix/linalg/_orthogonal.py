@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor

@@ -20,7 +20,7 @@ def draw_permutations(
     """Draw a random permutation for each matrix.
 
     Args:
-        ids: Identity of each matrix, uint32 ``(..., k)``, such as `layout.Group.ids`.
+        ids: Identity of each matrix, uint32 ``(..., k)``, such as `stacks.Group.ids`.
         n: Length of the permutations.
         *numbers: What else determines the draw (seed, side, merge): integers, or
             arrays ``(...)`` with one for each matrix; may be traced.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from optax_matrix.arguments import PositiveInt, checked
+from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg.scale import work_dtype
 
 _DECADES = 7  # Code magnitudes reach from 1 down to 10^-7.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from optax_matrix.arguments import Positive, checked
+from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._orthonormalize import qr_householder

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg._derivatives import singular_vectors
 from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
@@ -17,7 +18,6 @@ from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, unit_peak
-from optax_matrix.varying import vary_like
 
 
 def range_finder(

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
-from optax_matrix.varying import vary_like
 
 Kernel = Callable[[Array, Product], Array]
 

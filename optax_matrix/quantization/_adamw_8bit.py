@@ -5,7 +5,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import check_decay, check_not_negative, check_rate
+from optax_matrix._arguments import check_decay, check_not_negative, check_rate
 from optax_matrix.transforms import quantize_state
 
 

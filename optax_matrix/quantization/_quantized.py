@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from optax_matrix.layout import KeepSharding, Layout, Placement, Resolved
-from optax_matrix.layout.placement import Leaves, MakeState, Step
+from optax_matrix.matrices.rules import Resolved
+from optax_matrix.sharding.keep_sharding import KeepSharding
+from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step
 from optax_matrix.transforms.wrappers import SIGNED, UNSIGNED, Quantizer
 
 

@@ -47,7 +47,7 @@ one of them takes (a renewal, say) is computed for all at every step:
 **Rotations.** ``aro(sharing="global")`` rotates all matrices on the residual stream by
 one R, and ``sharing="chain"`` uses one R for each place between layers: 1 and L + 1
 factorizations a step. Both need the residual side of every matrix, from the usual names
-or from ``layout.infer(model)``. Layers are found by the numbers in paths
+or from ``matrices.infer(model)``. Layers are found by the numbers in paths
 (``layers/0``, ``layers_0``; several numbers count together) or by the axis of scanned
 layers; experts are kept apart. An unclear order is an error. In `soap` and `splus`, a
 side longer than ``max_dim=10_000`` is not rotated and has no state.
@@ -80,7 +80,172 @@ LoRA.
 >>> tx = optax.chain(optax.clip_by_global_norm(1.0), om.racs(0.02))
 """
 
-from optax_matrix.recipes.table import *  # noqa: F403
-from optax_matrix.recipes.table import METHODS as METHODS, names
+from optax_matrix.recipes._adamuon import adamuon, scale_by_adamuon
+from optax_matrix.recipes._alice import alice, alice_0, scale_by_alice, scale_by_alice_0
+from optax_matrix.recipes._apollo import (
+    apollo,
+    apollo_mini,
+    apollo_svd,
+    scale_by_apollo,
+    scale_by_apollo_mini,
+    scale_by_apollo_svd,
+)
+from optax_matrix.recipes._aro import (
+    aro,
+    eigen_rownorm,
+    eigen_sign,
+    eigen_sinkhorn,
+    scale_by_aro,
+    scale_by_eigen_rownorm,
+    scale_by_eigen_sign,
+    scale_by_eigen_sinkhorn,
+)
+from optax_matrix.recipes._aurora import aurora, scale_by_aurora
+from optax_matrix.recipes._dion import dion, scale_by_dion
+from optax_matrix.recipes._dion2 import dion2, scale_by_dion2
+from optax_matrix.recipes._eigen_adam import eigen_adam, scale_by_eigen_adam
+from optax_matrix.recipes._fira import (
+    fira,
+    fira_plus,
+    scale_by_fira,
+    scale_by_fira_plus,
+)
+from optax_matrix.recipes._galore import galore, scale_by_galore
+from optax_matrix.recipes._kl_shampoo import kl_shampoo, scale_by_kl_shampoo
+from optax_matrix.recipes._ldadam import ldadam, scale_by_ldadam
+from optax_matrix.recipes._mars import mars_adamw, scale_by_mars_adamw
+from optax_matrix.recipes._mousse import mousse, scale_by_mousse
+from optax_matrix.recipes._muon import muon, scale_by_muon
+from optax_matrix.recipes._muon2 import muon2, scale_by_muon2
+from optax_matrix.recipes._muon_plus import muon_plus, scale_by_muon_plus
+from optax_matrix.recipes._muoneq import muoneq, scale_by_muoneq
+from optax_matrix.recipes._normuon import normuon, scale_by_normuon
+from optax_matrix.recipes._poet import oft, poet
+from optax_matrix.recipes._racs import racs, scale_by_racs
+from optax_matrix.recipes._shampoo import scale_by_shampoo, shampoo
+from optax_matrix.recipes._sinkgd import scale_by_sinkgd, sinkgd
+from optax_matrix.recipes._soap import kl_soap, scale_by_kl_soap, scale_by_soap, soap
+from optax_matrix.recipes._soap_muon import scale_by_soap_muon, soap_muon
+from optax_matrix.recipes._splus import scale_by_splus, splus
+from optax_matrix.recipes._sumo import scale_by_sumo, sumo
+from optax_matrix.recipes._swan import scale_by_swan, swan
 
-__all__ = names()  # pyright: ignore[reportUnsupportedDunderAll]
+METHODS = {
+    "Orthogonalized momentum": [
+        muon,
+        muoneq,
+        muon_plus,
+        muon2,
+        aurora,
+        adamuon,
+        normuon,
+        mousse,
+        dion,
+        dion2,
+        swan,
+    ],
+    "Scaled rows, columns and entries": [sinkgd, racs, mars_adamw],
+    "Rotated frames and preconditioners": [
+        aro,
+        eigen_sinkhorn,
+        eigen_sign,
+        eigen_rownorm,
+        eigen_adam,
+        soap,
+        soap_muon,
+        splus,
+        shampoo,
+        kl_shampoo,
+        kl_soap,
+    ],
+    "Low rank": [
+        galore,
+        alice,
+        alice_0,
+        sumo,
+        fira,
+        fira_plus,
+        apollo,
+        apollo_mini,
+        apollo_svd,
+        ldadam,
+    ],
+    "Orthogonal factors of the weights": [poet, oft],
+}
+"""The methods by group, as the README lists them; all but POET and OFT have a
+``scale_by_`` form."""
+
+__all__ = [
+    "adamuon",
+    "alice",
+    "alice_0",
+    "apollo",
+    "apollo_mini",
+    "apollo_svd",
+    "aro",
+    "aurora",
+    "dion",
+    "dion2",
+    "eigen_adam",
+    "eigen_rownorm",
+    "eigen_sign",
+    "eigen_sinkhorn",
+    "fira",
+    "fira_plus",
+    "galore",
+    "kl_shampoo",
+    "kl_soap",
+    "ldadam",
+    "mars_adamw",
+    "mousse",
+    "muon",
+    "muon2",
+    "muon_plus",
+    "muoneq",
+    "normuon",
+    "oft",
+    "poet",
+    "racs",
+    "scale_by_adamuon",
+    "scale_by_alice",
+    "scale_by_alice_0",
+    "scale_by_apollo",
+    "scale_by_apollo_mini",
+    "scale_by_apollo_svd",
+    "scale_by_aro",
+    "scale_by_aurora",
+    "scale_by_dion",
+    "scale_by_dion2",
+    "scale_by_eigen_adam",
+    "scale_by_eigen_rownorm",
+    "scale_by_eigen_sign",
+    "scale_by_eigen_sinkhorn",
+    "scale_by_fira",
+    "scale_by_fira_plus",
+    "scale_by_galore",
+    "scale_by_kl_shampoo",
+    "scale_by_kl_soap",
+    "scale_by_ldadam",
+    "scale_by_mars_adamw",
+    "scale_by_mousse",
+    "scale_by_muon",
+    "scale_by_muon2",
+    "scale_by_muon_plus",
+    "scale_by_muoneq",
+    "scale_by_normuon",
+    "scale_by_racs",
+    "scale_by_shampoo",
+    "scale_by_sinkgd",
+    "scale_by_soap",
+    "scale_by_soap_muon",
+    "scale_by_splus",
+    "scale_by_sumo",
+    "scale_by_swan",
+    "shampoo",
+    "sinkgd",
+    "soap",
+    "soap_muon",
+    "splus",
+    "sumo",
+    "swan",
+]

@@ -4,7 +4,7 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, NotNegative, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe

@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     AtLeastOne,
     Decay,
     Dtype,

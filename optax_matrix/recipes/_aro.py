@@ -8,18 +8,15 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.layout import (
-    Orientation,
-    oriented,
-    oriented_sides,
-    residual_sets,
-    with_embeddings,
-)
+from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.matrices.oriented import oriented
+from optax_matrix.matrices.rules import with_embeddings
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
 from optax_matrix.recipes._method import Method, decayed_weights
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
+from optax_matrix.stacks.orientation import Orientation, oriented_sides
+from optax_matrix.stacks.residual_sets import residual_sets
 from optax_matrix.transforms import Sets, match_rms, momentum, rotate, rotate_shared
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation import PolicyLike, PolicyName
@@ -67,21 +64,21 @@ def aro(
             ``"rgd"``, ``"eigen"``, ``"eigen_exact"``, ``"identity"``, a `Policy`.
         orientation: Which side rotates. ``"residual"`` is the side of the residual
             stream, by the usual names (input of q, k, v, up, gate; output of o, down)
-            or by `layout.infer`, and ``"prefer_right"`` elsewhere: the shorter side, of
-            equal ones the input. ``"except_up"``, ``"except_qkv"`` and
+            or by `matrices.infer`, and ``"prefer_right"`` elsewhere: the shorter side,
+            of equal ones the input. ``"except_up"``, ``"except_qkv"`` and
             ``"except_embeddings"`` rotate the input side of all matrices (of embeddings
             the width) but those. These are the five rules of Fig. 19, the first is its
             best. ``"short"``, ``"out"`` and ``"in"`` are the same for all. To choose
             matrix by matrix, set ``residual`` in the dimension numbers, as in
-            ``layout.by_path(numbers={"up": ...}, otherwise=rule)``. Shared rotations
+            ``matrices.by_path(numbers={"up": ...}, otherwise=rule)``. Shared rotations
             are always on the residual side.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: The rotation is renewed every ``update_interval`` steps.
         sharing: None gives each matrix a rotation of its own. ``"global"`` has one for
             all matrices that touch the residual stream; ``"chain"`` has one for each
             place of the stream between layers, which are found by the numbers in paths
-            and the axes of scanned layers (`layout.residual_sets`). Sharing needs the
-            residual sides of all matrices, such as those of ``layout.infer(model)``.
+            and the axes of scanned layers. Sharing needs the
+            residual sides of all matrices, such as those of ``matrices.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
             over all matrices that share (the paper), or over each of them.
         target: Root mean square of each matrix's update; 0.2 is Adam's usual size.
@@ -89,9 +86,9 @@ def aro(
             updated by the base without rotation instead of AdamW: by ``"adam"`` for
             that base, otherwise by the sign of their momentum, which is what the other
             bases are for a vector, and scaled to ``target`` as the matrices are. With
-            ``layout.infer`` or ``layout.by_path`` as ``dimension_numbers``, embeddings
-            and head become matrices beside those of the rule; a tree of dimension
-            numbers must contain them.
+            ``matrices.infer`` or ``matrices.by_path`` as ``dimension_numbers``,
+            embeddings and head become matrices beside those of the rule; a tree of
+            dimension numbers must contain them.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: See `Common`.

@@ -5,7 +5,7 @@ from typing import Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, Rank, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Rate
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe

@@ -2,11 +2,12 @@
 
 from typing import Literal, Unpack
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.layout import Orientation, oriented, oriented_sides
+from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.matrices.oriented import oriented
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.stacks.orientation import Orientation, oriented_sides
 from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
 
 

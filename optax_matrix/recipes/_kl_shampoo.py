@@ -2,11 +2,11 @@
 
 from typing import Literal, Unpack
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.layout.sides import sides_within
+from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.stacks.sides import sides_within
 from optax_matrix.transforms import momentum, rotate, scale_by_spectrum
 from optax_matrix.transforms.sides import MatrixSide
 

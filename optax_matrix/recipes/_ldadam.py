@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, Rank, Rate, Seed
+from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Rate, Seed
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import LastLayer, with_last_layer
 from optax_matrix.recipes._method import Method

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from optax_matrix.arguments import Kernel
-from optax_matrix.layout import heads_as_matrices
+from optax_matrix._arguments import Kernel
+from optax_matrix.matrices import heads_as_matrices
 from optax_matrix.transforms import Basis, given_basis, svd_basis
 from optax_matrix.transforms.low_rank import coordinate_adam as coordinate_adam
 

@@ -4,7 +4,7 @@ from typing import Unpack
 
 import optax
 
-from optax_matrix.arguments import Bound, Decay, Dtype, NotNegative, Rate
+from optax_matrix._arguments import Bound, Decay, Dtype, NotNegative, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import correct_variance, in_float32, scale_by_amsgrad

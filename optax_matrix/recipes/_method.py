@@ -8,9 +8,11 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.layout import guarded, label_params, on_matrices
-from optax_matrix.layout.zeros import warn_of_zeros
+from optax_matrix.matrices import label_params
+from optax_matrix.stacks.zeros import warn_of_zeros
 from optax_matrix.transforms import Policy, add_cautious_decay, keep_dtype
+from optax_matrix.tree import on_matrices
+from optax_matrix.tree.guarded import guarded
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),

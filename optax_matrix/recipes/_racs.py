@@ -5,7 +5,14 @@ from typing import Unpack
 
 import optax
 
-from optax_matrix.arguments import AtLeastOne, Decay, Dtype, Positive, PositiveInt, Rate
+from optax_matrix._arguments import (
+    AtLeastOne,
+    Decay,
+    Dtype,
+    Positive,
+    PositiveInt,
+    Rate,
+)
 from optax_matrix.linalg import rank_one_scales
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe

@@ -25,8 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 
 import optax
 
-from optax_matrix.arguments import Checker, Rate, injectable, is_number
-from optax_matrix.layout import NonFinite
+from optax_matrix._arguments import Checker, Rate, injectable, is_number
 from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
     TREE_ONLY,
@@ -35,6 +34,7 @@ from optax_matrix.recipes._method import (
     update_of_matrices,
 )
 from optax_matrix.transforms.arguments import Mask, Transformation
+from optax_matrix.tree import NonFinite
 
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs

@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from optax_matrix.arguments import Decay, Dtype, NotNegative, PositiveInt, Rate
+from optax_matrix._arguments import Decay, Dtype, NotNegative, PositiveInt, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, precondition

@@ -5,7 +5,7 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix.arguments import Dtype, Positive, PositiveInt, Rate
+from optax_matrix._arguments import Dtype, Positive, PositiveInt, Rate
 from optax_matrix.linalg import sinkhorn
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe

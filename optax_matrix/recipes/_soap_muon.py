@@ -5,11 +5,11 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.layout.sides import sides_within
+from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
 from optax_matrix.linalg import CUBIC, JORDAN, cholesky_qr, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.stacks.sides import sides_within
 from optax_matrix.transforms import (
     compress_entries,
     momentum,

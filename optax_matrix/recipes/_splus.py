@@ -4,12 +4,12 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.layout import on_mapped_params
-from optax_matrix.layout.sides import sides_within
+from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.stacks.on_mapped_params import on_mapped_params
+from optax_matrix.stacks.sides import sides_within
 from optax_matrix.transforms import momentum, rotate, scale_by_shape
 from optax_matrix.transforms.sides import MatrixSide
 from optax_matrix.transforms.update_size import SHAPE_RULES

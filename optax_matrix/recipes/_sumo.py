@@ -4,7 +4,7 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     AtLeastOne,
     Decay,
     Dtype,

@@ -5,9 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from optax_matrix.layout import FILLER, Group, MatrixView, Member
-from optax_matrix.layout.groups import default_batch, form_of, identities, make_group
+from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.stacks.groups import (
+    FILLER,
+    Group,
+    Member,
+    default_batch,
+    form_of,
+    identities,
+    make_group,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from optax_matrix.layout import MatrixView
+from optax_matrix.matrices.view import MatrixView
 
 
 @dataclasses.dataclass(frozen=True)

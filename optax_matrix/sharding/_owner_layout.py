@@ -12,16 +12,17 @@ from jax import dtypes
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix.layout import FILLER, Layout, MatrixView
-from optax_matrix.layout.groups import chunks, default_batch
-from optax_matrix.layout.paths import natural_order
+from optax_matrix._surroundings.teams import LastRound, Team
+from optax_matrix.matrices.paths import natural_order
+from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
 from optax_matrix.sharding._chips import model_of, with_chips
 from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._param_specs import Spec
-from optax_matrix.teams import LastRound, Team
+from optax_matrix.stacks.groups import FILLER, chunks, default_batch
+from optax_matrix.stacks.layout import Layout
 
 _FILLER = np.array(FILLER, np.uint32)
 

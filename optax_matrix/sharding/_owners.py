@@ -9,12 +9,10 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix.joining import joining
-from optax_matrix.layout import Placement, Resolved
-from optax_matrix.layout.paths import named_leaves
-from optax_matrix.layout.placement import Leaves, MakeState, Step
-from optax_matrix.layout.specs import named_sharding, visible_mesh
-from optax_matrix.padding import known_padding
+from optax_matrix._mesh.specs import named_sharding, visible_mesh
+from optax_matrix._surroundings import within
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding._checks import (
     check_axes,
     check_pad_to,
@@ -37,7 +35,7 @@ from optax_matrix.sharding._run import (
     own_part,
     specs_of_state,
 )
-from optax_matrix.teams import known_teams
+from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
@@ -244,7 +242,7 @@ class owners:
             rounds = layout.last_rounds(state.manifest)
             # Axes inside matrices leave it to the partitioner where stacks lie.
             limit = None if layout.inside else local.largest_batch
-            with known_padding(real), known_teams(rounds), joining(limit):
+            with within(real=real, rounds=rounds, limit=limit):
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 

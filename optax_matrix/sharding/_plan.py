@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.layout import Resolved
-from optax_matrix.layout.paths import named_leaves
-from optax_matrix.layout.specs import ways
+from optax_matrix._mesh.specs import ways
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding._balance import work_of
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._chips import shape_of, with_chips

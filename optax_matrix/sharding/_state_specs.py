@@ -6,14 +6,14 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix.layout.boxes import boxes_of, names_of
-from optax_matrix.layout.paths import named_leaves, path_name
-from optax_matrix.layout.specs import (
+from optax_matrix._mesh.specs import (
     Recorder,
     recording,
     visible_mesh,
     visible_spec,
 )
+from optax_matrix.matrices.boxes import boxes_of, names_of
+from optax_matrix.matrices.paths import named_leaves, path_name
 from optax_matrix.sharding._param_specs import (
     checked_spec,
     given_mesh,

@@ -2,7 +2,7 @@
 
 Every leaf is ``(..., m, n)``: the last two axes are the matrix, rows are output
 neurons, and a block processes each matrix independently of the others.
-`layout.on_matrices` brings the parameters of a model into that form; without it the
+`tree.on_matrices` brings the parameters of a model into that form; without it the
 blocks work on plain matrices.
 
 A method is a chain of blocks. Some blocks run an inner transformation f:

@@ -1,4 +1,4 @@
-"""Argument types that need trees; all others are in `optax_matrix.arguments`."""
+"""Argument types that need trees; all others are in `optax_matrix._arguments`."""
 
 from typing import Annotated, Any
 

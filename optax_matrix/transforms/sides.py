@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 
-from optax_matrix.arguments import check_choice
-from optax_matrix.joining import of_stack
+from optax_matrix._arguments import check_choice
+from optax_matrix._surroundings.joining import of_stack
 from optax_matrix.transforms.numerics import widened
 
 MatrixSide = Literal["out", "in", "short", "both"]

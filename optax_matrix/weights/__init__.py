@@ -4,7 +4,7 @@
 its leaves keep inputs, outputs, heads and layers: ``"normalized"`` (every output neuron
 has norm one, POET's default), ``"standard"``, ``"xavier"``, ``"uniform_spectrum"`` (all
 singular values are one), or an initializer of `jax.nn`. Dtypes and shardings stay.
-`layout.map_matrices` applies any function of matrices to a tree.
+`stacks.map_matrices` applies any function of matrices to a tree.
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om

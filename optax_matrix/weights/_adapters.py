@@ -13,12 +13,13 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.arguments import PositiveInt, checked
-from optax_matrix.layout import MatrixView, resolve
-from optax_matrix.layout.paths import map_named, named_leaves
+from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak, work_dtype
+from optax_matrix.matrices.paths import map_named, named_leaves
+from optax_matrix.matrices.rules import resolve
+from optax_matrix.matrices.view import MatrixView
 
 
 class Adapter(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.arguments import NotNegativeInt, Positive, checked
-from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.layout.specs import keep_sharding
+from optax_matrix._arguments import NotNegativeInt, Positive, checked
+from optax_matrix._mesh.specs import keep_sharding
+from optax_matrix.matrices.paths import map_named, named_leaves
 
 _QUERY = r"(?i:q|query|w_?q|q(uery)?_proj)"
 _KEY = r"(?i:k|key|w_?k|k(ey)?_proj)"

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Positive, PositiveInt, checked
+from optax_matrix._arguments import Positive, PositiveInt, checked
 
 
 @checked

@@ -4,11 +4,11 @@ from typing import Any
 
 import optax
 
-from optax_matrix.arguments import Rate, checked
-from optax_matrix.layout import on_matrices
-from optax_matrix.layout.zeros import warn_of_zeros
+from optax_matrix._arguments import Rate, checked
+from optax_matrix.stacks.zeros import warn_of_zeros
 from optax_matrix.transforms import fix_norm
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.tree import on_matrices
 
 
 @checked

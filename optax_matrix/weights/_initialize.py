@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from optax_matrix.layout import map_matrices
+from optax_matrix.stacks.map_matrices import map_matrices
 from optax_matrix.weights._initializers import (
     Initializer,
     normalized_gaussian,
@@ -37,7 +37,7 @@ def initialize_matrices(
     key: the leaf's path and the index of the matrix in the leaf are folded into `key`,
     so that a draw does not depend on other leaves. Dtypes and shardings stay the same.
 
-    To normalize trained weights, see the example of `layout.map_matrices`.
+    To normalize trained weights, see the example of `stacks.map_matrices`.
 
     Args:
         params: Parameters: a dict, an NNX state, Linen variables, ...

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from optax_matrix.layout import MatrixView
-from optax_matrix.layout.groups import ids_of_pieces
 from optax_matrix.linalg import materialize, permute
+from optax_matrix.matrices.view import MatrixView
+from optax_matrix.stacks.groups import ids_of_pieces
 from optax_matrix.transforms.stochastic_primitives import Primitives, where_due
 
 Sides = dict[str, Array]

@@ -12,10 +12,11 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix.layout import MatrixView, resolve
-from optax_matrix.layout.paths import map_named, named_leaves
-from optax_matrix.layout.specs import keep_sharding
-from optax_matrix.layout.zeros import warn_of_zero_leaves
+from optax_matrix._mesh.specs import keep_sharding
+from optax_matrix.matrices.paths import map_named, named_leaves
+from optax_matrix.matrices.rules import resolve
+from optax_matrix.matrices.view import MatrixView
+from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.transforms.stochastic_primitives import (
     Primitives,
     bounded,

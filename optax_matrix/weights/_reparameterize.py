@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from optax_matrix.arguments import Kernel, Positive, PositiveInt, Seed, checked
+from optax_matrix._arguments import Kernel, Positive, PositiveInt, Seed, checked
 from optax_matrix.linalg import cayley
 from optax_matrix.transforms.stochastic_primitives import (
     Block,

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from optax_matrix.layout import resolve, with_embeddings
-from optax_matrix.layout.paths import map_named
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.matrices.paths import map_named
+from optax_matrix.matrices.rules import resolve, with_embeddings
 
 _TOLERANCE = 1e-3
 
@@ -33,7 +33,7 @@ def rotate_residual(
         params: Parameters.
         rotation: The orthogonal matrix Q, ``(d, d)`` for a stream of width d.
         dimension_numbers: Which leaves are matrices, and which of their sides is on the
-            stream: ``layout.infer(model)``, or a rule or tree whose
+            stream: ``matrices.infer(model)``, or a rule or tree whose
             `MatrixDimensionNumbers` have ``residual``. None is the default rule, which
             knows the usual names except embeddings and heads.
 
@@ -48,7 +48,7 @@ def rotate_residual(
         >>> import jax.numpy as jnp, optax_matrix as om
         >>> reads = om.MatrixDimensionNumbers(residual="in")
         >>> writes = om.MatrixDimensionNumbers(residual="out")
-        >>> rule = om.layout.by_path(numbers={"up": reads, "down": writes})
+        >>> rule = om.matrices.by_path(numbers={"up": reads, "down": writes})
         >>> params = {"up": jnp.eye(2, 3), "down": jnp.eye(3, 2)}  # (in, out)
         >>> quarter = jnp.array([[0.0, -1.0], [1.0, 0.0]])
         >>> turned = om.weights.rotate_residual(params, quarter, dimension_numbers=rule)
@@ -74,7 +74,7 @@ def rotate_residual(
                 f"`params` must have matrices with one side on a stream of {len(q)} "
                 f"coordinates, got {path!r} of shape {leaf.shape} with "
                 + (f"{size} on it" if side else "unknown sides")
-                + "; pass layout.infer(model), or residual= in the dimension numbers."
+                + "; pass matrices.infer(model), or residual= in the dimension numbers."
             )
         turn = lambda x: full_dot(x, q) if side == "in" else full_dot(q.T, x)
         pieces = [turn(x).astype(leaf.dtype) for x in view.to_matrices(leaf[None])]

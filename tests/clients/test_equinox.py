@@ -11,7 +11,7 @@ import pytest
 
 import optax_matrix as om
 
-NUMBERS = om.layout.by_path(numbers={"weight": om.MatrixDimensionNumbers(1, 0)})
+NUMBERS = om.matrices.by_path(numbers={"weight": om.MatrixDimensionNumbers(1, 0)})
 
 
 class Model(eqx.Module):

@@ -66,7 +66,7 @@ def loss(model):
 
 def test_weights_are_out_by_in():
     params = eqx.filter(ViT(jax.random.key(0)), eqx.is_inexact_array)
-    views = om.layout.make_layout(params, RULE).views
+    views = om.stacks.make_layout(params, RULE).views
     shapes = {path: (v.batch, v.rows, v.cols) for path, v in views.items()}
     block = dict.fromkeys(
         [f"attention/{n}_proj/weight" for n in ("query", "key", "value", "output")],

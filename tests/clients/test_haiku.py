@@ -44,12 +44,12 @@ def loss(params):
 
 def test_matrices_are_those_that_the_author_means():
     params = MODEL.init(jax.random.key(0), TOKENS)
-    layout = om.layout.make_layout(params, RULE)
+    layout = om.stacks.make_layout(params, RULE)
     inner = {f"decoder/~/multi_head_attention/{n}/w" for n in ("query", "key", "value")}
     inner |= {"decoder/~/multi_head_attention/linear/w"}
     inner |= {f"decoder/mlp/~/linear_{i}/w" for i in (0, 1)}
     assert set(layout.views) == inner
-    unnamed = set(om.layout.make_layout(params).views) - inner
+    unnamed = set(om.stacks.make_layout(params).views) - inner
     assert "decoder/linear/w" in unnamed  # Why the adapter is needed.
 
 

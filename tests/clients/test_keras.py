@@ -92,7 +92,7 @@ def test_attention_kernels_are_one_matrix_each():
     layer = keras.layers.MultiHeadAttention(2, 4)
     layer.build((None, 5, 8), (None, 5, 8))
     params = {v.path: v.value for v in layer.trainable_variables}
-    views = om.layout.make_layout(params, RULE).views
+    views = om.stacks.make_layout(params, RULE).views
     shapes = {p.split("/")[-2]: (v.batch, v.rows, v.cols) for p, v in views.items()}
     names = ("query", "key", "value", "attention_output")
     assert shapes == dict.fromkeys(names, (1, 8, 8))

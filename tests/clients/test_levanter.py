@@ -91,7 +91,7 @@ def params():
 
 
 def test_layers_say_their_axes(params):
-    views = om.layout.make_layout(params, om.layout.infer(params)).views
+    views = om.stacks.make_layout(params, om.matrices.infer(params)).views
     assert {p: (v.batch, v.rows, v.cols) for p, v in views.items()} == {
         "layers/stacked/q_proj/weight/0": (3, 8, 8),
         "layers/stacked/o_proj/weight/0": (3, 8, 8),

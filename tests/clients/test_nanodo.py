@@ -95,7 +95,7 @@ def decay_mask(params, exclude=("scale", "embed")):
 
 
 def test_every_kernel_is_one_matrix():
-    views = om.layout.make_layout(nn.unbox(PARAMS)).views
+    views = om.stacks.make_layout(nn.unbox(PARAMS)).views
     shapes = {p.split("/")[-2]: (v.batch, v.rows, v.cols) for p, v in views.items()}
     attention = dict.fromkeys(("query", "key", "value", "attn_out_proj"), (1, D, D))
     assert shapes == attention | {"Dense_0": (1, F, D), "Dense_1": (1, D, F)}

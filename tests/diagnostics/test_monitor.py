@@ -155,7 +155,7 @@ def test_captures_keep_chosen_steps():
 @pytest.mark.broad
 def test_sections_are_matrices_of_their_own():
     fused = om.MatrixDimensionNumbers(output_sections=(4, 2))
-    numbers = om.layout.by_path(numbers={"qkv": fused})
+    numbers = om.matrices.by_path(numbers={"qkv": fused})
     tx = om.muon(0.1, dimension_numbers=numbers, polar=om.linalg.polar_svd)
     tx = monitor(tx, ("orthogonality_error",), dimension_numbers=numbers)
     params = {"qkv": jnp.asarray(np.random.default_rng(0).standard_normal((5, 6)))}

@@ -34,7 +34,7 @@ def test_rows_are_output_neurons():
     kernel = PARAMS["layers"]["2"]["up"]["kernel"]  # (in, out)
     want = jnp.linalg.norm(kernel, axis=0)[None]
     np.testing.assert_allclose(got["layers/2/up/kernel"], want, rtol=1e-6)
-    flipped = om.layout.by_path(
+    flipped = om.matrices.by_path(
         numbers={"layers": om.MatrixDimensionNumbers(1, 0)}, include="layers"
     )
     got = d.of_matrices(
@@ -59,7 +59,7 @@ def test_several_measures_and_several_trees():
 @pytest.mark.broad
 def test_heads_and_uneven_sections_are_matrices_of_their_own():
     params = {"qkv": jnp.float32(gaussian(4, 8)), "q": jnp.float32(gaussian(4, 6))}
-    numbers = om.layout.by_path(
+    numbers = om.matrices.by_path(
         numbers={
             "qkv": om.MatrixDimensionNumbers(0, 1, output_sections=(4, 2, 2)),
             "q": om.MatrixDimensionNumbers(0, 1, output_sections=2),

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from examples.memory_table import METHODS, SIZES, VOCABULARY, count, shapes, table
-from optax_matrix.layout import _on_matrices
+from optax_matrix.tree import _on_matrices
 
 
 @pytest.fixture(autouse=True)

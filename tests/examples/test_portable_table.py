@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 import optax_matrix as om
 from examples.memory_table import Size
 from examples.portable_table import RECIPES, build, cost, placed, table
-from optax_matrix.layout import gathering
+from optax_matrix.checkpoint import gathering
 
 SMALL = Size(16, 24, 3, 8)
 pytestmark = pytest.mark.broad

@@ -11,7 +11,7 @@ from _registry import MATRICES, TABLE, small, tree
 from _tiers import QUICK
 
 import optax_matrix as om
-from optax_matrix.layout.paths import named_leaves
+from optax_matrix.matrices.paths import named_leaves
 
 STEPS = {"poet", "oft"}
 
@@ -48,7 +48,7 @@ def test_schedule_mask_and_absent_leaves():
 )
 def test_every_recipe_decays_so(name):
     """Against the same recipe without decay: only the entries of equal sign differ."""
-    parameters = inspect.signature(TABLE[name].recipe).parameters
+    parameters = inspect.signature(TABLE[name]).parameters
     assert "cautious_decay" in parameters
     assert (
         "cautious_decay"

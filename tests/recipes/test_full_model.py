@@ -11,7 +11,7 @@ from flax import nnx
 import optax_matrix as om
 from examples.pretrain.config import SIZES
 from examples.pretrain.model import Llama
-from optax_matrix.layout import with_embeddings
+from optax_matrix.matrices.rules import with_embeddings
 
 
 @pytest.mark.broad
@@ -35,9 +35,9 @@ def test_full_model_has_embedding_and_head_on_top_of_an_inferred_layout():
     config = dataclasses.replace(SIZES["tiny"], embed=16, mlp=24, heads=2, layers=1)
     model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    inferred = om.layout.infer(model)
+    inferred = om.matrices.infer(model)
     inside = "layers/0/mlp/up/kernel"
-    for rule in (inferred, om.layout.by_path(exclude=inside, otherwise=inferred)):
+    for rule in (inferred, om.matrices.by_path(exclude=inside, otherwise=inferred)):
         tx = om.aro(1e-2, full_model=True, dimension_numbers=rule)
         state = jax.eval_shape(tx.init, params).inner_states["matrix"].inner_state[0]
         rotations = state.inner_state[1].rotation
@@ -54,7 +54,7 @@ def test_full_model_has_embedding_and_head_on_top_of_an_inferred_layout():
 def test_full_model_widens_the_default_rule_and_leaves_trees_alone():
     params = {"embedding": jnp.ones((7, 4)), "lm_head": {"kernel": jnp.ones((4, 7))}}
     params["norm"] = {"scale": jnp.ones((2, 4))}
-    rule = with_embeddings(om.layout.by_path(exclude="norm/"))
+    rule = with_embeddings(om.matrices.by_path(exclude="norm/"))
     numbers = rule(params)
     assert numbers["norm"]["scale"] is None
     assert None not in (numbers["embedding"], numbers["lm_head"]["kernel"])

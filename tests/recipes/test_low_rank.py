@@ -13,10 +13,11 @@ from _matrices import gaussian
 from _reference import low_rank as ref
 
 import optax_matrix as om
-from optax_matrix.layout import by_path, make_layout
 from optax_matrix.linalg import eigenbasis, qr_householder
 from optax_matrix.linalg.random import normal
+from optax_matrix.matrices.rules import by_path
 from optax_matrix.recipes._low_rank import coordinate_adam
+from optax_matrix.stacks.layout import make_layout
 from optax_matrix.transforms import Basis
 from optax_matrix.transforms.low_rank import _renewal
 from optax_matrix.transforms.low_rank._basis import nothing_tracked, tracked_as_it_was

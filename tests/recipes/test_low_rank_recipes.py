@@ -12,9 +12,9 @@ from _reference import low_rank, low_rank_recipes as ref
 from _registry import LOW_RANK
 
 import optax_matrix as om
-from optax_matrix.layout import make_layout
 from optax_matrix.linalg import CUBIC, newton_schulz, polar_qr
 from optax_matrix.linalg.random import normal
+from optax_matrix.stacks.layout import make_layout
 
 M, N, RANK, INTERVAL = 6, 9, 3, 3
 SVD = {"basis": "svd", "update_interval": INTERVAL}

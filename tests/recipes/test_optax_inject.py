@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import optax_matrix as om
-from optax_matrix.arguments import KERNELS
+from optax_matrix._arguments import KERNELS
 
 RECIPES = [n for n in om.recipes.__all__ if not n.startswith("scale_by_")]
 SHAPES = {"up/kernel": (6, 10), "down/kernel": (10, 6), "norm/scale": (6,)}
@@ -93,7 +93,7 @@ def test_kernels_by_name_are_the_functions():
         (
             lambda: trained(
                 optax.inject_hyperparams(om.muon)(
-                    0.1, dimension_numbers=om.layout.by_path(exclude="up")
+                    0.1, dimension_numbers=om.matrices.by_path(exclude="up")
                 )
             ),
             "`dimension_numbers` .*om.inject_hyperparams",

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.layout import OnMatricesState
+from optax_matrix.tree.state import OnMatricesState
 
 PARAMS = {
     "attention": {"kernel": jnp.asarray(gaussian(2, 8, 6), jnp.float32)},

@@ -418,7 +418,7 @@ def test_a_whole_recipe_is_direction_decay_rate_and_adamw(name):
             ),
             "other": optax.adamw(0.5 * ratio, 0.9, 0.95, weight_decay=weight_decay),
         },
-        om.layout.label_params(),
+        om.matrices.label_params(),
     )
     params = {"kernel": jnp.asarray(gaussian(4, 3), jnp.float32), "bias": jnp.ones(3)}
     grads = {"kernel": params["kernel"] + 1, "bias": jnp.arange(3.0)}

@@ -24,7 +24,7 @@ def _tree(scan=False):
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     rng = np.random.default_rng(0)
     draw = lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
-    return jax.tree.map(draw, params), om.layout.infer(model)
+    return jax.tree.map(draw, params), om.matrices.infer(model)
 
 
 def _rotations(state):
@@ -141,7 +141,7 @@ def test_all_reduces_of_a_step(cpus, base, reductions, sharing):
     mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
     sides = {"up": "in", "down": "out"}
     numbers = {n: om.MatrixDimensionNumbers(residual=s) for n, s in sides.items()}
-    rule = om.layout.by_path(numbers=numbers)
+    rule = om.matrices.by_path(numbers=numbers)
     layer = {"up": jnp.ones((8, 4)), "down": jnp.ones((4, 8))}
     params = {f"layers_{i}": layer for i in range(8)}
     params = jax.device_put(params, NamedSharding(mesh, P("fsdp", "tp")))
@@ -159,7 +159,7 @@ def test_all_reduces_of_a_step(cpus, base, reductions, sharing):
 
 @pytest.mark.broad
 def test_a_checkpoint_goes_on_with_more_layers_and_another_sharing():
-    rule = om.layout.by_path(numbers={".": om.MatrixDimensionNumbers(residual="in")})
+    rule = om.matrices.by_path(numbers={".": om.MatrixDimensionNumbers(residual="in")})
     tree = lambda n: {f"layers_{i}": {"up": jnp.ones((4, 6))} for i in range(n)}
     tx = lambda sharing: om.scale_by_aro(sharing=sharing, dimension_numbers=rule)
     old = om.to_portable(tx("chain").init(tree(2)), tree(2))

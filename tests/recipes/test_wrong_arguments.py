@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _registry import TABLE
+from _registry import TABLE, small
 
 import optax_matrix as om
-from optax_matrix.arguments import is_number
+from optax_matrix._arguments import is_number
 
 PARAMS = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
 BOUNDS = ("limiter", "max_shrink", "max_norm", "max_rms")
@@ -32,13 +32,12 @@ NUMBERS = {
 
 
 def _given(name, **arguments):
-    row = TABLE[name]
-    return row.recipe(**{"learning_rate": 1e-3, **row.small, **arguments})
+    return small(name)(**{"learning_rate": 1e-3, **arguments})
 
 
 def _numbers():
-    for name, row in TABLE.items():
-        for key, parameter in inspect.signature(row.recipe).parameters.items():
+    for name, recipe in TABLE.items():
+        for key, parameter in inspect.signature(recipe).parameters.items():
             if is_number(parameter.annotation):
                 yield name, key
 
@@ -86,8 +85,8 @@ def test_masks_are_refused_by_name(name):
 
 
 def _functions(argument):
-    for name, row in TABLE.items():
-        if argument in inspect.signature(row.recipe).parameters:
+    for name, recipe in TABLE.items():
+        if argument in inspect.signature(recipe).parameters:
             yield name
 
 
@@ -134,19 +133,19 @@ PATTERNS = {
 @pytest.mark.broad
 def test_an_expression_that_matches_no_leaf_gives_a_warning_at_init(name):
     options, message = PATTERNS[name]
-    rule = om.layout.by_path(**options)
-    nested = om.layout.by_path(exclude="bias", otherwise=rule)
+    rule = om.matrices.by_path(**options)
+    nested = om.matrices.by_path(exclude="bias", otherwise=rule)
     for numbers in (rule, nested):
         for tx in (
             om.muon(1e-3, dimension_numbers=numbers),
             om.scale_by_muon(dimension_numbers=numbers),
             om.aro(1e-3, full_model=True, dimension_numbers=numbers),
         ):
-            with pytest.warns(om.layout.UnmatchedPatternWarning, match=message):
+            with pytest.warns(om.matrices.UnmatchedPatternWarning, match=message):
                 state = tx.init(PARAMS)
             tx.update(PARAMS, state, PARAMS)  # Once is enough.
             with warnings.catch_warnings():  # For layers that some models lack.
-                warnings.simplefilter("ignore", om.layout.UnmatchedPatternWarning)
+                warnings.simplefilter("ignore", om.matrices.UnmatchedPatternWarning)
                 tx.init(PARAMS)
 
 
@@ -161,14 +160,14 @@ def test_an_expression_that_matches_no_leaf_gives_a_warning_at_init(name):
 def test_expressions_that_match_give_none(options):
     """A leaf that is None counts: it may be frozen, as in Equinox."""
     params = {**PARAMS, "frozen": None}
-    rule = om.layout.by_path(**options)
+    rule = om.matrices.by_path(**options)
     om.muon(1e-3, dimension_numbers=rule).init(params)
-    om.layout.describe(params, om.layout.by_path(exclude="not there"))
+    om.tree.describe(params, om.matrices.by_path(exclude="not there"))
 
 
 def test_part_of_a_tree_gives_none():
     """Another optimizer may have the leaves that an expression means."""
-    rule = om.layout.by_path(exclude="embed")
+    rule = om.matrices.by_path(exclude="embed")
     params = {"embed": jnp.ones((8, 4)), **PARAMS}
     labels = {"embed": "frozen", "up": "trained"}
     trained = om.muon(1e-3, dimension_numbers=rule)

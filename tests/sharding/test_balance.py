@@ -13,8 +13,9 @@ from _owned import given, normal, on_mesh
 from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.layout import resolve
-from optax_matrix.padding import known_padding, on_real_matrices
+from optax_matrix._surroundings import within
+from optax_matrix._surroundings.padding import on_real_matrices
+from optax_matrix.matrices.rules import resolve
 from optax_matrix.sharding import _owner_layout
 from optax_matrix.sharding._balance import balance, work, work_of
 from optax_matrix.sharding._cost_model import CostModel
@@ -115,7 +116,7 @@ def test_the_order_of_owners_is_inverted(count, start, chips):
 def test_only_stacks_as_they_are_skip_padding():
     real, twice = jnp.array([True, False, True]), lambda x: 2 * x
     stacks = {"a": jnp.ones((3, 2, 2)), "b": jnp.ones((3, 2, 2))}
-    with known_padding({"a": real}):
+    with within(real={"a": real}):
         out = on_real_matrices(twice, stacks)
         joined = on_real_matrices(twice, {"a": jnp.ones((6, 2, 2))})
     np.testing.assert_array_equal(out["a"][:, 0, 0], [2, 0, 2])

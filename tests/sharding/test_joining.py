@@ -10,8 +10,9 @@ from _tiers import tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.joining import joining, jointly, of_stack
-from optax_matrix.layout.groups import default_batch
+from optax_matrix._surroundings import joining, within
+from optax_matrix._surroundings.joining import jointly, of_stack
+from optax_matrix.stacks.groups import default_batch
 
 # Nearly square: one gradient has to determine the eigenvectors of both sides.
 SHAPES = {"q": (6, 6), "o": (6, 6), "up": (6, 7), "down": (7, 6)}
@@ -47,7 +48,7 @@ def seen(stacks, kinds, *args):
 
 
 def test_stacks_of_one_shape_are_one():
-    with joining(default_batch):
+    with within(limit=default_batch):
         out = jointly(seen, STACKS, SAME)
     assert seen.names == ["long + short", "other"]
     assert list(out) == list(STACKS)
@@ -64,7 +65,7 @@ def test_stacks_of_one_shape_are_one():
     ids=["not allowed", "too many", "of two kinds"],
 )
 def test_or_not(limit, kinds):
-    with joining(limit):
+    with within(limit=limit):
         jointly(seen, STACKS, kinds)
     assert seen.names == list(STACKS)
 
@@ -79,7 +80,7 @@ def test_or_not(limit, kinds):
     ids=["scalars", "of one stack", "not per matrix"],
 )
 def test_state_that_cannot_be_joined_keeps_stacks_apart(state):
-    with joining(default_batch):
+    with within(limit=default_batch):
         jointly(seen, STACKS, SAME, state)
     assert seen.names == list(STACKS)
 
@@ -94,7 +95,7 @@ def test_state_is_joined_wherever_it_is():
         new = {n: (x + 1, y + 2) for n, (x, y) in trees["mu"].items()}
         return stacks, (count + 1, {"mu": new})
 
-    with joining(default_batch):
+    with within(limit=default_batch):
         together = jointly(add, STACKS, SAME, state)
     jax.tree.map(np.testing.assert_array_equal, together, add(STACKS, SAME, state))
 
@@ -108,7 +109,7 @@ def test_what_was_given_by_name():
         seen.names = list(stacks)
         return {name: of_stack(values, name) for name in stacks}
 
-    with joining(default_batch):
+    with within(limit=default_batch):
         found = jointly(functools.partial(use, ids), STACKS, SAME)
         jax.tree.map(np.testing.assert_array_equal, found, ids)
         assert seen.names == ["long + short", "other"]
@@ -147,7 +148,7 @@ def test_joined_stacks_move_as_they_do_apart(name, kind, cpus, monkeypatch):
 
     with jax.set_mesh(mesh):
         out, state, size = run()
-        monkeypatch.setattr("optax_matrix.joining._classes", lambda *_: None)
+        monkeypatch.setattr(joining, "_classes", lambda *_: None)
         apart, apart_state, apart_size = run()
     assert size < 0.9 * apart_size
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import optax_matrix as om
 from optax_matrix import MatrixDimensionNumbers as Numbers
 
-NUMBERS = om.layout.by_path(
+NUMBERS = om.matrices.by_path(
     numbers={
         "qkv": Numbers(0, 1, output_sections=(8, 4, 4)),
         "per_head": Numbers(0, 1, output_sections=4),

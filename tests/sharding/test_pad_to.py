@@ -49,7 +49,7 @@ def test_order_is_that_of_the_leaves_with_fillers_last(cpus):
     _, tx, params = _setting(cpus, (2, 4))
     state = tx.init(params)
     for rows in map(np.asarray, state.manifest.values()):
-        filler = np.all(rows[:, :2] == om.layout.FILLER, axis=1)
+        filler = np.all(rows[:, :2] == om.stacks.FILLER, axis=1)
         assert list(filler) == sorted(filler)
     momenta = jax.jit(tx.update)(params, state, params)[1].inner_state[0].trace
     for stack in momenta.values():

@@ -237,7 +237,7 @@ def test_haliax_axes_reach_the_state(mesh, placement):
         specs = jax.tree.map(of, names, is_leaf=IS_SHAPE)
         specs = {k: {n: {"0": s} for n, s in v.items()} for k, v in specs.items()}
         placed = om.owners(AXES, param_specs=specs)
-    rule = om.layout.by_path(include="kernel", exclude="bias")
+    rule = om.matrices.by_path(include="kernel", exclude="bias")
     tx = om.muon(1e-2, placement=placed, dimension_numbers=rule)
     shardings = infer_resource_partitions(
         jax.eval_shape(tx.init, params), mapping, mesh

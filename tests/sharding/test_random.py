@@ -45,7 +45,7 @@ def test_random_leaves(kind, seed, cpus):
     leaves = {f"w{i}": _random_leaf(rng) for i in range(6)}
     shapes = {path: shape for path, (shape, _, _) in leaves.items()}
     specs = {path: spec for path, (_, _, spec) in leaves.items()}
-    rule = om.layout.by_path(numbers={path: n for path, (_, n, _) in leaves.items()})
+    rule = om.matrices.by_path(numbers={path: n for path, (_, n, _) in leaves.items()})
     axes = tuple(str(x) for x in rng.permutation(AXES)[: rng.integers(1, 4)])
     make = lambda placement: om.on_matrices(
         cubic, dimension_numbers=rule, placement=placement, probe=False

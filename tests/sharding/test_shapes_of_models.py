@@ -16,7 +16,7 @@ import optax_matrix as om
 from examples.benchmarks._hlo import along, collectives
 from examples.benchmarks._models import Model
 from optax_matrix import MatrixDimensionNumbers as Numbers
-from optax_matrix.layout.paths import named_leaves
+from optax_matrix.matrices.paths import named_leaves
 
 SIDES = {"embed": 16, "mlp": 24, "kv": 8}  # Two query heads share a key head.
 # Five groups of equal leaves are sent there and back: q, (k, v), o, (gate, up), down.
@@ -209,7 +209,7 @@ def test_only_matrices_that_an_axis_splits_share_its_devices():
 def test_heads_that_shards_divide_unevenly(kind, owned, cpus):
     """Three of twelve columns on each device, of heads with 7, 3 and 2."""
     mesh = _mesh({"fsdp": 4, "tp": 2}, kind, cpus)
-    numbers = om.layout.by_path(
+    numbers = om.matrices.by_path(
         numbers={"qkv": Numbers(0, 1, output_sections=(7, 3, 2))}
     )
     grads = normal({"qkv": (16, 12)}, 0)

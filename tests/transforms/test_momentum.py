@@ -54,7 +54,7 @@ WITH_MOMENTUM = ("muon", "muoneq", "muon_plus", "normuon", "adamuon", "aro", "sp
 @pytest.mark.parametrize("name", WITH_MOMENTUM)
 def test_recipes_keep_the_average_under_a_schedule(name):
     """Their state holds it, as the paper's recursion gives it."""
-    tx = om.inject_hyperparams(TABLE[name].recipe)(0.1, b1=beta, weight_decay=0.0)
+    tx = om.inject_hyperparams(TABLE[name])(0.1, b1=beta, weight_decay=0.0)
     params = {"kernel": jnp.zeros(SHAPE[::-1])}  # Flax stores the transpose.
     state, m = tx.init(params), np.zeros(SHAPE)
     update = jax.jit(tx.update)

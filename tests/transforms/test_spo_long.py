@@ -8,8 +8,8 @@ import pytest
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.layout import OnMatricesState
 from optax_matrix.linalg import cayley
+from optax_matrix.tree.state import OnMatricesState
 
 pytestmark = pytest.mark.slow
 

@@ -75,7 +75,7 @@ def test_best_of_its_rank():
     after = draw(1)
     for path, x in extract_adapter(BEFORE, after, 3).items():
         leaf = lambda tree, path=path: np.float64(
-            dict(om.layout.paths.named_leaves(tree))[path]
+            dict(om.matrices.paths.named_leaves(tree))[path]
         )
         change = (leaf(after) - leaf(BEFORE)).reshape(-1, x.a.shape[-2], x.b.shape[-1])
         kept = np.float64(x.a @ x.b).reshape(change.shape)

@@ -82,7 +82,7 @@ def test_gaussians_have_their_deviation(kind, std):
 def test_a_matrix_depends_neither_on_others_nor_on_the_rule_for_them(normalized):
     paths = ("down/kernel", "layers/mlp/up/kernel", "embed/embedding")
     fewer = {path: _tree()[path] for path in paths}
-    rule = om.layout.by_path(include="embed", exclude="layers")
+    rule = om.matrices.by_path(include="embed", exclude="layers")
     new = om.initialize_matrices(fewer, KEY, dimension_numbers=rule)
     np.testing.assert_array_equal(new["down/kernel"], normalized["down/kernel"])
     np.testing.assert_array_equal(new["layers/mlp/up/kernel"], 3.0)
@@ -122,4 +122,4 @@ def test_sharded_leaves_get_the_same_numbers_where_they_lie(kind, cpus, normaliz
 def test_map_matrices_refuses_another_shape():
     turn = lambda w, _: w.mT
     with pytest.raises(ValueError, match=r"`f` must return matrices of the shape"):
-        om.layout.map_matrices(turn, {"kernel": jnp.ones((3, 5))})
+        om.stacks.map_matrices(turn, {"kernel": jnp.ones((3, 5))})

@@ -63,7 +63,7 @@ def test_rotations_are_table_two(row):
 def test_adamw_trains_all_of_them():
     for size, want in zip(SHAPES, ADAMW, strict=True):
         params = _abstract(size, SHAPES[size][3])
-        layout = om.layout.make_layout(params)
+        layout = om.stacks.make_layout(params)
         assert sum(g.count * g.rows * g.cols for g in layout.groups.values()) == want
 
 

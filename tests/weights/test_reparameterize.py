@@ -17,7 +17,7 @@ SHAPES = {
     "qkv/kernel": (6, 9),  # Split into three matrices.
     "bias": (5,),
 }
-RULE = om.layout.by_path(
+RULE = om.matrices.by_path(
     numbers={"qkv": om.MatrixDimensionNumbers(0, 1, output_sections=(5, 2, 2))}
 )
 ADAM = optax.chain(

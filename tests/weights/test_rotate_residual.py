@@ -13,7 +13,7 @@ from optax_matrix.weights import rotate_residual
 
 READS = om.MatrixDimensionNumbers(-2, -1, residual="in")
 WRITES = om.MatrixDimensionNumbers(-2, -1, residual="out")
-RULE = om.layout.by_path(numbers={"up": READS, "down": WRITES})
+RULE = om.matrices.by_path(numbers={"up": READS, "down": WRITES})
 
 
 def draw(*shape):

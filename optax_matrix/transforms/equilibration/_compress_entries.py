@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Positive, checked
+from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms._map_matrices import map_matrices
 from optax_matrix.transforms.numerics import widened

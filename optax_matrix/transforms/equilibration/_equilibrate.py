@@ -2,7 +2,7 @@
 
 import optax
 
-from optax_matrix.arguments import Kernel, checked
+from optax_matrix._arguments import Kernel, checked
 from optax_matrix.transforms._map_matrices import map_matrices
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import AtLeastOne, Decay, check_callable, checked
+from optax_matrix._arguments import AtLeastOne, Decay, check_callable, checked
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import safe_root, unit_max, unit_peak, work_dtype
 from optax_matrix.transforms.numerics import safe_divide, widened

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, checked
-from optax_matrix.observation import report
+from optax_matrix._arguments import Decay, Dtype, checked
+from optax_matrix._surroundings.observation import report
 from optax_matrix.transforms.numerics import widened
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_choice
+from optax_matrix._arguments import check_choice
 from optax_matrix.linalg.products import full_dot
 
 TRANSPORTS = ("carry", "keep", "reset")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     Decay,
     Dtype,
     Kernel,
@@ -62,7 +62,7 @@ def orthogonalize_low_rank(
         decay: Decay rate :math:`\mu`.
         qr: Kernel that makes columns orthonormal, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
             from which its first right factor is drawn; None draws the same factor for
             all matrices of a shape.
         accumulator_dtype: Dtype of the momentum; None for the parameter's.

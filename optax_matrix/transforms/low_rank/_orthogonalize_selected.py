@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, Kernel, Rank, checked
+from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.numerics import widened

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     NotNegativeInt,
     Positive,
     PositiveInt,
@@ -16,7 +16,7 @@ from optax_matrix.arguments import (
     Seed,
     checked,
 )
-from optax_matrix.joining import jointly, of_stack
+from optax_matrix._surroundings.joining import jointly, of_stack
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
@@ -141,7 +141,7 @@ def project_low_rank(
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
             ``"reset"`` or a function, see above.
         seed: Seed of the random numbers.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
             on which its random numbers depend; None gives all matrices of a stack the
             same numbers.
 

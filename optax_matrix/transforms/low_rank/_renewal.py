@@ -55,15 +55,11 @@ class Renewal:
     below: Any = None
 
     def keys(self, count: jax.Array, ids: list) -> list:
-        """A key for each matrix.
-
-        It is constant between two renewals of its stack by the interval. With ``below``
-        a stored basis may be renewed at any update, so that each has a key of its own.
-        """
+        """A key for each matrix, the same until the next update that may renew it."""
         start = seeded(self.seed)
         epochs = [(count + x) // self.interval for x in self._phases(len(ids))]
         if self.basis.stored and self.below is not None:
-            epochs = [count] * len(ids)
+            epochs = [count] * len(ids)  # Any update may.
         return [
             folded(jax.random.fold_in(start, epoch), i)
             for epoch, i in zip(epochs, ids, strict=True)
@@ -94,44 +90,52 @@ class Renewal:
         Returns:
             The new ``carry``.
         """
-        held, inner_state = [*carry[0]], carry[1]
-        phases = self._phases(len(held))
-        for group in self._groups(len(held)):
-            due = (count + phases[group[0]]) % self.interval == 0
-            seek = (count & (count - 1)) == 0  # Powers of two, and the first update.
-            found = self._finding()
-            last = jnp.where(seek, len(found), 0)
-            where: list = [due] * len(held)
-            if self.below is not None:
-                for i in group:
-                    where[i] = due | self._is_low(gradient[i], held[i].vectors)
-            some = functools.reduce(jnp.logical_or, (jnp.any(where[i]) for i in group))
-            which = jnp.where(some & (count > 0), 1, last)
-            new = _New(
-                *(group, some, where, gradient, keys, held, inner_state, move),
-                self.basis.move,
-            )
-            branches = [functools.partial(new.found_by, find) for find in found]
-            vectors, moved = jax.lax.switch(which, [new.as_it_was, *branches])
-            tracked, inner_state = moved or new.unmoved()
-            for i, *parts in zip(group, vectors, tracked, strict=True):
-                held[i] = BasisState(*parts)
-        return held, inner_state
+        stacks, numbers = carry[0], range(len(carry[0]))
+        state = dict(enumerate(stacks)), carry[1]
+        for group in [[i] for i in numbers] if self.stagger else [numbers]:
+            if group:  # The stacks that are renewed under one condition.
+                state = self._renew(group, count, gradient, keys, *state, move)
+        return [*state[0].values()], state[1]
 
-    def _is_low(self, g: jax.Array, u: jax.Array) -> jax.Array:
+    def _renew(self, group, count, gradient, keys, held, inner_state, move):
+        """`run` for some of the stacks."""
+        due = (count + self._phases(len(held))[group[0]]) % self.interval == 0
+        where = {i: due | self._is_low(gradient[i], held[i]) for i in group}
+
+        def changing(held, inner_state):  # Nothing else passes the condition.
+            vectors, tracked = zip(*(held[i] for i in group), strict=True)
+            return (vectors,) if move is None else (vectors, tracked, inner_state)
+
+        def renewed(find):
+            new, change = _renewed(find, gradient, held, keys, where)
+            if move is None:
+                return changing(new, inner_state)
+            if (turn := self.basis.move) is not None:
+                turned = {i: turn(held[i].tracked, change[i]) for i in group}
+                new |= {i: new[i]._replace(tracked=x) for i, x in turned.items()}
+            # A matrix that had no basis has no moments either.
+            keep = lambda x, old: jnp.where(due, x, old).astype(old.dtype)
+            moved = jax.tree.map(keep, move(inner_state, change), inner_state)
+            return changing(new, moved)
+
+        finds = [f for f in (self.basis.refresh, self.basis.start) if f is not None]
+        branches = [lambda: changing(held, inner_state)]
+        branches += [functools.partial(renewed, find) for find in finds]
+        seek = (count & (count - 1)) == 0  # Powers of two, and the first update.
+        some = functools.reduce(jnp.logical_or, map(jnp.any, where.values()))
+        first = jnp.where(seek, len(finds), 0)
+        which = jnp.where(some & (count > 0), 1, first)
+        vectors, *rest = jax.lax.switch(which, branches)
+        tracked, inner_state = rest or ([held[i].tracked for i in group], inner_state)
+        found = map(BasisState, vectors, tracked)
+        return held | dict(zip(group, found, strict=True)), inner_state
+
+    def _is_low(self, g: jax.Array, held: BasisState) -> Any:
         """Which matrices have a basis and small coordinates, ``(..., 1, 1)``."""
+        if self.below is None:
+            return False
+        u = held.vectors
         return is_some(u) & (matrix_norm(coordinates(g, u)) <= self.below)
-
-    def _finding(self) -> list[Find]:
-        """The functions that find bases; the last one finds first bases."""
-        start = self.basis.start
-        return [self.basis.refresh, *([] if start is None else [start])]
-
-    def _groups(self, number: int) -> list[list[int]]:
-        """The groups of stacks that are renewed under one condition."""
-        if self.stagger:
-            return [[i] for i in range(number)]
-        return [[*range(number)]] if number else []
 
     def _phases(self, number: int) -> list[int]:
         spread = self.interval if self.stagger else 0
@@ -139,46 +143,18 @@ class Renewal:
         return [(self.phase + shift) % self.interval for shift in shifts]
 
 
-@dataclasses.dataclass(frozen=True)
-class _New:
-    """The branches of a condition; only values that a renewal changes pass through."""
-
-    group: list[int]
-    due: jax.Array
-    where: list
-    gradient: list
-    keys: list
-    held: list
-    inner_state: Any
-    move: Move | None
-    move_tracked: Callable | None
-
-    def unmoved(self) -> tuple[list, Any]:
-        return [self.held[i].tracked for i in self.group], self.inner_state
-
-    def as_it_was(self) -> tuple[list, Any]:
-        vectors = [self.held[i].vectors for i in self.group]
-        return vectors, None if self.move is None else self.unmoved()
-
-    def found_by(self, find: Find) -> tuple[list, Any]:
-        vectors, change = [], [identity_overlap(h.vectors.mT) for h in self.held]
-        for i in self.group:
-            old, g = self.held[i].vectors, self.gradient[i]
-            here = has_gradient(g) & (self.where[i] | ~is_some(old))
-            new = new_vectors(find, g, self.held[i], self.keys[i], here)
-            vectors.append(new)
-            change[i] = jnp.where(here, overlap(new, old), change[i])
-        if self.move is None:
-            return vectors, None
-        tracked = [self.held[i].tracked for i in self.group]
-        if self.move_tracked is not None:
-            pairs = zip(tracked, (change[i] for i in self.group), strict=True)
-            tracked = [self.move_tracked(*pair) for pair in pairs]
-        moved = self.move(self.inner_state, change)
-        # A matrix that had no basis has no moments either.
-        keep = lambda x, old: jnp.where(self.due, x, old).astype(old.dtype)
-        inner_state = jax.tree.map(keep, moved, self.inner_state)
-        return vectors, (tracked, inner_state)
+def _renewed(
+    find: Find, gradient: list, held: dict, keys: list, where: dict[int, Any]
+) -> tuple[dict[int, BasisState], list]:
+    """States with new bases where they are due or missing, and U_new' U_old of all."""
+    new, change = dict(held), [identity_overlap(h.vectors.mT) for h in held.values()]
+    for i, due in where.items():
+        old, g = held[i].vectors, gradient[i]
+        here = has_gradient(g) & (due | ~is_some(old))
+        u = new_vectors(find, g, held[i], keys[i], here)
+        new[i] = held[i]._replace(vectors=u)
+        change[i] = jnp.where(here, overlap(u, old), change[i])
+    return new, change
 
 
 def new_vectors(

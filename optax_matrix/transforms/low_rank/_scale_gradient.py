@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     AtLeastOne,
     NotNegative,
     Positive,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     Decay,
     Kernel,
     NotNegativeInt,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     Decay,
     Dtype,
     Kernel,

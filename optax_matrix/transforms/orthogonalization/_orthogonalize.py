@@ -5,10 +5,10 @@ from typing import Any
 
 import optax
 
-from optax_matrix.arguments import KERNELS, Kernel, checked
+from optax_matrix._arguments import KERNELS, Kernel, checked
+from optax_matrix._surroundings.observation import report
+from optax_matrix._surroundings.padding import on_real_matrices
 from optax_matrix.linalg import balanced_polar, newton_schulz
-from optax_matrix.observation import report
-from optax_matrix.padding import on_real_matrices
 
 
 @checked

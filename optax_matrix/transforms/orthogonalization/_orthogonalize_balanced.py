@@ -4,7 +4,7 @@ from functools import partial
 
 import optax
 
-from optax_matrix.arguments import Kernel, Positive, PositiveInt, checked
+from optax_matrix._arguments import Kernel, Positive, PositiveInt, checked
 from optax_matrix.linalg import balanced_polar, newton_schulz
 from optax_matrix.transforms.orthogonalization._orthogonalize import orthogonalize
 

@@ -5,7 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     PositiveInt,
     checked,
 )

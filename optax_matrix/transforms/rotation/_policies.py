@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.arguments import Positive, PositiveInt, check_callable, checked
-from optax_matrix.joining import jointly
+from optax_matrix._arguments import Positive, PositiveInt, check_callable, checked
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import (
     cross_gram,
     eigenbasis,

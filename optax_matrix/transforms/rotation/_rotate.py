@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import Decay, Kernel, PositiveInt, checked
-from optax_matrix.joining import jointly
+from optax_matrix._arguments import Decay, Kernel, PositiveInt, checked
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Kernel, PositiveInt, check_choice, checked
+from optax_matrix._arguments import Kernel, PositiveInt, check_choice, checked
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.arguments import Transformation

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import Decay, NotNegative, PositiveInt, checked
-from optax_matrix.joining import jointly
+from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.arguments import Transformation

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import Decay, Dtype, NotNegative, checked
+from optax_matrix._arguments import Decay, Dtype, NotNegative, checked
 from optax_matrix.transforms.numerics import safe_divide, widened
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.arguments import Positive, check_positive, checked
+from optax_matrix._arguments import Positive, check_positive, checked
 from optax_matrix.linalg import (
     cayley,
     cayley_neumann,

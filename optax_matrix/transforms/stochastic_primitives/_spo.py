@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import (
+from optax_matrix._arguments import (
     Dtype,
     Kernel,
     Positive,
@@ -16,6 +16,7 @@ from optax_matrix.arguments import (
     Seed,
     checked,
 )
+from optax_matrix._mesh.varying import vary_like
 from optax_matrix.linalg import (
     cayley,
     materialize,
@@ -48,7 +49,6 @@ from optax_matrix.transforms.stochastic_primitives._one_by_one_on_cpu import (
 from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (
     Primitives,
 )
-from optax_matrix.varying import vary_like
 
 
 class SpoState(NamedTuple):
@@ -137,7 +137,7 @@ def spo(
             itself, moments are reset only if ``inner`` has a count for each matrix, as
             `scale_by_adam_per_matrix` has; with `optax.adam` they are kept.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"``, see above.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`layout.Group.ids`),
+        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
             from which its permutations are drawn; None draws the same permutations for
             all matrices of a shape.
         seed: Seed of the random permutations.

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import AtLeastOne, checked
+from optax_matrix._arguments import AtLeastOne, checked
+from optax_matrix._surroundings.observation import is_observed, report
 from optax_matrix.linalg.scale import work_dtype
-from optax_matrix.observation import is_observed, report
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import checked
+from optax_matrix._arguments import checked
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 

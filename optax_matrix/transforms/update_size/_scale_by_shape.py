@@ -5,7 +5,7 @@ from typing import Literal
 
 import optax
 
-from optax_matrix.arguments import check_choice
+from optax_matrix._arguments import check_choice
 from optax_matrix.transforms._map_matrices import map_matrices
 
 ShapeRule = Literal["out/in", "unclipped", "max", "sqrt_max", "sum", "none"]

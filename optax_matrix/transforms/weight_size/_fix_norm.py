@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from optax_matrix.arguments import Rate, checked
+from optax_matrix._arguments import Rate, checked
 from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 

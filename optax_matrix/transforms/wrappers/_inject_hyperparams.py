@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import is_number, members
+from optax_matrix._arguments import is_number, members
 
 
 def inject_hyperparams(

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import optax
 
-from optax_matrix.arguments import checked
+from optax_matrix._arguments import checked
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.numerics import widened
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import optax
 
-from optax_matrix.arguments import checked
+from optax_matrix._arguments import checked
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.wrappers._precision import keep_dtype
 from optax_matrix.transforms.wrappers._quantizer import (
@@ -50,7 +50,7 @@ def quantize_state(
         batch_axes: Number of leading axes that enumerate matrices: 1 for stacks.
         seed: Seed of stochastic rounding; None rounds to the nearest value.
         ids: Identity of each matrix, uint32 ``(batch, k)`` per leaf
-            (`layout.Group.ids`), for rounding that does not depend on grouping.
+            (`stacks.Group.ids`), for rounding that does not depend on grouping.
 
     Returns:
         A transformation with `QuantizedState`.

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.arguments import check_not_negative_int, check_positive_int
+from optax_matrix._arguments import check_not_negative_int, check_positive_int
 from optax_matrix.linalg import dequantize, quantize
 from optax_matrix.linalg.random import seeded
 

@@ -2,7 +2,7 @@
 
 import optax
 
-from optax_matrix.arguments import checked
+from optax_matrix._arguments import checked
 from optax_matrix.transforms.arguments import Transformation
 
 

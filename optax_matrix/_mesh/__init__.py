@@ -1,0 +1,1 @@
+"""What types, arrays and given specs show of a mesh."""

@@ -1,0 +1,58 @@
+"""What a block may know of the stacks that it gets, besides their values.
+
+A block transforms ``{name: (batch, m, n)}`` and knows nothing of meshes or observers.
+Whoever runs it may know more, and says so by `within` while the step is traced. All of
+it is in `Surroundings`, and nothing else reaches a block from the side:
+
+* `joining.jointly` computes stacks of one shape together, where a `limit` is given;
+* `padding.on_real_matrices` leaves out matrices that are not `real`;
+* `teams.in_teams` shares `rounds` among devices;
+* `observation.report` offers a value to measures that were asked for, in `found`.
+
+Without surroundings, all of them do nothing, and the program is the same.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+Stacks = Mapping[str, Any]
+Limit = Callable[[int, int], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What is known where a step runs; stacks by name.
+
+    Attributes:
+        limit: Function from rows and columns to the largest number of matrices in a
+            stack, if all arrays are whole on this device; None if they may not be.
+        real: Booleans ``(batch,)`` for each stack with padding.
+        rounds: A `teams.LastRound` for each stack that teams share.
+        measures: An `observation.Measure` by name for each that was asked for.
+        found: What blocks report, if it is collected.
+    """
+
+    limit: Limit | None = None
+    real: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
+    rounds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    found: dict[str, Stacks] | None = None
+
+
+_here = contextvars.ContextVar("surroundings", default=Surroundings())  # noqa: B039
+here = _here.get
+
+
+@contextlib.contextmanager
+def within(**known: Any) -> Iterator[None]:
+    """Changes some of the `Surroundings` of what runs inside."""
+    token = _here.set(dataclasses.replace(here(), **known))
+    try:
+        yield
+    finally:
+        _here.reset(token)

@@ -1,0 +1,128 @@
+"""Intermediate values of a chain, offered by blocks and kept on request.
+
+A block calls `report`. Without a request that does nothing, and the compiled program
+is the same. `diagnostics.monitor` requests measures; then `on_matrices` keeps their
+values in its state, per matrix and where the matrices live, also under `owners`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix._surroundings import Stacks, here, within
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """What is computed of each stack at every step.
+
+    Attributes:
+        of: Function from the values of one stack to one of shape ``(batch, ...)``.
+        needs: Names of these values: ``"direction"``, the result of the chain, or those
+            that blocks report.
+        steps: Steps whose values are kept, the first step being 0; None for the last.
+    """
+
+    of: Callable[..., jax.Array]
+    needs: tuple[str, ...]
+    steps: tuple[int, ...] | None = None
+
+
+class ObservedState(NamedTuple):
+    """State of a chain whose values are measured.
+
+    Attributes:
+        count: Number of updates, int32 ``()``.
+        values: For each measure and stack its value ``(batch, ...)``, or for a measure
+            with steps ``(batch, steps, ...)``; zero before it is measured.
+        inner_state: State of the chain.
+    """
+
+    count: jax.Array
+    values: dict[str, dict[str, jax.Array]]
+    inner_state: optax.OptState
+
+
+def report(name: str, stacks: Stacks) -> None:
+    """Offers a value of each stack to a measure that needs it.
+
+    Args:
+        name: Name of the value.
+        stacks: ``{group: (batch, ...)}``, traced outside of any nested transformation.
+    """
+    found = here().found
+    if found is not None:
+        found[name] = stacks
+
+
+def is_observed() -> bool:
+    """Whether values are collected, so that computing them for `report` pays."""
+    return here().found is not None
+
+
+def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The chain of `on_matrices`, measured if there is a request.
+
+    Args:
+        tx: A transformation of stacks.
+
+    Returns:
+        The transformation itself without a request. Otherwise one with `ObservedState`.
+    """
+    measures = here().measures
+    if not measures:
+        return tx
+    inner = optax.with_extra_args_support(tx)
+
+    def measured(updates: Any, state: Any, params: Any, **extra_args: Any):
+        new: Any
+        found: dict[str, Stacks] = {}
+        with within(found=found):
+            new, state = inner.update(updates, state, params, **extra_args)
+        found["direction"] = new
+        values = {
+            name: {g: measure.of(*(found[n][g] for n in measure.needs)) for g in new}
+            for name, measure in measures.items()
+            if all(need in found for need in measure.needs)
+        }
+        return new, state, values
+
+    def init_fn(params):
+        state = inner.init(params)
+        shapes = jax.eval_shape(lambda p, s: measured(p, s, p)[2], params, state)
+
+        def start(name, x):
+            steps = measures[name].steps
+            kept = () if steps is None else (len(steps),)
+            return jnp.zeros((x.shape[0], *kept, *x.shape[1:]), x.dtype)
+
+        values = {
+            name: {group: start(name, x) for group, x in of_groups.items()}
+            for name, of_groups in shapes.items()
+        }
+        return ObservedState(jnp.zeros((), jnp.int32), values, state)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        new, inner_state, values = measured(
+            updates, state.inner_state, params, **extra_args
+        )
+
+        def kept(name, x, old):
+            steps = measures[name].steps
+            if steps is None:
+                return x.astype(old.dtype)
+            now = jnp.asarray(steps) == state.count
+            now = now.reshape(1, -1, *[1] * (x.ndim - 1))
+            return jnp.where(now, x[:, None].astype(old.dtype), old)
+
+        values = {
+            name: {g: kept(name, values[name][g], old) for g, old in of_groups.items()}
+            for name, of_groups in state.values.items()
+        }
+        return new, ObservedState(state.count + 1, values, inner_state)
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)

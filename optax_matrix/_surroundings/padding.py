@@ -1,0 +1,76 @@
+"""Which matrices of a stack are padding, so that a block can leave them out.
+
+`owners` gives every device as many matrices as the one with most, zeros included. What
+is computed of a zero matrix is thrown away. A block whose kernel is expensive skips it
+by `on_real_matrices`; without padding that changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix._surroundings import here
+from optax_matrix._surroundings.joining import jointly, largest_batch
+from optax_matrix._surroundings.teams import in_teams, is_shared
+
+
+def on_real_matrices(
+    kernel: Callable[[Any], Any], stacks: Any, *, turns: bool = False
+) -> Any:
+    """Applies a kernel to all matrices but padding, whose result is zero.
+
+    Args:
+        kernel: Function from matrices ``(..., m, n)`` to matrices of the same shape.
+        stacks: A tree of stacks ``(batch, m, n)``.
+        turns: Whether the value of the transpose is the transpose of the value, so that
+            stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `joining`.
+
+    Returns:
+        The tree of results. Stacks with padding are processed one matrix at a time, so
+        that each device takes the time of its own; what teams share, see `teams`, by
+        all devices of a team.
+    """
+    paths, structure = jax.tree.flatten_with_path(stacks)
+    names = [_stack_name(keys) for keys, _ in paths]
+    leaves = [x for _, x in paths]
+    found = [in_teams(kernel, *pair) for pair in zip(names, leaves, strict=True)]
+    wide = lambda x: x.mT if turns and x.shape[-2] > x.shape[-1] else x
+    rest = {str(i): wide(leaves[i]) for i, y in enumerate(found) if y is None}
+    real = {i: _real_ones(names[int(i)], x) for i, x in rest.items()}
+    padded = {i: x is not None for i, x in real.items()}
+
+    def run(rest: Any, padded: Any, real: Any) -> Any:
+        del padded
+        return {i: _in_turn(kernel, x, real[i]) for i, x in rest.items()}
+
+    for i, y in jointly(run, rest, padded, real, limited=False).items():
+        x = leaves[int(i)]
+        found[int(i)] = y if y.shape == x.shape else y.mT
+    return structure.unflatten(found)
+
+
+def _stack_name(keys: Any) -> str:
+    """The name of the stack that a leaf belongs to."""
+    names = [str(getattr(key, "key", key)) for key in keys]
+    return next((n for n in names if n in here().real or is_shared(n)), "")
+
+
+def _real_ones(name: str, x: jax.Array) -> jax.Array | None:
+    """Which matrices of a stack are real; None if all of them are, or unknown."""
+    real = here().real.get(name)
+    if real is None or x.ndim != 3 or len(x) != len(real):
+        return None  # A block has stacked the matrices otherwise.
+    return real
+
+
+def _in_turn(kernel: Callable, x: jax.Array, real: jax.Array | None) -> jax.Array:
+    """The kernel of a stack, of padding or of more matrices than its limit in turn."""
+    most = largest_batch(x)
+    if real is None:
+        if most is None or len(x) <= most:
+            return kernel(x)
+        return jax.lax.map(kernel, x, batch_size=most if most > 1 else None)
+    one = lambda pair: jax.lax.cond(pair[0], kernel, jnp.zeros_like, pair[1])
+    return jax.lax.map(one, (real, x))

@@ -1,0 +1,277 @@
+"""Optimizer state by parameter path instead of by stack, for lasting checkpoints."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import dtypes
+from jaxtyping import Array
+
+from optax_matrix._arguments import checked
+from optax_matrix.checkpoint._entries import entries_by_leaf, is_in
+from optax_matrix.checkpoint._origin import origins
+from optax_matrix.checkpoint.gathering import on_host
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.stacks.groups import checksum
+from optax_matrix.tree.state import check_position, is_state
+
+
+def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
+    """Converts an optimizer state to arrays by parameter path.
+
+    Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
+    ``<path in the state>/<path>``. All other state is named by its path in the state.
+    Entries under ``method`` and ``manifest`` say whose state it is and which axes of
+    each leaf were rows and columns. The result does not depend on grouping,
+    ``max_batch``, sharding or the mesh, and can be saved by anything that saves a dict
+    of arrays, `numpy.savez` included. Arrays on several devices are gathered on the
+    host of every process, so all processes must call this function. Devices hold at
+    most 256 MiB of others' parts meanwhile.
+
+    Args:
+        state: State of any optimizer that contains `on_matrices`.
+        params: The parameters that the state belongs to; only their paths matter.
+
+    Returns:
+        A flat dict.
+
+    Raises:
+        ValueError: If the state holds a matrix that is not in `params`.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
+        >>> tx = on_matrices(optax.trace(0.9))
+        >>> params = {"up": {"kernel": jnp.ones((3, 5))}}
+        >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
+        {'manifest/up/kernel': (2,), 'inner_state/trace/up/kernel': (1, 5, 3)}
+    """
+    paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
+    flat: dict[str, Any] = {}
+    for origin in origins(state, paths):
+        flat |= origin.entries()
+    for leaf, entries in entries_by_leaf(state, paths):
+        for entry in entries:
+            part = _gathered(_raw(leaf))
+            flat[entry.key] = part if entry.rows is None else part[entry.rows]
+    return flat
+
+
+@checked
+def from_portable(
+    portable: Mapping[str, Array],
+    state: optax.OptState,
+    params: Any,
+    *,
+    rename: Mapping[str, str] | None = None,
+    missing: Literal["error", "init"] = "error",
+    unused: Literal["error", "drop"] = "error",
+) -> optax.OptState:
+    """Fills a fresh optimizer state from its portable form.
+
+    Args:
+        portable: Result of `to_portable`, for these or other parameters.
+        state: The state to fill, as ``tx.init(params)`` makes it. It determines
+            structure, dtypes and sharding.
+        params: The parameters that `state` belongs to.
+        rename: Old path (or the leading part of one) to new path. The longest old path
+            counts. A parameter whose path is an old one here is new.
+        missing: What to do about state that is missing from `portable` (added layers),
+            or that has another shape there and belongs to no parameter (rotations of a
+            chain): ``"error"``, or ``"init"`` to keep its initial value.
+        unused: What to do about entries that `state` has no place for (removed or
+            frozen layers): ``"error"``, or ``"drop"``.
+
+    Returns:
+        The filled state.
+
+    Raises:
+        ValueError: If entries are missing, unused, or of another shape; if they are of
+            another method, or of other axes of the same leaf (another orientation of a
+            square matrix, another order of heads); if a renaming concerns nothing. To
+            carry state over to another method on purpose, leave out its entries under
+            ``method``.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
+        >>> tx, old = on_matrices(optax.trace(0.9)), {"up": jnp.ones((3, 5))}
+        >>> portable = to_portable(tx.init(old), old)
+        >>> new = {"gate": jnp.ones((3, 5))}
+        >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
+    """
+    paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(state)):
+        raise ValueError(
+            "`state` must hold arrays, as tx.init(params) makes them, got shapes; its "
+            "values stay where `portable` has none."
+        )
+    rename = rename or {}
+    leaves, used, absent, places = [], set[str](), [], []
+    for origin in origins(state, paths):
+        used |= origin.check(portable, rename)
+    for leaf, entries in entries_by_leaf(state, paths):
+        parts = []
+        for entry in entries:
+            before = entry.before(rename)
+            key = entry.key if before is None else before.key
+            if before is not None:
+                used.add(key)
+                places.append((before.path, entry.path, key))
+            if before is None or key not in portable:
+                absent.append(key)
+            elif not entry.path and np.shape(portable[key]) != np.shape(_raw(leaf)):
+                absent.append(f"{key} of shape {np.shape(_raw(leaf))}")
+            else:
+                parts.append((entry.rows, portable[key], key))
+        leaves.append(_fill(leaf, parts) if parts else leaf)
+    _check_renaming(rename, places, portable, paths)
+    if absent and missing == "error":
+        raise ValueError(_complaint("has no state for", absent, "missing", "init"))
+    if (extra := sorted(set(portable) - used)) and unused == "error":
+        raise ValueError(_complaint("holds state of no use:", extra, "unused", "drop"))
+    return jax.tree.unflatten(jax.tree.structure(state), leaves)
+
+
+def check_restored(state: optax.OptState) -> None:
+    """Checks that the stacks of a restored state hold the matrices of their names.
+
+    A restore by position instead of by name can give one layer the momentum of another;
+    then names and contents disagree. Call this after restoring a checkpoint by any
+    other means than `from_portable`.
+
+    Args:
+        state: A restored optimizer state with concrete arrays.
+
+    Raises:
+        ValueError: If a stack holds other matrices than those of its name.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
+        >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
+    """
+    for node in filter(is_state, jax.tree.leaves(state, is_leaf=is_state)):
+        check_position(node)
+        for name, leaf in node.manifest.items():
+            rows = on_host(jax.tree.leaves(leaf)[0])
+            if not name.endswith(f"@{checksum(rows):08x}"):
+                raise ValueError(
+                    f"`state` must hold in stack {name!r} the matrices that it is "
+                    "named after, but holds others: it was restored by position from "
+                    "the state of other parameters; save optax_matrix.to_portable("
+                    "state, params) and restore by from_portable(..., rename=...)."
+                )
+
+
+def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
+    """The leaf with its parts replaced, which are rows of it or all of it.
+
+    Each process fills what its own devices hold. Nothing is sent between devices.
+    """
+    raw, values = _raw(leaf), []
+    shape = np.shape(raw)
+    for rows, value, key in parts:
+        wanted = shape if rows is None else (len(rows), *shape[1:])
+        if np.shape(value) != wanted:
+            raise ValueError(
+                f"`portable` must hold an array of shape {wanted} for {key!r}, got "
+                f"{np.shape(value)}; the layer's shape or dimension numbers changed."
+            )
+        values.append((rows, _typed(np.asarray(value), raw.dtype, key)))
+    whole = tuple(map(slice, shape))
+    if not isinstance(leaf, jax.Array):
+        return _filled(raw, whole, values)
+    if leaf.committed:
+        old = {_place(shard.index): shard.data for shard in raw.addressable_shards}
+        new = jax.make_array_from_callback(
+            shape, raw.sharding, lambda at: _filled(old[_place(at)], at, values)
+        )
+    else:  # It must stay so, such as Adam's count.
+        new = jnp.asarray(_filled(raw, whole, values))
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(new, impl=jax.random.key_impl(leaf))
+    return new
+
+
+def _filled(part: Any, at: Any, values: list) -> np.ndarray:
+    """A part of an array, with what of the values belongs there."""
+    new = np.array(part)
+    for rows, value in values:
+        if rows is None:
+            new[...] = value[at]
+        else:
+            places = rows - (at[0].start or 0)
+            here = (places >= 0) & (places < len(new))
+            new[places[here]] = value[here, *at[1:]]
+    return new
+
+
+def _place(at: Any) -> tuple:
+    """The index of a shard, as a key: slices have no hash before Python 3.12."""
+    return tuple((one.start or 0, one.stop) for one in at)
+
+
+def _typed(value: np.ndarray, dtype: np.dtype, key: str) -> np.ndarray:
+    """The array with the dtype that `numpy.savez` does not know, such as bfloat16."""
+    if value.dtype.type is not np.void:
+        return value
+    if value.dtype.itemsize == dtype.itemsize and dtype.kind == "V":
+        return value.view(dtype)
+    if value.dtype.itemsize == 2:
+        return value.view(jnp.bfloat16)
+    raise ValueError(
+        f"`portable` must hold numbers, got {value.dtype.str[1:]} bytes of an unknown "
+        f"dtype for {key!r} of dtype {dtype}; save it as float32."
+    )
+
+
+def _check_renaming(
+    rename: Mapping[str, str],
+    places: list[tuple[str, str, str]],
+    portable: Mapping[str, Any],
+    paths: Mapping[int, str],
+) -> None:
+    """Raises if a renaming has no parameter to give state to, or none to take it from.
+
+    ``places`` are the old path, the new path and the key of every entry of the state.
+    """
+    for old, new in rename.items():
+        if not any(is_in(path, new) for path in paths.values()):
+            raise ValueError(
+                f"`rename` must give paths of `params`, got {new!r}, which `params` do "
+                "not have; correct it, or leave it out."
+            )
+        keys = [k for was, now, k in places if is_in(was, old) and is_in(now, new)]
+        if keys and not any(key in portable for key in keys):
+            raise ValueError(
+                f"`rename` must take paths of `portable`, got {old!r}, which "
+                "`portable` does not have; correct it, or leave it out."
+            )
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), dtypes.prng_key)
+
+
+def _raw(leaf: Any) -> Any:
+    """The leaf, with the raw data of random keys."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _gathered(x: Any) -> Any:
+    """The array, moved to the host if it is on several devices."""
+    several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
+    return on_host(x) if several else x
+
+
+def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:
+    shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
+    return (
+        f"`portable` {what} {shown}; pass rename={{old path: new path}}, or "
+        f"{argument}={value!r} if that is meant."
+    )

@@ -1,0 +1,75 @@
+"""Which leaves of a parameter tree are matrices, and how each is seen.
+
+Papers write about one matrix of shape ``(out, in)``. A model is a tree of kernels
+``(in, out)``, attention kernels with heads, stacked layers, experts, convolutions and
+biases. A rule (`default_rule`, `by_path`, `infer`) decides for each leaf whether it is
+a matrix, and which of its axes are outputs and inputs (`MatrixDimensionNumbers`). A
+`MatrixView` presents the leaf as matrices ``(batch, out, in)``.
+
+The default rule decides by path, shape and dtype, the same way at ``init`` and at
+``update``. Embeddings, output heads, routers, norms, biases and depthwise convolutions
+are recognized by name and left to the other optimizer. Kernels are ``(..., in, out)``
+as in Flax, with layers and experts in front. `describe` shows the decision for every
+leaf:
+
+>>> import jax, jax.numpy as jnp, optax
+>>> import optax_matrix as om
+>>> params = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}}
+>>> print(om.describe(params, matrix="muon", other="adamw"))
+leaf       shape   view        group  optimizer  why
+up/bias    (8,)    -           -      adamw      a vector
+up/kernel  (4, 8)  1x (8, 4)   ...    muon       kernel (in, out)
+
+Layouts that names do not reveal (layers in an axis other than the first, the ``(out,
+in)`` weights of Equinox) are given by ``dimension_numbers``, which every recipe takes:
+
+>>> from optax_matrix.matrices import MatrixDimensionNumbers, by_path
+>>> by_name = by_path(include="embed", exclude="layers/11/")
+>>> equinox = by_path(numbers={"weight": MatrixDimensionNumbers(1, 0)})
+>>> fused = MatrixDimensionNumbers(output_sections=(512, 128, 128))
+>>> qkv = by_path(numbers={"qkv": fused})
+>>> optax_numbers = optax.contrib.MuonDimensionNumbers(0, (1, 2))  # Also accepted.
+>>> tx = om.muon(0.02, dimension_numbers=equinox)
+
+``MatrixDimensionNumbers(reduction_axis, output_axis)`` names the two axes of the
+matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
+flat kernel as eight matrices. `by_path` matches regular expressions. `infer` reads the
+logical axis names of a model (embed, heads, mlp, vocab, ...), and also tells which side
+of a matrix is on the residual stream. The default rule knows that side for the usual
+names only; `recipes.aro` uses it. For your own partition of the leaves, `label_params`
+gives labels for `optax.partition`.
+
+**LoRA.** Both factors (``lora_a``, ``lora_b``) are matrices. LoRA+ trains B at a larger
+rate than A, which `scale_by_path` does. For B alone, exclude A:
+
+>>> only_b = by_path(exclude="lora_a")
+>>> faster_b = optax.chain(om.muoneq(1e-4), om.scale_by_path({"lora_b": 16.0}))
+"""
+
+from optax_matrix.matrices._default_rule import default_rule
+from optax_matrix.matrices._heads import heads_as_matrices
+from optax_matrix.matrices._infer import infer
+from optax_matrix.matrices._labels import label_params
+from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
+from optax_matrix.matrices.rules import (
+    PathRule,
+    UnmatchedPatternWarning,
+    by_path,
+    with_embeddings,
+)
+from optax_matrix.matrices.view import MatrixView
+
+__all__ = [
+    "DoubtfulMatrixWarning",
+    "MatrixDimensionNumbers",
+    "MatrixView",
+    "PathRule",
+    "UnmatchedPatternWarning",
+    "by_path",
+    "default_rule",
+    "heads_as_matrices",
+    "infer",
+    "label_params",
+    "with_embeddings",
+]

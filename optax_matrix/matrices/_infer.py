@@ -1,0 +1,148 @@
+"""Dimension numbers from a model's logical axis names."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from optax_matrix.matrices._default_rule import (
+    Decision,
+    default_full_rule,
+    default_rule,
+    is_excluded,
+)
+from optax_matrix.matrices.boxes import is_box, names_of
+from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.matrices.names import RESIDUAL, without_index
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.rules import PathRule
+
+
+def infer(
+    model: Any,
+    *,
+    residual: Sequence[str] = RESIDUAL,
+    batch: Sequence[str] = ("layers", "layer", "expert", "experts", "stack"),
+    vocab: Sequence[str] = ("vocab", "vocabulary"),
+    layers: Sequence[str] = ("layers", "layer", "stack"),
+) -> PathRule:
+    """Makes a rule from the logical axis names of a model.
+
+    A kernel whose first axis (apart from batch axes) is on the residual stream reads
+    it: that axis is reduced, and all others are outputs. A kernel whose last axis is on
+    the stream writes it. Axes named in `batch` are batch axes. A leaf with a `vocab`
+    axis is an embedding or head: it gets the other optimizer, except in the full-model
+    mode of `aro`, where it is a matrix like any other. Leaves without names, and those
+    that the default rule excludes by their path (biases, norms, embeddings, learned
+    positions, routers, depthwise convolutions), follow the default rule. For others use
+    ``by_path(include=..., otherwise=infer(model))``.
+
+    The names are read here, once. Flax NNX passes them to `init` but not to `update`,
+    so a rule that read them from its argument would decide differently in the two.
+
+    Args:
+        model: An NNX module or state, Linen variables with (logical) partitioning, a
+            Haliax model (its layers tell which axes are inputs), or any tree whose
+            leaves carry axis names.
+        residual: Names of the axis of the residual stream.
+        batch: Names of batch axes.
+        vocab: Names of the vocabulary axis.
+        layers: Which of the names in `batch` are axes of layers.
+
+    Returns:
+        A rule for the ``dimension_numbers`` argument of every recipe.
+
+    Examples:
+        >>> import flax.nnx as nnx
+        >>> init = nnx.with_partitioning(
+        ...     nnx.initializers.lecun_normal(), ("embed", "mlp"), eager_sharding=False
+        ... )
+        >>> model = nnx.Linear(4, 8, kernel_init=init, rngs=nnx.Rngs(0))
+        >>> rule = infer(model)
+        >>> rule.decide("kernel", model.kernel)[0].residual
+        'in'
+    """
+    roles = {
+        **dict.fromkeys(residual, "residual"),
+        **dict.fromkeys(batch, "batch"),
+        **dict.fromkeys(vocab, "vocab"),
+    }
+    boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
+    names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
+    sides = _sides_of_named_layers(model)
+
+    def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
+        def decide(path: str, leaf: Any) -> Decision:
+            path_of_box = path if path in names else without_index(path)
+            found = names.get(path_of_box, ())
+            if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
+                return otherwise(path, leaf)
+            known = sides.get(path_of_box)
+            by_names = _decide_by_names(found, roles, layers, known)
+            return by_names or otherwise(path, leaf)
+
+        return decide
+
+    every = {name: role for name, role in roles.items() if role != "vocab"}
+    full = rule(every, default_full_rule, full=True)
+    return PathRule(rule(roles, default_rule, full=False), full)
+
+
+def _decide_by_names(
+    names: tuple,
+    roles: dict[str, str],
+    layers: Sequence[str],
+    sides: tuple[tuple, tuple] | None,
+) -> Decision | None:
+    kinds = [roles.get(name) for name in names]
+    if not any(kinds):
+        return None  # Mesh axes, or names that no argument lists.
+    if "vocab" in kinds:
+        return None, f"embedding or head: axes {names}"
+    matrix = [a for a, kind in enumerate(kinds) if kind != "batch"]
+    if len(matrix) < 2:
+        return None, f"not a matrix: axes {names}"
+    reads, writes = (kinds[matrix[i]] == "residual" for i in (0, -1))
+    reason = f"axes {names}"
+    scanned = tuple(
+        a for a, name in enumerate(names) if a not in matrix and name in layers
+    )
+    numbers = functools.partial(MatrixDimensionNumbers, layer_axis=scanned)
+    if sides is not None and {*sides[0], *sides[1]} <= set(names):
+        reduction, output = (tuple(map(names.index, side)) for side in sides)
+        reads, writes = (
+            "residual" in [kinds[a] for a in x] for x in (reduction, output)
+        )
+        side = None if reads == writes else "in" if reads else "out"
+        return numbers(reduction, output, residual=side), reason
+    if reads and not writes:
+        output = tuple(matrix[1:])
+        return numbers(matrix[0], output, residual="in"), reason
+    if writes and not reads:
+        reduction = tuple(matrix[:-1])
+        return numbers(reduction, matrix[-1], residual="out"), reason
+    if len(matrix) == 2:
+        return numbers(matrix[0], matrix[1]), reason
+    return None
+
+
+def _sides_of_named_layers(model: Any) -> dict[str, tuple[tuple, tuple]]:
+    """Names of the input and output axes of each weight of a Haliax ``Linear``."""
+    is_linear = lambda x: all(hasattr(x, name) for name in ("In", "Out", "weight"))
+    layers = named_leaves(model, is_leaf=is_linear)
+    return {
+        f"{path}/weight".lstrip("/"): (_axes_named(x.In), _axes_named(x.Out))
+        for path, x in layers.items()
+        if is_linear(x)
+    }
+
+
+def _axes_named(axes: Any) -> tuple[str, ...]:
+    several = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return tuple(getattr(axis, "name", axis) for axis in several)
+
+
+def _axis_names(box: Any) -> tuple[str | None, ...] | None:
+    """Names of the axes of a box, None if it has none or is no box."""
+    names = names_of(box) if is_box(box) else ()
+    known = all(n is None or isinstance(n, (str, tuple)) for n in names)
+    return names if names and known else None

@@ -1,0 +1,31 @@
+"""Labels for `optax.partition`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from optax_matrix.matrices.paths import map_named
+from optax_matrix.matrices.rules import resolve
+
+
+def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:
+    """Labels every leaf ``"matrix"`` or ``"other"``, as in `on_matrices`.
+
+    Args:
+        dimension_numbers: As in `on_matrices`.
+
+    Returns:
+        A callable from parameters to labels, for `optax.partition`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> labels = label_params()
+        >>> labels({"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)})
+        {'bias': 'other', 'kernel': 'matrix'}
+    """
+
+    def labels(params: Any) -> Any:
+        resolved = resolve(dimension_numbers, params)
+        label = lambda path, _: "matrix" if resolved[path].view else "other"
+        return map_named(label, params)
+
+    return labels

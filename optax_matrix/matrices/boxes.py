@@ -1,0 +1,143 @@
+"""State in the boxes of a framework: a stack says where it lies as its leaves do.
+
+Frameworks that place optimizer state read it from what wraps each array: the metadata
+of an NNX variable, the names of a Linen box, the axes of a haliax array. State that
+`init` makes from such parameters gets the same kind of wrapper; `update` takes it with
+and without. No framework is imported: a box is made from a box.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from optax_matrix.matrices.paths import group_of, path_name
+
+_SHARDING = ("optimizer_sharding", "out_sharding", "sharding_names", "sharding")
+
+
+def boxes_of(tree: Any) -> dict[str, Any]:
+    """The boxes of a tree that hold one leaf, by the path of that leaf."""
+    pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_box)[0]
+    found = {}
+    for keys, box in pairs:
+        if is_box(box) and len(inside := jax.tree.leaves_with_path(box)) == 1:
+            found[path_name((*keys, *inside[0][0]))] = box
+    return found
+
+
+def names_of(box: Any) -> tuple:
+    """What a box says of each axis: mesh axes or logical names; ``()`` for nothing."""
+    if _is_named(box):
+        return tuple(box.axis_names)
+    if _is_linen(box):
+        return tuple(box.names)
+    key = _sharding_key(box)
+    said = None if key is None else box.get_metadata()[key]
+    said = getattr(said, "spec", said)  # Of a NamedSharding.
+    return () if said is None else tuple(said)
+
+
+def boxed(
+    state: Any, specs: Any, boxes: Mapping[str, Any], groups: Mapping[str, Any]
+) -> Any:
+    """A state whose sharded leaves are in boxes like those of the parameters.
+
+    Args:
+        state: The state.
+        specs: For each of its leaves what its box is to say.
+        boxes: Boxes of parameters, by path.
+        groups: The stacks, by name.
+
+    Returns:
+        The state. Leaves without a sharding stay bare.
+    """
+    if not boxes:
+        return state
+    default = next(iter(boxes.values()))
+
+    def box(keys, x, spec):
+        if not any(spec):
+            return x
+        group = group_of(keys, groups)
+        like = default if group is None else boxes.get(group.members[0].path, default)
+        return _box_like(like, x, tuple(spec))
+
+    return jax.tree_util.tree_map_with_path(box, state, specs)
+
+
+def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """A state without boxes, and the function that puts its successor into them."""
+    structure = jax.tree.structure(state)
+
+    def content(x):
+        inside = jax.tree.leaves(x) if is_box(x) else []
+        return inside[0] if len(inside) == 1 else x
+
+    plain = jax.tree.map(content, state, is_leaf=is_box)
+    bare = jax.tree.structure(plain)
+    if bare == structure:
+        return state, lambda new: new
+
+    def rebox(new):
+        leaves, held = jax.tree.flatten(new)
+        return structure.unflatten(leaves) if held == bare else new
+
+    return plain, rebox
+
+
+def is_box(x: Any) -> bool:
+    """Whether this is a node that says of one array where it lies."""
+    return _is_variable(x) or _is_linen(x) or _is_named(x)
+
+
+def _is_variable(x: Any) -> bool:
+    """An NNX variable."""
+    return hasattr(type(x), "get_metadata") and hasattr(type(x), "from_metadata")
+
+
+def _is_linen(x: Any) -> bool:
+    """A Linen box with names: `Partitioned`, `LogicallyPartitioned`."""
+    return hasattr(type(x), "replace_boxed") and hasattr(x, "names")
+
+
+def _is_named(x: Any) -> bool:
+    """A named array of haliax."""
+    return type(x).__name__ == "NamedArray" and hasattr(x, "axis_names")
+
+
+def _sharding_key(box: Any) -> str | None:
+    metadata = box.get_metadata()
+    return next((key for key in _SHARDING if metadata.get(key)), None)
+
+
+def _box_like(like: Any, x: Any, spec: tuple) -> Any:
+    own = set(_flat(names_of(like)))
+    in_own_words = own.issuperset(_flat(spec))
+    if _is_named(like):
+        return type(like)(x, _axis_names(spec))
+    if _is_linen(like):
+        if in_own_words:
+            return like.replace(value=x, names=spec)
+        # Logical rules would drop the mesh axes of the owners.
+        kinds = [c for c in type(like).__mro__ if c.__name__ == "Partitioned"]
+        return (kinds[0] if kinds else type(like))(x, names=spec)
+    known = like.get_metadata()
+    kept = ("hijax", "ref", "eager_sharding", "mesh", "sharding_rules")
+    metadata = {key: known[key] for key in kept if key in known}
+    if not in_own_words and "eager_sharding" in metadata:
+        metadata["eager_sharding"] = False  # The owners have placed it already.
+    key = _sharding_key(like) or "out_sharding"
+    metadata[key.replace("optimizer", "out")] = spec
+    return type(like).from_metadata(x, metadata)
+
+
+def _axis_names(spec: tuple) -> tuple[str, ...]:
+    """A name for each axis; those without one get a name that maps nowhere."""
+    named = enumerate("+".join(_flat([name])) for name in spec)
+    return tuple(name or f"unsharded_{i}" for i, name in named)
+
+
+def _flat(names: Any) -> list[str]:
+    several = [n if isinstance(n, (tuple, list)) else (n,) for n in names]
+    return [name for entry in several for name in entry if name is not None]

@@ -1,0 +1,61 @@
+"""Dimension numbers whose residual sides are those of another rule."""
+
+import dataclasses
+from typing import Any
+
+from optax_matrix.matrices.dimension_numbers import Side
+from optax_matrix.matrices.names import EMBEDDING, HEAD, QKV, UP, without_index
+
+_EXCEPT = {
+    "except_up": (UP,),
+    "except_qkv": (QKV,),
+    "except_embeddings": (EMBEDDING, HEAD),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Oriented:
+    """The same matrices, with a residual side by one of the rules of ARO's Fig. 19.
+
+    Attributes:
+        numbers: Dimension numbers in any form.
+        rule: ``"except_up"``, ``"except_qkv"`` or ``"except_embeddings"``.
+    """
+
+    numbers: Any
+    rule: str
+
+    @property
+    def patterns(self) -> tuple:
+        """The expressions of `numbers`; see `PathRule`."""
+        return getattr(self.numbers, "patterns", ())
+
+    def side(self, path: str) -> Side:
+        """The side to rotate.
+
+        It is the input side, of embeddings the width; the other side for excepted
+        matrices.
+
+        The paper stores embeddings as (vocabulary, width), so that a transposition
+        brings their width to the side that rotates.
+        """
+        path = without_index(path)
+        right, left = ("out", "in") if EMBEDDING.search(path) else ("in", "out")
+        excepted = any(pattern.search(path) for pattern in _EXCEPT[self.rule])
+        return left if excepted else right
+
+
+def oriented(dimension_numbers: Any, orientation: str) -> Any:
+    """Dimension numbers with the residual sides that an orientation asks for.
+
+    Args:
+        dimension_numbers: As in `on_matrices`.
+        orientation: ``"except_up"``, ``"except_qkv"`` or ``"except_embeddings"``, as in
+            `recipes.aro`; nothing changes for any other.
+
+    Returns:
+        Dimension numbers for the same matrices.
+    """
+    if orientation not in _EXCEPT:
+        return dimension_numbers
+    return Oriented(dimension_numbers, orientation)

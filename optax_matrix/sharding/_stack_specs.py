@@ -1,0 +1,129 @@
+"""Specs of the state of stacks that lie as their first leaves do."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from optax_matrix.matrices.paths import group_of, key_name
+from optax_matrix.matrices.view import MatrixView
+from optax_matrix.stacks.groups import Group
+from optax_matrix.stacks.layout import Layout
+
+Axes = tuple[str, ...]  # The names on one axis of an array.
+
+
+def stack_specs(
+    layout: Layout, state: Any, specs: Mapping[str, Sequence], mesh: Any
+) -> Any:
+    """The specs of a state, each stack sharded by the names of its first leaf.
+
+    A name goes to the axis of the state that is the leaf's: its rows, its columns, its
+    batch. If that axis does not exist (the reduced side of row statistics), was merged
+    or split away, or cannot be divided by the mesh, the name goes to the first axis
+    that can. Names that are no axes of the mesh are only carried over.
+
+    All state of a stack has the same such name first on its batch axis. XLA computes
+    wrong numbers where a batched product takes one axis of the mesh from the batch and
+    puts another, summed over, there (jaxlib 0.10.2).
+
+    Args:
+        layout: The layout.
+        state: The state of `on_matrices`, or its shapes.
+        specs: Mesh axes or logical names of the axes of each leaf, by path.
+        mesh: The mesh; None if it is unknown.
+
+    Returns:
+        A tree of `jax.sharding.PartitionSpec` in full rank.
+    """
+    sizes = {} if mesh is None else dict(mesh.shape)
+
+    def of_leaf(keys, x):
+        group = group_of(keys, layout.groups)
+        if group is None or not _is_sharded(keys, x.shape, group):
+            return PartitionSpec(*[None] * len(x.shape))
+        wanted, every = _names(layout, group, specs)
+        return _spec(x.shape, group, wanted, every, sizes)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, state)
+
+
+def _is_sharded(keys: tuple, shape: tuple[int, ...], group: Group) -> bool:
+    """Whether state is per matrix, with as many numbers as a side of one at least."""
+    per_matrix = len(shape) > 1 and shape[0] == group.count
+    large = math.prod(shape[1:]) >= min(group.rows, group.cols)
+    return per_matrix and large and key_name(keys[0]) != "manifest"
+
+
+def _names(
+    layout: Layout, group: Group, specs: Mapping[str, Sequence]
+) -> tuple[tuple[Axes, Axes, Axes], Axes]:
+    """Names of ``(batch, out, in)`` of a stack, and all names of its first leaf."""
+    views = [layout.views[member.path] for member in group.members]
+    given = [tuple(specs.get(member.path, ())) for member in group.members]
+    stacks = [_view_names(*pair) for pair in zip(views, given, strict=True)]
+    batch, rows, cols = stacks[0]
+    # The sum of the leaves' batches is divided by what divides each.
+    batch = batch if all(stack[0] == batch for stack in stacks) else ()
+    return (batch, rows, cols), tuple(x for entry in given[0] for x in _axes(entry))
+
+
+def _view_names(view: MatrixView, spec: tuple) -> tuple[Axes, Axes, Axes]:
+    batch, rows, cols = map(_axes, view.spec_of_piece(spec))
+    return batch, rows, cols
+
+
+def _spec(
+    shape: tuple[int, ...],
+    group: Group,
+    wanted: tuple[Axes, Axes, Axes],
+    every: Axes,
+    sizes: Mapping[str, int],
+) -> PartitionSpec:
+    batch, rows, cols = wanted
+    entries: list[Axes] = [()] * len(shape)
+    left = list(every)
+    first = _first_on_batch(shape[0], batch, every, sizes)
+
+    def put(axis: int, names: Axes, known: bool) -> bool:
+        """Gives free names to an axis, all or none."""
+        new = entries[axis] + names
+        ways = [sizes[x] for x in new if x in sizes]
+        fits = shape[axis] % math.prod(ways) == 0 if len(ways) == len(new) else known
+        if not names or not fits or any(x not in left for x in names):
+            return False
+        if axis == 0 and not known and first not in new:
+            return False
+        entries[axis] = new
+        for x in names:
+            left.remove(x)
+        return True
+
+    put(0, batch, known=True)
+    for axis, size in enumerate(shape[1:], 1):
+        # Of a square matrix, rows come before columns.
+        sides = [
+            names for n, names in ((group.rows, rows), (group.cols, cols)) if n == size
+        ]
+        any(put(axis, names, known=True) for names in sides)
+    for name in tuple(left):
+        free_first = sorted(range(len(shape)), key=lambda axis: len(entries[axis]))
+        any(put(axis, (name,), known=False) for axis in free_first)
+    return PartitionSpec(*(x if len(x) > 1 else x[0] if x else None for x in entries))
+
+
+def _first_on_batch(
+    count: int, batch: Axes, every: Axes, sizes: Mapping[str, int]
+) -> str | None:
+    """The name that may be added to the batch axis of a stack; others only after it."""
+    known = math.prod(sizes.get(x, 1) for x in batch)
+    others = (x for x in every if x not in batch and x in sizes)
+    return next((x for x in others if count % (known * sizes[x]) == 0), None)
+
+
+def _axes(entry: Any) -> Axes:
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)

@@ -1,0 +1,25 @@
+"""A parameter tree as stacks of equal matrices, for which blocks are built.
+
+`make_layout` groups equal matrices of all leaves into stacks ``(batch, out, in)``. A
+`Layout` is their static description: the name of each stack, its members, their order,
+the side of the residual stream. A `Placement` decides on which devices stacks live.
+`map_matrices` runs a function of stacks on a tree.
+
+Stacking copies matrices, so a stack has at most ``STACK_ELEMENTS`` numbers;
+``on_matrices(..., max_batch=...)`` sets another bound.
+"""
+
+from optax_matrix.stacks.groups import STACK_ELEMENTS, Group
+from optax_matrix.stacks.layout import EMPTY_LAYOUT, Layout, make_layout
+from optax_matrix.stacks.map_matrices import map_matrices
+from optax_matrix.stacks.placement import Placement
+
+__all__ = [
+    "EMPTY_LAYOUT",
+    "STACK_ELEMENTS",
+    "Group",
+    "Layout",
+    "Placement",
+    "make_layout",
+    "map_matrices",
+]

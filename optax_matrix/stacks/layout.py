@@ -1,0 +1,183 @@
+"""A parameter tree as stacks of equal matrices: ``{group: (batch, out, in)}``."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import dtypes
+from jaxtyping import Array
+
+from optax_matrix._mesh.specs import explicit_spec
+from optax_matrix.matrices.paths import named_leaves, natural_order
+from optax_matrix.matrices.rules import Resolved, resolve
+from optax_matrix.matrices.view import MatrixView
+from optax_matrix.stacks.groups import (
+    Group,
+    Member,
+    chunks,
+    default_batch,
+    form_of,
+    identities,
+    make_group,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Static description of a parameter tree, for which blocks are built.
+
+    Attributes:
+        groups: The groups by name, in a fixed order.
+        views: The view of every matrix leaf, by path.
+        others: Why each other leaf is not a matrix, by path.
+        reasons: Why each matrix leaf is a matrix, by path.
+    """
+
+    groups: Mapping[str, Group]
+    views: Mapping[str, MatrixView]
+    others: Mapping[str, str]
+    reasons: Mapping[str, str]
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """For each group the identities of its matrices, `Group.ids`."""
+        return {name: group.ids for name, group in self.groups.items()}
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """For each group which matrices it holds, `Group.manifest`."""
+        return {name: group.manifest for name, group in self.groups.items()}
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """For each stack the mesh axes that it is spread over in a ``shard_map``."""
+        return dict.fromkeys(self.groups, ())
+
+    def owners_of(self, path: str) -> str:
+        """Which owners have the matrices of a leaf; empty without owners."""
+        del path
+        return ""
+
+    def zeros(self) -> dict[str, Array]:
+        """Stacks of zeros."""
+        return {n: jnp.zeros(g.shape, g.dtype) for n, g in self.groups.items()}
+
+    def stack(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        """Gathers matrix leaves, given by path, into stacks."""
+
+        def run(view: MatrixView, members: list[Member]) -> Array:
+            # Leaves of one view are stacked first and transposed together: one
+            # transposition instead of one per leaf.
+            stacked = _concatenate([leaves[m.path][None] for m in members])
+            return view.to_matrices(stacked)[members[0].piece]
+
+        return {
+            name: _concatenate([run(*args) for args in self._runs(group)])
+            for name, group in self.groups.items()
+        }
+
+    def unstack(self, stacks: Any) -> dict[str, Array]:
+        """The matrix leaves, by path, whose stacks these are."""
+        leaves: dict[str, Array] = {}
+        pieces: dict[str, dict[int, Array]] = {}
+        for name, group in self.groups.items():
+            for view, members in self._runs(group):
+                first, last = members[0], members[-1]
+                rows = slice(first.start, last.start + last.count)
+                if len(view.pieces) == 1:
+                    stacked = view.from_matrices([stacks[name][rows]])
+                    leaves |= {m.path: stacked[i] for i, m in enumerate(members)}
+                    continue
+                for m in members:
+                    rows = slice(m.start, m.start + m.count)
+                    pieces.setdefault(m.path, {})[m.piece] = stacks[name][rows]
+        for path, parts in pieces.items():
+            ordered = [parts[i] for i in range(len(parts))]
+            leaves[path] = self.views[path].from_matrices(ordered)[0]
+        return leaves
+
+    def _runs(self, group: Group) -> list[tuple[MatrixView, list[Member]]]:
+        """The members of a group by view and piece, in stack order."""
+        kind = lambda m: (self.views[m.path], m.piece)
+        runs = itertools.groupby(group.members, key=kind)
+        return [(view, list(members)) for (view, _), members in runs]
+
+
+EMPTY_LAYOUT = Layout(groups={}, views={}, others={}, reasons={})
+"""A layout without groups, with which `on_matrices` calls a build for a trial."""
+
+
+def make_layout(
+    params: Any, dimension_numbers: Any = None, max_batch: int | None = None
+) -> Layout:
+    """Resolves and groups the matrix leaves of a tree.
+
+    Leaves share a stack when their matrices have the same shape, residual side, dtype
+    and (under explicit axes) sharding. Stacks are ordered by view, then by path, and
+    hold at most `max_batch` matrices, or `STACK_ELEMENTS` elements, but at least one
+    leaf.
+
+    Args:
+        params: Parameters, gradients, or their `jax.ShapeDtypeStruct`.
+        dimension_numbers: As in `on_matrices`.
+        max_batch: Largest number of matrices in a stack.
+
+    Returns:
+        The layout. It is the same for the same paths, shapes, dtypes and shardings.
+    """
+    resolved = resolve(dimension_numbers, params)
+    return group_matrices(named_leaves(params), resolved, max_batch)
+
+
+def group_matrices(
+    leaves: Mapping[str, Any],
+    resolved: Mapping[str, Resolved],
+    max_batch: int | None = None,
+) -> Layout:
+    """`make_layout` of leaves by path, for which `resolve` has decided already."""
+    views = {p: r.view for p, r in resolved.items() if r.view is not None}
+    pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
+    for path in sorted(views, key=natural_order):
+        view, dtype = views[path], dtypes.canonicalize_dtype(leaves[path].dtype)
+        spec = view.spec_of_piece(explicit_spec(leaves[path]))
+        for i, piece in enumerate(view.pieces):
+            key = (piece.rows, piece.cols, view.residual, dtype, spec)
+            pools.setdefault(key, {}).setdefault((view, i), []).append(
+                (path, i, piece.count)
+            )
+    groups = [
+        _group(key, chunk, views)
+        for key, runs in pools.items()
+        for chunk in chunks(
+            list(itertools.chain(*runs.values())),
+            max_batch or default_batch(*key[:2]),
+            size=lambda piece: piece[2],
+        )
+    ]
+    return Layout(
+        groups={group.name: group for group in groups},
+        views=views,
+        others={p: r.reason for p, r in resolved.items() if r.view is None},
+        reasons={p: r.reason for p, r in resolved.items() if r.view is not None},
+    )
+
+
+def _group(
+    key: tuple, pieces: list[tuple[str, int, int]], views: Mapping[str, MatrixView]
+) -> Group:
+    rows, cols, residual, dtype, spec = key
+    members, start = [], 0
+    for path, piece, count in pieces:
+        members.append(Member(path, piece, start, count))
+        start += count
+    ids = [identities(m.path, m.piece, np.arange(m.count)) for m in members]
+    forms = [np.tile(form_of(views[m.path]), (m.count, 1)) for m in members]
+    both = np.concatenate(ids), np.concatenate(forms)
+    return make_group(rows, cols, dtype, residual, spec, members, *both)
+
+
+def _concatenate(pieces: list[Array]) -> Array:
+    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)

@@ -1,0 +1,122 @@
+"""What a placement is: where stacks and their state live, and where a step runs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from optax_matrix.matrices.rules import Resolved
+from optax_matrix.stacks.layout import Layout
+
+L = TypeVar("L", bound=Layout)
+
+Leaves = Mapping[str, Any]
+"""Leaves of a parameter tree, or of one like it, by path."""
+
+MakeState = Callable[[Any, Any, Any], Any]
+"""``make_state(local, stacks, arrays)`` returns an `OnMatricesState`."""
+
+Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+"""``step(local, stacks, state, arrays)`` returns new stacks and the new state.
+
+``stacks`` has ``"updates"`` and, if the transformation uses them, ``"params"``.
+"""
+
+
+@runtime_checkable
+class Placement(Protocol[L]):
+    """Decides for `on_matrices` where stacks and state live, and runs steps there.
+
+    `on_matrices` knows what to compute, a placement knows where. It gets the work as a
+    function and calls that function with ``local``, the layout of the matrices that one
+    device has, and with their stacks. Without a mesh these are all matrices; inside
+    ``shard_map`` they are the device's own. The layout of whole stacks is ``layout``.
+
+    ``KeepSharding`` is the placement of ``placement=None``, `optax_matrix.owners` the one
+    that gives every matrix to one device, and `optax_matrix.quantized` wraps either.
+    """
+
+    @property
+    def wire_dtype(self) -> Any:
+        """Dtype in which gradients and updates travel between devices.
+
+        It applies where it is narrower than their own; None stands for their own.
+        """
+        ...
+
+    def layout(
+        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
+    ) -> L:
+        """Groups the matrix leaves into stacks.
+
+        Args:
+            leaves: Parameters (or updates, if there are none) by path, or their shapes.
+            resolved: How each of them is seen.
+            max_batch: Largest number of matrices in a stack on one device.
+
+        Returns:
+            The layout of whole stacks. It is the same for the same arguments: `update`
+            computes it again, and nothing is kept from `init`.
+        """
+        ...
+
+    def init(
+        self,
+        layout: L,
+        make_state: MakeState,
+        params: Leaves,
+        arrays: Any,
+        needs_params: bool,
+    ) -> Any:
+        """Makes the state where it is to live.
+
+        Args:
+            layout: What `layout` returned.
+            make_state: ``make_state(local, stacks, arrays)``.
+            params: The matrix leaves, by path.
+            arrays: Traced hyperparameters, the same on all devices.
+            needs_params: Whether the stacks must hold the parameters; otherwise they
+                are zeros of the same shapes and dtypes.
+
+        Returns:
+            The state of whole stacks.
+        """
+        ...
+
+    def update(
+        self,
+        layout: L,
+        step: Step,
+        leaves: Mapping[str, Leaves],
+        state: Any,
+        arrays: Any,
+    ) -> tuple[Leaves, Any]:
+        """Runs one step where the state lives.
+
+        Args:
+            layout: What `layout` returned.
+            step: ``step(local, stacks, state, arrays)``.
+            leaves: The matrix leaves of ``"updates"`` and, if the transformation uses
+                them, of ``"params"``, by path.
+            state: The state of whole stacks.
+            arrays: Traced hyperparameters and extra arguments, the same on all devices.
+
+        Returns:
+            The new updates by path, and the new state.
+        """
+        ...
+
+    def specs(
+        self, layout: L, state: Any, param_specs: Mapping[str, tuple], mesh: Any
+    ) -> Any:
+        """Says how the state is sharded, or is to be.
+
+        Args:
+            layout: What `layout` returned.
+            state: The state of whole stacks, or its shapes.
+            param_specs: For each leaf, by path, the mesh axes or logical names of its
+                axes, as far as they are known.
+            mesh: The mesh; None if it is unknown.
+
+        Returns:
+            A `jax.sharding.PartitionSpec` in full rank for each array.
+        """
+        ...

@@ -1,0 +1,111 @@
+"""A table of which optimizer each leaf gets, and why."""
+
+import dataclasses
+from typing import Any
+
+from optax_matrix.matrices.doubts import doubts
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.rules import resolve
+from optax_matrix.stacks.layout import make_layout
+from optax_matrix.stacks.placement import Placement
+from optax_matrix.stacks.zeros import zero_leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One leaf of a tree.
+
+    Attributes:
+        leaf: Its path.
+        shape: Its shape.
+        view: Its matrices, ``batch x (out, in)``.
+        group: The stacks that hold them.
+        optimizer: The optimizer that it gets.
+        why: The reason.
+        owners: Which owners have its matrices, as in ``0-3 of 8``; empty without.
+    """
+
+    leaf: str
+    shape: tuple[int, ...]
+    view: str
+    group: str
+    optimizer: str
+    why: str
+    owners: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """Rows of `describe`; prints as a table."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        header = [f.name for f in dataclasses.fields(Row)]
+        table = [header, *(list(map(str, dataclasses.astuple(r))) for r in self.rows)]
+        if not any(row.owners for row in self.rows):
+            table = [line[:-1] for line in table]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join(
+            "  ".join(map(str.ljust, line, widths)).rstrip() for line in table
+        )
+
+
+def describe(
+    params: Any,
+    dimension_numbers: Any = None,
+    *,
+    placement: Placement | None = None,
+    matrix: str = "matrix",
+    other: str = "other",
+    max_batch: int | None = None,
+) -> Description:
+    """Lists for every leaf whether and how it is viewed as matrices, and why.
+
+    ``all zeros`` marks leaves with a matrix of zeros: `poet` and `oft` never move it.
+
+    Args:
+        params: Parameters, or their shapes.
+        dimension_numbers: As in `on_matrices`.
+        placement: As in `on_matrices`; with `owners` a last column tells which of them
+            have the matrices of each leaf, and their state.
+        matrix: Name to print for the optimizer of the matrices.
+        other: Name to print for the optimizer of the other leaves.
+        max_batch: As in `on_matrices`.
+
+    Returns:
+        The rows; `print` shows a table.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
+        >>> print(describe(params, matrix="muoneq", other="adamw"))
+        leaf       shape   view       group            optimizer  why
+        up/bias    (5,)    -          -                adamw      a vector
+        up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
+    """
+    resolved = resolve(dimension_numbers, params)
+    leaves = named_leaves(params)
+    if placement is None:
+        layout = make_layout(params, dimension_numbers, max_batch)
+    else:
+        layout = placement.layout(leaves, resolved, max_batch)
+    groups: dict[str, list[str]] = {}
+    for name, group in layout.groups.items():
+        for member in group.members:
+            groups.setdefault(member.path, []).append(name)
+
+    zeros = zero_leaves(leaves, layout.views)
+    doubted = doubts(params, resolved)
+
+    def row(path: str, leaf: Any) -> Row:
+        shape = tuple(leaf.shape)
+        but = f", but {doubted[path]}" if path in doubted else ""
+        if path in layout.others:
+            return Row(path, shape, "-", "-", other, layout.others[path] + but)
+        view = layout.views[path]
+        names = ", ".join(dict.fromkeys(groups[path]))
+        why = layout.reasons[path] + but + ("; all zeros" if path in zeros else "")
+        return Row(path, shape, str(view), names, matrix, why, layout.owners_of(path))
+
+    return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))

@@ -1,0 +1,298 @@
+"""Runs a transformation of matrix stacks on any parameter tree."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_matrix._arguments import check_choice
+from optax_matrix._mesh.specs import (
+    check_one_mesh,
+    context_mesh,
+    recorder,
+    visible_mesh,
+    visible_spec,
+)
+from optax_matrix._surroundings.observation import observed
+from optax_matrix.matrices.boxes import boxed, boxes_of, names_of, unboxed
+from optax_matrix.matrices.doubts import warn_of_mistakes
+from optax_matrix.matrices.paths import flatten_named, named_leaves
+from optax_matrix.matrices.rules import resolve
+from optax_matrix.sharding.keep_sharding import KeepSharding
+from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.placement import Placement
+from optax_matrix.tree._nonfinite import (
+    NonFinite,
+    check_finite,
+    finite_part,
+    settled,
+)
+from optax_matrix.tree._probe import refuse_coupling
+from optax_matrix.tree._replicated import warn_of_replicated
+from optax_matrix.tree._trial import Build, tried
+from optax_matrix.tree.guarded import check_shapes
+from optax_matrix.tree.state import OnMatricesState, check_method, entry_of
+
+
+def on_matrices(
+    build: Build | optax.GradientTransformation,
+    *,
+    name: str | None = None,
+    hyperparams: Mapping[str, Any] | None = None,
+    dimension_numbers: Any = None,
+    placement: Placement[Any] | None = None,
+    max_batch: int | None = None,
+    needs_params: bool = False,
+    probe: bool = True,
+    nonfinite: NonFinite = "propagate",
+) -> optax.GradientTransformationExtraArgs:
+    r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
+
+    Every matrix leaf is viewed as ``(batch, out, in)``, where rows are output neurons.
+    Leaves of equal view are stacked, and the transformation gets a plain dict
+    ``{group: stack}``. Updates are returned in the leaf's shape and the parameter's
+    dtype. Leaves that are not matrices pass through unchanged, as in `optax.masked`.
+
+    Args:
+        build: A transformation of stacks; or ``build(layout, **hyperparams)``, which
+            returns one for a static `Layout`. It must treat each matrix independently,
+            also matrices of zeros. State that belongs to matrices must be under the
+            name of their stack with the batch axis in front, as ``jax.tree.map`` over
+            the stacks makes it. `on_matrices` calls `build` once with
+            `stacks.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
+            blocks raise at once.
+        name: Name of the method, stored in the state: `update` and checkpoints refuse
+            the state of another method, even if its arrays have the same shapes. None
+            for a method without a name.
+        hyperparams: Numbers, traced or not, which `build` gets at every step.
+        dimension_numbers: Which leaves are matrices and how: None for the default rule
+            (`matrices.default_rule`), a rule (`matrices.by_path`, `matrices.infer`), a
+            tree or prefix tree of `MatrixDimensionNumbers` or
+            `optax.contrib.MuonDimensionNumbers` with None for other leaves, or a
+            callable from the parameters to such a tree.
+        placement: Where matrices live on a mesh, a `Placement` such as `owners`. None
+            keeps the sharding of the arrays, in Auto and Explicit mode.
+        max_batch: Largest number of matrices in a stack (with `owners`, on each
+            device), which bounds the memory of stacking; None for a bound of
+            `stacks.STACK_ELEMENTS` elements.
+        needs_params: Whether the transformation uses parameters; they are then stacked,
+            too. Weight decay does not need this: chain it outside.
+        probe: Whether `init` tests that matrices do not influence one another. Blocks
+            of this package do not need the test.
+        nonfinite: What happens if the gradient of a matrix holds a NaN or infinity.
+            Other matrices are updated as usual, and only ``"zero"`` changes the state
+            of this one. ``"propagate"`` gives NaN as its update, which
+            `optax.apply_if_finite` and loggers notice; ``"skip"`` gives zero;
+            ``"zero"`` takes the gradient for zero, so that momentum moves the matrix
+            on; ``"raise"`` is ``"propagate"`` with an error that names the leaf, under
+            `jax.experimental.checkify`.
+
+    Returns:
+        A transformation for any tree of arrays (dict, NNX state, Linen variables,
+        Equinox modules), with `OnMatricesState`.
+
+    Raises:
+        ValueError: If an argument is out of range, here or in `build`; at `init`, if
+            dimension numbers do not fit or the transformation couples matrices; at
+            `update`, if the state belongs to other matrices or another method, or a
+            gradient has another shape than its parameter.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> tx = on_matrices(optax.scale(2.0))
+        >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
+        >>> updates, _ = tx.update(params, tx.init(params))
+        >>> float(updates["up"]["kernel"][0, 0]), float(updates["up"]["bias"][0])
+        (2.0, 1.0)
+    """
+    _check(name, placement, max_batch)
+    check_choice("nonfinite", nonfinite, get_args(NonFinite))
+    make = _as_build(build)
+    wrapper = _OnMatrices(
+        name=name,
+        build=make,
+        rebuild=tried(make, hyperparams or {}),
+        hyperparams=dict(hyperparams or {}),
+        dimension_numbers=dimension_numbers,
+        max_batch=max_batch,
+        placement=KeepSharding() if placement is None else placement,
+        needs_params=needs_params,
+        probe=probe,
+        nonfinite=nonfinite,
+    )
+    return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnMatrices:
+    name: str | None
+    build: Build
+    rebuild: Build  # The same, for arguments that `init` has checked.
+    hyperparams: dict[str, Any]
+    dimension_numbers: Any
+    max_batch: int | None
+    placement: Placement[Any]
+    needs_params: bool
+    probe: bool
+    nonfinite: NonFinite
+    # The stacks that `init` has probed `build` with; it does so once for each set.
+    probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
+    # The replicated state that `update` has warned of; it does so once.
+    warned: list[str] = dataclasses.field(default_factory=list)
+
+    def init(self, params: Any) -> Any:
+        if type(params).__name__ == "_ParamsPlaceholder":
+            return _OPAQUE  # `optax.tree.map_params` finds the state like parameters.
+        warn_of_mistakes(self.dimension_numbers, params)
+        leaves = named_leaves(params)
+        resolved = resolve(self.dimension_numbers, params)
+        layout = self.placement.layout(leaves, resolved, self.max_batch)
+        self._refuse_coupling(layout)
+        matrices = {path: leaves[path] for path in layout.views}
+        check_one_mesh(matrices)
+        arrays, join = _split(self.hyperparams)
+
+        def make_state(local, stacks, arrays):
+            inner_state = observed(self.build(local, **join(arrays))).init(stacks)
+            manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
+            return OnMatricesState(entry_of(self.name), manifest, inner_state)
+
+        state = self.placement.init(
+            layout, make_state, matrices, arrays, self.needs_params
+        )
+        specs = partial(self.placement.specs, layout, state)
+        if known := recorder():
+            known.note(state, specs(known.specs, known.mesh))
+            known.layouts.append((layout, self.placement.wire_dtype))
+        boxes = boxes_of(params)
+        names = {path: names_of(box) for path, box in boxes.items()}
+        mesh = visible_mesh(matrices) or context_mesh()
+        return boxed(state, specs(names, mesh), boxes, layout.groups)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
+        if self.needs_params and params is None:
+            raise ValueError(
+                "`params` must be passed to `update`: this transformation uses the "
+                "parameters; call tx.update(updates, state, params)."
+            )
+        check_method(state, self.name)
+        state, rebox = unboxed(state)
+        leaves, rebuild = flatten_named(updates)
+        # Shapes and dtypes are those of the parameters that have updates.
+        tree, like = updates, leaves
+        if params is not None:
+            tree, named = params, named_leaves(params)
+            check_shapes(leaves, named)
+            like = {path: leaf for path, leaf in named.items() if path in leaves}
+        resolved = resolve(self.dimension_numbers, tree, like)
+        layout = self.placement.layout(like, resolved, self.max_batch)
+        _check_manifest(layout, state)
+
+        if self.nonfinite == "raise":
+            check_finite(leaves, layout.views)
+        matrices = {"updates": {path: leaves[path] for path in layout.views}}
+        if self.needs_params:
+            matrices["params"] = {path: like[path] for path in layout.views}
+        self._warn_of_replicated(layout, state, like)
+        arrays, join = _split((self.hyperparams, extra_args))
+
+        def step(local, stacks, state, arrays):
+            hyperparams, extra_args = join(arrays)
+            tx = observed(self.rebuild(local, **hyperparams))
+            tx = optax.with_extra_args_support(tx)
+            grads, bad = finite_part(stacks["updates"])
+            new: Any
+            new, inner_state = tx.update(
+                grads, state.inner_state, stacks.get("params"), **extra_args
+            )
+            inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
+            new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
+            new, inner_state = settled(
+                self.nonfinite, bad, new, inner_state, state.inner_state
+            )
+            return new, state._replace(inner_state=inner_state)
+
+        new, state = self.placement.update(layout, step, matrices, state, arrays)
+        return rebuild({**leaves, **new}), rebox(state)
+
+    def _warn_of_replicated(self, layout: Layout, state: Any, leaves: Any) -> None:
+        mesh = visible_mesh(leaves)
+        if mesh is not None and not self.warned:
+            known = {path: visible_spec(leaf) for path, leaf in leaves.items()}
+            specs = self.placement.specs(layout, state, known, mesh)
+            self.warned.extend(warn_of_replicated(state, specs, mesh))
+
+    def _refuse_coupling(self, layout: Layout) -> None:
+        stacks = frozenset(layout.groups)
+        if self.probe and stacks not in self.probed:
+            refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
+            self.probed.add(stacks)
+
+
+_OPAQUE: Any = object()
+
+
+def _as_build(build: Any) -> Any:
+    if isinstance(build, optax.GradientTransformation):
+        return lambda _: build
+    if not callable(build):
+        raise ValueError(
+            "`build` must be a gradient transformation or a callable "
+            f"build(layout, **hyperparams) that returns one, got {build!r}."
+        )
+    return build
+
+
+def _check(name: Any, placement: Any, max_batch: Any) -> None:
+    if name is not None and (not isinstance(name, str) or not name or "/" in name):
+        raise ValueError(f"`name` must be a name without '/', or None, got {name!r}.")
+    is_placement = isinstance(placement, Placement) and not isinstance(placement, type)
+    if placement is not None and not is_placement:
+        raise ValueError(
+            "`placement` must be None or optax_matrix.owners(mesh_axes, ...), got "
+            f"{placement!r}."
+        )
+    if max_batch is not None and (not isinstance(max_batch, int) or max_batch < 1):
+        raise ValueError(
+            f"`max_batch` must be a positive int or None, got {max_batch!r}."
+        )
+
+
+def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
+    held, wanted = set(state.manifest), set(layout.groups)
+    if held != wanted:
+        raise ValueError(
+            "`state` must belong to these parameters: it holds stacks "
+            f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
+            "(name: shape, residual side, dtype, checksum of the parameters' paths, "
+            "shapes and axes). "
+            "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
+            "`dimension_numbers` changed, carry the state over with "
+            "optax_matrix.to_portable and from_portable; if the gradients have another "
+            "dtype or shape than the parameters, pass `params` to `update`."
+        )
+
+
+def _keep_dtype(new: Any, old: Any) -> Any:
+    return new.astype(old.dtype) if new.dtype != old.dtype else new
+
+
+def _split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The arrays of a tree, and the function that puts arrays back into it.
+
+    Arrays may be traced: they must go through a `shard_map` as arguments. Numbers stay
+    Python numbers, so that they do not promote the dtype of an array.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+    def join(arrays: list[Any]) -> Any:
+        new = dict(zip(at, arrays, strict=True))
+        whole = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(structure, whole)
+
+    return [leaves[i] for i in at], join

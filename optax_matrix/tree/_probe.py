@@ -1,0 +1,204 @@
+"""Tests that a transformation treats each matrix of a stack independently."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from optax_matrix.stacks.groups import Group, Member, identities
+from optax_matrix.stacks.layout import Layout
+
+_SIDE = 6
+_COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
+_ROUNDED = 2  # Of these, as many may differ in a stack of another size.
+_STEPS = 2
+_STAND_IN = 0.5
+
+
+def refuse_coupling(
+    build: Callable,
+    hyperparams: Mapping[str, Any],
+    layout: Layout,
+    needs_params: bool = False,
+) -> None:
+    """Raises if an update or a state leaf of one matrix depends on other matrices.
+
+    The transformation is built for small stacks, and once more with an additional
+    matrix in front of each, the newcomer, and both run for a few steps. Updates and
+    state of the other matrices must not depend on the newcomer's entries. Without a
+    newcomer, those of nearly all matrices must be the same: stacks of another size may
+    round differently, and an ill-conditioned matrix amplifies that. A traced
+    hyperparameter has no value, so the test uses ``_STAND_IN``.
+
+    Args:
+        build: As in `on_matrices`.
+        hyperparams: As in `on_matrices`.
+        layout: The layout whose first groups, cut to small sides, are tested.
+        needs_params: Whether the transformation gets parameters.
+
+    Raises:
+        ValueError: If matrices are coupled; it names the transformations to blame.
+    """
+    if not layout.groups:
+        return
+    hyperparams = jax.tree.map(_concrete, dict(hyperparams))
+    small = [_small(layout, newcomers) for newcomers in (0, 1)]
+    with jax.ensure_compile_time_eval():
+        whole = [functools.partial(build, lay) for lay in small]
+        if not _coupled(whole, small, hyperparams, needs_params):
+            return
+        members = [_parts(make(**hyperparams)) for make in whole]
+        culprits = [
+            _name(pair[0])
+            for pair in zip(*members, strict=True)
+            if _coupled([_always(tx) for tx in pair], small, {}, needs_params)
+        ]
+    names = ", ".join(culprits or ["the transformation"])
+    raise ValueError(
+        f"`build` must treat each matrix of a stack by itself, but {names} gives a "
+        "matrix another update or state when other matrices join its stack, so results "
+        "would change with grouping; wrap it in optax_matrix.per_matrix(...), or chain "
+        "it outside `on_matrices`."
+    )
+
+
+def _small(layout: Layout, newcomers: int) -> Layout:
+    groups: dict[str, Group] = {}
+    views = dict(layout.views)
+    for name, group in list(layout.groups.items())[:2]:
+        first = group.members[0]
+        newcomer = Member(f"newcomer beside {first.path}", first.piece, 0, newcomers)
+        views[newcomer.path] = views[first.path]
+        members = (
+            newcomer,
+            dataclasses.replace(first, start=newcomers, count=_COUNT),
+        )
+        groups[name] = dataclasses.replace(
+            group,
+            rows=min(group.rows, _SIDE),
+            cols=min(group.cols, _SIDE),
+            dtype=np.dtype(np.float32),
+            spec=(None, None, None),
+            members=members,
+            count=_COUNT + newcomers,
+            ids=_ids(members),
+            forms=np.tile(group.forms[:1], (_COUNT + newcomers, 1)),
+        )
+    return dataclasses.replace(layout, groups=groups, views=views)
+
+
+def _ids(members: tuple[Member, ...]) -> np.ndarray:
+    rows = [identities(m.path, m.piece, np.arange(m.count)) for m in members]
+    return np.concatenate(rows)
+
+
+def _concrete(value: Any) -> Any:
+    if not isinstance(value, jax.core.Tracer):
+        return value
+    return np.full(value.shape, _STAND_IN, value.dtype)
+
+
+def _always(tx: optax.GradientTransformation) -> Callable:
+    return lambda: tx
+
+
+def _coupled(makers, layouts, hyperparams: Any, needs_params: bool) -> bool:
+    with jax.debug_nans(False):
+        alone, joined = (
+            _runner(make, lay, hyperparams, needs_params)
+            for make, lay in zip(makers, layouts, strict=True)
+        )
+        found = alone(), joined(), joined(is_loud=True)
+    if len({jax.tree.structure(tree) for tree in found}) > 1:
+        return True
+    leaves = zip(*map(jax.tree.leaves, found), strict=True)
+    return not all(_independent(*map(np.asarray, same)) for same in leaves)
+
+
+def _runner(make: Callable, layout: Layout, hyperparams: Any, needs_params: bool):
+    """A function that returns updates and state after a few steps."""
+    # Arrays go in as arguments, so that the range of a stand-in is not checked.
+    at = [n for n, x in hyperparams.items() if isinstance(x, (np.ndarray, jax.Array))]
+    arrays = {name: hyperparams[name] for name in at}
+    tx = lambda arrays: optax.with_extra_args_support(make(**{**hyperparams, **arrays}))
+    init = jax.jit(lambda arrays, x: tx(arrays).init(x))
+    update = jax.jit(lambda arrays, *args: tx(arrays).update(*args))
+
+    def run(is_loud: bool = False):
+        *steps, last = (_stacks(layout, seed, is_loud) for seed in range(_STEPS + 1))
+        params = last if needs_params else None
+        state, outputs = init(arrays, last), []
+        for stacks in steps:
+            updates, state = update(arrays, stacks, state, params)
+            outputs.append(updates)
+        return jax.tree.map(_raw, (outputs, state))
+
+    return run
+
+
+def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:
+    stacks = {}
+    for i, (name, group) in enumerate(layout.groups.items()):
+        rng = np.random.default_rng((seed, i))
+        x = rng.standard_normal((1 + _COUNT, group.rows, group.cols), np.float32)
+        if is_loud:  # Another newcomer, with a large effect, if it has any;
+            x[0] = 1e3 * rng.standard_normal(x.shape[1:], np.float32)
+            if seed == _STEPS - 1:
+                x[0, 0, 0] = np.nan  # in the last step NaN spreads to all it affects.
+        stacks[name] = x[-group.count :]
+    return stacks
+
+
+def _raw(x: Any) -> Any:
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _independent(alone: np.ndarray, joined: np.ndarray, loud: np.ndarray) -> bool:
+    """Whether a leaf does not depend on the newcomer, where there is one."""
+    is_stack = alone.shape != joined.shape
+    if is_stack:
+        count, *sides = alone.shape or (0,)
+        if count != _COUNT or joined.shape != (1 + _COUNT, *sides):
+            return False
+        joined, loud = joined[1:], loud[1:]
+    if alone.dtype == np.uint32:
+        return True  # Keys and fingerprints: rounding changes every bit of them.
+    if not _close(joined, loud).all():
+        return False
+    same = _close(alone, joined).reshape(_COUNT if is_stack else 1, -1).all(1)
+    return bool(np.sum(~same) <= _ROUNDED * is_stack)
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    scale = np.abs(a).max(initial=0.0)
+    return np.isclose(a, b, rtol=1e-3, atol=1e-5 * scale, equal_nan=True)
+
+
+def _parts(tx: optax.GradientTransformation) -> list[optax.GradientTransformation]:
+    """The members of an `optax.chain`, in order; of others, the transformation."""
+    inits, updates = (_closure(f) for f in (tx.init, tx.update))
+    inits, updates = inits.get("init_fns"), updates.get("update_fns")
+    if not inits or not updates:
+        return [tx]
+    pairs = zip(inits, updates, strict=True)
+    members = [optax.GradientTransformationExtraArgs(*pair) for pair in pairs]
+    return [part for member in members for part in _parts(member)]
+
+
+def _closure(f: Callable) -> dict[str, Any]:
+    code, cells = getattr(f, "__code__", None), getattr(f, "__closure__", None) or ()
+    names = code.co_freevars if code else ()
+    return {n: c.cell_contents for n, c in zip(names, cells, strict=True)}
+
+
+def _name(tx: optax.GradientTransformation) -> str:
+    wrapped = _closure(tx.update).get("tx")  # `with_extra_args_support`
+    update = wrapped.update if wrapped is not None else tx.update
+    return getattr(update, "__qualname__", repr(update)).split(".")[0]

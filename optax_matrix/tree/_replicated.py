@@ -1,0 +1,52 @@
+"""State that is whole on every device although it has a sharding."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.core
+from jax.sharding import AxisType
+
+from optax_matrix._mesh.specs import explicit_spec, own_mesh, ways
+from optax_matrix.matrices.paths import path_name
+
+
+def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
+    """Warns of state that arrives replicated and should be sharded.
+
+    Types do not show Auto axes, so nothing is known of such an array inside `jax.jit`.
+
+    Args:
+        state: State as it was passed to `update`.
+        specs: The partition spec that each of its arrays should have.
+        mesh: The mesh.
+
+    Returns:
+        The paths of the arrays, of which it has warned.
+    """
+    leaves = jax.tree.leaves_with_path(state)
+    found = {
+        path_name(keys): x.size * x.dtype.itemsize
+        for (keys, x), spec in zip(leaves, jax.tree.leaves(specs), strict=True)
+        if ways(spec, mesh.shape) > 1 and _is_whole(x)
+    }
+    if found:
+        largest = sorted(found, key=lambda path: -found[path])
+        names = ", ".join(largest[:3]) + (", ..." if len(found) > 3 else "")
+        warnings.warn(
+            f"{len(found)} arrays of the optimizer's state ({sum(found.values()):,} "
+            "bytes) are whole on every device, although their matrices are sharded: "
+            f"{names}. Make or restore the state with the shardings of "
+            "optax_matrix.state_specs(tx, params), as `out_shardings` of jax.jit of "
+            "`init` and of the training step.",
+            stacklevel=2,
+        )
+    return list(found)
+
+
+def _is_whole(x: Any) -> bool:
+    if isinstance(x, jax.core.Tracer):
+        mesh = own_mesh(x)
+        explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
+        return explicit and not any(explicit_spec(x))
+    return isinstance(x, jax.Array) and x.sharding.is_fully_replicated

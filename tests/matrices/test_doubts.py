@@ -1,0 +1,210 @@
+"""Decisions of the default rule that are reported, once, and how to settle them."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import flax.linen as nn
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import optax_matrix as om
+from optax_matrix.matrices import infer
+from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
+from optax_matrix.matrices.rules import by_path
+from optax_matrix.stacks.layout import make_layout
+from optax_matrix.tree import describe
+
+
+def _messages(params, dimension_numbers=None):
+    """The lines on parameters in the warning of `init`; none if it does not warn."""
+    tx = om.muon(1e-3, dimension_numbers=dimension_numbers)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jax.eval_shape(tx.init, params)
+    assert len(caught) <= 1
+    assert all(w.category is DoubtfulMatrixWarning for w in caught)
+    lines = [line for w in caught for line in str(w.message).splitlines()]
+    return [line.strip() for line in lines if line.startswith("  ")]
+
+
+def _shape(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+LANGUAGE_MODEL = {
+    "embed": {"embeddings": _shape(512, 64)},
+    "linear": {"w": _shape(64, 256), "b": _shape(256)},
+    "linear_1": {"w": _shape(256, 64)},
+}
+
+
+def test_a_head_without_a_name_is_reported():
+    """Haiku's ``linear/w``, of the sides of the embedding."""
+    params = LANGUAGE_MODEL | {"linear_2": {"w": _shape(64, 512)}}
+    (line,) = _messages(params)
+    assert line.startswith("linear_2/w: 1x (512, 64)")
+    assert "sides of embed/embeddings" in line
+    assert _messages(LANGUAGE_MODEL) == []
+    assert _messages(params, by_path(exclude="linear_2")) == []
+    assert _messages(params, by_path(include="linear_2")) == []
+
+
+def test_a_hidden_layer_as_large_as_the_vocabulary_is_not():
+    params = LANGUAGE_MODEL | {f"up_{i}": _shape(64, 512) for i in range(2)}
+    assert _messages(params) == []
+    assert _messages(LANGUAGE_MODEL | {"up": {"kernel": _shape(64, 512)}}) == []
+
+
+def test_a_head_beside_a_table_without_a_name_is_reported():
+    params = {f"linear_{i}": _shape(64, 128) for i in range(4)}
+    head = {"project": _shape(64, 256)}
+    (line,) = _messages(params | head)
+    assert line.startswith("project: 1x (256, 64)")
+    assert "no other side is longer than 128" in line
+    for fine in (
+        params,
+        params | {"project": _shape(64, 255)},
+        {"flat": _shape(999, 64)},
+    ):
+        assert _messages(fine) == []
+    assert _messages(params | {"patches": _shape(999, 64)}) == []
+    assert _messages(params | {"up": {"kernel": _shape(64, 256)}}) == []
+    assert _messages({"linear_0": _shape(64, 128)} | head) == []
+
+
+@pytest.mark.parametrize("shape", [(64, 2, 128), (48, 8, 2), (200, 128, 64)])
+def test_more_matrices_than_a_side_are_reported(shape):
+    (line,) = _messages({"layers": {"mlp": {"kernel": _shape(*shape)}}})
+    assert "axis 0 may not be of layers or experts" in line
+    numbers = MatrixDimensionNumbers(0, 2)
+    assert _messages({"layers": _shape(*shape)}, by_path(numbers={"": numbers})) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("experts/up/kernel", (64, 64, 128)),
+        ("layers/experts/up/kernel", (12, 48, 64, 128)),
+        ("layers/mlp/kernel", (24, 32, 8)),
+        ("layers/lora_a", (48, 64, 4)),
+    ],
+)
+def test_layers_experts_and_lora_factors_are_not(path, shape):
+    assert _messages({path: _shape(*shape)}) == []
+
+
+def _boxed(shape, names):
+    return nn.LogicallyPartitioned(_shape(*shape), names)
+
+
+def test_axis_names_of_linen_boxes_that_contradict_are_reported():
+    """MaxText's layers on axis 1, and a head that its name does not tell."""
+    params = {
+        "mlp": _boxed((64, 4, 128), ("embed", "layers", "mlp")),
+        "project": _boxed((64, 512), ("embed", "vocab")),
+        "right": _boxed((4, 64, 128), ("layers", "embed", "mlp")),
+        "mesh": _boxed((64, 128), ("fsdp", "tp")),
+    }
+    mlp, project = _messages(params)
+    assert mlp.startswith("mlp: 64x (128, 4)")
+    assert "its axis names say 4x (128, 64)" in mlp
+    assert "its axis names say no matrix (embedding or head" in project
+    assert _messages(params, infer(params)) == []
+
+
+def test_axis_names_of_nnx_variables_that_contradict_are_reported():
+    init = nnx.with_partitioning(
+        nnx.initializers.lecun_normal(), ("embed", "vocab"), eager_sharding=False
+    )
+    model = nnx.Linear(8, 32, kernel_init=init, use_bias=False, rngs=nnx.Rngs(0))
+    (line,) = _messages(nnx.state(model, nnx.Param))
+    assert line.startswith("kernel: 1x (32, 8)")
+
+
+def test_describe_tells_the_doubt():
+    params = LANGUAGE_MODEL | {"linear_2": {"w": _shape(64, 512)}}
+    rows = {row.leaf: row.why for row in describe(params).rows}
+    assert "kernel (in, out), but it has the sides of" in rows["linear_2/w"]
+    assert rows["linear/w"] == "kernel (in, out)"
+
+
+def test_many_doubts_are_counted():
+    lines = _messages({f"w{i:02}": _shape(64, 2, 128) for i in range(20)})
+    assert len(lines) == 9
+    assert lines[-1] == "and 12 more"
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class NamedArray:
+    """As in Haliax: a node without names of keys, whose axes have names."""
+
+    array: Any
+    axis_names: tuple
+
+    def tree_flatten(self):
+        return (self.array,), self.axis_names
+
+    @classmethod
+    def tree_unflatten(cls, axis_names, children):
+        return cls(children[0], axis_names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    name: str
+    size: int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Linear:
+    """As in Haliax: the weight's axes are those of Out and In, with layers in front."""
+
+    weight: NamedArray
+    bias: Any = None
+    In: Any = dataclasses.field(default=None, metadata={"static": True})
+    Out: Any = dataclasses.field(default=None, metadata={"static": True})
+
+
+EMBED, MLP, HEADS, DIM, LAYER, VOCAB = (
+    Axis(*x)
+    for x in (
+        ("embed", 64),
+        ("mlp", 256),
+        ("heads", 4),
+        ("head_size", 16),
+        ("layer", 3),
+        ("vocab", 512),
+    )
+)
+
+
+def _named(*axes):
+    sizes, names = zip(*((axis.size, axis.name) for axis in axes), strict=True)
+    return NamedArray(jnp.zeros(sizes), names)
+
+
+def test_infer_reads_named_arrays_and_the_sides_of_their_layers():
+    model = {
+        "up": Linear(_named(LAYER, MLP, EMBED), _named(LAYER, MLP), EMBED, MLP),
+        "down": Linear(_named(LAYER, EMBED, MLP), None, MLP, EMBED),
+        "q": Linear(_named(LAYER, HEADS, DIM, EMBED), None, EMBED, (HEADS, DIM)),
+        "token": _named(VOCAB, EMBED),
+    }
+    layout = make_layout(model, infer(model))
+    found = {p: (str(v), v.residual) for p, v in layout.views.items()}
+    assert found == {
+        "up/weight/0": ("3x (256, 64)", "in"),
+        "down/weight/0": ("3x (64, 256)", "out"),
+        "q/weight/0": ("3x (64, 64)", "in"),
+    }
+    assert "embedding or head" in layout.others["token/0"]
+    assert layout.others["up/bias/0"] == "a bias or scale by its name"
+    told = " ".join(_messages(model))
+    assert "up/weight/0: 3x (64, 256)" in told
+    assert "its axis names say 3x (256, 64)" in told

@@ -1,0 +1,346 @@
+"""Which leaves are matrices: the default rule, overrides, and logical axis names."""
+
+import flax.linen as nn
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from optax_matrix.matrices import default_rule, infer, label_params
+from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
+from optax_matrix.matrices.rules import PathRule, by_path
+from optax_matrix.stacks.layout import make_layout
+from optax_matrix.tree import describe
+
+F32 = jnp.float32
+
+
+def _shape(*shape, dtype=F32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "view"),
+    [
+        ("layers/0/mlp/up/kernel", (8, 16), [(1, 16, 8)]),
+        ("layers/mlp/up/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("moe/experts/up", (2, 3, 8, 16), [(6, 16, 8)]),
+        ("attn/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("layers/self_attention/value/kernel", (3, 8, 2, 4), [(3, 8, 8)]),
+        ("attn/out/kernel", (2, 4, 6), [(1, 6, 8)]),
+        ("attn/q/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("conv1/kernel", (3, 3, 4, 8), [(1, 8, 36)]),
+        ("conv/kernel", (8, 16), [(1, 16, 8)]),
+        ("patchify/kernel", (4, 4, 3, 8), [(1, 8, 48)]),
+        ("patch_mixer/kernel", (6, 3, 8), [(6, 8, 3)]),
+        ("downsample/layers/0/kernel", (3, 3, 4, 8), [(1, 8, 36)]),
+        ("convnext/layers/mlp/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("convformer/attn/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("attention/layers/mlp/out/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("layers/attention/query/kernel", (12, 8, 8), [(12, 8, 8)]),
+        ("layers/attention/out/kernel", (3, 8, 16), [(3, 16, 8)]),
+        ("layers/2/attention/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("sa/query/kernel", (8, 2, 4), [(1, 8, 8)]),
+        ("cross_attn/out/kernel", (2, 4, 6), [(1, 6, 8)]),
+        ("normalizer_free/kernel", (8, 16), [(1, 16, 8)]),
+        ("extra_logits_net/kernel", (8, 16), [(1, 16, 8)]),
+        ("model/head/layers/0/kernel", (8, 16), [(1, 16, 8)]),
+        ("embed_dim_proj/kernel", (8, 16), [(1, 16, 8)]),
+        ("lora_b", (4, 16), [(1, 16, 4)]),
+    ],
+)
+def test_default_view(path, shape, view):
+    leaf = _shape(*shape)
+    layout = make_layout({path: leaf})
+    (resolved,) = layout.views.values()
+    assert [(p.count, p.rows, p.cols) for p in resolved.pieces] == view
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "reason"),
+    [
+        ("embed/embedding", (256, 8), "embedding"),
+        ("wte/kernel", (256, 8), "embedding"),
+        ("pos_emb", (256, 8), "embedding"),
+        ("lm_head/kernel", (8, 256), "head"),
+        ("logits_dense/kernel", (8, 256), "head"),
+        ("layers/attn_norm/scale", (4, 8), "scale"),
+        ("layers/ln_1/g", (4, 8), "norm"),
+        ("layers/mlp/bias", (4, 8), "bias"),
+        ("router/kernel", (8, 4), "router"),
+        ("model/embed_tokens/kernel", (32, 8), "embedding"),
+        ("Embed_0/w", (32, 8), "embedding"),
+        ("head_0/kernel", (8, 4), "head"),
+        ("mlp/bias_1", (2, 8), "bias"),
+        ("attn/q_bias", (2, 8), "bias"),
+        ("rnn/bias_h", (2, 8), "bias"),
+        ("LayerNorm_0/w", (2, 8), "norm"),
+        ("ln_f/w", (2, 8), "norm"),
+        ("mamba/A_log", (8, 4), "state-space"),
+        ("depthwise_conv/kernel", (3, 3, 1, 8), "depthwise"),
+        ("gate", (8,), "vector"),
+        ("temperature", (), "scalar"),
+        ("w", (1, 8), "length one"),
+    ],
+)
+def test_default_rule_leaves_to_the_other_optimizer(path, shape, reason):
+    numbers, why = default_rule(path, _shape(*shape))
+    assert numbers is None
+    assert reason in why
+
+
+def test_multi_head_is_no_output_head():
+    assert default_rule("multi_head_attention/q/kernel", _shape(8, 8))[0] is not None
+
+
+def test_integer_leaves_are_no_matrices():
+    assert "int8" in default_rule("w", _shape(8, 8, dtype=jnp.int8))[1]
+
+
+def test_same_decision_for_parameters_and_shapes():
+    params = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
+    shapes = jax.eval_shape(lambda: params)
+    assert make_layout(params) == make_layout(shapes)
+
+
+def test_include_and_exclude_by_expression():
+    params = {
+        "embed": {"embedding": _shape(32, 8)},
+        "layers": {str(i): {"kernel": _shape(8, 8)} for i in range(2)},
+    }
+    rule = by_path(include="embed", exclude=r"layers/1/")
+    labels = label_params(rule)(params)
+    assert labels["embed"]["embedding"] == "matrix"
+    assert labels["layers"]["0"]["kernel"] == "matrix"
+    assert labels["layers"]["1"]["kernel"] == "other"
+
+
+def test_numbers_by_expression_split_fused_kernels():
+    rule = by_path(numbers={"qkv": MatrixDimensionNumbers(output_sections=(4, 2, 2))})
+    layout = make_layout({"qkv": _shape(6, 8), "dense": _shape(6, 4)}, rule)
+    assert sorted(g.shape for g in layout.groups.values()) == [(2, 2, 6), (2, 4, 6)]
+
+
+def test_bad_expression_is_named():
+    with pytest.raises(ValueError, match=r"`include` must be a regular expression"):
+        by_path(include="(")
+
+
+def test_tree_of_optax_numbers_with_none_for_the_rest():
+    numbers = optax.contrib.MuonDimensionNumbers
+    params = {"a": {"w": _shape(4, 2, 3), "b": _shape(3)}, "c": _shape(4, 6)}
+    tree = {"a": {"w": numbers(0, (1, 2)), "b": None}, "c": None}
+    assert label_params(tree)(params) == {
+        "a": {"w": "matrix", "b": "other"},
+        "c": "other",
+    }
+
+
+def test_prefix_tree_covers_all_below():
+    params = {"a": {"x": _shape(4, 6), "y": _shape(2, 4)}, "b": _shape(4, 6)}
+    tree = {"a": MatrixDimensionNumbers(), "b": None}
+    assert set(make_layout(params, tree).views) == {"a/x", "a/y"}
+
+
+def test_callable_from_parameters_to_a_tree():
+    params = {"a": _shape(4, 6), "b": _shape(4)}
+    numbers = optax.contrib.MuonDimensionNumbers()
+    rule = lambda p: jax.tree.map(lambda x: numbers if x.ndim == 2 else None, p)
+    assert set(make_layout(params, rule).views) == {"a"}
+
+
+def test_uncovered_parameter_is_named():
+    with pytest.raises(ValueError, match=r"have no entry for 'b'"):
+        make_layout({"a": _shape(4, 6), "b": _shape(4, 6)}, {"a": None})
+
+
+def test_numbers_on_an_integer_leaf_are_refused():
+    leaf = _shape(4, 6, dtype=jnp.int32)
+    with pytest.raises(ValueError, match="int32 is not floating"):
+        make_layout({"a": leaf}, {"a": MatrixDimensionNumbers()})
+
+
+def test_anything_else_in_the_tree_is_refused():
+    with pytest.raises(ValueError, match="must hold MatrixDimensionNumbers or None"):
+        make_layout({"a": _shape(4, 6)}, {"a": "muon"})
+
+
+def _partitioned(*names):
+    init = nnx.initializers.lecun_normal()
+    return nnx.with_partitioning(init, names, eager_sharding=False)
+
+
+class _Block(nnx.Module):
+    def __init__(self, rngs):
+        linear = nnx.LinearGeneral
+        self.q = linear(
+            6,
+            (2, 4),
+            kernel_init=_partitioned("embed", "heads", "head_dim"),
+            use_bias=False,
+            rngs=rngs,
+        )
+        self.o = linear(
+            (2, 4),
+            6,
+            axis=(-2, -1),
+            kernel_init=_partitioned("heads", "head_dim", "embed"),
+            use_bias=False,
+            rngs=rngs,
+        )
+        self.inner = nnx.Param(
+            jnp.ones((5, 7)), out_sharding=("mlp", "mlp2"), eager_sharding=False
+        )
+        self.tok = nnx.Param(
+            jnp.ones((9, 6)), out_sharding=("vocab", "embed"), eager_sharding=False
+        )
+        self.norm = nnx.Param(
+            jnp.ones((3, 6)), out_sharding=("layers", "embed"), eager_sharding=False
+        )
+        self.experts = nnx.Param(
+            jnp.ones((2, 6, 4)),
+            out_sharding=("expert", "embed", "mlp"),
+            eager_sharding=False,
+        )
+        self.gates = nnx.Param(
+            jnp.ones((3, 6)), out_sharding=("layers", "embed"), eager_sharding=False
+        )
+        self.plain = nnx.Param(jnp.ones((4, 6)))
+
+
+def test_infer_reads_nnx_axis_names():
+    model = _Block(nnx.Rngs(0))
+    params = nnx.state(model, nnx.Param)
+    layout = make_layout(params, infer(model))
+    view = lambda path: (layout.views[path].pieces[0], layout.views[path].residual)
+    piece, residual = view("q/kernel")
+    assert (piece.count, piece.rows, piece.cols, residual) == (1, 8, 6, "in")
+    piece, residual = view("o/kernel")
+    assert (piece.count, piece.rows, piece.cols, residual) == (1, 6, 8, "out")
+    piece, residual = view("experts")
+    assert (piece.count, piece.rows, piece.cols, residual) == (2, 4, 6, "in")
+    assert layout.views["inner"].residual is None
+    assert "embedding or head" in layout.others["tok"]
+    assert "norm by its name" in layout.others["norm"]
+    assert "not a matrix" in layout.others["gates"]
+    assert "plain" in layout.views
+
+
+def test_infer_agrees_with_itself_on_pure_arrays():
+    model = _Block(nnx.Rngs(0))
+    rule = infer(model)
+    params = nnx.state(model, nnx.Param)
+    assert make_layout(params, rule) == make_layout(nnx.to_pure_dict(params), rule)
+
+
+def test_infer_leaves_scanned_biases_alone():
+    bias = nn.LogicallyPartitioned(jnp.ones((3, 2, 4)), ("layers", "q_heads", "kv"))
+    params = {"query": {"bias": bias}}
+    assert "query/bias" in make_layout(params, infer(params)).others
+
+
+def test_empty_and_shapeless_leaves():
+    assert (
+        make_layout({"a": _shape(0, 4)}, {"a": MatrixDimensionNumbers()}).groups == {}
+    )
+    with pytest.raises(ValueError, match=r"must hold arrays, got 1.0 at 't'"):
+        make_layout({"t": 1.0})
+
+
+def test_numpy_float64_and_numpy_axes():
+    numbers = MatrixDimensionNumbers(np.int64(0), np.int64(1))
+    (group,) = make_layout({"a": np.ones((4, 6))}, {"a": numbers}).groups.values()
+    assert group.dtype == jnp.float32
+
+
+def test_infer_reads_linen_boxes():
+    init = nn.with_logical_partitioning(nn.initializers.ones, ("mlp", "embed"))
+    variables = nn.Dense(6, kernel_init=init).init(jax.random.key(0), jnp.ones((1, 4)))
+    layout = make_layout(variables, infer(variables))
+    assert layout.views["params/kernel"].residual == "out"
+
+
+def test_describe_says_where_and_why():
+    params = {
+        "embed": {"embedding": _shape(32, 8)},
+        "qkv": _shape(6, 8),
+        "attn": {"query": {"kernel": _shape(8, 2, 4)}},
+    }
+    rule = by_path(numbers={"qkv": MatrixDimensionNumbers(output_sections=(4, 2, 2))})
+    table = describe(params, rule, matrix="muon", other="adamw")
+    rows = {row.leaf: row for row in table.rows}
+    assert rows["embed/embedding"].optimizer == "adamw"
+    assert rows["qkv"].view == "1x (4, 6), 1x (2, 6), 1x (2, 6)"
+    assert rows["qkv"].why == "given for 'qkv'"
+    assert rows["attn/query/kernel"].why == "attention kernel (in, heads, dim)"
+    lines = str(table).splitlines()
+    assert lines[0].split() == ["leaf", "shape", "view", "group", "optimizer", "why"]
+    assert len(lines) == 4
+
+
+def test_tied_embedding_is_one_leaf_for_the_other_optimizer():
+    class Tied(nnx.Module):
+        def __init__(self, rngs):
+            self.embed = nnx.Embed(9, 6, rngs=rngs)
+            self.head = self.embed
+
+    params = nnx.state(Tied(nnx.Rngs(0)), nnx.Param)
+    assert [row.optimizer for row in describe(params).rows] == ["other"]
+
+
+def _boxed(*axes):
+    return nn.LogicallyPartitioned(jnp.ones([4 + i for i in range(len(axes))]), axes)
+
+
+EXCLUDED = {
+    "pos_embed/embedding": ("length", "embed"),
+    "wpe/kernel": ("position", "embed"),
+    "embed_positions": ("length", "embed"),
+    "moe/router/kernel": ("embed", "num_experts"),
+    "router": ("embed", "tokens_per_expert"),
+    "mamba/conv1d/kernel": ("conv", "mlp", "embed"),
+    "mamba/A_log": ("embed", "state"),
+    "lm_head/kernel": ("embed", "classes"),
+}
+
+
+@pytest.mark.parametrize("path", EXCLUDED)
+def test_infer_leaves_out_what_the_default_rule_leaves_out_by_name(path):
+    model = {path: _boxed(*EXCLUDED[path]), "up/kernel": _boxed("embed", "mlp")}
+    params = nn.unbox(model)
+    layout = make_layout(params, infer(model))
+    assert set(layout.views) == {"up/kernel"}
+    assert layout.others[path] == default_rule(path, params[path])[1]
+    # Who wants it says so.
+    rule = by_path(include=path, otherwise=infer(model))
+    assert set(make_layout(params, rule).views) == set(params)
+
+
+def test_infer_leaves_out_depthwise_convolutions():
+    kernel = nn.LogicallyPartitioned(jnp.ones((3, 3, 1, 8)), ("h", "w", None, "embed"))
+    model = {"depthwise_conv/kernel": kernel}
+    layout = make_layout(nn.unbox(model), infer(model))
+    assert "depthwise" in layout.others["depthwise_conv/kernel"]
+
+
+def test_infer_takes_one_head_for_a_matrix():
+    """It has a side of length one only if the names of the axes are not known."""
+    kernel = nn.LogicallyPartitioned(jnp.ones((6, 1, 4)), ("embed", "heads", "kv"))
+    layout = make_layout({"a": jnp.ones((6, 1, 4))}, infer({"a": kernel}))
+    (view,) = layout.views.values()
+    assert (view.rows, view.cols, view.residual) == (4, 6, "in")
+
+
+def test_the_full_model_has_learned_positions_but_no_router():
+    model = {path: _boxed(*axes) for path, axes in EXCLUDED.items()}
+    rule = infer(model)
+    layout = make_layout(nn.unbox(model), PathRule(rule.full))
+    sides = {path: view.residual for path, view in layout.views.items()}
+    assert sides == {
+        "pos_embed/embedding": "out",
+        "wpe/kernel": "out",
+        "embed_positions": "out",
+        "lm_head/kernel": "in",
+    }
