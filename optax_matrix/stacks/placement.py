@@ -30,8 +30,9 @@ class Placement(Protocol[L]):
     device has, and with their stacks. Without a mesh these are all matrices; inside
     ``shard_map`` they are the device's own. The layout of whole stacks is ``layout``.
 
-    ``KeepSharding`` is the placement of ``placement=None``, `optax_matrix.owners` the one
-    that gives every matrix to one device, and `optax_matrix.quantized` wraps either.
+    With ``placement=None`` arrays keep their sharding (``KeepSharding``);
+    `optax_matrix.owners` gives every matrix to one device, and `optax_matrix.quantized`
+    wraps either.
     """
 
     @property
