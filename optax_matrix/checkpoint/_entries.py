@@ -12,7 +12,7 @@ from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.paths import key_name, path_name
 from optax_matrix.stacks.groups import FILLER
-from optax_matrix.tree.state import is_state
+from optax_matrix.tree.state import is_state, states_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +61,13 @@ def entries_by_leaf(
     state = jax.tree.map(bare, state, is_leaf=is_state)
     manifests, known = manifests_of(state), set(paths.values())
     for keys, leaf in jax.tree.leaves_with_path(state):
-        owner = next((k for k in manifests if keys[: len(k)] == k), None)
-        if owner is None:
+        owners = [k for k in manifests if keys[: len(k)] == k]
+        owner = max(owners, key=len, default=None)
+        field = None if owner is None else key_name(keys[len(owner)])
+        if owner is None or field in ("after", "other"):
             yield leaf, [Entry(*_split(keys, known))]
             continue
-        if key_name(keys[len(owner)]) in ("manifest", "method"):
+        if field in ("manifest", "method"):
             yield leaf, []
             continue
         manifest = manifests[owner]
@@ -92,14 +94,12 @@ def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
 
 def manifests_of(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
     """The manifest of every state of `on_matrices`, by the keys of that state."""
-    nodes = jax.tree.leaves_with_path(state, is_leaf=is_state)
     return {
         keys: {
             name: on_host(jax.tree.leaves(rows)[0])
             for name, rows in node.manifest.items()
         }
-        for keys, node in nodes
-        if is_state(node)
+        for keys, node in states_in(state)
     }
 
 

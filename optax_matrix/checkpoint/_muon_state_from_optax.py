@@ -91,8 +91,12 @@ def _continued(fresh: Any, stacks: dict, adam: Any, count: Any) -> Any:
     def matrices(state):
         momentum = _only_momentum(state.inner_state)
         kept = jax.tree.map(_in_dtype_of, momentum.mu, stacks)
-        put = {MomentumState: lambda old: old._replace(mu=kept)}
-        return state._replace(inner_state=_replaced(state.inner_state, put))
+        own = {MomentumState: lambda old: old._replace(mu=kept)}
+        return state._replace(
+            inner_state=_replaced(state.inner_state, own),
+            after=_replaced(state.after, put),
+            other=_replaced(state.other, put),
+        )
 
     def others(state):
         named = [named_leaves(tree) for tree in (adam.mu, adam.nu)]

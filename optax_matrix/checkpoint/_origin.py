@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from optax_matrix.checkpoint._entries import Entry, manifests_of, rows_by_path
 from optax_matrix.matrices.paths import path_name
-from optax_matrix.tree.state import entry_of, is_state
+from optax_matrix.tree.state import entry_of, states_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +74,7 @@ class Origin:
 def origins(state: Any, paths: Mapping[int, str]) -> Iterator[Origin]:
     """What each state of `on_matrices` within a state says about itself."""
     manifests = manifests_of(state)
-    nodes = jax.tree.leaves_with_path(state, is_leaf=is_state)
-    for keys, node in nodes:
-        if not is_state(node):
-            continue
+    for keys, node in states_in(state):
         forms = {
             path: manifest[rows[0], 2:]
             for manifest in manifests[keys].values()

@@ -17,7 +17,7 @@ from optax_matrix.checkpoint._origin import origins
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.stacks.groups import checksum
-from optax_matrix.tree.state import check_position, is_state
+from optax_matrix.tree.state import check_position, states_in
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
@@ -155,7 +155,7 @@ def check_restored(state: optax.OptState) -> None:
         >>> from optax_matrix import on_matrices
         >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
     """
-    for node in filter(is_state, jax.tree.leaves(state, is_leaf=is_state)):
+    for _, node in states_in(state):
         check_position(node)
         for name, leaf in node.manifest.items():
             rows = on_host(jax.tree.leaves(leaf)[0])

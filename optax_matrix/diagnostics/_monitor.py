@@ -17,9 +17,9 @@ from optax_matrix.diagnostics._measures import (
     OF_UPDATES,
     itself,
 )
+from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.matrices.rules import resolve
-from optax_matrix.tree.state import OnMatricesState
+from optax_matrix.tree.state import states_in
 
 
 class MonitorState(NamedTuple):
@@ -112,8 +112,8 @@ def monitor(
             previous = params if keeps_previous else None
             return MonitorState(_OPAQUE, _OPAQUE, previous, state)
         _check_reports(wanted, state)
-        resolved = resolve(dimension_numbers, params)
-        start = lambda path, x: jnp.zeros(_batch(resolved[path].view, x), jnp.float32)
+        decisions = decide(params, dimension_numbers)
+        start = lambda path, x: jnp.zeros(_batch(decisions[path].view, x), jnp.float32)
         leaves = named_leaves(params)
         paths = {path: jnp.asarray(_crc(path)) for path in leaves}
         values = {n: {p: start(p, x) for p, x in leaves.items()} for n in outer}
@@ -132,10 +132,10 @@ def monitor(
             )
         trees = {"u": new, "g": updates, "w": params, "last": state.previous}
         leaves = {name: named_leaves(tree) for name, tree in trees.items()}
-        resolved = resolve(dimension_numbers, new if params is None else params)
+        decisions = decide(new if params is None else params, dimension_numbers)
 
         def value(measure, path):
-            axes = _axes(resolved[path].view, leaves["u"][path])
+            axes = _axes(decisions[path].view, leaves["u"][path])
             have = {n: x[path] for n, x in leaves.items() if path in x}
             return measure(axes, **have).astype(jnp.float32)
 
@@ -178,7 +178,7 @@ def read_monitor(opt_state: Any) -> dict[str, dict[str, Any]]:
             for path, value in values.items():
                 found.setdefault(path, {})[name] = _number(_array(value))
         paths = {int(_crc(path)): path for path in node.paths}
-        for state in _nodes(node.inner_state, OnMatricesState):
+        for _, state in states_in(node.inner_state):
             if isinstance(state.inner_state, ObservedState):
                 _read_stacks(state, paths, found)
     return found
@@ -260,7 +260,7 @@ def _check(measures: Any, captures: Any) -> None:
 
 def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:
     """Raises if no block reports what a measure needs."""
-    states = [s for s in _nodes(state, OnMatricesState) if s.manifest and wanted]
+    states = [s for _, s in states_in(state) if s.manifest and wanted]
     measured = {name for s in states for name in s.inner_state.values}
     for name, measure in wanted.items():
         if states and name not in measured:

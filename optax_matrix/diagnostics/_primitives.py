@@ -19,7 +19,7 @@ from optax_matrix.linalg import (
     triangle_side,
 )
 from optax_matrix.transforms.stochastic_primitives import SpoState
-from optax_matrix.tree.state import OnMatricesState
+from optax_matrix.tree.state import states_in
 from optax_matrix.weights import Frozen, Trainable
 
 Triangles = dict[str, Array]
@@ -124,7 +124,7 @@ def _of_parts(trainable: Any, frozen: Any) -> dict[str, tuple[Triangles, Triangl
 
 def _of_state(state: Any, params: Any) -> dict[str, tuple[Triangles, Triangles]]:
     parts: dict[str, tuple[Triangles, Triangles]] = {}
-    for owner in find_states(state, OnMatricesState):
+    for _, owner in states_in(state):
         for node in find_states(owner.inner_state, SpoState):
             for side in ("in", "out"):
                 of_side = lambda tree, side=side: {

@@ -11,10 +11,13 @@ import optax
 
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.paths import key_name, named_leaves, path_name
-from optax_matrix.tree.state import OnMatricesState
+from optax_matrix.tree.state import OnMatricesState, is_state
 
 SHARED = "(shared)"
-_WRAPPERS = ("inner_state", "inner_states", "inner_opt_state", "base_state")
+_WRAPPERS = (
+    *("inner_state", "inner_states", "inner_opt_state", "base_state"),
+    *("after", "other"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,21 +133,20 @@ def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
     """
     leaves = named_leaves(params)
     state = jax.eval_shape(tx.init, params)
-    fields = tuple(
-        field
-        for keys, node in _nodes(state)
-        for field in (
-            _of_stacks(keys, node)
-            if isinstance(node, OnMatricesState)
-            else [_of_leaf(keys, node, leaves)]
-        )
-    )
+    fields = tuple(_fields(state, leaves))
     return StateBytes(fields, sum(math.prod(x.shape) for x in leaves.values()))
 
 
-def _nodes(state: Any) -> Iterable[tuple[tuple, Any]]:
-    is_stacks = lambda x: isinstance(x, OnMatricesState)
-    return jax.tree_util.tree_leaves_with_path(state, is_leaf=is_stacks)
+def _fields(state: Any, leaves: Mapping[str, Any], above: tuple = ()):
+    for keys, node in jax.tree.leaves_with_path(state, is_leaf=is_state):
+        keys = above + keys
+        if not is_state(node):
+            yield _of_leaf(keys, node, leaves)
+            continue
+        yield from _of_stacks(keys, node._replace(after=None, other=None))
+        for name in ("after", "other"):
+            inside = (*keys, jax.tree_util.GetAttrKey(name))
+            yield from _fields(getattr(node, name), leaves, inside)
 
 
 def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:

@@ -10,7 +10,7 @@ from optax_matrix.checkpoint import to_portable
 from optax_matrix.transforms.low_rank import ProjectLowRankState
 from optax_matrix.transforms.rotation import RotateState
 from optax_matrix.transforms.sides import Pair
-from optax_matrix.tree.state import OnMatricesState
+from optax_matrix.tree.state import OnMatricesState, states_in
 
 _LEAD = "inner_state/"
 
@@ -73,7 +73,7 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
         Structured Fisher (Alice), Figure 6.
     """
     found: dict[str, Any] = {}
-    for owner in find_states(opt_state, OnMatricesState):
+    for _, owner in states_in(opt_state):
         for node in find_states(owner.inner_state, ProjectLowRankState, RotateState):
             rows, cols = (
                 by_parameter(owner, stacks, params) for stacks in _pair_of(node)

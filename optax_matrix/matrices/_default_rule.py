@@ -16,7 +16,12 @@ from optax_matrix.matrices.names import (
 )
 from optax_matrix.matrices.view import make_view
 
-Decision = tuple[Any, str]
+
+class Guess(str):
+    """A reason of the default rule: names and shapes suggest it, nobody said so."""
+
+
+Answer = tuple[Any, str]  # Dimension numbers, or None, and the reason.
 
 _VECTORS = r"(^|/)([^/]*_)?bias(_[^/]*|\d*)$|(^|/)(scale|gain|gamma|beta)$"
 _NORMS = r"norm[_\d]*(/|$)|(^|/)ln(_[^/]*|\d*)(/|$)"
@@ -46,7 +51,7 @@ _READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
 
 
-def default_rule(path: str, leaf: Any) -> Decision:
+def default_rule(path: str, leaf: Any) -> Answer:
     """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
 
     Embeddings, output heads, norms, biases, routers and depthwise convolutions are
@@ -82,23 +87,23 @@ def default_rule(path: str, leaf: Any) -> Decision:
         >>> default_rule("lm_head/kernel", jnp.ones((4, 8)))
         (None, 'an output head by its name')
     """
-    return _decide(path, leaf, _VOCABULARIES + _OTHERS)
+    return _guess(path, leaf, _VOCABULARIES + _OTHERS)
 
 
-def default_full_rule(path: str, leaf: Any) -> Decision:
+def default_full_rule(path: str, leaf: Any) -> Answer:
     """`default_rule`, except that embeddings and heads are matrices."""
-    return _decide(path, leaf, _OTHERS)
+    return _guess(path, leaf, _OTHERS)
 
 
-def _decide(path: str, leaf: Any, others: Any) -> Decision:
+def _guess(path: str, leaf: Any, others: Any) -> Answer:
     shape = leaf.shape
     if reason := _excluded(path, leaf, others):
-        return None, reason
+        return None, Guess(reason)
     numbers, reason = numbers_of_kernel(path, shape)
     view = make_view(shape, numbers, path)
     if min(view.rows, view.cols) < 2:
-        return None, "a side of length one"
-    return numbers, reason
+        return None, Guess("a side of length one")
+    return numbers, Guess(reason)
 
 
 def is_excluded(path: str, leaf: Any, full: bool = False) -> bool:
@@ -140,8 +145,8 @@ def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
     if heads and _WRITE_HEADS.search(name):
         numbers = MatrixDimensionNumbers((-3, -2), -1, residual="out")
         return numbers, "attention kernel (heads, dim, out)"
-    if heads and (decision := numbers_of_fused(path, shape)):
-        return decision
+    if heads and (fused := numbers_of_fused(path, shape)):
+        return fused
     if _is_convolution(path, shape):
         inputs = tuple(range(len(shape) - 1))
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"

@@ -13,10 +13,10 @@ _FUSED = {
 }
 _EITHER_ORDER = named(r"gating_einsum")  # Gemma has (2, in, out) and (2, out, in).
 
-Decision = tuple[MatrixDimensionNumbers, str]
+Answer = tuple[MatrixDimensionNumbers, str]
 
 
-def numbers_of_fused(path: str, shape: Sequence[int]) -> Decision | None:
+def numbers_of_fused(path: str, shape: Sequence[int]) -> Answer | None:
     """The dimension numbers of a kernel with heads or several matrices, by its name.
 
     No width of a model is less than its number of heads or their dimension, so the
@@ -49,7 +49,7 @@ def numbers_of_fused(path: str, shape: Sequence[int]) -> Decision | None:
     return None
 
 
-def _reader(name: str, shape: Sequence[int], axes: list[int]) -> Decision:
+def _reader(name: str, shape: Sequence[int], axes: list[int]) -> Answer:
     if len(axes) == 2:
         longer = shape[axes[0]] > shape[axes[1]]
         into, out = axes[::-1] if longer and _EITHER_ORDER.search(name) else axes

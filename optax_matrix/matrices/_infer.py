@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from optax_matrix.matrices._default_rule import (
-    Decision,
+    Answer,
     default_full_rule,
     default_rule,
     is_excluded,
@@ -58,7 +58,7 @@ def infer(
         ... )
         >>> model = nnx.Linear(4, 8, kernel_init=init, rngs=nnx.Rngs(0))
         >>> rule = infer(model)
-        >>> rule.decide("kernel", model.kernel)[0].residual
+        >>> rule.of_leaf("kernel", model.kernel)[0].residual
         'in'
     """
     roles = {
@@ -71,28 +71,27 @@ def infer(
     sides = _sides_of_named_layers(model)
 
     def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
-        def decide(path: str, leaf: Any) -> Decision:
+        def of_leaf(path: str, leaf: Any) -> Answer:
             path_of_box = path if path in names else without_index(path)
             found = names.get(path_of_box, ())
             if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
                 return otherwise(path, leaf)
             known = sides.get(path_of_box)
-            by_names = _decide_by_names(found, roles, layers, known)
-            return by_names or otherwise(path, leaf)
+            return _by_names(found, roles, layers, known) or otherwise(path, leaf)
 
-        return decide
+        return of_leaf
 
     every = {name: role for name, role in roles.items() if role != "vocab"}
     full = rule(every, default_full_rule, full=True)
     return PathRule(rule(roles, default_rule, full=False), full)
 
 
-def _decide_by_names(
+def _by_names(
     names: tuple,
     roles: dict[str, str],
     layers: Sequence[str],
     sides: tuple[tuple, tuple] | None,
-) -> Decision | None:
+) -> Answer | None:
     kinds = [roles.get(name) for name in names]
     if not any(kinds):
         return None  # Mesh axes, or names that no argument lists.

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import map_named
-from optax_matrix.matrices.rules import resolve
 
 
 def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:
@@ -24,8 +24,8 @@ def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:
     """
 
     def labels(params: Any) -> Any:
-        resolved = resolve(dimension_numbers, params)
-        label = lambda path, _: "matrix" if resolved[path].view else "other"
+        decisions = decide(params, dimension_numbers)
+        label = lambda path, _: "matrix" if decisions[path].view else "other"
         return map_named(label, params)
 
     return labels

@@ -1,25 +1,19 @@
 """Warnings of decisions that a model's author may not have meant."""
 
-import contextlib
-import contextvars
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import optax
 
-from optax_matrix.matrices._default_rule import default_rule
 from optax_matrix.matrices._infer import infer
+from optax_matrix.matrices.boxes import boxes_of
+from optax_matrix.matrices.decisions import Decision, Decisions, views_of
 from optax_matrix.matrices.names import side_by_name
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.matrices.rules import (
-    PathRule,
-    Resolved,
-    resolve,
-    warn_of_unmatched,
-)
+from optax_matrix.matrices.rules import warn_of_unmatched
 from optax_matrix.matrices.view import MatrixView, make_view
 
 _SHOWN = 8
@@ -32,39 +26,20 @@ class DoubtfulMatrixWarning(UserWarning):
     """The default rule reads a parameter as its model may not mean it."""
 
 
-_DONE = contextvars.ContextVar("warned of mistakes", default=False)
-
-
-@contextlib.contextmanager
-def warned_of_mistakes(dimension_numbers: Any, params: Any) -> Iterator[None]:
-    """Warns of mistakes, and keeps what runs inside from warning of them again."""
-    warn_of_mistakes(dimension_numbers, params)
-    token = _DONE.set(True)
-    try:
-        yield
-    finally:
-        _DONE.reset(token)
-
-
-def warn_of_mistakes(dimension_numbers: Any, params: Any) -> None:
-    """Warns of decisions on a whole tree that look like mistakes.
-
-    Args:
-        dimension_numbers: As in `on_matrices`. Expressions that match nothing give an
-            `UnmatchedPatternWarning`.
-        params: The parameters. Doubtful ones give one `DoubtfulMatrixWarning`.
-    """
+def warn_of_mistakes(
+    dimension_numbers: Any, params: Any, decisions: Mapping[str, Decision]
+) -> None:
+    """Warns of expressions that match nothing, and of doubtful decisions."""
     is_masked = lambda x: isinstance(x, optax.MaskedNode)
     leaves = named_leaves(params, is_leaf=lambda x: x is None or is_masked(x))
-    if _DONE.get() or not leaves or any(map(is_masked, leaves.values())):
+    if not leaves or any(map(is_masked, leaves.values())):
         return  # Another optimizer has the other leaves.
     warn_of_unmatched(dimension_numbers, leaves)
-    resolved = resolve(dimension_numbers, params)
-    if found := doubts(params, resolved):
-        warnings.warn(_message(found, resolved), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
+    if found := doubts(params, decisions):
+        warnings.warn(_message(found, decisions), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
 
 
-def doubts(params: Any, resolved: Mapping[str, Resolved]) -> dict[str, str]:
+def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     """What speaks against decisions of the default rule.
 
     A decision is doubtful if
@@ -77,24 +52,17 @@ def doubts(params: Any, resolved: Mapping[str, Resolved]) -> dict[str, str]:
     - it has at least twice as many outputs as any side of four or more other matrices,
       and its name does not tell what it is.
 
-    Decisions that `dimension_numbers` make are not doubted.
-
-    Args:
-        params: The parameters.
-        resolved: The decision for each of them, by path.
-
-    Returns:
-        A clause for each doubtful parameter, by path.
+    Decisions that `dimension_numbers` make are not doubted. Returns a clause for each
+    doubtful parameter, by path.
     """
     leaves = named_leaves(params)
-    reason = lambda path: default_rule(path, leaves[path])[1]
-    guesses = {p: r for p, r in resolved.items() if r.reason == reason(p)}
+    guesses = {path: d for path, d in decisions.items() if d.is_guess}
     found = _many(guesses) | _long(guesses) | _like_vocabularies(guesses, leaves)
-    return found | _misnamed(guesses, leaves, infer(params))
+    return found | _misnamed(guesses, leaves, params)
 
 
-def _message(found: Mapping[str, str], resolved: Mapping[str, Resolved]) -> str:
-    line = lambda path: f"  {path}: {_shown(resolved[path])}, but {found[path]}"
+def _message(found: Mapping[str, str], decisions: Decisions) -> str:
+    line = lambda path: f"  {path}: {_shown(decisions[path])}, but {found[path]}"
     more = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     return "\n".join(
         [
@@ -109,14 +77,14 @@ def _message(found: Mapping[str, str], resolved: Mapping[str, Resolved]) -> str:
     )
 
 
-def _shown(decision: Resolved) -> str:
+def _shown(decision: Decision) -> str:
     view = "no matrix" if decision.view is None else str(decision.view)
     return f"{view} ({decision.reason})"
 
 
-def _many(guesses: Mapping[str, Resolved]) -> dict[str, str]:
+def _many(guesses: Decisions) -> dict[str, str]:
     found = {}
-    for path, view in _views(guesses).items():
+    for path, view in views_of(guesses).items():
         low, high = sorted((view.rows, view.cols))
         is_thin = low < 8 and view.batch >= 8 * low
         # Of one axis: layers of experts are many.
@@ -127,8 +95,8 @@ def _many(guesses: Mapping[str, Resolved]) -> dict[str, str]:
     return found
 
 
-def _long(guesses: Mapping[str, Resolved]) -> dict[str, str]:
-    views = _views(guesses)
+def _long(guesses: Decisions) -> dict[str, str]:
+    views = views_of(guesses)
     by_side = sorted(views, key=lambda path: max(views[path].rows, views[path].cols))
     if len(by_side) < 5:
         return {}
@@ -139,10 +107,8 @@ def _long(guesses: Mapping[str, Resolved]) -> dict[str, str]:
     return {last: f"no other side is longer than {longest}: it may be an output head"}
 
 
-def _like_vocabularies(
-    guesses: Mapping[str, Resolved], leaves: Mapping[str, Any]
-) -> dict[str, str]:
-    views = {p: v for p, v in _views(guesses).items() if v.batch == 1}
+def _like_vocabularies(guesses: Decisions, leaves: Mapping[str, Any]) -> dict[str, str]:
+    views = {p: v for p, v in views_of(guesses).items() if v.batch == 1}
     sides = {path: tuple(sorted((v.rows, v.cols))) for path, v in views.items()}
     counts = Counter(sides.values())
     named = [p for p, r in guesses.items() if r.reason in _VOCABULARY]
@@ -156,19 +122,18 @@ def _like_vocabularies(
 
 
 def _misnamed(
-    guesses: Mapping[str, Resolved], leaves: Mapping[str, Any], by_names: PathRule
+    guesses: Decisions, leaves: Mapping[str, Any], params: Any
 ) -> dict[str, str]:
-    found = {}
+    boxes = boxes_of(params)
+    by_names, found = infer(params), {}
     for path, guess in guesses.items():
-        numbers, reason = by_names.decide(path, leaves[path])
+        if path not in boxes:
+            continue
+        numbers, reason = by_names.of_leaf(path, leaves[path])
         view = numbers and make_view(leaves[path].shape, numbers, path)
         if reason != guess.reason and _matrix(view) != _matrix(guess.view):
-            found[path] = f"its axis names say {_shown(Resolved(view, reason))}"
+            found[path] = f"its axis names say {_shown(Decision(view, reason))}"
     return found
-
-
-def _views(guesses: Mapping[str, Resolved]) -> dict[str, MatrixView]:
-    return {path: r.view for path, r in guesses.items() if r.view is not None}
 
 
 def _matrix(view: MatrixView | None) -> Any:

@@ -1,4 +1,4 @@
-"""Which leaves are matrices: rules, and every other form of ``dimension_numbers``."""
+"""Rules for which leaves are matrices, and their exceptions by path."""
 
 import dataclasses
 import re
@@ -7,38 +7,34 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from optax_matrix.matrices._default_rule import (
-    Decision,
+    Answer,
     default_full_rule,
     default_rule,
     numbers_of_kernel,
 )
-from optax_matrix.matrices.dimension_numbers import Side, is_dimension_numbers
-from optax_matrix.matrices.oriented import Oriented
-from optax_matrix.matrices.paths import map_named, named_leaves, path_name
-from optax_matrix.matrices.view import MatrixView, make_view
+from optax_matrix.matrices.paths import map_named
 
 
 @dataclasses.dataclass(frozen=True)
 class PathRule:
-    """A rule ``decide(path, leaf) -> (dimension numbers or None, reason)``.
+    """A rule ``of_leaf(path, leaf) -> (dimension numbers or None, reason)``.
 
     Called with a parameter tree, it returns the tree of dimension numbers, in the form
     of ``muon_weight_dimension_numbers`` of `optax.contrib.muon`.
 
     Attributes:
-        decide: The rule.
-        full: The same rule with embeddings and heads as matrices; None if ``decide``
+        of_leaf: The rule.
+        full: The same rule with embeddings and heads as matrices; None if ``of_leaf``
             is that rule already.
         patterns: Expressions that should match a parameter, with the argument that
             each of them is from.
     """
 
-    decide: Callable[[str, Any], Decision]
-    full: Callable[[str, Any], Decision] | None = None
+    of_leaf: Callable[[str, Any], Answer]
+    full: Callable[[str, Any], Answer] | None = None
     patterns: tuple[tuple[str, re.Pattern], ...] = ()
 
     def __call__(self, params: Any) -> Any:
@@ -53,7 +49,7 @@ class PathRule:
                 "optax.inject_hyperparams calls functions among the arguments as "
                 "schedules, so use om.inject_hyperparams."
             )
-        return map_named(lambda path, leaf: self.decide(path, leaf)[0], params)
+        return map_named(lambda path, leaf: self.of_leaf(path, leaf)[0], params)
 
 
 def by_path(
@@ -94,7 +90,7 @@ def by_path(
     if otherwise is None:
         otherwise = PathRule(default_rule, default_full_rule)
 
-    def decide(path: str, leaf: Any, fallback: Any = otherwise.decide) -> Decision:
+    def of_leaf(path: str, leaf: Any, fallback: Any = otherwise.of_leaf) -> Answer:
         if exclude_ and exclude_.search(path):
             return None, f"excluded by {exclude!r}"
         for pattern, value in table:
@@ -109,8 +105,8 @@ def by_path(
     named = [("include", include_), ("exclude", exclude_)]
     named += [("numbers", pattern) for pattern, _ in table]
     return PathRule(
-        decide,
-        partial(decide, fallback=otherwise.full or otherwise.decide),
+        of_leaf,
+        partial(of_leaf, fallback=otherwise.full or otherwise.of_leaf),
         (*((name, p) for name, p in named if p), *otherwise.patterns),
     )
 
@@ -148,7 +144,7 @@ def with_embeddings(dimension_numbers: Any) -> Any:
         return by_path(include=".")
     if isinstance(dimension_numbers, PathRule) and dimension_numbers.full:
         return dataclasses.replace(
-            dimension_numbers, decide=dimension_numbers.full, full=None
+            dimension_numbers, of_leaf=dimension_numbers.full, full=None
         )
     return dimension_numbers
 
@@ -160,102 +156,3 @@ def _compile(name: str, pattern: str | None) -> re.Pattern | None:
         raise ValueError(
             f"`{name}` must be a regular expression, got {pattern!r}: {error}."
         ) from None
-
-
-@dataclasses.dataclass(frozen=True)
-class Resolved:
-    """The decision for one leaf: its view (None if it is not a matrix), the reason."""
-
-    view: MatrixView | None
-    reason: str
-
-    def on_side(self, residual: Side) -> "Resolved":
-        """The same with another residual side, if it is a matrix."""
-        if self.view is None:
-            return self
-        view = dataclasses.replace(self.view, residual=residual)
-        return dataclasses.replace(self, view=view)
-
-
-def resolve(
-    dimension_numbers: Any, params: Any, leaves: Mapping[str, Any] | None = None
-) -> dict[str, Resolved]:
-    """Applies dimension numbers in any accepted form to the leaves of a tree.
-
-    Args:
-        dimension_numbers: None (the default rule), a `PathRule`, a tree or prefix tree
-            of dimension numbers with None for other leaves, or a callable from the
-            parameters to such a tree.
-        params: The parameter tree; absent nodes are skipped.
-        leaves: Those of its leaves to decide on, by path; None for all.
-
-    Returns:
-        The decision for every leaf, by path.
-
-    Raises:
-        ValueError: If a leaf is not covered or dimension numbers do not fit a leaf.
-    """
-    if leaves is None:
-        leaves = named_leaves(params)
-        if len(leaves) != len(jax.tree.leaves(params)):
-            raise ValueError(
-                "`params` must not hold two leaves of the same path; rename one of the "
-                "keys that contain '/'."
-            )
-    if isinstance(dimension_numbers, Oriented):
-        found = resolve(dimension_numbers.numbers, params, leaves)
-        return {p: r.on_side(dimension_numbers.side(p)) for p, r in found.items()}
-    decide = _decider(dimension_numbers, params)
-    return {path: _resolve_leaf(path, leaf, decide) for path, leaf in leaves.items()}
-
-
-def _resolve_leaf(path: str, leaf: Any, decide) -> Resolved:
-    if not hasattr(leaf, "shape"):
-        raise ValueError(
-            f"`params` must hold arrays, got {leaf!r} at {path!r}; use jnp.array, or "
-            "for an Equinox model eqx.filter(model, eqx.is_inexact_array)."
-        )
-    numbers, reason = decide(path, leaf)
-    if numbers is None:
-        return Resolved(None, reason)
-    if 0 in leaf.shape:
-        return Resolved(None, "empty")
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        raise ValueError(
-            f"`dimension_numbers` of parameter {path!r} must be None: its dtype "
-            f"{jnp.dtype(leaf.dtype).name} is not floating."
-        )
-    return Resolved(make_view(leaf.shape, numbers, path), reason)
-
-
-def _decider(dimension_numbers: Any, params: Any) -> Callable[[str, Any], Decision]:
-    if dimension_numbers is None:
-        return default_rule
-    if isinstance(dimension_numbers, PathRule):
-        return dimension_numbers.decide
-    if callable(dimension_numbers) and not is_dimension_numbers(dimension_numbers):
-        dimension_numbers = dimension_numbers(params)
-    is_leaf = lambda x: x is None or is_dimension_numbers(x)
-    pairs = jax.tree_util.tree_flatten_with_path(dimension_numbers, is_leaf=is_leaf)[0]
-    table = {path_name(keys): value for keys, value in pairs}
-    wrong = {p: v for p, v in table.items() if not is_leaf(v)}
-    if wrong:
-        path, value = next(iter(wrong.items()))
-        raise ValueError(
-            "`dimension_numbers` must hold MatrixDimensionNumbers or None, got "
-            f"{value!r} at {path!r}."
-        )
-
-    def decide(path: str, leaf: Any) -> Decision:
-        del leaf
-        parts = path.split("/")
-        for k in range(len(parts), -1, -1):
-            if (prefix := "/".join(parts[:k])) in table:
-                value = table[prefix]
-                return value, "given" if value is not None else "given as None"
-        raise ValueError(
-            "`dimension_numbers` must cover every parameter (a prefix tree will do), "
-            f"but have no entry for {path!r}; add MatrixDimensionNumbers, or None."
-        )
-
-    return decide

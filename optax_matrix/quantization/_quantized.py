@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
-from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step
+from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
 from optax_matrix.transforms.wrappers import SIGNED, UNSIGNED, Quantizer
 
 
@@ -47,8 +46,7 @@ def quantized(
         >>> import optax_matrix as om
         >>> tx = om.muon(1e-3, placement=om.quantized(), other=om.adamw_8bit(1e-3))
         >>> state = tx.init({"kernel": jnp.ones((64, 128)), "bias": jnp.ones(128)})
-        >>> stacks = state.inner_states["matrix"].inner_state[0].inner_state
-        >>> [x.dtype.name for x in stacks.inner_state[0].mu.values()]
+        >>> [x.dtype.name for x in state.inner_state.inner_state[0].mu.values()]
         ['uint8']
     """
     options = {
@@ -81,10 +79,8 @@ class _Quantized:
     def wire_dtype(self) -> Any:
         return self.base.wire_dtype
 
-    def layout(
-        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
-    ) -> Layout:
-        return self.base.layout(leaves, resolved, max_batch)
+    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> Layout:
+        return self.base.layout(leaves, views, max_batch)
 
     def init(
         self,

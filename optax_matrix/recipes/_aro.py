@@ -135,11 +135,11 @@ def aro(
     other = None
     if full_model:
         rate = common.get("other_learning_rate")
-        other = optax.chain(
+        other = lambda params: optax.chain(
             momentum(b1, dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
             match_rms(target),
-            decayed_weights(weight_decay, common),
+            decayed_weights(weight_decay, common, params),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
     return Method(

@@ -1,18 +1,14 @@
 """From the chain of a method to a transformation of a whole parameter tree."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.matrices import label_params
-from optax_matrix.stacks.zeros import warn_of_zeros
-from optax_matrix.transforms import Policy, add_cautious_decay, keep_dtype
+from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.tree import on_matrices
-from optax_matrix.tree.guarded import guarded
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),
@@ -32,13 +28,11 @@ class Method:
     rate; all other leaves get AdamW with the same weight decay and learning rate.
 
     Attributes:
-        chain: ``chain(layout, **numbers)``, the transformation of stacks of matrices.
-            Its keywords are arguments of the recipe, by name: list every number there
-            that a user may trace or schedule.
+        chain: ``chain(layout)``, the transformation of stacks of matrices.
         dimension_numbers: Which leaves are matrices, if not what the user passed.
         weight_decay: Decay rate, if not what the user passed.
         wrap_decay: Function of the transformation that adds the weight decay.
-        other: Optimizer of the other leaves in place of AdamW.
+        other: Optimizer of the other leaves in place of AdamW, as in `on_matrices`.
         other_rate: Learning rate of that AdamW relative to that of the matrices, unless
             the user passes ``other_learning_rate``; None for the same.
         other_b2: Second decay rate of that AdamW; the first is 0.9.
@@ -53,7 +47,7 @@ class Method:
     dimension_numbers: Any = None
     weight_decay: Any = None
     wrap_decay: Wrap = lambda tx: tx
-    other: optax.GradientTransformation | None = None
+    other: Any = None
     other_rate: ArrayLike | None = None
     other_b2: ArrayLike = 0.95
     other_eps: ArrayLike = 1e-8
@@ -65,27 +59,8 @@ class Method:
 def update_of_matrices(
     method: Method, arguments: Arguments
 ) -> optax.GradientTransformationExtraArgs:
-    """The chain of a method, run on the matrices of a tree.
-
-    Args:
-        method: The method.
-        arguments: The recipe's arguments.
-
-    Returns:
-        A transformation of the whole tree. Other leaves pass through unchanged.
-    """
-    _, *names = inspect.signature(method.chain).parameters
-    inside = [x for name, x in arguments.items() if name not in _NOT_IN_CHAINS]
-    return on_matrices(
-        method.chain,
-        name=method.name,
-        hyperparams={name: arguments[name] for name in names},
-        dimension_numbers=_dimension_numbers(method, arguments),
-        placement=arguments["placement"],
-        needs_params=method.is_step,
-        nonfinite=arguments["nonfinite"] or "propagate",
-        probe=not method.couples and any(map(_is_foreign, inside)),
-    )
+    """The chain of a method on the matrices of a tree; other leaves pass through."""
+    return _on_matrices(method, arguments)
 
 
 def optimizer_of_tree(
@@ -93,61 +68,76 @@ def optimizer_of_tree(
 ) -> optax.GradientTransformationExtraArgs:
     """The optimizer of a whole tree: the method for matrices, AdamW for the rest.
 
-    Weight decay is multiplied by the learning rate, as everywhere in optax.
-
-    Args:
-        method: The method.
-        arguments: The recipe's arguments.
-
-    Returns:
-        An `optax.partition` of ``"matrix"`` and ``"other"``.
+    Weight decay is multiplied by the learning rate, as everywhere in optax. A mask sees
+    the whole tree.
     """
-    rate = arguments["learning_rate"]
     decay = method.weight_decay
     if decay is None:
         decay = arguments["weight_decay"]
-    matrix = update_of_matrices(method, arguments)
-    numbers = _dimension_numbers(method, arguments)
-    if method.is_step:
-        matrix = warn_of_zeros(matrix, numbers, method.name or "poet")
-    else:
-        decayed = method.wrap_decay(decayed_weights(decay, arguments))
-        matrix = optax.chain(matrix, decayed, optax.scale_by_learning_rate(rate))
-    other = arguments["other"] or method.other
-    if other is None:
+
+    def after(params: Any) -> optax.GradientTransformation:
+        decayed = method.wrap_decay(decayed_weights(decay, arguments, params))
+        rate = optax.scale_by_learning_rate(arguments["learning_rate"])
+        return optax.chain(decayed, rate)
+
+    def adamw(params: Any) -> optax.GradientTransformation:
         moments = {"b1": 0.9, "b2": method.other_b2, "eps": method.other_eps}
-        other = optax.chain(
+        return optax.chain(
             optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
-            decayed_weights(decay, arguments),
+            decayed_weights(decay, arguments, params),
             optax.scale_by_learning_rate(_other_rate(method, arguments)),
         )
-    labels = label_params(numbers)
-    tx = optax.partition({"matrix": matrix, "other": other}, labels)
-    return guarded(keep_dtype(tx), numbers)
+
+    return _on_matrices(
+        method,
+        arguments,
+        after=None if method.is_step else after,
+        other=arguments["other"] or method.other or adamw,
+    )
 
 
-def decayed_weights(rate: Any, arguments: Arguments) -> optax.GradientTransformation:
-    """Weight decay, which needs no parameters if there is none; the state is alike.
+def _bridge(method, arguments):
+    import functools
+    import inspect
 
-    Args:
-        rate: The rate, a number or a schedule.
-        arguments: The recipe's arguments, which may have a mask.
+    _, *names = inspect.signature(method.chain).parameters
+    return functools.partial(method.chain, **{n: arguments[n] for n in names})
 
-    Returns:
-        A transformation for the place before the learning rate.
+
+def _on_matrices(method: Method, arguments: Arguments, **rest: Any):
+    inside = [x for name, x in arguments.items() if name not in _NOT_IN_CHAINS]
+    numbers = method.dimension_numbers
+    if numbers is None:
+        numbers = arguments["dimension_numbers"]
+    return on_matrices(
+        _bridge(method, arguments),
+        name=method.name,
+        dimension_numbers=numbers,
+        placement=arguments["placement"],
+        needs_params=method.is_step,
+        moves_zeros=not method.is_step,
+        nonfinite=arguments["nonfinite"] or "propagate",
+        probe=not method.couples and any(map(_is_foreign, inside)),
+        **rest,
+    )
+
+
+def decayed_weights(
+    rate: Any, arguments: Arguments, params: Any
+) -> optax.GradientTransformation:
+    """Weight decay at a rate or schedule, for the place before the learning rate.
+
+    Without decay it needs no parameters. ``params`` are those of the whole tree, for
+    the mask among the recipe's arguments.
     """
-    mask = arguments.get("weight_decay_mask")
+    mask: Any = arguments.get("weight_decay_mask")
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
+    if callable(mask) and params is not None:
+        mask = mask(params)
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)
     return optax.add_decayed_weights(rate, mask)
-
-
-def _dimension_numbers(method: Method, arguments: Arguments) -> Any:
-    if method.dimension_numbers is not None:
-        return method.dimension_numbers
-    return arguments["dimension_numbers"]
 
 
 def _other_rate(method: Method, arguments: Arguments) -> Any:

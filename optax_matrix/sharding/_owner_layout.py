@@ -163,8 +163,8 @@ class OwnerLayout(Layout):
 
 
 def owner_layout(
-    resolved: Mapping[str, Any],
     leaves: Mapping[str, Any],
+    views: Mapping[str, MatrixView],
     specs: Mapping[str, Spec],
     owners: tuple[str, ...],
     mesh: Any,
@@ -176,8 +176,8 @@ def owner_layout(
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
 
     Args:
-        resolved: The decision for each leaf, by path.
         leaves: The leaves (or their shapes), by path.
+        views: The views of those that are matrices.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         owners: Mesh axes whose devices own matrices.
         mesh: The mesh.
@@ -192,7 +192,6 @@ def owner_layout(
         ValueError: If the number of owners does not divide `pad_to`, or `plan` does
             not fit.
     """
-    views = {p: r.view for p, r in resolved.items() if r.view is not None}
     inside = _inside(views, specs, owners)
     sizes = dict(mesh.shape) if views else {}
     pools: dict[tuple, list[str]] = {}
@@ -226,8 +225,6 @@ def owner_layout(
     return OwnerLayout(
         groups=groups,
         views=views,
-        others={p: r.reason for p, r in resolved.items() if r.view is None},
-        reasons={p: r.reason for p, r in resolved.items() if r.view is not None},
         bundles=tuple(bundles),
         mesh=mesh,
         specs=specs,

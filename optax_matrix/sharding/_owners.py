@@ -12,7 +12,6 @@ from jax.typing import DTypeLike
 from optax_matrix._mesh.specs import named_sharding, visible_mesh
 from optax_matrix._surroundings import within
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding._checks import (
     check_axes,
     check_pad_to,
@@ -35,7 +34,7 @@ from optax_matrix.sharding._run import (
     own_part,
     specs_of_state,
 )
-from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step
+from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
@@ -170,17 +169,17 @@ class owners:
         )
 
     def layout(
-        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
+        self, leaves: Leaves, views: Views, max_batch: int | None
     ) -> OwnerLayout:
         """See `Placement.layout`."""
-        matrices = {p: leaves[p] for p, r in resolved.items() if r.view is not None}
+        matrices = {path: leaves[path] for path in views}
         given = given_specs(self.param_specs)
         mesh = visible_mesh(matrices) or given_mesh(given)
         axes = mesh_axes_of(mesh, self.mesh_axes) if matrices else ()
         specs = {p: spec_of_parameter(p, x, mesh, given) for p, x in matrices.items()}
         return owner_layout(
-            resolved,
             leaves,
+            views,
             specs,
             axes,
             mesh,

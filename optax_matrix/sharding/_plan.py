@@ -10,7 +10,6 @@ import optax
 
 from optax_matrix._mesh.specs import ways
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding._balance import work_of
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._chips import shape_of, with_chips
@@ -146,9 +145,8 @@ def _exchanges(layout: OwnerLayout) -> list[Exchange]:
 def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> Any:
     """Work with other owner axes; None if the matrices cannot be placed so."""
     leaves = named_leaves(params)
-    resolved = {p: Resolved(v, layout.reasons[p]) for p, v in layout.views.items()}
     try:
-        other = owner_layout(resolved, leaves, layout.specs, axes, layout.mesh)
+        other = owner_layout(leaves, layout.views, layout.specs, axes, layout.mesh)
     except ValueError:
         return None
     return _busiest(other)

@@ -14,10 +14,9 @@ from optax_matrix._mesh.specs import (
     with_auto_axes,
 )
 from optax_matrix._mesh.varying import vary_like
-from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
-from optax_matrix.stacks.placement import Leaves, MakeState, Step
+from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 
 
 class KeepSharding:
@@ -31,11 +30,9 @@ class KeepSharding:
 
     wire_dtype = None
 
-    def layout(
-        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
-    ) -> Layout:
+    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> Layout:
         """See `Placement.layout`."""
-        return group_matrices(leaves, resolved, max_batch)
+        return group_matrices(leaves, views, max_batch)
 
     def init(
         self,

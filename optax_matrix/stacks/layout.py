@@ -11,8 +11,8 @@ from jax import dtypes
 from jaxtyping import Array
 
 from optax_matrix._mesh.specs import explicit_spec
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.paths import named_leaves, natural_order
-from optax_matrix.matrices.rules import Resolved, resolve
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.groups import (
     Group,
@@ -32,14 +32,10 @@ class Layout:
     Attributes:
         groups: The groups by name, in a fixed order.
         views: The view of every matrix leaf, by path.
-        others: Why each other leaf is not a matrix, by path.
-        reasons: Why each matrix leaf is a matrix, by path.
     """
 
     groups: Mapping[str, Group]
     views: Mapping[str, MatrixView]
-    others: Mapping[str, str]
-    reasons: Mapping[str, str]
 
     @property
     def ids(self) -> dict[str, Any]:
@@ -106,7 +102,7 @@ class Layout:
         return [(view, list(members)) for (view, _), members in runs]
 
 
-EMPTY_LAYOUT = Layout(groups={}, views={}, others={}, reasons={})
+EMPTY_LAYOUT = Layout(groups={}, views={})
 """A layout without groups, with which `on_matrices` calls a build for a trial."""
 
 
@@ -128,17 +124,16 @@ def make_layout(
     Returns:
         The layout. It is the same for the same paths, shapes, dtypes and shardings.
     """
-    resolved = resolve(dimension_numbers, params)
-    return group_matrices(named_leaves(params), resolved, max_batch)
+    views = views_of(decide(params, dimension_numbers))
+    return group_matrices(named_leaves(params), views, max_batch)
 
 
 def group_matrices(
     leaves: Mapping[str, Any],
-    resolved: Mapping[str, Resolved],
+    views: Mapping[str, MatrixView],
     max_batch: int | None = None,
 ) -> Layout:
-    """`make_layout` of leaves by path, for which `resolve` has decided already."""
-    views = {p: r.view for p, r in resolved.items() if r.view is not None}
+    """`make_layout` of leaves whose views are known, by path."""
     pools: dict[tuple, dict[tuple, list[tuple[str, int, int]]]] = {}
     for path in sorted(views, key=natural_order):
         view, dtype = views[path], dtypes.canonicalize_dtype(leaves[path].dtype)
@@ -160,8 +155,6 @@ def group_matrices(
     return Layout(
         groups={group.name: group for group in groups},
         views=views,
-        others={p: r.reason for p, r in resolved.items() if r.view is None},
-        reasons={p: r.reason for p, r in resolved.items() if r.view is not None},
     )
 
 

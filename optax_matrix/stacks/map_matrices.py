@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix._mesh.specs import keep_sharding, named_sharding
+from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import map_named
-from optax_matrix.matrices.rules import resolve
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.groups import ids_of_pieces
 
@@ -42,11 +42,11 @@ def map_matrices(
         >>> float(map_matrices(unit_rows, params)["up"]["kernel"][0, 0])  # (in, out)
         0.5
     """
-    resolved = resolve(dimension_numbers, params)
+    decisions = decide(params, dimension_numbers)
 
     def run(params: Any, args: Any) -> Any:
         def one(path: str, leaf: Any) -> Any:
-            view = resolved[path].view
+            view = decisions[path].view
             if view is None:
                 return leaf
             of_leaf = lambda leaf, *args: _on_pieces(f, view, path, leaf, *args)

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from optax_matrix.matrices.rules import Resolved
+from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import Layout
 
 L = TypeVar("L", bound=Layout)
 
 Leaves = Mapping[str, Any]
 """Leaves of a parameter tree, or of one like it, by path."""
+
+Views = Mapping[str, MatrixView]
 
 MakeState = Callable[[Any, Any, Any], Any]
 """``make_state(local, stacks, arrays)`` returns an `OnMatricesState`."""
@@ -43,14 +45,12 @@ class Placement(Protocol[L]):
         """
         ...
 
-    def layout(
-        self, leaves: Leaves, resolved: Mapping[str, Resolved], max_batch: int | None
-    ) -> L:
+    def layout(self, leaves: Leaves, views: Views, max_batch: int | None) -> L:
         """Groups the matrix leaves into stacks.
 
         Args:
             leaves: Parameters (or updates, if there are none) by path, or their shapes.
-            resolved: How each of them is seen.
+            views: The views of those that are matrices.
             max_batch: Largest number of matrices in a stack on one device.
 
         Returns:

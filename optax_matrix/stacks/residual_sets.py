@@ -67,7 +67,7 @@ def _check_sides(layout: Layout) -> None:
     groups = layout.groups.values()
     unknown = [m.path for g in groups if g.residual is None for m in g.members]
     if unknown:
-        seen = ", ".join(f"{path} ({layout.reasons[path]})" for path in unknown[:3])
+        seen = ", ".join(f"{path} {layout.views[path].shape}" for path in unknown[:3])
         raise ValueError(
             "`sharing` needs to know which side of each matrix is on the residual "
             f"stream, but it is unknown for {seen}; matrices.infer(model) finds it "

@@ -8,10 +8,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.matrices.rules import resolve
 from optax_matrix.matrices.view import MatrixView
 
 
@@ -41,28 +38,6 @@ def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> s
             return any(bool(jnp.any(jnp.all(x, axis=(1, 2)))) for x in pieces)
 
     return {path for path in views if path in leaves and has_zeros(path)}
-
-
-def warn_of_zeros(tx: Any, dimension_numbers: Any, name: str) -> Any:
-    """A transformation whose `init` warns of matrices that start at zero.
-
-    Args:
-        tx: A transformation that never moves such matrices.
-        dimension_numbers: Which leaves are its matrices, as in `on_matrices`.
-        name: Its name, for the message.
-
-    Returns:
-        The transformation.
-    """
-
-    def init_fn(params: Any) -> Any:
-        if type(params).__name__ != "_ParamsPlaceholder":  # Of `optax.tree.map_params`.
-            resolved = resolve(dimension_numbers, params)
-            views = {p: r.view for p, r in resolved.items() if r.view is not None}
-            warn_of_zero_leaves(named_leaves(params), views, name)
-        return tx.init(params)
-
-    return optax.GradientTransformationExtraArgs(init_fn, tx.update)
 
 
 def warn_of_zero_leaves(

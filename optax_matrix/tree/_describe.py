@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import doubts
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.matrices.rules import resolve
-from optax_matrix.stacks.layout import make_layout
+from optax_matrix.stacks.layout import group_matrices
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import zero_leaves
 
@@ -84,28 +84,26 @@ def describe(
         up/bias    (5,)    -          -                adamw      a vector
         up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
     """
-    resolved = resolve(dimension_numbers, params)
-    leaves = named_leaves(params)
-    if placement is None:
-        layout = make_layout(params, dimension_numbers, max_batch)
-    else:
-        layout = placement.layout(leaves, resolved, max_batch)
+    decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
+    make = group_matrices if placement is None else placement.layout
+    layout = make(leaves, views_of(decisions), max_batch)
     groups: dict[str, list[str]] = {}
     for name, group in layout.groups.items():
         for member in group.members:
             groups.setdefault(member.path, []).append(name)
 
     zeros = zero_leaves(leaves, layout.views)
-    doubted = doubts(params, resolved)
+    doubted = doubts(params, decisions)
 
     def row(path: str, leaf: Any) -> Row:
         shape = tuple(leaf.shape)
-        but = f", but {doubted[path]}" if path in doubted else ""
-        if path in layout.others:
-            return Row(path, shape, "-", "-", other, layout.others[path] + but)
-        view = layout.views[path]
+        view = decisions[path].view
+        why = decisions[path].reason
+        why += f", but {doubted[path]}" if path in doubted else ""
+        if view is None:
+            return Row(path, shape, "-", "-", other, why)
         names = ", ".join(dict.fromkeys(groups[path]))
-        why = layout.reasons[path] + but + ("; all zeros" if path in zeros else "")
+        why += "; all zeros" if path in zeros else ""
         return Row(path, shape, str(view), names, matrix, why, layout.owners_of(path))
 
     return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))

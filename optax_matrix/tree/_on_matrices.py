@@ -19,12 +19,20 @@ from optax_matrix._mesh.specs import (
 )
 from optax_matrix._surroundings.observation import observed
 from optax_matrix.matrices.boxes import boxed, boxes_of, names_of, unboxed
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.paths import flatten_named, named_leaves
-from optax_matrix.matrices.rules import resolve
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
+from optax_matrix.stacks.zeros import warn_of_zero_leaves
+from optax_matrix.tree._mistakes import (
+    check_manifest,
+    check_shapes,
+    check_structure,
+    is_ours,
+    with_updates_only,
+)
 from optax_matrix.tree._nonfinite import (
     NonFinite,
     check_finite,
@@ -34,19 +42,22 @@ from optax_matrix.tree._nonfinite import (
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build, tried
-from optax_matrix.tree.guarded import check_shapes
-from optax_matrix.tree.state import OnMatricesState, check_method, entry_of
+from optax_matrix.tree.state import OnMatricesState, check_method, entry_of, is_state
+
+OfTree = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
 
 
 def on_matrices(
     build: Build | optax.GradientTransformation,
     *,
+    after: OfTree | None = None,
+    other: OfTree | None = None,
     name: str | None = None,
-    hyperparams: Mapping[str, Any] | None = None,
     dimension_numbers: Any = None,
     placement: Placement[Any] | None = None,
     max_batch: int | None = None,
     needs_params: bool = False,
+    moves_zeros: bool = True,
     probe: bool = True,
     nonfinite: NonFinite = "propagate",
 ) -> optax.GradientTransformationExtraArgs:
@@ -55,20 +66,25 @@ def on_matrices(
     Every matrix leaf is viewed as ``(batch, out, in)``, where rows are output neurons.
     Leaves of equal view are stacked, and the transformation gets a plain dict
     ``{group: stack}``. Updates are returned in the leaf's shape and the parameter's
-    dtype. Leaves that are not matrices pass through unchanged, as in `optax.masked`.
+    dtype. `other` trains the leaves that are not matrices in the same pass; without it
+    they pass through unchanged.
 
     Args:
-        build: A transformation of stacks; or ``build(layout, **hyperparams)``, which
-            returns one for a static `Layout`. It must treat each matrix independently,
-            also matrices of zeros. State that belongs to matrices must be under the
-            name of their stack with the batch axis in front, as ``jax.tree.map`` over
-            the stacks makes it. `on_matrices` calls `build` once with
-            `stacks.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
-            blocks raise at once.
+        build: A transformation of stacks, or ``build(layout)``, which returns one for a
+            static `Layout`. It must treat each matrix independently, also matrices of
+            zeros. State that belongs to matrices must be under the name of their stack
+            with the batch axis in front, as ``jax.tree.map`` over the stacks makes it.
+            `on_matrices` calls `build` once with `stacks.EMPTY_LAYOUT`, which has no
+            groups, so that invalid arguments of blocks raise at once.
+        after: Transformation of the matrices' updates in the shape of the tree, with
+            None in place of other leaves: weight decay, learning rate.
+        other: Optimizer of all leaves that are not matrices. It runs on the tree with
+            None in place of matrices, so that its state has the paths of the tree. Both
+            `after` and `other` may be functions from the whole parameter tree (None, if
+            `update` gets none) to a transformation, for masks that need all of it.
         name: Name of the method, stored in the state: `update` and checkpoints refuse
             the state of another method, even if its arrays have the same shapes. None
             for a method without a name.
-        hyperparams: Numbers, traced or not, which `build` gets at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`matrices.default_rule`), a rule (`matrices.by_path`, `matrices.infer`), a
             tree or prefix tree of `MatrixDimensionNumbers` or
@@ -80,7 +96,9 @@ def on_matrices(
             device), which bounds the memory of stacking; None for a bound of
             `stacks.STACK_ELEMENTS` elements.
         needs_params: Whether the transformation uses parameters; they are then stacked,
-            too. Weight decay does not need this: chain it outside.
+            too. Weight decay does not need this: put it into `after`.
+        moves_zeros: Whether the transformation can move a matrix of zeros; if not,
+            `init` warns of such matrices.
         probe: Whether `init` tests that matrices do not influence one another. Blocks
             of this package do not need the test.
         nonfinite: What happens if the gradient of a matrix holds a NaN or infinity.
@@ -103,24 +121,26 @@ def on_matrices(
 
     Examples:
         >>> import jax.numpy as jnp, optax
-        >>> tx = on_matrices(optax.scale(2.0))
+        >>> tx = on_matrices(optax.scale(2.0), other=optax.sgd(1.0))
         >>> params = {"up": {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}}
         >>> updates, _ = tx.update(params, tx.init(params))
         >>> float(updates["up"]["kernel"][0, 0]), float(updates["up"]["bias"][0])
-        (2.0, 1.0)
+        (2.0, -1.0)
     """
     _check(name, placement, max_batch)
     check_choice("nonfinite", nonfinite, get_args(NonFinite))
     make = _as_build(build)
+    tried(make, {})
     wrapper = _OnMatrices(
         name=name,
         build=make,
-        rebuild=tried(make, hyperparams or {}),
-        hyperparams=dict(hyperparams or {}),
+        after=_as_function("after", after),
+        other=_as_function("other", other),
         dimension_numbers=dimension_numbers,
         max_batch=max_batch,
         placement=KeepSharding() if placement is None else placement,
         needs_params=needs_params,
+        moves_zeros=moves_zeros,
         probe=probe,
         nonfinite=nonfinite,
     )
@@ -131,12 +151,13 @@ def on_matrices(
 class _OnMatrices:
     name: str | None
     build: Build
-    rebuild: Build  # The same, for arguments that `init` has checked.
-    hyperparams: dict[str, Any]
+    after: Callable[[Any], optax.GradientTransformationExtraArgs] | None
+    other: Callable[[Any], optax.GradientTransformationExtraArgs] | None
     dimension_numbers: Any
     max_batch: int | None
     placement: Placement[Any]
     needs_params: bool
+    moves_zeros: bool
     probe: bool
     nonfinite: NonFinite
     # The stacks that `init` has probed `build` with; it does so once for each set.
@@ -145,24 +166,37 @@ class _OnMatrices:
     warned: list[str] = dataclasses.field(default_factory=list)
 
     def init(self, params: Any) -> Any:
-        if type(params).__name__ == "_ParamsPlaceholder":
-            return _OPAQUE  # `optax.tree.map_params` finds the state like parameters.
-        warn_of_mistakes(self.dimension_numbers, params)
-        leaves = named_leaves(params)
-        resolved = resolve(self.dimension_numbers, params)
-        layout = self.placement.layout(leaves, resolved, self.max_batch)
+        if type(params).__name__ == "_ParamsPlaceholder":  # `optax.tree.map_params`:
+            rest = self.after and self.after(None).init(params)  # stacks are no params.
+            return OnMatricesState(
+                *[_OPAQUE] * 3, rest, self.other and self.other(None).init(params)
+            )
+        leaves, rebuild = flatten_named(params)
+        decisions = decide(params, self.dimension_numbers)
+        warn_of_mistakes(self.dimension_numbers, params, decisions)
+        views = views_of(decisions)
+        if not self.moves_zeros:
+            warn_of_zero_leaves(leaves, views, self.name or "this transformation")
+        state = self._init_matrices(params, leaves, views)
+        matrices, others = _apart(rebuild, leaves, views)
+        return state._replace(
+            after=self.after and self.after(params).init(matrices),
+            other=self.other and _init_other(self.other(params), others),
+        )
+
+    def _init_matrices(self, params: Any, leaves: Any, views: Any) -> OnMatricesState:
+        layout = self.placement.layout(leaves, views, self.max_batch)
         self._refuse_coupling(layout)
-        matrices = {path: leaves[path] for path in layout.views}
+        matrices = {path: leaves[path] for path in views}
         check_one_mesh(matrices)
-        arrays, join = _split(self.hyperparams)
 
         def make_state(local, stacks, arrays):
-            inner_state = observed(self.build(local, **join(arrays))).init(stacks)
+            inner_state = observed(self.build(local)).init(stacks)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
         state = self.placement.init(
-            layout, make_state, matrices, arrays, self.needs_params
+            layout, make_state, matrices, None, self.needs_params
         )
         specs = partial(self.placement.specs, layout, state)
         if known := recorder():
@@ -174,36 +208,74 @@ class _OnMatrices:
         return boxed(state, specs(names, mesh), boxes, layout.groups)
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
+        tree = updates if params is None else with_updates_only(params, updates)
+        if not self._fits(state):
+            check_structure(self.init, state, tree)
+        check_method(state, self.name)
         if self.needs_params and params is None:
             raise ValueError(
                 "`params` must be passed to `update`: this transformation uses the "
                 "parameters; call tx.update(updates, state, params)."
             )
-        check_method(state, self.name)
-        state, rebox = unboxed(state)
+        try:
+            return self._update(updates, state, params, extra_args)
+        except Exception as error:
+            # Only now, as it traces `init`; a state of the right form is not the cause.
+            if not is_ours(error):
+                check_structure(self.init, state, tree)
+            raise
+
+    def _fits(self, state: Any) -> bool:
+        pairs = (("after", self.after), ("other", self.other))
+        return is_state(state) and all(
+            (getattr(state, name) is None) == (make is None) for name, make in pairs
+        )
+
+    def _update(self, updates: Any, state: Any, params: Any, extra_args: Any):
         leaves, rebuild = flatten_named(updates)
         # Shapes and dtypes are those of the parameters that have updates.
-        tree, like = updates, leaves
-        if params is not None:
-            tree, named = params, named_leaves(params)
-            check_shapes(leaves, named)
-            like = {path: leaf for path, leaf in named.items() if path in leaves}
-        resolved = resolve(self.dimension_numbers, tree, like)
-        layout = self.placement.layout(like, resolved, self.max_batch)
-        _check_manifest(layout, state)
+        whole = updates if params is None else with_updates_only(params, updates)
+        named, rebuild_params = flatten_named(whole)
+        check_shapes(leaves, named)
+        like = {path: named[path] for path in leaves}
+        tree = updates if params is None else params
+        views = views_of(decide(tree, self.dimension_numbers, like))
+        inner = state._replace(after=None, other=None)
+        new, inner = self._update_matrices(leaves, inner, like, views, extra_args)
 
+        new = {**leaves, **new}
+        trees, own = _apart(rebuild, new, views), (None, None)
+        if params is not None:
+            own = _apart(rebuild_params, named, views)
+        rest = {"after": (self.after, trees[0], own[0])}
+        rest["other"] = (self.other, trees[1], own[1])
+        states = {}
+        for name, (make, update, params_) in rest.items():
+            states[name] = getattr(state, name)
+            if make is not None:
+                tx = make(None if params is None else whole)
+                update, states[name] = tx.update(
+                    update, states[name], params_, **extra_args
+                )
+                found = named_leaves(update).items()
+                new |= {path: _keep_dtype(x, like[path]) for path, x in found}
+        return rebuild(new), inner._replace(**states)
+
+    def _update_matrices(
+        self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any
+    ) -> tuple[dict[str, Any], Any]:
+        state, rebox = unboxed(state)
+        layout = self.placement.layout(like, views, self.max_batch)
+        check_manifest(layout, state)
         if self.nonfinite == "raise":
-            check_finite(leaves, layout.views)
-        matrices = {"updates": {path: leaves[path] for path in layout.views}}
+            check_finite(leaves, views)
+        matrices = {"updates": {path: leaves[path] for path in views}}
         if self.needs_params:
-            matrices["params"] = {path: like[path] for path in layout.views}
+            matrices["params"] = {path: like[path] for path in views}
         self._warn_of_replicated(layout, state, like)
-        arrays, join = _split((self.hyperparams, extra_args))
 
         def step(local, stacks, state, arrays):
-            hyperparams, extra_args = join(arrays)
-            tx = observed(self.rebuild(local, **hyperparams))
-            tx = optax.with_extra_args_support(tx)
+            tx = optax.with_extra_args_support(observed(self.build(local)))
             grads, bad = finite_part(stacks["updates"])
             new: Any
             new, inner_state = tx.update(
@@ -216,8 +288,8 @@ class _OnMatrices:
             )
             return new, state._replace(inner_state=inner_state)
 
-        new, state = self.placement.update(layout, step, matrices, state, arrays)
-        return rebuild({**leaves, **new}), rebox(state)
+        new, state = self.placement.update(layout, step, matrices, state, None)
+        return dict(new), rebox(state)
 
     def _warn_of_replicated(self, layout: Layout, state: Any, leaves: Any) -> None:
         mesh = visible_mesh(leaves)
@@ -229,11 +301,34 @@ class _OnMatrices:
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)
         if self.probe and stacks not in self.probed:
-            refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
+            refuse_coupling(self.build, {}, layout, self.needs_params)
             self.probed.add(stacks)
 
 
 _OPAQUE: Any = object()
+
+
+def _apart(rebuild: Callable, leaves: Mapping[str, Any], views: Mapping[str, Any]):
+    """The tree with None in place of other leaves, and in place of matrices."""
+    return [
+        rebuild({p: x if (p in views) == kept else None for p, x in leaves.items()})
+        for kept in (True, False)
+    ]
+
+
+def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
+    try:
+        return other.init(others)
+    except Exception as error:
+        if is_ours(error):
+            raise
+        raise ValueError(
+            "`other` must run on the tree with None in place of matrices, and its "
+            f"`init` raised {type(error).__name__}: {error}. If it has a mask that "
+            "needs the whole tree, pass a function of the parameters, "
+            "other=lambda params: optax.adamw(rate, mask=mask(params)); of recipes, "
+            "`weight_decay_mask` gets the whole tree."
+        ) from error
 
 
 def _as_build(build: Any) -> Any:
@@ -241,10 +336,24 @@ def _as_build(build: Any) -> Any:
         return lambda _: build
     if not callable(build):
         raise ValueError(
-            "`build` must be a gradient transformation or a callable "
-            f"build(layout, **hyperparams) that returns one, got {build!r}."
+            "`build` must be a gradient transformation or a callable build(layout) "
+            f"that returns one, got {build!r}."
         )
     return build
+
+
+def _as_function(name: str, tx: Any) -> Any:
+    if tx is None:
+        return None
+    if isinstance(tx, optax.GradientTransformation):
+        tx = optax.with_extra_args_support(tx)
+        return lambda _: tx
+    if not callable(tx):
+        raise ValueError(
+            f"`{name}` must be a gradient transformation, a function from the "
+            f"parameters to one, or None, got {tx!r}."
+        )
+    return lambda params: optax.with_extra_args_support(tx(params))
 
 
 def _check(name: Any, placement: Any, max_batch: Any) -> None:
@@ -262,37 +371,5 @@ def _check(name: Any, placement: Any, max_batch: Any) -> None:
         )
 
 
-def _check_manifest(layout: Layout, state: OnMatricesState) -> None:
-    held, wanted = set(state.manifest), set(layout.groups)
-    if held != wanted:
-        raise ValueError(
-            "`state` must belong to these parameters: it holds stacks "
-            f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, residual side, dtype, checksum of the parameters' paths, "
-            "shapes and axes). "
-            "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
-            "`dimension_numbers` changed, carry the state over with "
-            "optax_matrix.to_portable and from_portable; if the gradients have another "
-            "dtype or shape than the parameters, pass `params` to `update`."
-        )
-
-
 def _keep_dtype(new: Any, old: Any) -> Any:
     return new.astype(old.dtype) if new.dtype != old.dtype else new
-
-
-def _split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The arrays of a tree, and the function that puts arrays back into it.
-
-    Arrays may be traced: they must go through a `shard_map` as arguments. Numbers stay
-    Python numbers, so that they do not promote the dtype of an array.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-
-    def join(arrays: list[Any]) -> Any:
-        new = dict(zip(at, arrays, strict=True))
-        whole = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
-        return jax.tree.unflatten(structure, whole)
-
-    return [leaves[i] for i in at], join

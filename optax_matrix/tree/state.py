@@ -1,6 +1,7 @@
 """The state of `on_matrices`, and whose it is."""
 
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -24,16 +25,30 @@ class OnMatricesState(NamedTuple):
             crc32 of the axes that are rows and columns.
         inner_state: State of the transformation of the stacks. Leaves under a group's
             name are per matrix (batch axis in front) or scalars.
+        after: State of the transformation `after`, None without one.
+        other: State of the optimizer of the other leaves, None without one.
     """
 
     method: dict[str, Array]
     manifest: dict[str, Array]
     inner_state: optax.OptState
+    after: optax.OptState = None
+    other: optax.OptState = None
 
 
 def is_state(node: Any) -> bool:
     """Whether a node of a tree is a state of `on_matrices`."""
     return isinstance(node, OnMatricesState)
+
+
+def states_in(tree: Any, above: tuple = ()) -> Iterator[tuple[tuple, OnMatricesState]]:
+    """Every state of `on_matrices` in a tree with its keys; `other` may hold more."""
+    for keys, node in jax.tree.leaves_with_path(tree, is_leaf=is_state):
+        if is_state(node):
+            yield (keys := above + keys), node
+            for name in ("after", "other"):
+                inside = (*keys, jax.tree_util.GetAttrKey(name))
+                yield from states_in(getattr(node, name), inside)
 
 
 def entry_of(method: str | None) -> dict[str, Array]:

@@ -17,8 +17,8 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak, work_dtype
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.paths import map_named, named_leaves
-from optax_matrix.matrices.rules import resolve
 from optax_matrix.matrices.view import MatrixView
 
 
@@ -91,10 +91,10 @@ def extract_adapter(
             "`after` must have the paths and shapes of `before`; they differ in "
             f"{', '.join(differing[:3])}."
         )
-    resolved = resolve(dimension_numbers, before)
+    decisions = decide(before, dimension_numbers)
     adapters = {}
     for path, leaf in old.items():
-        view = resolved[path].view
+        view = decisions[path].view
         if view is not None:
             adapters[path] = _factors(view, _whole(leaf), _whole(new[path]), rank)
     return adapters
@@ -128,8 +128,7 @@ def apply_adapter(
         >>> float(apply_adapter(params, {"kernel": factors})["kernel"][0, 0])
         2.0
     """
-    resolved = resolve(dimension_numbers, params)
-    views = {path: r.view for path, r in resolved.items() if r.view is not None}
+    views = views_of(decide(params, dimension_numbers))
     if unknown := sorted(set(adapters) - set(views)):
         raise ValueError(
             f"`adapters` must be for matrices of `params`, got {unknown[:3]}; if "

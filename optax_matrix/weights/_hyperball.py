@@ -5,7 +5,6 @@ from typing import Any
 import optax
 
 from optax_matrix._arguments import Rate, checked
-from optax_matrix.stacks.zeros import warn_of_zeros
 from optax_matrix.transforms import fix_norm
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.tree import on_matrices
@@ -60,18 +59,12 @@ def hyperball(
         As in `transforms.fix_norm`. The authors leave embeddings, heads and vectors to
         Adam; so does a recipe as ``inner``.
     """
-
-    def build(layout: Any, learning_rate: Any) -> optax.GradientTransformation:
-        del layout
-        return fix_norm(learning_rate)
-
     step = on_matrices(
-        build,
+        fix_norm(learning_rate),
         name="hyperball",
-        hyperparams={"learning_rate": learning_rate},
         dimension_numbers=dimension_numbers,
         needs_params=True,
+        moves_zeros=False,
         probe=False,
     )
-    tx = optax.chain(inner, step)
-    return warn_of_zeros(tx, dimension_numbers, "hyperball")
+    return optax.chain(inner, step)

@@ -13,8 +13,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh.specs import keep_sharding
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.paths import map_named, named_leaves
-from optax_matrix.matrices.rules import resolve
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.transforms.stochastic_primitives import (
@@ -258,8 +258,7 @@ class Reparameterization:
         return Frozen(weights, perms, merges, frozen.count), trainable, opt_state
 
     def _views(self, tree: Any) -> dict[str, MatrixView]:
-        resolved = resolve(self.dimension_numbers, tree)
-        return {path: r.view for path, r in resolved.items() if r.view is not None}
+        return views_of(decide(tree, self.dimension_numbers))
 
     def _start(self, views: dict[str, MatrixView], matrices: dict[str, Any]) -> tuple:
         """Permuted matrices, permutations, rotations and merges by path; the count."""

@@ -9,8 +9,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.matrices import with_embeddings
+from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import map_named
-from optax_matrix.matrices.rules import resolve, with_embeddings
 
 _TOLERANCE = 1e-3
 
@@ -61,10 +62,10 @@ def rotate_residual(
     """
     q = jnp.asarray(rotation)
     _check(q)
-    resolved = resolve(with_embeddings(dimension_numbers), params)
+    decisions = decide(params, with_embeddings(dimension_numbers))
 
     def one(path: str, leaf: Any) -> Any:
-        view = resolved[path].view
+        view = decisions[path].view
         if view is None:
             return leaf
         side = view.residual

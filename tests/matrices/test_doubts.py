@@ -12,6 +12,7 @@ import pytest
 
 import optax_matrix as om
 from optax_matrix.matrices import infer
+from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
 from optax_matrix.matrices.rules import by_path
@@ -203,8 +204,9 @@ def test_infer_reads_named_arrays_and_the_sides_of_their_layers():
         "down/weight/0": ("3x (64, 256)", "out"),
         "q/weight/0": ("3x (64, 64)", "in"),
     }
-    assert "embedding or head" in layout.others["token/0"]
-    assert layout.others["up/bias/0"] == "a bias or scale by its name"
+    decisions = decide(model, infer(model))
+    assert "embedding or head" in decisions["token/0"].reason
+    assert decisions["up/bias/0"].reason == "a bias or scale by its name"
     told = " ".join(_messages(model))
     assert "up/weight/0: 3x (64, 256)" in told
     assert "its axis names say 3x (256, 64)" in told

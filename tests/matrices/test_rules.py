@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from optax_matrix.matrices import default_rule, infer, label_params
+from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.rules import PathRule, by_path
 from optax_matrix.stacks.layout import make_layout
@@ -222,9 +223,10 @@ def test_infer_reads_nnx_axis_names():
     piece, residual = view("experts")
     assert (piece.count, piece.rows, piece.cols, residual) == (2, 4, 6, "in")
     assert layout.views["inner"].residual is None
-    assert "embedding or head" in layout.others["tok"]
-    assert "norm by its name" in layout.others["norm"]
-    assert "not a matrix" in layout.others["gates"]
+    decisions = decide(params, infer(model))
+    assert "embedding or head" in decisions["tok"].reason
+    assert "norm by its name" in decisions["norm"].reason
+    assert "not a matrix" in decisions["gates"].reason
     assert "plain" in layout.views
 
 
@@ -238,7 +240,7 @@ def test_infer_agrees_with_itself_on_pure_arrays():
 def test_infer_leaves_scanned_biases_alone():
     bias = nn.LogicallyPartitioned(jnp.ones((3, 2, 4)), ("layers", "q_heads", "kv"))
     params = {"query": {"bias": bias}}
-    assert "query/bias" in make_layout(params, infer(params)).others
+    assert decide(params, infer(params))["query/bias"].view is None
 
 
 def test_empty_and_shapeless_leaves():
@@ -312,7 +314,8 @@ def test_infer_leaves_out_what_the_default_rule_leaves_out_by_name(path):
     params = nn.unbox(model)
     layout = make_layout(params, infer(model))
     assert set(layout.views) == {"up/kernel"}
-    assert layout.others[path] == default_rule(path, params[path])[1]
+    reason = decide(params, infer(model))[path].reason
+    assert reason == default_rule(path, params[path])[1]
     # Who wants it says so.
     rule = by_path(include=path, otherwise=infer(model))
     assert set(make_layout(params, rule).views) == set(params)
@@ -321,8 +324,8 @@ def test_infer_leaves_out_what_the_default_rule_leaves_out_by_name(path):
 def test_infer_leaves_out_depthwise_convolutions():
     kernel = nn.LogicallyPartitioned(jnp.ones((3, 3, 1, 8)), ("h", "w", None, "embed"))
     model = {"depthwise_conv/kernel": kernel}
-    layout = make_layout(nn.unbox(model), infer(model))
-    assert "depthwise" in layout.others["depthwise_conv/kernel"]
+    decisions = decide(nn.unbox(model), infer(model))
+    assert "depthwise" in decisions["depthwise_conv/kernel"].reason
 
 
 def test_infer_takes_one_head_for_a_matrix():

@@ -218,7 +218,7 @@ def test_last_layer():
     }.items():
         tx = om.alice(0.02, rank=2, **options)
         state = jax.eval_shape(tx.init, params)
-        manifest = state.inner_states["matrix"].inner_state[0].manifest
+        manifest = state.manifest
         held[key] = sorted(name.split("@")[0] for name in manifest)
     head, up = "16x4-in", "8x4-in"
     assert held == {"other": [up], "method": [head, up], "rule": [head]}

@@ -397,7 +397,7 @@ def test_last_layer_and_errors():
         for last_layer in ("other", "method"):
             tx = recipe(0.02, last_layer=last_layer)
             state = jax.eval_shape(tx.init, params)
-            held.append(len(state.inner_states["matrix"].inner_state[0].manifest))
+            held.append(len(state.manifest))
         assert held == [1, 2]
         for name, value in (("scale", 0.0), ("side", "all"), ("b1", 1.0)):
             if (recipe, name) == (om.ldadam, "scale"):

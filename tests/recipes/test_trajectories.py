@@ -142,7 +142,7 @@ def assert_follows(case):
     adamw = partial(optimizers.adamw, lr=other_lr, b2=b2, weight_decay=weight_decay)
     expected = problem.run_numpy(partial(step, lr=LR), adamw, start, noise)
 
-    groups = state.inner_states["matrix"].inner_state[0].manifest
+    groups = state.manifest
     assert sum(len(ids) for ids in groups.values()) == 6  # 3 kernels and 3 layers
     for leaf, values in expected.items():
         assert path[leaf].dtype == np.float64

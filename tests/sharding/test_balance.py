@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, PartitionSpec as P
 import optax_matrix as om
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.padding import on_real_matrices
-from optax_matrix.matrices.rules import resolve
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding import _owner_layout
 from optax_matrix.sharding._balance import balance, work, work_of
 from optax_matrix.sharding._cost_model import CostModel
@@ -29,7 +29,7 @@ def _busiest(model, fsdp, tp):
     leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, (s, _) in model.items()}
     specs = {path: spec for path, (_, spec) in model.items()}
     mesh = AbstractMesh((fsdp, tp), ("fsdp", "tp"))
-    layout = owner_layout(resolve(None, leaves), leaves, specs, ("fsdp", "tp"), mesh)
+    layout = owner_layout(leaves, views_of(decide(leaves)), specs, ("fsdp", "tp"), mesh)
     exchanges = [bundle.exchange for bundle in layout.bundles]
     even = sum(work_of(e) * e.held for e in exchanges) / mesh.size
     padded = sum(work_of(e) * e.owned for e in exchanges)
@@ -58,7 +58,7 @@ def test_work_is_that_of_newton_schulz():
 
 
 def test_left_over_matrices_go_to_owners_that_have_least():
-    view = lambda rows: resolve(None, {"w": jnp.zeros((8, rows))})["w"].view
+    view = lambda rows: decide({"w": jnp.zeros((8, rows))})["w"].view
     exchange = lambda rows, count: Exchange(
         view(rows), ((), ()), ("x",), {"x": 8}, count
     )
@@ -75,7 +75,7 @@ def test_left_over_matrices_go_to_owners_that_have_least():
 
 @pytest.mark.parametrize("chips", [1, 2, 4])
 def test_the_balance_is_what_the_tables_of_owners_come_to(chips):
-    view = lambda rows: resolve(None, {"w": jnp.zeros((8, rows))})["w"].view
+    view = lambda rows: decide({"w": jnp.zeros((8, rows))})["w"].view
     shapes, model = [(16, 3), (32, 13), (8, 9)], CostModel()
     exchanges = [
         Exchange(view(rows), ((), ()), ("x",), {"x": 8}, count, chips=chips)
@@ -95,7 +95,7 @@ def test_the_balance_is_what_the_tables_of_owners_come_to(chips):
 @pytest.mark.parametrize("start", [0, 1, 6])
 @pytest.mark.parametrize("count", [1, 8, 13, 16, 23])
 def test_the_order_of_owners_is_inverted(count, start, chips):
-    view = resolve(None, {"w": jnp.zeros((2, 3))})["w"].view
+    view = decide({"w": jnp.zeros((2, 3))})["w"].view
     sizes = {"x": 8}
     exchange = Exchange(view, ((), ()), ("x",), sizes, count, chips=chips, start=start)
     matrices = np.arange(1.0, 1 + count * 6).reshape(count, 3, 2)

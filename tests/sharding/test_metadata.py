@@ -126,7 +126,7 @@ def test_variables_without_metadata_stay_bare():
     state = om.muon(1e-2).init(nnx.state(model, nnx.Param))
     stacks = [x for x in jax.tree.leaves(state) if x.ndim == 3]
     plain = om.muon(1e-2).init(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    inner = lambda s: s.inner_states["matrix"].inner_state[0].inner_state
+    inner = lambda s: s.inner_state
     assert len(stacks) == 1
     assert jax.tree.structure(inner(state)) == jax.tree.structure(inner(plain))
 

@@ -15,6 +15,7 @@ from optax_matrix._surroundings import within
 from optax_matrix._surroundings.padding import on_real_matrices
 from optax_matrix._surroundings.teams import LastRound, Team
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding._chips import with_chips
 from optax_matrix.sharding._exchange import Exchange
 
@@ -190,7 +191,7 @@ def test_padding_of_the_last_round_is_known(cpus):
     specs = dict.fromkeys(shapes, NamedSharding(make_mesh("fsdp8", "auto", cpus), P()))
     leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
     placement = om.owners("fsdp", param_specs=specs, plan={(8, 16): 2})
-    layout = placement.layout(leaves, om.matrices.resolve(None, leaves), None)
+    layout = placement.layout(leaves, views_of(decide(leaves)), None)
     ((name, rows),) = layout.manifest.items()
     each = [layout.last_rounds({name: own})[name] for own in np.split(rows, 8)]
     assert {(last.team.size, last.count, len(last.real)) for last in each} == {
@@ -203,7 +204,7 @@ def test_padding_of_the_last_round_is_known(cpus):
 def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
     sizes, views = {"x": 4, "y": 4}, {}
     for name, shape in {"w": (8, 16), "layers": (4, 8, 16)}.items():
-        views[name] = om.matrices.resolve(None, {name: jnp.zeros(shape)})[name].view
+        views[name] = decide({name: jnp.zeros(shape)})[name].view
     flat = Exchange(views["w"], ((), ()), ("x", "y"), sizes, 3)
     layers = Exchange(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
     found = with_chips([flat, layers], {(16, 8): 16})

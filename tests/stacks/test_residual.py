@@ -200,9 +200,7 @@ def test_layers_without_an_order_are_refused(shapes):
 def test_what_is_not_known_is_said():
     model = {"mix": nn.LogicallyPartitioned(jnp.ones((4, 8)), ("features", "mlp"))}
     layout = make_layout({"mix": jnp.ones((4, 8))}, infer(model))
-    message = (
-        r"`sharing` .* for mix \(kernel \(in, out\)\).* names embed, d_model, hidden"
-    )
+    message = r"`sharing` .* for mix \(4, 8\).* names embed, d_model, hidden"
     with pytest.raises(ValueError, match=message):
         residual_sets(layout, "global")
     numbers = {"a": MatrixDimensionNumbers(residual="in")}

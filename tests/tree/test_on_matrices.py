@@ -81,15 +81,15 @@ def test_heads_and_fused_kernels_are_separate_matrices():
 def test_build_gets_the_static_layout_and_traced_hyperparameters():
     seen = []
 
-    def build(layout, scale):
-        seen.append({(g.count, g.rows, g.cols) for g in layout.groups.values()})
-        return optax.scale(scale)
-
     params = {"a": _draw(3, 5), "c": _draw(3, 5)}
 
     @jax.jit
     def run(scale):
-        tx = on_matrices(build, hyperparams={"scale": scale}, probe=False)
+        def build(layout):
+            seen.append({(g.count, g.rows, g.cols) for g in layout.groups.values()})
+            return optax.scale(scale)
+
+        tx = on_matrices(build)
         return tx.update(params, tx.init(params))[0]
 
     np.testing.assert_allclose(run(2.0)["a"], 2 * params["a"])
@@ -340,11 +340,10 @@ def test_rounding_that_few_matrices_amplify_is_no_coupling():
 
 
 def test_arguments_of_blocks_fail_in_the_factory():
-    build = lambda _, decay: equilibrate_with_ema(scale_rows, decay)
     with pytest.raises(ValueError, match="`decay` must be in"):
-        on_matrices(build, hyperparams={"decay": 2.0})
+        on_matrices(lambda _: equilibrate_with_ema(scale_rows, 2.0))
     with pytest.raises(TypeError, match="beta"):
-        on_matrices(build, hyperparams={"beta": 0.9})
+        on_matrices(lambda _: equilibrate_with_ema(scale_rows, beta=0.9))
 
 
 def test_arguments_that_depend_on_the_layout_fail_at_init():

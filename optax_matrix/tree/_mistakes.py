@@ -1,61 +1,20 @@
-"""What `update` refuses before anything is computed."""
+"""What `update` of `on_matrices` refuses, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
-from optax_matrix.matrices.doubts import warned_of_mistakes
-from optax_matrix.matrices.paths import named_leaves, path_name
+from optax_matrix.matrices.paths import path_name
+from optax_matrix.stacks.layout import Layout
 from optax_matrix.tree._trial import raised_in
+from optax_matrix.tree.state import OnMatricesState
 
 
-def guarded(
-    tx: optax.GradientTransformation, dimension_numbers: Any = None
-) -> optax.GradientTransformationExtraArgs:
-    """A transformation that refuses gradients of other shapes, and states of others.
-
-    Without this, a gradient of another shape with as many entries would be taken for
-    matrices of the right shape, and Adam would broadcast it. A state of another
-    optimizer would end in an error about a missing attribute.
-
-    Args:
-        tx: A transformation of a whole tree.
-        dimension_numbers: Those that it uses. `init` warns of expressions of `by_path`
-            that match none of the parameters, and of doubtful decisions.
-
-    Returns:
-        The same transformation, with the same state. Its `update` raises a `ValueError`
-        that names the leaf, or says how the state differs from that of `init`.
-
-    Examples:
-        >>> import jax.numpy as jnp, optax
-        >>> tx, params = guarded(optax.adam(1e-3)), {"bias": jnp.ones(3)}
-        >>> tx.update({"bias": jnp.ones(1)}, tx.init(params), params)
-        Traceback (most recent call last):
-        ValueError: `updates` must have ... got (1,) for 'bias' of shape (3,); ...
-    """
-    tx = optax.with_extra_args_support(tx)
-
-    def init_fn(params):
-        with warned_of_mistakes(dimension_numbers, params):
-            return tx.init(params)
-
-    def update_fn(updates, state, params=None, **extra_args):
-        if params is not None:
-            params = with_updates_only(params, updates)
-            check_shapes(named_leaves(updates), named_leaves(params))
-        try:
-            return tx.update(updates, state, params, **extra_args)
-        except Exception as error:
-            # Only now, as it traces `init`; a state of the right form is not the cause.
-            if not (isinstance(error, ValueError) and raised_in(error, "optax_matrix")):
-                _check_structure(tx, state, updates if params is None else params)
-            raise
-
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+def is_ours(error: Exception) -> bool:
+    """Whether an error says what to do already."""
+    return isinstance(error, ValueError) and raised_in(error, "optax_matrix")
 
 
 def with_updates_only(params: Any, updates: Any) -> Any:
@@ -92,10 +51,10 @@ def check_shapes(updates: Mapping[str, Any], params: Mapping[str, Any]) -> None:
             )
 
 
-def _check_structure(tx: optax.GradientTransformation, state: Any, params: Any) -> None:
+def check_structure(init: Callable, state: Any, params: Any) -> None:
     """Raises if a state has another structure than that of `init`."""
     try:
-        wanted = jax.eval_shape(tx.init, params)
+        wanted = jax.eval_shape(init, params)
     except Exception:  # Then the state is not the cause.
         return
     if jax.tree.structure(state) == jax.tree.structure(wanted):
@@ -123,3 +82,19 @@ def _listed(paths: set[str]) -> str:
     first = sorted(paths)[:3]
     more = len(paths) - len(first)
     return (", ".join(first) or "nothing") + (f" and {more} more" if more else "")
+
+
+def check_manifest(layout: Layout, state: OnMatricesState) -> None:
+    """Raises unless a state holds the stacks of a layout."""
+    held, wanted = set(state.manifest), set(layout.groups)
+    if held != wanted:
+        raise ValueError(
+            "`state` must belong to these parameters: it holds stacks "
+            f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
+            "(name: shape, residual side, dtype, checksum of the parameters' paths, "
+            "shapes and axes). "
+            "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
+            "`dimension_numbers` changed, carry the state over with "
+            "optax_matrix.to_portable and from_portable; if the gradients have another "
+            "dtype or shape than the parameters, pass `params` to `update`."
+        )

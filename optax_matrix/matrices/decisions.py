@@ -1,0 +1,128 @@
+"""Which leaves of a tree are matrices: decided once, read by everything else."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.matrices._default_rule import Guess, default_rule
+from optax_matrix.matrices.dimension_numbers import Side, is_dimension_numbers
+from optax_matrix.matrices.oriented import Oriented
+from optax_matrix.matrices.paths import named_leaves, path_name
+from optax_matrix.matrices.rules import PathRule
+from optax_matrix.matrices.view import MatrixView, make_view
+
+Rule = Callable[[str, Any], tuple[Any, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a leaf is: its view as matrices, or None, and the reason."""
+
+    view: MatrixView | None
+    reason: str
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether name and shape suggest it, but nobody said so."""
+        return isinstance(self.reason, Guess)
+
+    def on_side(self, residual: Side) -> "Decision":
+        """The same with another residual side, if it is a matrix."""
+        if self.view is None:
+            return self
+        return Decision(dataclasses.replace(self.view, residual=residual), self.reason)
+
+
+Decisions = Mapping[str, Decision]  # By the leaf's path.
+
+
+def views_of(decisions: Decisions) -> dict[str, MatrixView]:
+    """The views of the leaves that are matrices."""
+    return {path: d.view for path, d in decisions.items() if d.view is not None}
+
+
+def decide(
+    params: Any, dimension_numbers: Any = None, leaves: Mapping[str, Any] | None = None
+) -> dict[str, Decision]:
+    """Applies dimension numbers in any accepted form to the leaves of a tree.
+
+    Args:
+        params: The parameter tree; absent nodes are skipped.
+        dimension_numbers: None (the default rule), a `PathRule`, a tree or prefix tree
+            of dimension numbers with None for other leaves, or a callable from the
+            parameters to such a tree.
+        leaves: Those of its leaves to decide on, by path; None for all.
+
+    Returns:
+        The decision for every leaf, by path.
+
+    Raises:
+        ValueError: If a leaf is not covered or dimension numbers do not fit a leaf.
+    """
+    if leaves is None:
+        leaves = named_leaves(params)
+        if len(leaves) != len(jax.tree.leaves(params)):
+            raise ValueError(
+                "`params` must not hold two leaves of the same path; rename one of the "
+                "keys that contain '/'."
+            )
+    if isinstance(dimension_numbers, Oriented):
+        found = decide(params, dimension_numbers.numbers, leaves)
+        return {p: d.on_side(dimension_numbers.side(p)) for p, d in found.items()}
+    rule = _rule(dimension_numbers, params)
+    return {path: _decision(path, leaf, rule) for path, leaf in leaves.items()}
+
+
+def _decision(path: str, leaf: Any, rule: Rule) -> Decision:
+    if not hasattr(leaf, "shape"):
+        raise ValueError(
+            f"`params` must hold arrays, got {leaf!r} at {path!r}; use jnp.array, or "
+            "for an Equinox model eqx.filter(model, eqx.is_inexact_array)."
+        )
+    numbers, reason = rule(path, leaf)
+    if numbers is None:
+        return Decision(None, reason)
+    if 0 in leaf.shape:
+        return Decision(None, "empty")
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        raise ValueError(
+            f"`dimension_numbers` of parameter {path!r} must be None: its dtype "
+            f"{jnp.dtype(leaf.dtype).name} is not floating."
+        )
+    return Decision(make_view(leaf.shape, numbers, path), reason)
+
+
+def _rule(dimension_numbers: Any, params: Any) -> Rule:
+    if dimension_numbers is None:
+        return default_rule
+    if isinstance(dimension_numbers, PathRule):
+        return dimension_numbers.of_leaf
+    if callable(dimension_numbers) and not is_dimension_numbers(dimension_numbers):
+        dimension_numbers = dimension_numbers(params)
+    is_leaf = lambda x: x is None or is_dimension_numbers(x)
+    pairs = jax.tree_util.tree_flatten_with_path(dimension_numbers, is_leaf=is_leaf)[0]
+    table = {path_name(keys): value for keys, value in pairs}
+    wrong = {p: v for p, v in table.items() if not is_leaf(v)}
+    if wrong:
+        path, value = next(iter(wrong.items()))
+        raise ValueError(
+            "`dimension_numbers` must hold MatrixDimensionNumbers or None, got "
+            f"{value!r} at {path!r}."
+        )
+
+    def look_up(path: str, leaf: Any) -> tuple[Any, str]:
+        del leaf
+        parts = path.split("/")
+        for k in range(len(parts), -1, -1):
+            if (prefix := "/".join(parts[:k])) in table:
+                value = table[prefix]
+                return value, "given" if value is not None else "given as None"
+        raise ValueError(
+            "`dimension_numbers` must cover every parameter (a prefix tree will do), "
+            f"but have no entry for {path!r}; add MatrixDimensionNumbers, or None."
+        )
+
+    return look_up
