@@ -119,12 +119,12 @@ fsdp=4,tp=2`` runs on a laptop, and its docstring says how to start it on many h
 Two processes give the losses of one to rounding, which a test checks.
 """
 
-from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._owners import owners
 from optax_matrix.sharding._plan import plan
 from optax_matrix.sharding._planned import Plan, PlannedGroup
 from optax_matrix.sharding._state_rules import state_rules
 from optax_matrix.sharding._state_specs import state_specs
+from optax_matrix.sharding.teams._cost_model import CostModel
 
 __all__ = [
     "CostModel",
