@@ -69,7 +69,7 @@ def make_bundle(
             dtype=dtype,
             residual=view.residual,
             spec=(own.owner_axes, *spec[1:]),
-            members=_members(paths, view, indices),
+            members=_members(paths, own, indices),
             ids=ids,
             forms=np.tile(form_of(view), (len(ids), 1)),
         )
@@ -102,10 +102,11 @@ def _identities(
     return np.concatenate([known, filler])[own.table]  # Index -1 is the filler.
 
 
-def _members(paths: list[str], view: MatrixView, pieces: list[int]) -> list[Member]:
+def _members(paths: list[str], own: Ownership, pieces: list[int]) -> list[Member]:
     members, start = [], 0
     for i in pieces:
+        count = own.view.batch * own.matrix.pieces[i].count
         for path in paths:
-            members.append(Member(path, i, start, view.pieces[i].count))
-            start += view.pieces[i].count
+            members.append(Member(path, i, start, count))
+            start += count
     return members

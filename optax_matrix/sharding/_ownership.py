@@ -69,7 +69,8 @@ class Ownership:
     @functools.cached_property
     def shard_axes(self) -> tuple[str, ...]:
         """Owner axes along which the owners of one shard lie, major first."""
-        return tuple(x for x in self.owner_axes if x not in self.batch_mesh_axes)
+        batch = self.batch_mesh_axes
+        return tuple([x for x in self.owner_axes if x not in batch])
 
     @functools.cached_property
     def owners_per_shard(self) -> int:
@@ -106,9 +107,10 @@ class Ownership:
 
         Matrix i of leaf k has the number ``k * view.batch + i``; -1 is padding.
         """
-        shape, shards = [self.leaves], [self.devices(self.spec[a]) for a in self._batch]
-        for a, count in zip(self._batch, shards, strict=True):
-            shape += [count, self.view.shape[a] // count]
+        shape = [self.leaves]
+        for a in self.view.batch_axes:
+            shards = self.devices(self.spec[a])
+            shape += [shards, self.view.shape[a] // shards]
         numbers = np.arange(self.matrices).reshape(shape)
         shards_last = *range(0, len(shape), 2), *range(1, len(shape), 2)
         numbers = numbers.transpose(shards_last).reshape(self.matrices_per_shard, -1)
@@ -126,11 +128,12 @@ class Ownership:
         pad = lambda x, size: xp.pad(x, [(0, size - len(x))] + [(0, 0)] * len(rest))
         if not self.remainder:
             return pad(x, owners * self.matrices_per_owner)
+        even = len(x) - self.remainder
         # From places to owners: place p is the (p // teams)-th owner of its team.
-        last = xp.roll(pad(x[self._even :], owners), self.offset, axis=0)
+        last = xp.roll(pad(x[even:], owners), self.offset, axis=0)
         last = last.reshape(self.team_size, -1, *rest).swapaxes(0, 1)
         last = last.reshape(owners, 1, *rest)
-        rounds = x[: self._even].reshape(owners, self.matrices_per_owner - 1, *rest)
+        rounds = x[:even].reshape(owners, self.matrices_per_owner - 1, *rest)
         return xp.concatenate([rounds, last], axis=1).reshape(-1, *rest)
 
     def in_order(self, x: Any) -> Any:
@@ -139,23 +142,14 @@ class Ownership:
             return x[: self.matrices_per_shard]
         rest = x.shape[1:]
         both = x.reshape(self.owners_per_shard, -1, *rest)
-        rounds = both[:, :-1].reshape(self._even, *rest)
+        rounds = both[:, :-1].reshape(-1, *rest)
         last = both[:, -1].reshape(-1, self.team_size, *rest).swapaxes(0, 1)
         last = jnp.roll(last.reshape(-1, *rest), -self.offset, axis=0)
         return jnp.concatenate([rounds, last[: self.remainder]])
 
     def devices(self, axes: Iterable[str]) -> int:
         """Number of devices along mesh axes."""
-        return math.prod([self.sizes[x] for x in axes])
-
-    @property
-    def _even(self) -> int:
-        """Number of matrices of a shard in complete rounds."""
-        return self.matrices_per_shard - self.remainder
-
-    @property
-    def _batch(self) -> tuple[int, ...]:
-        return self.view.batch_axes
+        return math.prod(map(self.sizes.__getitem__, axes))
 
 
 @functools.cache

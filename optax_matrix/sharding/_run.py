@@ -110,10 +110,9 @@ def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
         return PartitionSpec(group.spec[0], *(rest or [None] * (len(x.shape) - 1)))
 
     with_path = jax.tree_util.tree_map_with_path
-    full = with_path(partial(of_leaf, True), state)
-    if not layout.inside:
-        return full, full
-    return with_path(partial(of_leaf, False), state), full
+    manual = with_path(partial(of_leaf, False), state)
+    full = with_path(partial(of_leaf, True), state) if layout.inside else manual
+    return manual, full
 
 
 def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:

@@ -23,32 +23,31 @@ class Loads:
         self._axes = sorted({x for own in ownerships for x in own.owner_axes})
         sizes = [ownerships[0].sizes[x] for x in self._axes] if ownerships else []
         # Integers, so that every host finds the same.
-        self.time, self.work, self.sent = np.zeros([3, *sizes], np.int64)
+        self._all = np.zeros([3, *sizes], np.int64)
+        self.time, self.work, self.sent = self._all
 
     def add(self, own: Ownership) -> None:
         """Adds the matrices of an ownership."""
         each, size = _rounded(own, self._model), own.team_size
         last = own.is_real[:, -1].reshape(-1, size).sum(axis=1).repeat(size)
         whole = own.is_real[:, :-1].sum(axis=1)
-        for total, alone, in_team, extra in (
-            (self.time, each.work, each.time, each.extra_time),
-            (self.work, each.work, each.work // size, 0),
-            (self.sent, 0, each.sent, each.extra_sent),
-        ):
-            view = self._along(total, own)
-            more = whole * alone + last * in_team + (last > 0) * extra
-            shape = [own.sizes[x] for x in own.shard_axes]
-            view += more.reshape(shape + [1] * (view.ndim - len(shape)))
+        time = whole * each.work + last * each.time + (last > 0) * each.extra_time
+        work = whole * each.work + last * (each.work // size)
+        sent = last * each.sent + (last > 0) * each.extra_sent
+        total = self._by_owner(own)
+        sizes = total.shape[: 1 + len(own.shard_axes)]
+        sizes += (1,) * (total.ndim - len(sizes))
+        total += np.reshape([time, work, sent], sizes)
 
     def of_teams(self, own: Ownership) -> np.ndarray:
         """The time of the busiest device of each team."""
         teams = own.owners_per_shard // own.team_size
-        return self._along(self.time, own).reshape(teams, -1).max(axis=1)
+        return self._by_owner(own)[0].reshape(teams, -1).max(axis=1)
 
-    def _along(self, total: np.ndarray, own: Ownership) -> np.ndarray:
-        """A view whose first axes are those of the owners of a shard."""
-        order = [self._axes.index(x) for x in own.shard_axes]
-        return np.moveaxis(total, order, range(len(order)))
+    def _by_owner(self, own: Ownership) -> np.ndarray:
+        """A view of all loads in which the axes of the owners of a shard come first."""
+        order = [1 + self._axes.index(x) for x in own.shard_axes]
+        return np.moveaxis(self._all, order, range(1, 1 + len(order)))
 
 
 def loads(ownerships: Sequence[Ownership], model: CostModel) -> Loads:
@@ -79,7 +78,8 @@ def balanced(
             # Shapes begin with different members of their teams, because state and
             # other blocks are not shared.
             offset += teams * (turn % own.team_size)
-            found[i] = dataclasses.replace(own, offset=offset)
+            if offset != own.offset:
+                found[i] = dataclasses.replace(own, offset=offset)
         total.add(found[i])
     return found, total
 

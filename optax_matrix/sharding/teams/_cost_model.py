@@ -1,6 +1,7 @@
 """What it costs a device to compute polar factors, alone and in a team."""
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ class Cost(NamedTuple):
     extra_sent: float
 
 
+@functools.cache
 def cost(matrix: MatrixView, team_size: int, model: CostModel) -> Cost:
     """The cost of a matrix that a team shares."""
     pieces = [(p.count, *sorted((p.rows, p.cols))) for p in matrix.pieces]
