@@ -49,6 +49,7 @@ def setup(app: Any) -> None:
     """Connects the pages and the references."""
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", find_references, priority=900)
+    app.connect("source-read", find_references_of_guide)
     app.add_role("name", name_role)
     app.connect("autodoc-skip-member", skip_member)
 
@@ -163,6 +164,14 @@ def find_references(
     for reference in names.references("\n".join(lines)):
         path = _resolve(reference, value, name)
         _LINKS[app.env.current_document.docname, reference] = path
+
+
+def find_references_of_guide(app: Any, page: str, source: list[str]) -> None:
+    """Finds what the references of a guide refer to."""
+    del app
+    if page.startswith("guides/"):
+        for reference in names.references(source[0]):
+            _LINKS[page, reference] = _resolve(reference, optax_matrix, page)
 
 
 def name_role(

@@ -3,13 +3,17 @@
 `make docs` needs both for pages without warnings; this finds the same in a second.
 """
 
+import doctest
 import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
+import optax_matrix
+
 PATH = Path(__file__).parents[1] / ".docs" / "names.py"
+GUIDES = sorted((PATH.parent / "guides").glob("*.rst"))
 
 
 def _load():
@@ -51,6 +55,22 @@ def test_references_resolve(package):
         if resolve(reference, owner) is None
     ]
     assert not unknown, "\n".join(unknown)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_references_of_guides_resolve(guide):
+    resolve, references = names.Resolver(), names.references(guide.read_text())
+    assert references
+    assert not [r for r in references if resolve(r, optax_matrix) is None]
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_guides_run(guide):
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    found = doctest.testfile(str(guide), module_relative=False, optionflags=flags)
+    assert found.attempted
+    assert not found.failed
 
 
 def test_what_a_reference_is():

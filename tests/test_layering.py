@@ -14,21 +14,21 @@ ALLOWED = {
     "_mesh": set(),
     "_surroundings": set(),
     "linalg": set(),
-    "transforms": {"linalg"},
+    "transforms": {"_surroundings", "linalg"},
     "matrices": set(),
     "stacks": {"matrices"},
-    "sharding": {"matrices", "stacks"},
-    "tree": {"matrices", "stacks", "sharding"},
+    "sharding": {"_surroundings", "linalg", "matrices", "stacks"},
+    "tree": {"_surroundings", "matrices", "stacks", "sharding"},
     "checkpoint": {"matrices", "stacks", "tree", "transforms"},
     "quantization": {"matrices", "stacks", "sharding", "transforms"},
     "recipes": {"matrices", "stacks", "tree", "transforms", "linalg"},
     "weights": {"matrices", "stacks", "tree", "transforms", "linalg"},
     "diagnostics": {
-        *("matrices", "stacks", "tree", "checkpoint"),
+        *("_surroundings", "matrices", "stacks", "tree", "checkpoint"),
         *("transforms", "linalg", "weights"),
     },
 }
-COMMON = {"_arguments", "_mesh", "_surroundings"}  # What all packages share.
+COMMON = {"_arguments", "_mesh"}  # What all packages share.
 THIRD_PARTY = {
     "_arguments": {"jax", "numpy", "typing_extensions"},
     "_mesh": {"jax", "jaxtyping"},

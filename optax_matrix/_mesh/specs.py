@@ -43,10 +43,10 @@ def visible_mesh(leaves: Mapping[str, Any]) -> Any:
     return next(filter(None, map(own_mesh, leaves.values())), None)
 
 
-def ways(spec: Iterable[Any], sizes: Mapping[str, int]) -> int:
-    """Among how many devices a spec splits an array, by the sizes of mesh axes."""
+def shards(spec: Iterable[Any], sizes: Mapping[str, int]) -> int:
+    """Into how many shards a spec splits an array, by the sizes of mesh axes."""
     entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
-    return math.prod(sizes.get(name, 1) for entry in entries for name in entry)
+    return math.prod([sizes.get(name, 1) for entry in entries for name in entry])
 
 
 def context_mesh() -> Any:

@@ -5,8 +5,8 @@ Whoever runs it may know more, and says so by `within` while the step is traced.
 it is in `Surroundings`, and nothing else reaches a block from the side:
 
 * `joining.jointly` computes stacks of one shape together, where a `limit` is given;
-* `padding.on_real_matrices` leaves out matrices that are not `real`;
-* `teams.in_teams` shares `rounds` among devices;
+* `padding.on_real_matrices` leaves out matrices that are not `real`, and lets devices
+  compute together what is `shared`;
 * `observation.report` offers a value to measures that were asked for, in `found`.
 
 Without surroundings, all of them do nothing, and the program is the same.
@@ -22,6 +22,7 @@ import jax
 
 Stacks = Mapping[str, Any]
 Limit = Callable[[int, int], int]
+Shared = Callable[[Callable, jax.Array], jax.Array | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +33,15 @@ class Surroundings:
         limit: Function from rows and columns to the largest number of matrices in a
             stack, if all arrays are whole on this device; None if they may not be.
         real: Booleans ``(batch,)`` for each stack with padding.
-        rounds: A `teams.LastRound` for each stack that teams share.
+        shared: ``f(kernel, stack)`` for each stack whose work devices share: the
+            kernel's value, or None if the kernel cannot be shared.
         measures: An `observation.Measure` by name for each that was asked for.
         found: What blocks report, if it is collected.
     """
 
     limit: Limit | None = None
     real: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
-    rounds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    shared: Mapping[str, Shared] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     found: dict[str, Stacks] | None = None
 

@@ -13,37 +13,35 @@ import jax.numpy as jnp
 
 from optax_matrix._surroundings import here
 from optax_matrix._surroundings.joining import jointly, largest_batch
-from optax_matrix._surroundings.teams import in_teams, is_shared
 
 
 def on_real_matrices(
-    kernel: Callable[[Any], Any], stacks: Any, *, turns: bool = False
+    kernel: Callable[[Any], Any], stacks: Any, *, transposable: bool = False
 ) -> Any:
     """Applies a kernel to all matrices but padding, whose result is zero.
 
     Args:
         kernel: Function from matrices ``(..., m, n)`` to matrices of the same shape.
         stacks: A tree of stacks ``(batch, m, n)``.
-        turns: Whether the value of the transpose is the transpose of the value, so that
-            stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `joining`.
+        transposable: Whether the value of the transpose is the transpose of the value,
+            so that stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `joining`.
 
     Returns:
         The tree of results. Stacks with padding are processed one matrix at a time, so
-        that each device takes the time of its own; what teams share, see `teams`, by
-        all devices of a team.
+        that each device takes the time of its own, but for what devices share.
     """
     paths, structure = jax.tree.flatten_with_path(stacks)
     names = [_stack_name(keys) for keys, _ in paths]
     leaves = [x for _, x in paths]
-    found = [in_teams(kernel, *pair) for pair in zip(names, leaves, strict=True)]
-    wide = lambda x: x.mT if turns and x.shape[-2] > x.shape[-1] else x
+    found = [_shared(kernel, *pair) for pair in zip(names, leaves, strict=True)]
+    wide = lambda x: x.mT if transposable and x.shape[-2] > x.shape[-1] else x
     rest = {str(i): wide(leaves[i]) for i, y in enumerate(found) if y is None}
     real = {i: _real_ones(names[int(i)], x) for i, x in rest.items()}
     padded = {i: x is not None for i, x in real.items()}
 
     def run(rest: Any, padded: Any, real: Any) -> Any:
         del padded
-        return {i: _in_turn(kernel, x, real[i]) for i, x in rest.items()}
+        return {i: _sequentially(kernel, x, real[i]) for i, x in rest.items()}
 
     for i, y in jointly(run, rest, padded, real, limited=False).items():
         x = leaves[int(i)]
@@ -52,9 +50,16 @@ def on_real_matrices(
 
 
 def _stack_name(keys: Any) -> str:
-    """The name of the stack that a leaf belongs to."""
+    """The name of the stack that a leaf belongs to, if anything is known of it."""
     names = [str(getattr(key, "key", key)) for key in keys]
-    return next((n for n in names if n in here().real or is_shared(n)), "")
+    known = here()
+    return next((n for n in names if n in known.real or n in known.shared), "")
+
+
+def _shared(kernel: Callable, name: str, x: jax.Array) -> jax.Array | None:
+    """The kernel of a stack whose work devices share; None if they do not."""
+    apply = here().shared.get(name)
+    return None if apply is None else apply(kernel, x)
 
 
 def _real_ones(name: str, x: jax.Array) -> jax.Array | None:
@@ -65,8 +70,8 @@ def _real_ones(name: str, x: jax.Array) -> jax.Array | None:
     return real
 
 
-def _in_turn(kernel: Callable, x: jax.Array, real: jax.Array | None) -> jax.Array:
-    """The kernel of a stack, of padding or of more matrices than its limit in turn."""
+def _sequentially(kernel: Callable, x: jax.Array, real: jax.Array | None) -> jax.Array:
+    """The kernel of a stack, one by one with padding, else within the limit."""
     most = largest_batch(x)
     if real is None:
         if most is None or len(x) <= most:

@@ -9,12 +9,11 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-from optax_matrix._surroundings.teams import LastRound, for_teams
 from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
-from optax_matrix.linalg.scale import safe_root, wide_unit_peak, work_dtype
+from optax_matrix.linalg.scale import wide_unit_norm, work_dtype
 
 
 def newton_schulz(
@@ -84,7 +83,7 @@ def newton_schulz(
             z = (b * gram + c * symmetric_dot(narrow, narrow)).astype(dtype)
             return (a * y + dot(z, y)).astype(dtype), None
 
-        y, transposed = _start(x, eps, dtype)
+        y, transposed = wide_unit_norm(x, eps, dtype)
         # A loop, since compilers would compile every unrolled step.
         y, _ = jax.lax.scan(step, y, jnp.asarray(rows, work_dtype(dtype)))
         return (y.mT if transposed else y).astype(x.dtype)
@@ -92,39 +91,6 @@ def newton_schulz(
     gram = _gram_kernel(rows, (2,), eps, dtype)
     safe = dtype.itemsize >= 4 and max(x.shape[-2:]) >= 2 * min(x.shape[-2:])
     return on_each_platform(kernel, x, dot, cpu_kernel=gram if safe else kernel)
-
-
-@for_teams(newton_schulz)
-def _in_teams(
-    x: Array,
-    last: LastRound,
-    *,
-    coefficients: Sequence[Sequence[float]] | np.ndarray,
-    steps: int,
-    eps: ArrayLike,
-    compute_dtype: DTypeLike | None,
-) -> Array:
-    """`newton_schulz` of matrices whose long sides are split among devices.
-
-    Each device forms its part of the sum A in float32 and has some rows of A and of
-    ``b A + c A^2``; all other products are local. Matrices travel in the dtype of the
-    products.
-    """
-    rows = rows_for(coefficients, steps)
-    dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
-    team = last.team
-
-    def step(y: Array, row: Array) -> tuple[Array, None]:
-        a, b, c = row
-        gram = team.sum_own_rows(dot(y, y.mT))
-        narrow = gram.astype(dtype)
-        z = (b * gram + c * dot(narrow, team.all_rows(narrow))).astype(dtype)
-        return (a * y + dot(team.all_rows(z), y)).astype(dtype), None
-
-    table = jnp.asarray(rows, work_dtype(dtype))
-    y, transposed = _start(x, eps, dtype)
-    y = last.together(lambda y: jax.lax.scan(step, y, table)[0], y)
-    return (y.mT if transposed else y).astype(x.dtype)
 
 
 def gram_newton_schulz(
@@ -191,7 +157,7 @@ def _gram_kernel(
     pieces = _split(rows, restarts)
 
     def kernel(x: Array, symmetric_dot: Product) -> Array:
-        y, transposed = _start(x, eps, dtype)
+        y, transposed = wide_unit_norm(x, eps, dtype)
         for piece in pieces:
             q = _accumulate(y, piece, symmetric_dot)
             y = dot(q, y).astype(dtype)
@@ -223,10 +189,3 @@ def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
             r = (a * t + symmetric_dot(z, t)).astype(dtype)
     assert q is not None
     return q
-
-
-def _start(x: Array, eps: ArrayLike, dtype: DTypeLike) -> tuple[Array, bool]:
-    """Transpose to wide, divide by the Frobenius norm, cast to the products' dtype."""
-    x, transposed = wide_unit_peak(x)
-    norm = safe_root(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
-    return (x / (norm + jnp.asarray(eps, x.dtype))).astype(dtype), transposed

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._checks import check_matrices
@@ -71,6 +71,15 @@ def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:
     transposed = x.shape[-2] > x.shape[-1]
     y, _ = unit_peak(x.mT if transposed else x)
     return y, transposed
+
+
+def wide_unit_norm(
+    x: Float[Array, "*batch m n"], eps: ArrayLike, dtype: DTypeLike
+) -> tuple[Array, bool]:
+    """`wide_unit_peak`, then divide by the Frobenius norm and cast."""
+    x, transposed = wide_unit_peak(x)
+    norm = safe_root(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
+    return (x / (norm + jnp.asarray(eps, x.dtype))).astype(dtype), transposed
 
 
 def inverse(v: Array) -> Array:

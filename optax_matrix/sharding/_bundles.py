@@ -7,6 +7,7 @@ import numpy as np
 
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.stacks.groups import (
     FILLER,
     Group,
@@ -20,73 +21,55 @@ from optax_matrix.stacks.groups import (
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """Leaves that are exchanged together, and the positions of their pieces in stacks.
+    """Leaves that are exchanged together, and where their matrices are in stacks.
 
     Attributes:
         paths: The leaves.
-        exchange: How their matrices are exchanged.
-        places: For each piece of a matrix the name of its stack, and where its
-            sections are among those that the stack has of each matrix: first, last + 1.
+        ownership: Who owns their matrices.
+        exchange: How they move.
+        slots: For each piece of a matrix the name of its stack, and where its sections
+            are among those that the stack has of each matrix: first, last + 1.
     """
 
     paths: tuple[str, ...]
+    ownership: Ownership
     exchange: Exchange
-    places: tuple[tuple[str, int, int], ...]
+    slots: tuple[tuple[str, int, int], ...]
 
     @property
-    def matrix(self) -> MatrixView:
-        """The view of one whole matrix, which may be split into sections."""
-        return whole_matrix(self.exchange.view)
+    def stacks(self) -> tuple[str, ...]:
+        """The names of the stacks."""
+        return tuple(dict.fromkeys(name for name, _, _ in self.slots))
 
 
-def whole_matrix(view: MatrixView) -> MatrixView:
-    """The view of one matrix of a leaf, with the leaf's sections."""
-    return dataclasses.replace(
-        view,
-        shape=(view.rows, view.cols),
-        batch_axes=(),
-        output_axes=(0,),
-        reduction_axes=(1,),
-    )
-
-
-def _pieces_by_shape(view: MatrixView) -> dict[tuple[int, int], list[int]]:
-    """The pieces of a matrix that share a stack, by shape."""
-    shapes: dict[tuple[int, int], list[int]] = {}
-    for i, piece in enumerate(whole_matrix(view).pieces):
-        shapes.setdefault((piece.rows, piece.cols), []).append(i)
-    return shapes
-
-
-def matrices_per_device(view: MatrixView, max_batch: int | None) -> int:
+def matrices_per_device(matrix: MatrixView, max_batch: int | None) -> int:
     """Number of unsplit matrices for which no stack of a device exceeds its bound."""
-    pieces = whole_matrix(view).pieces
     limits = [
-        (max_batch or default_batch(*shape)) // sum(pieces[i].count for i in members)
-        for shape, members in _pieces_by_shape(view).items()
+        (max_batch or default_batch(*shape))
+        // sum([matrix.pieces[i].count for i in indices])
+        for shape, indices in _pieces_by_shape(matrix).items()
     ]
     return max(1, min(limits))
 
 
 def make_bundle(
-    paths: list[str], exchange: Exchange, dtype: Any, stays: list[tuple[str, ...]]
+    paths: list[str], own: Ownership, dtype: Any, inside: list[tuple[str, ...]]
 ) -> tuple[Bundle, dict[str, Group]]:
-    """The bundle of equal leaves, and its stacks; `stays` are axes inside matrices."""
-    view, table = exchange.view, exchange.owned_by()
-    pieces = whole_matrix(view).pieces
-    places: dict[int, tuple[str, int, int]] = {}
+    """The bundle of equal leaves, and its stacks; `inside` are axes inside matrices."""
+    view, pieces = own.view, own.matrix.pieces
+    slots: dict[int, tuple[str, int, int]] = {}
     groups: dict[str, Group] = {}
-    for (rows, cols), indices in _pieces_by_shape(view).items():
-        blocks = [_identities(paths, view, i, pieces[i].count, table) for i in indices]
+    for (rows, cols), indices in _pieces_by_shape(own.matrix).items():
+        blocks = [_identities(paths, own, i, pieces[i].count) for i in indices]
         ids = np.concatenate(blocks, axis=2).reshape(-1, 2)
-        spec = view.spec_of_piece([x or None for x in stays])
+        spec = view.spec_of_piece([x or None for x in inside])
         group = make_group(
             rows=rows,
             cols=cols,
             dtype=dtype,
             residual=view.residual,
-            spec=(exchange.owners, *spec[1:]),
-            members=_members(paths, view, indices),
+            spec=(own.owner_axes, *spec[1:]),
+            members=_members(paths, own, indices),
             ids=ids,
             forms=np.tile(form_of(view), (len(ids), 1)),
         )
@@ -94,27 +77,36 @@ def make_bundle(
         start = 0
         for i in indices:
             end = start + pieces[i].count
-            places[i] = group.name, start, end
+            slots[i] = group.name, start, end
             start = end
-    ordered = tuple(places[i] for i in range(len(pieces)))
-    return Bundle(tuple(paths), exchange, ordered), groups
+    ordered = tuple([slots[i] for i in range(len(pieces))])
+    return Bundle(tuple(paths), own, Exchange(own), ordered), groups
+
+
+def _pieces_by_shape(matrix: MatrixView) -> dict[tuple[int, int], list[int]]:
+    """The pieces of a matrix that share a stack, by shape."""
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for i, piece in enumerate(matrix.pieces):
+        shapes.setdefault((piece.rows, piece.cols), []).append(i)
+    return shapes
 
 
 def _identities(
-    paths: list[str], view: MatrixView, piece: int, sections: int, table: np.ndarray
+    paths: list[str], own: Ownership, piece: int, sections: int
 ) -> np.ndarray:
-    """Identities ``(*table.shape, sections, 2)`` of one piece of the matrices."""
-    index = np.arange(view.batch * sections)
+    """Identities ``(*own.table.shape, sections, 2)`` of one piece of the matrices."""
+    index = np.arange(own.view.batch * sections)
     known = np.stack([identities(path, piece, index) for path in paths])
-    known = known.reshape(len(paths) * view.batch, sections, 2)
+    known = known.reshape(own.matrices, sections, 2)
     filler = np.broadcast_to(np.array(FILLER, np.uint32), (1, sections, 2))
-    return np.concatenate([known, filler])[table]  # Index -1 is the filler.
+    return np.concatenate([known, filler])[own.table]  # Index -1 is the filler.
 
 
-def _members(paths: list[str], view: MatrixView, pieces: list[int]) -> list[Member]:
+def _members(paths: list[str], own: Ownership, pieces: list[int]) -> list[Member]:
     members, start = [], 0
     for i in pieces:
+        count = own.view.batch * own.matrix.pieces[i].count
         for path in paths:
-            members.append(Member(path, i, start, view.pieces[i].count))
-            start += view.pieces[i].count
+            members.append(Member(path, i, start, count))
+            start += count
     return members

@@ -1,22 +1,15 @@
-"""Checks of arguments, at the factory."""
+"""Checks of the arguments of `owners`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from optax_matrix.sharding._cost_model import CostModel
+from optax_matrix.sharding.teams._cost_model import CostModel
 
 
 def check_axes(mesh_axes: Any) -> None:
-    """Raises unless an argument is the name of a mesh axis or a tuple of such names.
-
-    Args:
-        mesh_axes: The argument.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
+    """Raises unless an argument is the name of a mesh axis or a tuple of such names."""
     names = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes
     wanted = isinstance(names, (tuple, list)) and len(names) > 0
     if not wanted or not all(isinstance(name, str) for name in names):
@@ -29,14 +22,7 @@ def check_axes(mesh_axes: Any) -> None:
 
 
 def check_wire_dtype(wire_dtype: Any) -> None:
-    """Raises unless an argument is None or a floating dtype with the range of float32.
-
-    Args:
-        wire_dtype: The argument.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
+    """Raises unless an argument is None or a floating dtype with float32's range."""
     try:
         wide = wire_dtype is None or jnp.finfo(wire_dtype).maxexp >= 128
     except (TypeError, ValueError):
@@ -50,14 +36,7 @@ def check_wire_dtype(wire_dtype: Any) -> None:
 
 
 def check_pad_to(pad_to: Any) -> None:
-    """Raises unless an argument is None or a positive int.
-
-    Args:
-        pad_to: The argument.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
+    """Raises unless an argument is None or a positive int."""
     if pad_to is not None and not _is_positive_int(pad_to):
         raise ValueError(
             f"`pad_to` must be a positive int or None, got {pad_to!r}; give a number "
@@ -65,35 +44,26 @@ def check_pad_to(pad_to: Any) -> None:
         )
 
 
-def check_plan(plan: Any, pad_to: int | None) -> None:
-    """Raises unless an argument says how many chips share a matrix.
-
-    Args:
-        plan: The argument.
-        pad_to: The argument of `owners` beside it.
-
-    Raises:
-        ValueError: If it is no word, model or mapping of shapes to positive ints, or a
-            mapping beside `pad_to`.
-    """
-    if isinstance(plan, CostModel) or plan in ("whole", "auto"):
+def check_teams(teams: Any, pad_to: int | None) -> None:
+    """Raises unless an argument says how many owners share a matrix."""
+    if teams is None or teams == "auto" or isinstance(teams, CostModel):
         return
     rule = (
-        "`plan` must be 'whole', 'auto', a sharding.CostModel, or a dict of shapes and "
-        "numbers of chips, such as {(4096, 16384): 4}"
+        "`teams` must be None, 'auto', a sharding.CostModel, or a dict of shapes and "
+        "sizes, such as {(4096, 16384): 4}"
     )
-    if not isinstance(plan, Mapping):
-        raise ValueError(f"{rule}; got {plan!r}.")
-    for shape, chips in plan.items():
+    if not isinstance(teams, Mapping):
+        raise ValueError(f"{rule}; got {teams!r}.")
+    for shape, size in teams.items():
         two = isinstance(shape, tuple) and len(shape) == 2
-        if not two or not all(map(_is_positive_int, (*shape, chips))):
+        if not two or not all(map(_is_positive_int, (*shape, size))):
             raise ValueError(
-                f"{rule}; got {shape!r}: {chips!r}, which are not two positive ints "
+                f"{rule}; got {shape!r}: {size!r}, which are not two positive ints "
                 "and one."
             )
-    if pad_to is not None and any(chips > 1 for chips in plan.values()):
+    if pad_to is not None and any(size > 1 for size in teams.values()):
         raise ValueError(
-            f"`plan` must be 'whole' or 'auto' with `pad_to`, got {dict(plan)}: the "
+            f"`teams` must be None or 'auto' with `pad_to`, got {dict(teams)}: the "
             "order of matrices is then fixed and teams would have unequal shares; "
             "leave one of the two out."
         )
@@ -103,21 +73,14 @@ def _is_positive_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def check_no_teams(plan: Mapping[Any, int], inside: tuple[str, ...]) -> None:
-    """Raises if a plan has teams although mesh axes stay inside matrices.
-
-    Args:
-        plan: Number of chips for each shape.
-        inside: The mesh axes.
-
-    Raises:
-        ValueError: If a number is more than one.
-    """
-    if inside and any(chips > 1 for chips in plan.values()):
+def check_no_teams(teams: Any, inside: tuple[str, ...]) -> None:
+    """Raises if teams are given by hand although mesh axes stay inside matrices."""
+    by_hand = isinstance(teams, Mapping) and any(size > 1 for size in teams.values())
+    if inside and by_hand:
         raise ValueError(
-            f"`plan` must be 'whole' or 'auto' if mesh axes stay inside matrices, got "
-            f"{dict(plan)} and {inside}; add {inside} to `mesh_axes`, or leave `plan` "
-            "out."
+            f"`teams` must be None or 'auto' if mesh axes stay inside matrices, got "
+            f"{dict(teams)} and {inside}; add {inside} to `mesh_axes`, or leave "
+            "`teams` out."
         )
 
 
@@ -129,20 +92,7 @@ def check_padding(
     batch: tuple[str, ...],
     devices: int,
 ) -> None:
-    """Raises unless stacks of these leaves can be the same on every mesh.
-
-    Args:
-        pad_to: Number that the matrices of a stack are padded to a multiple of.
-        paths: The leaves, of one view.
-        view: The view.
-        axes: Mesh axes of the owners.
-        batch: Mesh axes that shard a batch axis.
-        devices: Number of owners.
-
-    Raises:
-        ValueError: If the owners do not divide `pad_to`, or a sharded batch would have
-            to be padded in each of its shards.
-    """
+    """Raises unless stacks of these leaves, of one view, can be equal on every mesh."""
     if pad_to % devices:
         raise ValueError(
             f"`pad_to` must be a multiple of the {devices} owners along {axes}, so "

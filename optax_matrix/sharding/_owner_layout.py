@@ -1,6 +1,7 @@
 """The layout of whole matrices that are spread over owners."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -12,15 +13,16 @@ from jax import dtypes
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix._surroundings.teams import LastRound, Team
+from optax_matrix._mesh.specs import shards
 from optax_matrix.matrices.paths import natural_order
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
-from optax_matrix.sharding._chips import model_of, with_chips
-from optax_matrix.sharding._cost_model import CostModel
-from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._ownership import Ownership, whole_matrix
 from optax_matrix.sharding._param_specs import Spec
+from optax_matrix.sharding.teams._cost_model import CostModel
+from optax_matrix.sharding.teams._last_round import LastRound, Team
+from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
 from optax_matrix.stacks.groups import FILLER, chunks, default_batch
 from optax_matrix.stacks.layout import Layout
 
@@ -43,7 +45,7 @@ class OwnerLayout(Layout):
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
-        cost_model: The cost model by which teams were planned.
+        cost_model: The cost model by which teams were chosen.
         max_batch: Largest number of matrices in a stack of one device, or None.
         is_local: Whether this is the layout of one device.
     """
@@ -64,8 +66,8 @@ class OwnerLayout(Layout):
     def owners_of(self, path: str) -> str:
         """Which owners have the matrices of a leaf, as in ``0-3, 6 of 8``."""
         bundle = next(b for b in self.bundles if path in b.paths)
-        batch, leaf = bundle.exchange.view.batch, bundle.paths.index(path)
-        table = bundle.exchange.owned_by()
+        table, batch = bundle.ownership.table, bundle.ownership.view.batch
+        leaf = bundle.paths.index(path)
         own = ((table >= leaf * batch) & (table < (leaf + 1) * batch)).any(axis=1)
         return f"{_ranges(np.flatnonzero(own).tolist())} of {len(table)}"
 
@@ -73,15 +75,18 @@ class OwnerLayout(Layout):
         """The largest number of matrices of this shape in a stack of one device."""
         return self.max_batch or default_batch(rows, cols)
 
-    def full_spec(self, path: str) -> PartitionSpec:
-        """The partition spec of a leaf, in full rank."""
-        return PartitionSpec(*(axes or None for axes in self.specs[path]))
+    @functools.cached_property
+    def full_specs(self) -> dict[str, PartitionSpec]:
+        """The partition spec of each leaf, in full rank."""
+        return {path: _full_rank(spec) for path, spec in self.specs.items()}
 
-    def moving_spec(self, path: str) -> PartitionSpec:
-        """The partition spec of a leaf without the axes in `inside`."""
-        return PartitionSpec(
-            *(x or None for x in _without(self.specs[path], self.inside))
-        )
+    @functools.cached_property
+    def manual_specs(self) -> dict[str, PartitionSpec]:
+        """The same without the axes in `inside`: those of the ``shard_map``."""
+        if not self.inside:
+            return self.full_specs
+        manual = {p: _without(spec, self.inside) for p, spec in self.specs.items()}
+        return {path: _full_rank(spec) for path, spec in manual.items()}
 
     def on_device(self, manifest: Mapping[str, Array]) -> "OwnerLayout":
         """The layout of one device's own matrices, of which this is the manifest."""
@@ -114,20 +119,19 @@ class OwnerLayout(Layout):
         """The rounds that teams share, of one device's stacks."""
         rounds = {}
         for bundle in self.bundles:
-            exchange = bundle.exchange
-            team = Team(exchange.sharing, exchange.ways, exchange.chips)
-            names = {name for name, _, _ in bundle.places} if team.size > 1 else ()
-            for name in names:
+            own = bundle.ownership
+            team = Team(own.shard_axes, own.owners_per_shard, own.team_size)
+            for name in bundle.stacks if team.size > 1 else ():
                 rows = manifest[name]
-                last = rows[-(len(rows) // exchange.owned) :, :2]
+                last = rows[-(len(rows) // own.matrices_per_owner) :, :2]
                 real = jnp.any(last != _FILLER, axis=1)
                 rounds[name] = LastRound(team, len(rows), real)
         return rounds
 
     def part(self) -> "OwnerLayout":
         """The layout of as many matrices as one device has, to evaluate shapes with."""
-        ways = lambda group: math.prod(self.mesh.shape[x] for x in group.spec[0])
-        own = {n: g.manifest[: g.count // ways(g)] for n, g in self.groups.items()}
+        count = lambda g: g.count // shards(g.spec[:1], self.mesh.shape)
+        own = {n: g.manifest[: count(g)] for n, g in self.groups.items()}
         return dataclasses.replace(self.on_device(own), is_local=False)
 
     def stack(
@@ -136,12 +140,12 @@ class OwnerLayout(Layout):
         """Brings the parts of leaves, given by path, to this device's whole stacks."""
         parts: dict[str, list[Array]] = {}
         for bundle in self.bundles:
-            own = [leaves[path] for path in bundle.paths]
-            whole = bundle.exchange.to_owners(own, wire_dtype)
-            pieces = bundle.matrix.to_matrices(whole)
-            owned = bundle.exchange.owned
-            for (name, _, _), piece in zip(bundle.places, pieces, strict=True):
-                by_matrix = piece.reshape(owned, -1, *piece.shape[1:])
+            own = bundle.ownership
+            leaves_of = [leaves[path] for path in bundle.paths]
+            whole = bundle.exchange.to_owners(leaves_of, wire_dtype)
+            pieces = own.matrix.to_matrices(whole)
+            for (name, _, _), piece in zip(bundle.slots, pieces, strict=True):
+                by_matrix = piece.reshape(own.matrices_per_owner, -1, *piece.shape[1:])
                 parts.setdefault(name, []).append(by_matrix)
         joined = {n: jnp.concatenate(xs, axis=1) for n, xs in parts.items()}
         return {n: x.reshape(-1, *x.shape[2:]) for n, x in joined.items()}
@@ -150,13 +154,12 @@ class OwnerLayout(Layout):
         """Sends this device's stacks back to the parts of the leaves."""
         leaves: dict[str, Array] = {}
         for bundle in self.bundles:
-            owned = bundle.exchange.owned
-            pieces = []
-            for name, lo, hi in bundle.places:
-                rows, cols = stacks[name].shape[1:]
-                by_matrix = stacks[name].reshape(owned, -1, rows, cols)[:, lo:hi]
-                pieces.append(by_matrix.reshape(-1, rows, cols))
-            whole = bundle.matrix.from_matrices(pieces)
+            own, pieces = bundle.ownership, []
+            for name, lo, hi in bundle.slots:
+                shape = stacks[name].shape[1:]
+                by_matrix = stacks[name].reshape(own.matrices_per_owner, -1, *shape)
+                pieces.append(by_matrix[:, lo:hi].reshape(-1, *shape))
+            whole = own.matrix.from_matrices(pieces)
             parts = bundle.exchange.from_owners(whole, wire_dtype)
             leaves |= dict(zip(bundle.paths, parts, strict=True))
         return leaves
@@ -166,60 +169,42 @@ def owner_layout(
     leaves: Mapping[str, Any],
     views: Mapping[str, MatrixView],
     specs: Mapping[str, Spec],
-    owners: tuple[str, ...],
+    owner_axes: tuple[str, ...],
     mesh: Any,
     *,
     max_batch: int | None = None,
     pad_to: int | None = None,
-    plan: Any = "whole",
+    teams: Any = None,
 ) -> OwnerLayout:
-    """Groups matrix leaves of equal view, dtype and spec, and gives them to owners.
-
-    Args:
-        leaves: The leaves (or their shapes), by path.
-        views: The views of those that are matrices.
-        specs: Mesh axes of each axis of each matrix leaf, by path.
-        owners: Mesh axes whose devices own matrices.
-        mesh: The mesh.
-        max_batch: Largest number of matrices in a stack of one device.
-        pad_to: Number that the matrices of a stack are padded to a multiple of.
-        plan: How many chips share a matrix, as in `owners`.
-
-    Returns:
-        The layout. It is the same for the same arguments.
-
-    Raises:
-        ValueError: If the number of owners does not divide `pad_to`, or `plan` does
-            not fit.
-    """
-    inside = _inside(views, specs, owners)
+    """Groups matrix leaves of equal view, dtype and spec, and gives them to owners."""
+    inside = _inside(views, specs, owner_axes)
+    check_no_teams(teams, inside)
     sizes = dict(mesh.shape) if views else {}
     pools: dict[tuple, list[str]] = {}
     for path in sorted(views, key=natural_order):
         dtype = dtypes.canonicalize_dtype(leaves[path].dtype)
         pools.setdefault((views[path], dtype, specs[path]), []).append(path)
-    planned: list[tuple[list[str], Exchange, Any, Spec]] = []
+    chosen: list[tuple[list[str], Any, Spec]] = []
+    ownerships: list[Ownership] = []
     for (view, dtype, spec), paths in pools.items():
-        moving = _without(spec, inside)
-        batch = tuple(x for a in view.batch_axes for x in moving[a])
-        axes = owners + tuple(x for x in batch if x not in owners)
-        devices = math.prod(sizes[x] for x in axes)
+        manual = _without(spec, inside)
+        batch = tuple(x for a in view.batch_axes for x in manual[a])
+        axes = owner_axes + tuple(x for x in batch if x not in owner_axes)
+        devices = math.prod([sizes[x] for x in axes])
         if pad_to is not None:
             check_padding(pad_to, paths, view, axes, batch, devices)
         # With `pad_to`, the bounds of stacks must not depend on the mesh, either.
-        limit = matrices_per_device(view, max_batch) * (pad_to or devices)
+        limit = matrices_per_device(whole_matrix(view), max_batch) * (pad_to or devices)
         limit = 1 if pad_to is not None and batch else limit
         for chunk in chunks(paths, limit, size=lambda _, view=view: view.batch):
-            exchange = Exchange(view, moving, axes, sizes, len(chunk), pad_to)
-            planned.append((chunk, exchange, dtype, spec))
-    if isinstance(plan, Mapping):
-        check_no_teams(plan, inside)
-    whole = "whole" if inside else plan
-    exchanges = with_chips([exchange for _, exchange, _, _ in planned], whole)
+            own = Ownership(view, manual, axes, sizes, len(chunk), pad_to)
+            ownerships.append(own)
+            chosen.append((chunk, dtype, spec))
     bundles, groups = [], {}
-    for exchange, (chunk, _, dtype, spec) in zip(exchanges, planned, strict=True):
-        stays = [tuple(x for x in entry if x in inside) for entry in spec]
-        bundle, made = make_bundle(chunk, exchange, dtype, stays)
+    ownerships = with_teams(ownerships, None if inside else teams)
+    for own, (chunk, dtype, spec) in zip(ownerships, chosen, strict=True):
+        own_inside = [tuple([x for x in entry if x in inside]) for entry in spec]
+        bundle, made = make_bundle(chunk, own, dtype, own_inside)
         bundles.append(bundle)
         groups |= made
     return OwnerLayout(
@@ -229,7 +214,7 @@ def owner_layout(
         mesh=mesh,
         specs=specs,
         inside=inside,
-        cost_model=model_of(plan),
+        cost_model=model_of(teams),
         max_batch=max_batch,
     )
 
@@ -238,17 +223,22 @@ def _inside(
     views: Mapping[str, MatrixView], specs: Mapping[str, Spec], owners: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Mesh axes that split a matrix and are not owner axes."""
-    cut = [
+    splitting = [
         x
         for path, view in views.items()
         for a in view.output_axes + view.reduction_axes
         for x in specs[path][a]
+        if x not in owners
     ]
-    return tuple(dict.fromkeys(x for x in cut if x not in owners))
+    return tuple(dict.fromkeys(splitting))
 
 
 def _without(spec: Spec, axes: Sequence[str]) -> Spec:
-    return tuple(tuple(x for x in entry if x not in axes) for entry in spec)
+    return tuple([tuple([x for x in e if x not in axes]) for e in spec])
+
+
+def _full_rank(spec: Spec) -> PartitionSpec:
+    return PartitionSpec(*[axes or None for axes in spec])
 
 
 def _ranges(numbers: Sequence[int]) -> str:

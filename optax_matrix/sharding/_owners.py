@@ -15,10 +15,9 @@ from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.sharding._checks import (
     check_axes,
     check_pad_to,
-    check_plan,
+    check_teams,
     check_wire_dtype,
 )
-from optax_matrix.sharding._cost_model import CostModel
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
     given_mesh,
@@ -34,7 +33,11 @@ from optax_matrix.sharding._run import (
     own_part,
     specs_of_state,
 )
+from optax_matrix.sharding.teams._cost_model import CostModel
+from optax_matrix.sharding.teams._newton_schulz import in_team
 from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
+
+Teams = Literal["auto"] | CostModel | Mapping[tuple[int, int], int] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
@@ -74,21 +77,21 @@ class owners:
             names and order of the state are then the same on every mesh whose owners
             divide it, as long as the specs name the same axes. A checkpoint of one
             mesh is restored on another as it is, without `to_portable`.
-        plan: How many chips share the work on the matrices of which too few are left
-            over for all owners. ``"whole"``: one. ``"auto"``: the numbers for which the
-            busiest device takes least time by `sharding.CostModel`, for each shape; a
-            `sharding.CostModel` with other numbers does the same. A dict gives them by
-            hand, such as ``{(4096, 16384): 4}``, and all other shapes one. See below.
+        teams: How many consecutive owners, a team, share the work on the matrices of
+            which too few are left over for all owners. None: no teams. ``"auto"``: for
+            each shape the size for which the busiest device takes least time by
+            `sharding.CostModel`; a `sharding.CostModel` with other numbers does the
+            same. A dict gives sizes by hand, such as ``{(4096, 16384): 4}``, and one to
+            all other shapes.
 
     Note:
-        Teams of that many consecutive owners share only the polar factors that
-        `orthogonalize` computes by `linalg.newton_schulz`, also as a
-        `functools.partial`: each matrix is split along its long side. Matrices and
-        state stay with their owners, so that all other blocks and kernels are as
-        before; leave ``"whole"`` if a method consists of those. `sharding.plan` prints
-        the plan. Another plan puts matrices in another order: carry state over with
-        `to_portable`. With `pad_to`, or if mesh axes stay inside matrices, every plan
-        of ``"auto"`` is ``"whole"``.
+        Teams share only the polar factors that `orthogonalize` computes by
+        `linalg.newton_schulz`, also as a `functools.partial`: each matrix is split
+        along its long side. Matrices and state stay with their owners, so that all
+        other blocks and kernels are as before; leave None if a method consists of
+        those. `sharding.plan` prints the teams. Other teams put matrices in another
+        order: carry state over with `to_portable`. With `pad_to`, or if mesh axes stay
+        inside matrices, ``"auto"`` makes no teams.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
@@ -117,13 +120,13 @@ class owners:
     param_specs: Any = None
     wire_dtype: DTypeLike | None = None
     pad_to: int | None = None
-    plan: Literal["whole", "auto"] | CostModel | Mapping[tuple[int, int], int] = "whole"
+    teams: Teams = None
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
         check_wire_dtype(self.wire_dtype)
         check_pad_to(self.pad_to)
-        check_plan(self.plan, self.pad_to)
+        check_teams(self.teams, self.pad_to)
         given_specs(self.param_specs)
 
     @classmethod
@@ -134,9 +137,7 @@ class owners:
         *,
         wire_dtype: DTypeLike | None = None,
         pad_to: int | None = None,
-        plan: Literal["whole", "auto"]
-        | CostModel
-        | Mapping[tuple[int, int], int] = "whole",
+        teams: Teams = None,
     ) -> "owners":
         """Makes the placement with the present shardings of `params`.
 
@@ -145,7 +146,7 @@ class owners:
             mesh_axes: As above.
             wire_dtype: As above.
             pad_to: As above.
-            plan: As above.
+            teams: As above.
 
         Returns:
             The placement.
@@ -165,7 +166,7 @@ class owners:
             param_specs=shardings,
             wire_dtype=wire_dtype,
             pad_to=pad_to,
-            plan=plan,
+            teams=teams,
         )
 
     def layout(
@@ -185,7 +186,7 @@ class owners:
             mesh,
             max_batch=max_batch,
             pad_to=self.pad_to,
-            plan=self.plan,
+            teams=self.teams,
         )
 
     def init(
@@ -214,7 +215,7 @@ class owners:
 
         if not needs_params:
             params = anchor(params)
-        specs = {path: layout.moving_spec(path) for path in params}
+        specs = {path: layout.manual_specs[path] for path in params}
         in_specs = (PartitionSpec(), specs, PartitionSpec())
         run = on_every_device(layout, on_device, in_specs, manual, full)
         return run(layout.manifest, params, arrays)
@@ -239,21 +240,20 @@ class owners:
                 stacks["params"] = local.stack(leaves["params"])
             real = layout.real(state.manifest)
             rounds = layout.last_rounds(state.manifest)
+            shared = {name: partial(in_team, last) for name, last in rounds.items()}
             # Axes inside matrices leave it to the partitioner where stacks lie.
             limit = None if layout.inside else local.largest_batch
-            with within(real=real, rounds=rounds, limit=limit):
+            with within(real=real, shared=shared, limit=limit):
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 
         manual, full = specs_of_state(layout, state)
-        moving = {path: layout.moving_spec(path) for path in layout.views}
-        in_specs = ({name: moving for name in leaves}, manual, PartitionSpec())
-        parameters = {path: layout.full_spec(path) for path in layout.views}
-        bring = partial(as_specified, specs=parameters, mesh=layout.mesh)
-        leaves = {name: bring(tree) for name, tree in leaves.items()}
-        state = as_specified(state, full, layout.mesh)
+        like_leaves, like_whole = layout.manual_specs, layout.full_specs
+        in_specs = (dict.fromkeys(leaves, like_leaves), manual, PartitionSpec())
+        whole = dict.fromkeys(leaves, like_whole), full
+        leaves, state = as_specified((leaves, state), whole, layout.mesh)
         run = on_every_device(
-            layout, on_device, in_specs, (moving, manual), (parameters, full)
+            layout, on_device, in_specs, (like_leaves, manual), (like_whole, full)
         )
         return run(leaves, state, arrays)
 
@@ -277,7 +277,7 @@ def _check_param_specs(layout: OwnerLayout, params: Leaves) -> None:
     for path, leaf in params.items():
         if (sharding := named_sharding(leaf)) is None:
             continue
-        given = NamedSharding(sharding.mesh, layout.full_spec(path))
+        given = NamedSharding(sharding.mesh, layout.full_specs[path])
         if not sharding.is_equivalent_to(given, leaf.ndim):
             raise ValueError(
                 f"`param_specs` must say how parameters are sharded, but {path!r} is "

@@ -2,23 +2,23 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._mesh.specs import ways
+from optax_matrix._mesh.specs import shards
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.sharding._balance import work_of
 from optax_matrix.sharding._bundles import Bundle
-from optax_matrix.sharding._chips import shape_of, with_chips
-from optax_matrix.sharding._cost_model import CostModel
-from optax_matrix.sharding._exchange import Exchange
-from optax_matrix.sharding._loads import busiest, sent_in_teams
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
+from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding._planned import Plan, PlannedGroup
 from optax_matrix.sharding._state_specs import recorded
+from optax_matrix.sharding.teams._balance import loads
+from optax_matrix.sharding.teams._cost_model import CostModel, cost
+from optax_matrix.sharding.teams._team_sizes import with_teams
 
 
 def plan(
@@ -54,32 +54,32 @@ def plan(
         >>> specs = NamedSharding(mesh, P("tp", "fsdp"))
         >>> owners = om.owners(("fsdp", "tp"), param_specs=specs)
         >>> print(om.sharding.plan(om.muon(0.02, placement=owners), params, specs))
-        group                   matrices  owners  chips  team  held  work  sent MiB
-        4096x4096-out@c10bf2c8  32        32      256    1     1     100%  127.5
+        group                   matrices  owners  shards  team  each  work  sent MiB
+        4096x4096-out@c10bf2c8  32        32      256     1     1     100%  127.5
         busiest of 256 devices: 8.00x an even split
         sent by a device: 127.5 MiB; its whole gradients: 64.0 MiB
         state on a device: 64.0 MiB
         owners(('tp',)): 1.00x, if the partitioner splits the rest evenly
         owners(('fsdp',)): 2.00x, if the partitioner splits the rest evenly
-        owners(plan='auto'): 1.00x with newton_schulz, 616.0 MiB in teams
+        owners(teams='auto'): 1.00x with newton_schulz, 616.0 MiB in teams
     """
+    leaves = named_leaves(params)
     state, specs, found = recorded(tx, params, param_specs)
-    mesh = found.mesh
-    sizes = {} if mesh is None else dict(mesh.shape)
+    sizes = {} if found.mesh is None else dict(found.mesh.shape)
     owned = [(x, wire) for x, wire in found.layouts if isinstance(x, OwnerLayout)]
     bundles = [(b, x, wire) for x, wire in owned for b in x.bundles]
-    exchanges = [bundle.exchange for bundle, _, _ in bundles]
-    total = sum(work_of(e) * _count(e) for e in exchanges)
+    total = sum(_work(b.ownership) for b, _, _ in bundles)
     layouts = [layout for layout, _ in owned if layout.bundles]
     others = {
         axes: work
         for layout in layouts[:1]
         for axes in _subsets(tuple(sizes))
-        if (work := _busiest_with(layout, params, axes)) is not None
+        if (work := _busiest_with(layout, leaves, axes)) is not None
     }
+    arrays = zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True)
     return Plan(
-        groups=tuple(_group(*each, params, total) for each in bundles),
-        kept=sum(
+        groups=tuple(_group(*each, leaves, total) for each in bundles),
+        without_owners=sum(
             len(group.ids)
             for layout, _ in found.layouts
             if not isinstance(layout, OwnerLayout)
@@ -87,22 +87,19 @@ def plan(
         ),
         devices=math.prod(sizes.values()),
         work=max(map(_busiest, layouts), default=1.0),
-        shared=sum(sent_in_teams(_exchanges(x), x.cost_model) for x in layouts),
+        sent_in_teams=sum(_sent_in_teams(_of(x), x.cost_model) for x in layouts),
         state_bytes=sum(
-            x.size * x.dtype.itemsize // ways(spec, sizes)
-            for x, spec in zip(
-                jax.tree.leaves(state), jax.tree.leaves(specs), strict=True
-            )
+            x.size * x.dtype.itemsize // shards(spec, sizes) for x, spec in arrays
         ),
         stack_bytes=sum(
-            bundle.exchange.owned
-            * math.prod((bundle.exchange.view.rows, bundle.exchange.view.cols))
-            * named_leaves(params)[bundle.paths[0]].dtype.itemsize
-            for bundle, _, _ in bundles
+            b.ownership.matrices_per_owner
+            * math.prod(b.ownership.sides)
+            * leaves[b.paths[0]].dtype.itemsize
+            for b, _, _ in bundles
         ),
         others=tuple(sorted(others.items(), key=lambda item: (-len(item[0]), item[1]))),
-        whole_along=tuple(axis for axis in sizes if axis not in _splitting(layouts)),
-        auto=_auto(layouts),
+        replicated_axes=tuple(x for x in sizes if x not in _splitting(layouts)),
+        with_teams=_with_teams(layouts),
     )
 
 
@@ -113,38 +110,40 @@ def _splitting(layouts: list[OwnerLayout]) -> set[str]:
 
 
 def _group(
-    bundle: Bundle, layout: OwnerLayout, wire: Any, params: Any, total: float
+    bundle: Bundle, layout: OwnerLayout, wire: Any, leaves: Any, total: float
 ) -> PlannedGroup:
-    exchange = bundle.exchange
-    table = exchange.owned_by()
-    dtype = jnp.dtype(named_leaves(params)[bundle.paths[0]].dtype)
+    own, path = bundle.ownership, bundle.paths[0]
+    dtype = jnp.dtype(leaves[path].dtype)
     width = min(dtype.itemsize, jnp.dtype(wire or dtype).itemsize)
     return PlannedGroup(
-        name=", ".join(dict.fromkeys(name for name, _, _ in bundle.places)),
-        shape=shape_of(exchange),
-        matrices=_count(exchange),
-        owners=int((table >= 0).any(axis=1).sum()),
-        chips=math.prod(
-            exchange.sizes[a] for entry in layout.specs[bundle.paths[0]] for a in entry
-        ),
-        team=exchange.chips,
-        held=exchange.owned,
-        work=work_of(exchange) * _count(exchange) / total,
-        sent=2 * width * exchange.sent,
+        name=", ".join(bundle.stacks),
+        shape=own.sides,
+        matrices=own.matrices,
+        owners=int((own.table >= 0).any(axis=1).sum()),
+        shards=own.devices(itertools.chain(*layout.specs[path])),
+        team=own.team_size,
+        each=own.matrices_per_owner,
+        work=_work(own) / total,
+        sent=2 * width * bundle.exchange.numbers_sent,
     )
 
 
-def _count(exchange: Exchange) -> int:
-    return exchange.count * exchange.view.batch
+def _of(layout: OwnerLayout) -> list[Ownership]:
+    return [bundle.ownership for bundle in layout.bundles]
 
 
-def _exchanges(layout: OwnerLayout) -> list[Exchange]:
-    return [bundle.exchange for bundle in layout.bundles]
+def _work(own: Ownership) -> float:
+    """Operations of a step on all matrices."""
+    return own.matrices * cost(own.matrix, 1, CostModel()).work
 
 
-def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> Any:
+def _sent_in_teams(ownerships: list[Ownership], model: CostModel) -> int:
+    """Bytes that a device sends at most in its teams in a step."""
+    return int(loads(ownerships, model).sent.max())
+
+
+def _busiest_with(layout: OwnerLayout, leaves: Any, axes: tuple[str, ...]) -> Any:
     """Work with other owner axes; None if the matrices cannot be placed so."""
-    leaves = named_leaves(params)
     try:
         other = owner_layout(leaves, layout.views, layout.specs, axes, layout.mesh)
     except ValueError:
@@ -153,27 +152,42 @@ def _busiest_with(layout: OwnerLayout, params: Any, axes: tuple[str, ...]) -> An
 
 
 def _busiest(layout: OwnerLayout) -> float:
-    """Work of the busiest device; axes inside matrices split it evenly."""
-    among = [
-        math.prod(b.exchange.sizes[a] for a in axes if a in layout.inside)
-        for b in layout.bundles
-        for axes in [itertools.chain(*layout.specs[b.paths[0]])]
-    ]
-    return busiest(_exchanges(layout), among, padded=bool(layout.inside))
+    """Work of the busiest device over an even split among all devices of the mesh.
+
+    Along mesh axes that neither own matrices nor split them, all devices do the same.
+    """
+    ownerships = _of(layout)
+    if not layout.inside:
+        return _relative(ownerships)
+    most = 0.0  # Axes inside matrices split them evenly, and padding is computed.
+    for bundle, own in zip(layout.bundles, ownerships, strict=True):
+        axes = itertools.chain(*layout.specs[bundle.paths[0]])
+        among = own.devices([x for x in axes if x in layout.inside])
+        most += _work(own) / own.matrices * own.matrices_per_owner / among
+    return most / _even(ownerships)
 
 
-def _auto(layouts: list[OwnerLayout]) -> tuple[float, int] | None:
-    """Work and bytes in teams with ``plan="auto"``, where no teams are now."""
-    plain = [_exchanges(layout) for layout in layouts]
-    if any(e.chips > 1 for exchanges in plain for e in exchanges):
+def _relative(ownerships: list[Ownership]) -> float:
+    """Work of the busiest device where owners have whole matrices, or share them."""
+    return float(loads(ownerships, CostModel()).work.max() / _even(ownerships))
+
+
+def _even(ownerships: list[Ownership]) -> float:
+    return sum(map(_work, ownerships)) / math.prod(ownerships[0].sizes.values())
+
+
+def _with_teams(layouts: list[OwnerLayout]) -> tuple[float, int] | None:
+    """Work and bytes in teams with ``teams="auto"``, where no teams are now."""
+    plain = [_of(layout) for layout in layouts]
+    if any(own.team_size > 1 for ownerships in plain for own in ownerships):
         return None
     if not layouts or any(layout.inside for layout in layouts):
         return None
-    teams = [with_chips(exchanges, "auto") for exchanges in plain]
-    bytes_in_teams = sum(sent_in_teams(x, CostModel()) for x in teams)
-    return (max(map(busiest, teams)), bytes_in_teams) if bytes_in_teams else None
+    chosen = [with_teams(ownerships, "auto") for ownerships in plain]
+    sent = sum(_sent_in_teams(ownerships, CostModel()) for ownerships in chosen)
+    return (max(map(_relative, chosen)), sent) if sent else None
 
 
-def _subsets(axes: tuple[str, ...]):
+def _subsets(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     counts = range(1, len(axes) + 1)
     return itertools.chain(*(itertools.combinations(axes, n) for n in counts))

@@ -19,15 +19,8 @@ def on_every_device(
 ) -> Callable:
     """`f` in one `shard_map`, manual over all axes except those inside matrices.
 
-    Args:
-        layout: The layout, with its mesh.
-        f: The function of one device's arrays.
-        in_specs: Specs of its arguments without the axes inside matrices.
-        out_specs: Specs of its results without the axes inside matrices.
-        full_specs: Specs of its results with the axes inside matrices.
-
-    Returns:
-        The function of whole arrays.
+    `full_specs` are those of the results with the axes inside matrices, all others are
+    without them.
     """
     mesh = layout.mesh
     made_auto = layout.inside and AxisType.Explicit in mesh.axis_types
@@ -56,14 +49,6 @@ def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
 
     Gradients may have any sharding, and a restored state may be replicated. Types do
     not show Auto axes; there `shard_map` reshards.
-
-    Args:
-        tree: The arrays.
-        specs: Their partition specs.
-        mesh: The mesh.
-
-    Returns:
-        The arrays.
     """
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in kinds.values():
@@ -83,15 +68,9 @@ def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
 
 
 def anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """One traced leaf on a mesh, if there is any.
+    """One traced leaf on a mesh, by path, if there is any.
 
     `jax.jit` of `init` drops unused arguments, and the devices with them.
-
-    Args:
-        leaves: The parameters, by path.
-
-    Returns:
-        At most one of them.
     """
     is_traced = lambda x: isinstance(x, jax.core.Tracer) and own_mesh(x) is not None
     traced = [p for p, x in leaves.items() if is_traced(x)]
@@ -101,13 +80,7 @@ def anchor(leaves: Mapping[str, Any]) -> dict[str, Any]:
 def own_part(manifest: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
     """The rows of a group's manifest that belong to this device.
 
-    Args:
-        manifest: The rows of all matrices.
-        group: The group.
-        leaves: Arrays to depend on without using their values; see `anchor`.
-
-    Returns:
-        The rows of this device's matrices.
+    The result depends on `leaves`, see `anchor`, but not on their values.
     """
     axes = group.spec[0]
     count = len(manifest) // jax.lax.axis_size(axes)
@@ -118,17 +91,9 @@ def own_part(manifest: Any, group: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
-    """Specs of a state: per matrix under a group's name, otherwise replicated.
+    """Specs of a state, without and with the axes inside matrices.
 
-    Args:
-        layout: The layout of whole stacks.
-        state: The state, or its shapes.
-
-    Returns:
-        The specs without and with the axes inside matrices.
-
-    Raises:
-        ValueError: If a leaf under a group's name is neither per matrix nor a scalar.
+    State is per matrix under the name of a stack; all other state is replicated.
     """
 
     def of_leaf(inside, keys, x):
@@ -144,20 +109,17 @@ def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
         rest = group.spec[1:] if inside and x.shape == group.shape else None
         return PartitionSpec(group.spec[0], *(rest or [None] * (len(x.shape) - 1)))
 
-    of_tree = jax.tree_util.tree_map_with_path
-    return tuple(of_tree(partial(of_leaf, inside), state) for inside in (False, True))
+    with_path = jax.tree_util.tree_map_with_path
+    manual = with_path(partial(of_leaf, False), state)
+    full = with_path(partial(of_leaf, True), state) if layout.inside else manual
+    return manual, full
 
 
 def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
     """Raises if state outside the groups' names changes with the number of matrices.
 
-    Args:
-        layout: The layout.
-        whole: Shapes of the state for all matrices.
-        local: Shapes of the state for those of one device.
-
-    Raises:
-        ValueError: If there is such state; it would be taken for replicated.
+    It would be taken for replicated. `whole` are the shapes of the state of all
+    matrices, `local` those of one device.
     """
     leaves = jax.tree.leaves_with_path(whole)
     for (keys, x), y in zip(leaves, jax.tree.leaves(local), strict=True):

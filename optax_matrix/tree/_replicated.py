@@ -7,7 +7,7 @@ import jax
 import jax.core
 from jax.sharding import AxisType
 
-from optax_matrix._mesh.specs import explicit_spec, own_mesh, ways
+from optax_matrix._mesh.specs import explicit_spec, own_mesh, shards
 from optax_matrix.matrices.paths import path_name
 
 
@@ -28,7 +28,7 @@ def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
     found = {
         path_name(keys): x.size * x.dtype.itemsize
         for (keys, x), spec in zip(leaves, jax.tree.leaves(specs), strict=True)
-        if ways(spec, mesh.shape) > 1 and _is_whole(x)
+        if shards(spec, mesh.shape) > 1 and _is_whole(x)
     }
     if found:
         largest = sorted(found, key=lambda path: -found[path])

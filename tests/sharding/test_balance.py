@@ -1,6 +1,5 @@
 """The work of the busiest owner: who gets what is left over, and padding is skipped."""
 
-import dataclasses
 import math
 
 import jax
@@ -17,11 +16,14 @@ from optax_matrix._surroundings import within
 from optax_matrix._surroundings.padding import on_real_matrices
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding import _owner_layout
-from optax_matrix.sharding._balance import balance, work, work_of
-from optax_matrix.sharding._cost_model import CostModel
-from optax_matrix.sharding._exchange import Exchange
-from optax_matrix.sharding._loads import busiest, sent_in_teams
 from optax_matrix.sharding._owner_layout import owner_layout
+from optax_matrix.sharding._ownership import Ownership
+from optax_matrix.sharding.teams._balance import balanced
+from optax_matrix.sharding.teams._cost_model import CostModel, cost, operations
+
+
+def _work(own):
+    return cost(own.matrix, 1, CostModel()).work
 
 
 def _busiest(model, fsdp, tp):
@@ -30,10 +32,10 @@ def _busiest(model, fsdp, tp):
     specs = {path: spec for path, (_, spec) in model.items()}
     mesh = AbstractMesh((fsdp, tp), ("fsdp", "tp"))
     layout = owner_layout(leaves, views_of(decide(leaves)), specs, ("fsdp", "tp"), mesh)
-    exchanges = [bundle.exchange for bundle in layout.bundles]
-    even = sum(work_of(e) * e.held for e in exchanges) / mesh.size
-    padded = sum(work_of(e) * e.owned for e in exchanges)
-    real = sum(work_of(e) * (e.owned_by() >= 0).sum(axis=1) for e in exchanges)
+    found = [bundle.ownership for bundle in layout.bundles]
+    even = sum(_work(own) * own.matrices for own in found) / mesh.size
+    padded = sum(_work(own) * own.matrices_per_owner for own in found)
+    real = sum(_work(own) * (own.table >= 0).sum(axis=1) for own in found)
     return padded / even, real.max() / even
 
 
@@ -54,63 +56,58 @@ def test_work_of_the_busiest_owner(model, mesh, padded, real):
 
 def test_work_is_that_of_newton_schulz():
     """Two products with the long side and one of short sides, two operations each."""
-    assert work(3, 5) == work(5, 3) == 2 * (2 * 3 * 3 * 5 + 3 * 3 * 3)
+    assert operations(3, 5) == operations(5, 3) == 2 * (2 * 3 * 3 * 5 + 3 * 3 * 3)
+
+
+def _on_eight(rows, matrices, **options):
+    view = decide({"w": jnp.zeros((8, rows))})["w"].view
+    return Ownership(view, ((), ()), ("x",), {"x": 8}, matrices, **options)
 
 
 def test_left_over_matrices_go_to_owners_that_have_least():
-    view = lambda rows: decide({"w": jnp.zeros((8, rows))})["w"].view
-    exchange = lambda rows, count: Exchange(
-        view(rows), ((), ()), ("x",), {"x": 8}, count
-    )
-    few, large, small = exchange(16, 3), exchange(32, 4), exchange(8, 12)
-    starts = balance([few, large, small], CostModel()).starts
-    load = sum(
-        work_of(e) * (np.roll(np.arange(8) < e.left_over, start) + e.held // 8)
-        for e, start in zip([few, large, small], starts, strict=True)
-    )
-    assert load.max() == work_of(large) + work_of(small)
-    assert starts[1] == 0  # The largest first.
-    assert starts[0] == 4  # Beside it.
+    given = [_on_eight(16, 3), _on_eight(32, 4), _on_eight(8, 12)]
+    found, _ = balanced(given, CostModel())
+    load = sum(_work(own) * (own.table >= 0).sum(axis=1) for own in found)
+    _, large, small = map(_work, found)
+    assert load.max() == large + small
+    assert found[1].offset == 0  # The largest first.
+    assert found[0].offset == 4  # Beside it.
 
 
-@pytest.mark.parametrize("chips", [1, 2, 4])
-def test_the_balance_is_what_the_tables_of_owners_come_to(chips):
-    view = lambda rows: decide({"w": jnp.zeros((8, rows))})["w"].view
-    shapes, model = [(16, 3), (32, 13), (8, 9)], CostModel()
-    exchanges = [
-        Exchange(view(rows), ((), ()), ("x",), {"x": 8}, count, chips=chips)
-        for rows, count in shapes
-    ]
-    found = balance(exchanges, model)
-    placed = [
-        dataclasses.replace(exchange, start=start)
-        for exchange, start in zip(exchanges, found.starts, strict=True)
-    ]
-    even = sum(work_of(e) * e.count for e in placed) / 8
-    assert busiest(placed) == pytest.approx(found.work.max() / even, rel=1e-3)
-    assert sent_in_teams(placed, model) == found.sent.max()
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_loads_are_what_the_tables_of_owners_come_to(size):
+    model = CostModel()
+    given = [_on_eight(*shape, team_size=size) for shape in [(16, 3), (32, 13), (8, 9)]]
+    found, loads = balanced(given, model)
+    work, sent = np.zeros(8), np.zeros(8)
+    for own in found:
+        whole, last = own.table[:, :-1] >= 0, own.table[:, -1] >= 0
+        of_team = np.repeat(last.reshape(-1, size).sum(axis=1), size)
+        each = cost(own.matrix, size, model)
+        work += each.work * (whole.sum(axis=1) + of_team / size)
+        sent += each.sent * of_team + each.extra_sent * (of_team > 0)
+    np.testing.assert_array_equal(loads.work, work)
+    np.testing.assert_array_equal(loads.sent, sent)
 
 
-@pytest.mark.parametrize("chips", [1, 2, 4, 8])
-@pytest.mark.parametrize("start", [0, 1, 6])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("offset", [0, 1, 6])
 @pytest.mark.parametrize("count", [1, 8, 13, 16, 23])
-def test_the_order_of_owners_is_inverted(count, start, chips):
-    view = decide({"w": jnp.zeros((2, 3))})["w"].view
-    sizes = {"x": 8}
-    exchange = Exchange(view, ((), ()), ("x",), sizes, count, chips=chips, start=start)
+def test_the_order_of_owners_is_inverted(count, offset, size):
+    own = _on_eight(2, count, team_size=size, offset=offset)
     matrices = np.arange(1.0, 1 + count * 6).reshape(count, 3, 2)
-    moved = exchange._by_owner(matrices)
-    numbers = exchange.owned_by()
-    assert numbers.shape == (8, math.ceil(count / 8))
+    moved = own.by_owner(matrices)
+    assert own.table.shape == (8, math.ceil(count / 8))
     padded = np.concatenate([matrices, np.zeros((1, 3, 2))])
-    np.testing.assert_array_equal(moved, padded[numbers.ravel()])
-    np.testing.assert_array_equal(exchange._in_order(jnp.asarray(moved)), matrices)
-    held = (numbers >= 0).sum(axis=1)
+    np.testing.assert_array_equal(moved, padded[own.table.ravel()])
+    np.testing.assert_array_equal(own.in_order(jnp.asarray(moved)), matrices)
+    np.testing.assert_array_equal(own.is_real, own.table >= 0)
+    held = own.is_real.sum(axis=1)
     assert held.max() - held.min() <= 1
-    in_teams = held.reshape(-1, chips).sum(axis=1)
+    in_teams = held.reshape(-1, size).sum(axis=1)
     assert in_teams.max() - in_teams.min() <= 1
     if count % 8:
-        assert in_teams[start % len(in_teams)] == in_teams.max()
+        assert in_teams[offset % len(in_teams)] == in_teams.max()
 
 
 def test_only_stacks_as_they_are_skip_padding():

@@ -24,7 +24,7 @@ def _plan(axes, **options):
 def test_three_matrices_on_eight_owners():
     found = _plan(("fsdp", "tp"))
     (group,) = found.groups
-    counts = group.matrices, group.owners, group.chips, group.held
+    counts = group.matrices, group.owners, group.shards, group.each
     assert counts == (3, 3, 8, 1)
     assert found.work == pytest.approx(8 / 3)
     # Eight parts of 8 x 16 / 8 numbers, seven of which go elsewhere, there and back.
@@ -47,7 +47,7 @@ def test_bytes_follow_the_dtype_of_the_wire():
 def test_axes_inside_matrices_share_the_work_and_compute_padding():
     found = _plan("fsdp")
     (group,) = found.groups
-    assert (group.owners, group.chips, group.held) == (3, 8, 1)
+    assert (group.owners, group.shards, group.each) == (3, 8, 1)
     assert found.work == pytest.approx((1 / 2) / (3 / 8))
 
 
@@ -65,7 +65,7 @@ def test_it_says_along_which_axes_only_updates_would_be_sent():
     specs = dict.fromkeys(shapes, NamedSharding(mesh, P("fsdp")))
     tx = om.muon(0.1, placement=om.owners("fsdp", param_specs=specs))
     found = plan(tx, shapes, specs)
-    assert found.whole_along == ("slice",)
+    assert found.replicated_axes == ("slice",)
     line = next(x for x in str(found).splitlines() if "('slice', 'fsdp')" in x)
     assert line.startswith("owners(('slice', 'fsdp')): 1.00x")
     assert line.endswith("; updates are gathered along 'slice'")
@@ -108,7 +108,7 @@ def test_describe_without_owners_has_no_such_column():
 
 
 SMALL, LARGE = (32, 4096, 16384, 4096), (80, 8192, 28672, 1024)
-PLANS = {  # Mesh, work whole and in teams, MiB in teams, chips of the largest matrices.
+PLANS = {  # Mesh, work whole and in teams, MiB in teams, team of the largest matrices.
     "8.6B on 64": (SMALL, (16, 4), 1.077, 1.0, 448, 2),
     "8.6B on 256": (SMALL, (64, 4), 1.846, 1.231, 800, 2),
     "8.6B on 1024": (SMALL, (256, 4), 7.385, 1.231, 784, 8),
@@ -131,30 +131,32 @@ def _plan_of(model, mesh, **options):
 @pytest.mark.broad
 @pytest.mark.parametrize("case", PLANS)
 def test_automatic_plans_of_large_models(case):
-    model, mesh, whole, work, mib, chips = PLANS[case]
+    model, mesh, whole, work, mib, size = PLANS[case]
     before = _plan_of(model, mesh)
     assert before.work == pytest.approx(whole, abs=0.001)
-    assert before.shared == 0
-    assert before.auto is not None
-    assert before.auto == pytest.approx((work, mib * 2**20), abs=0.001)
-    found = _plan_of(model, mesh, plan="auto")
-    assert (found.work, found.shared) == pytest.approx((work, mib * 2**20), abs=0.001)
-    assert found.sent == before.sent + found.shared
-    assert found.auto is None
+    assert before.sent_in_teams == 0
+    assert before.with_teams is not None
+    assert before.with_teams == pytest.approx((work, mib * 2**20), abs=0.001)
+    found = _plan_of(model, mesh, teams="auto")
+    assert (found.work, found.sent_in_teams) == pytest.approx(
+        (work, mib * 2**20), abs=0.001
+    )
+    assert found.sent == before.sent + found.sent_in_teams
+    assert found.with_teams is None
     assert found.state_bytes == before.state_bytes
-    assert found.teams[model[1], model[2]] == chips
-    assert _plan_of(model, mesh, plan=found.teams) == found
+    assert found.teams[model[1], model[2]] == size
+    assert _plan_of(model, mesh, teams=found.teams) == found
 
 
 def test_a_faster_link_makes_larger_teams_and_a_slow_one_none():
-    chips = lambda **numbers: {
+    sizes = lambda **numbers: {
         group.team
         for group in _plan_of(
-            SMALL, (64, 4), plan=om.sharding.CostModel(**numbers)
+            SMALL, (64, 4), teams=om.sharding.CostModel(**numbers)
         ).groups
     }
-    assert chips(link_bytes=1e9) == {1}
-    assert max(chips(link_bytes=1e15)) > 2
+    assert sizes(link_bytes=1e9) == {1}
+    assert max(sizes(link_bytes=1e15)) > 2
 
 
 def test_bytes_in_teams_are_those_of_the_formula():
@@ -162,15 +164,15 @@ def test_bytes_in_teams_are_those_of_the_formula():
     mesh = AbstractMesh((2,), ("fsdp",))
     sharding = NamedSharding(mesh, P("fsdp"))
     params = {"up": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
-    placement = om.owners("fsdp", param_specs={"up": sharding}, plan={(16, 8): 2})
+    placement = om.owners("fsdp", param_specs={"up": sharding}, teams={(16, 8): 2})
     found = plan(om.muon(0.1, placement=placement), params, {"up": sharding})
     assert found.work == 1
-    assert found.shared == 5 * 8 * 8 * (4 + 2 + 2) // 2 + 2 * (8 * 16 * 2) // 2
+    assert found.sent_in_teams == 5 * 8 * 8 * (4 + 2 + 2) // 2 + 2 * (8 * 16 * 2) // 2
     assert "of that in teams, by calculation: 0.0 MiB" in str(found)
-    assert "these teams by hand: plan={(8, 16): 2}" in str(found)
+    assert "these teams by hand: teams={(8, 16): 2}" in str(found)
 
 
 def test_without_owners():
     found = plan(om.muon(0.1), PARAMS, SHARDINGS)
-    assert (found.kept, found.groups, found.others) == (3, (), ())
+    assert (found.without_owners, found.groups, found.others) == (3, (), ())
     assert "3 matrices stay where they are" in str(found)

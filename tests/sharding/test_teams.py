@@ -13,11 +13,12 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import optax_matrix as om
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.padding import on_real_matrices
-from optax_matrix._surroundings.teams import LastRound, Team
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
 from optax_matrix.matrices.decisions import decide, views_of
-from optax_matrix.sharding._chips import with_chips
-from optax_matrix.sharding._exchange import Exchange
+from optax_matrix.sharding._ownership import Ownership
+from optax_matrix.sharding.teams._last_round import LastRound, Team
+from optax_matrix.sharding.teams._newton_schulz import in_team
+from optax_matrix.sharding.teams._team_sizes import with_teams
 
 AXES = ("fsdp", "tp")
 
@@ -30,8 +31,8 @@ def _in_teams(kernel, x, size, cpus, kind="auto", real=None, shared=None):
     mesh = make_mesh("fsdp4-tp2", kind, cpus)
 
     def on_device(x, real):
-        last = {"w": LastRound(team, x.shape[1], real[0, -shared:])}
-        with within(rounds=last):
+        last = LastRound(team, x.shape[1], real[0, -shared:])
+        with within(shared={"w": partial(in_team, last)}):
             return on_real_matrices(kernel, {"w": x[0]})["w"][None]
 
     run = partial(jax.shard_map, mesh=mesh, check_vma=False)
@@ -113,7 +114,7 @@ MESHES = {
     "fsdp8": dict.fromkeys(SHAPES, P("fsdp")) | {"layers": P()},
     "fsdp4-tp2": dict.fromkeys(SHAPES, P("fsdp", "tp")) | {"layers": P("tp")},
 }
-PLAN = {(8, 16): 4, (8, 8): 8, (6, 10): 2, (8, 12): 2}
+TEAMS = {(8, 16): 4, (8, 8): 8, (6, 10): 2, (8, 12): 2}
 
 
 def _trees():
@@ -137,7 +138,7 @@ def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, cpus):
     params, noise = _trees()
     want, state, _ = rollout(recipe(0.1), params, noise)
     portable = om.to_portable(state, params)
-    placement = om.owners(mesh.axis_names, param_specs=given(mesh, specs), plan=PLAN)
+    placement = om.owners(mesh.axis_names, param_specs=given(mesh, specs), teams=TEAMS)
     on = partial(on_mesh, specs=specs, mesh=mesh)
     got, state, _ = rollout(recipe(0.1, placement=placement), on(params), on(noise))
     assert_same_path(got, want)
@@ -149,11 +150,11 @@ def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, cpus):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def _placed(cpus, plan, shapes, **options):
+def _placed(cpus, teams, shapes, **options):
     mesh = make_mesh("fsdp4-tp2", "explicit", cpus)
     specs = dict.fromkeys(shapes, P("fsdp", "tp"))
     axes = options.pop("axes", AXES)
-    placement = om.owners(axes, plan=plan, **options)
+    placement = om.owners(axes, teams=teams, **options)
     tx = om.on_matrices(om.orthogonalize(), placement=placement, probe=False)
     return tx, on_mesh(normal(shapes, 0), specs, mesh)
 
@@ -172,10 +173,10 @@ def test_updates_are_those_of_whole_matrices(cpus):
 def test_a_team_splits_the_products(cpus):
     """One matrix on eight owners: each does an eighth of the operations."""
     found = {}
-    for chips in (1, 8):
-        tx, tree = _placed(cpus, {(128, 192): chips}, {"w": (128, 192)})
+    for size in (1, 8):
+        tx, tree = _placed(cpus, {(128, 192): size}, {"w": (128, 192)})
         compiled = jax.jit(tx.update).lower(tree, tx.init(tree)).compile()
-        found[chips] = compiled.cost_analysis()["flops"], collectives(compiled)
+        found[size] = compiled.cost_analysis()["flops"], collectives(compiled)
     whole, split = found[1], found[8]
     assert split[1] - whole[1] == {
         "all-to-all": 2,
@@ -190,7 +191,7 @@ def test_padding_of_the_last_round_is_known(cpus):
     shapes = {f"w/{i}": (8, 16) for i in range(13)}
     specs = dict.fromkeys(shapes, NamedSharding(make_mesh("fsdp8", "auto", cpus), P()))
     leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
-    placement = om.owners("fsdp", param_specs=specs, plan={(8, 16): 2})
+    placement = om.owners("fsdp", param_specs=specs, teams={(8, 16): 2})
     layout = placement.layout(leaves, views_of(decide(leaves)), None)
     ((name, rows),) = layout.manifest.items()
     each = [layout.last_rounds({name: own})[name] for own in np.split(rows, 8)]
@@ -205,37 +206,37 @@ def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
     sizes, views = {"x": 4, "y": 4}, {}
     for name, shape in {"w": (8, 16), "layers": (4, 8, 16)}.items():
         views[name] = decide({name: jnp.zeros(shape)})[name].view
-    flat = Exchange(views["w"], ((), ()), ("x", "y"), sizes, 3)
-    layers = Exchange(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
-    found = with_chips([flat, layers], {(16, 8): 16})
-    assert [exchange.chips for exchange in found] == [16, 4]
+    flat = Ownership(views["w"], ((), ()), ("x", "y"), sizes, 3)
+    layers = Ownership(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
+    found = with_teams([flat, layers], {(16, 8): 16})
+    assert [own.team_size for own in found] == [16, 4]
 
 
-def test_plans_by_hand_that_do_not_fit(cpus):
-    init = lambda plan, **options: om.sharding.plan(
-        *_placed(cpus, plan, {"w": (8, 16)}, **options)
+def test_teams_by_hand_that_do_not_fit(cpus):
+    init = lambda teams, **options: om.sharding.plan(
+        *_placed(cpus, teams, {"w": (8, 16)}, **options)
     )
-    with pytest.raises(ValueError, match=r"`plan` must give numbers .* got 3 for"):
+    with pytest.raises(ValueError, match=r"`teams` must give sizes .* got 3 for"):
         init({(8, 16): 3})
-    with pytest.raises(ValueError, match=r"`plan` must name shapes .* \(8, 16\)"):
+    with pytest.raises(ValueError, match=r"`teams` must name shapes .* \(8, 16\)"):
         init({(8, 17): 2})
     with pytest.raises(ValueError, match="mesh axes stay inside"):
         init({(8, 16): 2}, axes="fsdp")
 
 
 @pytest.mark.parametrize(
-    ("plan", "options", "match"),
+    ("teams", "options", "match"),
     [
-        ("even", {}, "`plan` must be 'whole', 'auto'"),
-        (4, {}, "`plan` must be 'whole', 'auto'"),
+        ("whole", {}, "`teams` must be None, 'auto'"),
+        (4, {}, "`teams` must be None, 'auto'"),
         ({(8, 16): 0}, {}, "not two positive ints"),
         ({8: 2}, {}, "not two positive ints"),
         ({(8, 16): 2}, {"pad_to": 8}, "with `pad_to`"),
     ],
 )
-def test_wrong_plans(plan, options, match):
+def test_wrong_teams(teams, options, match):
     with pytest.raises(ValueError, match=match):
-        om.owners("fsdp", plan=plan, **options)
+        om.owners("fsdp", teams=teams, **options)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_wrong_cost_models(numbers, match):
 
 
 @pytest.mark.parametrize("options", [{"pad_to": 8}, {"axes": "fsdp"}])
-def test_an_automatic_plan_is_whole_where_there_can_be_no_teams(options, cpus):
+def test_automatic_teams_are_none_where_there_can_be_none(options, cpus):
     eager = om.sharding.CostModel(link_bytes=1e20)
     teams = lambda **options: (
         om.sharding.plan(*_placed(cpus, eager, {"w": (8, 16)}, **options)).teams

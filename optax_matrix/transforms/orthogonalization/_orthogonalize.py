@@ -45,7 +45,7 @@ def orthogonalize(
     def update_fn(updates, params):
         del params
         report("polar_input", updates)
-        return on_real_matrices(polar, updates, turns=_is_polar(polar))
+        return on_real_matrices(polar, updates, transposable=_is_polar(polar))
 
     return optax.with_extra_args_support(optax.stateless(update_fn))
 

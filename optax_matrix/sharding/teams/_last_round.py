@@ -1,0 +1,90 @@
+"""Teams of devices that compute the last round of a stack together."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+class Team(NamedTuple):
+    """Consecutive devices along mesh axes; its methods run inside a `shard_map`.
+
+    Attributes:
+        axes: The mesh axes, major first.
+        devices: Number of devices along them.
+        size: Number of devices of a team, which divides `devices`.
+    """
+
+    axes: tuple[str, ...]
+    devices: int
+    size: int
+
+    def sum_own_rows(self, x: Array) -> Array:
+        """This device's rows of the sum of the team's matrices ``(m, n)``."""
+        return jax.lax.psum_scatter(x, self.axes, tiled=True, **self._groups)
+
+    def all_rows(self, x: Array) -> Array:
+        """The rows of all devices of the team, one below the other."""
+        return jax.lax.all_gather(x, self.axes, tiled=True, **self._groups)
+
+    def split(self, x: Array) -> Array:
+        """Own columns ``(size, m, n / size)`` of every matrix, from a whole one."""
+        parts = jax.lax.all_to_all(x, self.axes, 1, 0, tiled=True, **self._groups)
+        return parts.reshape(self.size, len(x), -1)
+
+    def join(self, x: Array) -> Array:
+        """Inverts `split`."""
+        flat = x.reshape(-1, x.shape[-1])
+        return jax.lax.all_to_all(flat, self.axes, 0, 1, tiled=True, **self._groups)
+
+    @property
+    def _groups(self) -> dict[str, Any]:
+        starts = range(0, self.devices, self.size)
+        return {"axis_index_groups": [list(range(i, i + self.size)) for i in starts]}
+
+
+class LastRound(NamedTuple):
+    """The last matrices of a device's stack, which its team shares.
+
+    Attributes:
+        team: The team.
+        count: Number of matrices in the stack.
+        real: Which of the last ones are no padding, booleans ``(last,)``.
+    """
+
+    team: Team
+    count: int
+    real: Array
+
+    def on_columns(self, f: Callable[[Array], Array], y: Array) -> Array:
+        """Applies a function to matrices, of which each device has some columns.
+
+        Args:
+            f: Function from this device's columns of one matrix to such columns. It
+                gets rows and columns padded with zeros to multiples of the team's size.
+            y: This device's matrices ``(last, m, n)``.
+
+        Returns:
+            The results of the same shape, and zeros for padding.
+        """
+        rows, cols = (-side % self.team.size for side in y.shape[1:])
+        # Every device of a team knows which matrices the others have. So each branch
+        # below is taken by all of a team or by none, as its collectives require; teams
+        # do not wait for one another.
+        real = self.team.all_rows(self.real[None]).T  # (last, size)
+
+        def each(parts: tuple[Array, Array]) -> Array:
+            return jax.lax.cond(parts[0], f, jnp.zeros_like, parts[1])
+
+        def of_all(real: Array, y: Array) -> Array:
+            return self.team.join(jax.lax.map(each, (real, self.team.split(y))))
+
+        def of_any(parts: tuple[Array, Array]) -> Array:
+            real, y = parts
+            nothing = lambda _, y: jnp.zeros_like(y)
+            return jax.lax.cond(real.any(), of_all, nothing, real, y)
+
+        padded = jnp.pad(y, [(0, 0), (0, rows), (0, cols)])
+        return jax.lax.map(of_any, (real, padded))[:, : y.shape[1], : y.shape[2]]

@@ -1,0 +1,73 @@
+"""Newton-Schulz iterations of matrices that are split among the devices of a team."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array
+
+from optax_matrix.linalg import newton_schulz, rows_for
+from optax_matrix.linalg.products import dot
+from optax_matrix.linalg.scale import wide_unit_norm, work_dtype
+from optax_matrix.sharding.teams._last_round import LastRound
+
+
+def in_team(last: LastRound, kernel: Callable, x: Array) -> Array | None:
+    """A kernel of a stack whose last round a team shares.
+
+    None if the kernel is not `newton_schulz`, perhaps in a `functools.partial`, or if
+    a block has stacked the matrices otherwise.
+    """
+    keywords: dict[str, Any] = {}
+    while isinstance(kernel, functools.partial) and not kernel.args:
+        keywords = kernel.keywords | keywords
+        kernel = kernel.func
+    if kernel is not newton_schulz or x.ndim != 3 or len(x) != last.count:
+        return None
+    whole = len(x) - len(last.real)
+    shared = newton_schulz_in_team(last, x[whole:], **_DEFAULTS | keywords)
+    if not whole:
+        return shared
+    return jnp.concatenate([newton_schulz(x[:whole], **keywords), shared])
+
+
+def newton_schulz_in_team(
+    last: LastRound,
+    x: Array,
+    *,
+    coefficients: Sequence[Sequence[float]] | np.ndarray,
+    steps: int,
+    eps: ArrayLike,
+    compute_dtype: DTypeLike | None,
+) -> Array:
+    """`newton_schulz` of matrices of the last round, their long sides split.
+
+    The iteration needs the whole of two small matrices only. Each device forms its
+    summand of the Gram matrix A in float32, from which ``psum_scatter`` leaves it some
+    rows of A; it computes the same rows of ``b A + c A^2``, and ``all_gather`` brings
+    the others. All other products are local, and nothing of the long side moves.
+    """
+    rows = rows_for(coefficients, steps)
+    dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+    team = last.team
+
+    def step(y: Array, row: Array) -> tuple[Array, None]:
+        a, b, c = row
+        gram = team.sum_own_rows(dot(y, y.mT))
+        narrow = gram.astype(dtype)
+        z = (b * gram + c * dot(narrow, team.all_rows(narrow))).astype(dtype)
+        return (a * y + dot(team.all_rows(z), y)).astype(dtype), None
+
+    table = jnp.asarray(rows, work_dtype(dtype))
+    y, transposed = wide_unit_norm(x, eps, dtype)
+    y = last.on_columns(lambda y: jax.lax.scan(step, y, table)[0], y)
+    return (y.mT if transposed else y).astype(x.dtype)
+
+
+_PARAMETERS = inspect.signature(newton_schulz).parameters.values()
+_DEFAULTS = {p.name: p.default for p in _PARAMETERS if p.kind == p.KEYWORD_ONLY}
