@@ -94,10 +94,9 @@ BLOCKS = {
     "rotate-eigen": lambda: om.rotate(
         optax.scale_by_sign(), policy="eigen", side="both", update_interval=2
     ),
-    "rotate-gradient": lambda: om.rotate(
+    "in_eigenbasis": lambda: om.in_eigenbasis(
         om.scale_by_second_moment(bias_correction=True),
-        policy="eigen",
-        statistics="gradient",
+        side="short",
         momentum=om.momentum(0.9),
     ),
     "rotate-polar": lambda: om.rotate(optax.scale_by_sign(), policy="polar"),
@@ -120,10 +119,13 @@ BLOCKS = {
     "with_gradient": lambda: om.transforms.with_gradient(
         optax.chain(om.momentum(0.9), om.scale_by_second_moment())
     ),
-    "rotate-kl": lambda: om.rotate(
-        om.transforms.scale_by_spectrum(), policy="eigen", side="both", statistics="kl"
+    "in_eigenbasis-kl": lambda: om.in_eigenbasis(
+        om.transforms.scale_by_spectrum(), "kl"
     ),
     "orthogonalize_low_rank": lambda: om.orthogonalize_low_rank(2),
+    "project_both_sides": lambda: om.transforms.project_both_sides(
+        optax.trace(0.9), rank=2
+    ),
     "project_low_rank": lambda: om.project_low_rank(optax.trace(0.9), rank=2),
     "project_low_rank-compensated": lambda: om.project_low_rank(
         optax.trace(0.9),

@@ -5,6 +5,7 @@ is computed of a zero matrix is thrown away. A block whose kernel is expensive s
 by `on_real_matrices`; without padding that changes nothing.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,17 +36,11 @@ def on_real_matrices(
     leaves = [x for _, x in paths]
     found = [_shared(kernel, *pair) for pair in zip(names, leaves, strict=True)]
     wide = lambda x: x.mT if transposable and x.shape[-2] > x.shape[-1] else x
-    rest = {str(i): wide(leaves[i]) for i, y in enumerate(found) if y is None}
-    real = {i: _real_ones(names[int(i)], x) for i, x in rest.items()}
-    padded = {i: x is not None for i, x in real.items()}
-
-    def run(rest: Any, padded: Any, real: Any) -> Any:
-        del padded
-        return {i: _sequentially(kernel, x, real[i]) for i, x in rest.items()}
-
-    for i, y in jointly(run, rest, padded, real, limited=False).items():
-        x = leaves[int(i)]
-        found[int(i)] = y if y.shape == x.shape else y.mT
+    rest = {i: wide(leaves[i]) for i, y in enumerate(found) if y is None}
+    real = {i: _real_ones(names[i], x) for i, x in rest.items()}
+    run = functools.partial(_sequentially, kernel)
+    for i, y in jointly(run, rest, real, limited=False).items():
+        found[i] = y if y.shape == leaves[i].shape else y.mT
     return structure.unflatten(found)
 
 

@@ -8,11 +8,13 @@ from jaxtyping import Array
 
 from optax_matrix.checkpoint import to_portable
 from optax_matrix.transforms.low_rank import ProjectLowRankState
-from optax_matrix.transforms.rotation import RotateState
+from optax_matrix.transforms.rotation import InEigenbasisState, RotateState
 from optax_matrix.transforms.sides import Pair
 from optax_matrix.tree.state import OnMatricesState, states_in
 
 _LEAD = "inner_state/"
+
+_ROTATED = (RotateState, InEigenbasisState)
 
 
 def find_states(tree: Any, *kinds: type) -> Iterator[Any]:
@@ -74,7 +76,7 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for _, owner in states_in(opt_state):
-        for node in find_states(owner.inner_state, ProjectLowRankState, RotateState):
+        for node in find_states(owner.inner_state, ProjectLowRankState, *_ROTATED):
             rows, cols = (
                 by_parameter(owner, stacks, params) for stacks in _pair_of(node)
             )
@@ -93,11 +95,11 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
 
 def _pair_of(node: Any) -> Pair:
     """The stacks of bases of the rows, and of the columns."""
-    if isinstance(node, RotateState):
+    if isinstance(node, _ROTATED):
         pairs = node.rotation
         return Pair(*({name: p[i] for name, p in pairs.items()} for i in (0, 1)))
     rows = {name: held.vectors for name, held in node.basis.items()}
     inner = node.inner_state
-    if isinstance(inner, ProjectLowRankState):  # side="both"
+    if isinstance(inner, ProjectLowRankState):  # Of both sides.
         return Pair(rows, {name: held.vectors for name, held in inner.basis.items()})
     return Pair(rows, {})

@@ -8,7 +8,7 @@ from optax_matrix.matrices.oriented import oriented
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.orientation import Orientation, oriented_sides
-from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
+from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_second_moment
 
 
 @recipe
@@ -82,13 +82,12 @@ def eigen_adam(
 
     def chain(layout, b1, b2, b3):
         options = {"bias_correction": bias_correction, "bounded": bounded}
-        return rotate(
+        return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
             side=oriented_sides(layout, orientation),
             qr=qr,
             update_interval=update_interval,
-            statistics="gradient",
             decay=b3,
             momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         )

@@ -7,7 +7,7 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.sides import sides_within
-from optax_matrix.transforms import momentum, rotate, scale_by_spectrum
+from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_spectrum
 from optax_matrix.transforms.sides import MatrixSide
 
 
@@ -82,7 +82,7 @@ def kl_shampoo(
     """
 
     def chain(layout, b1, b2):
-        return rotate(
+        return in_eigenbasis(
             scale_by_spectrum(),
             policy=policy,
             side=sides_within(layout, side, max_dim),

@@ -7,7 +7,7 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.stacks.sides import sides_within
-from optax_matrix.transforms import momentum, rotate, scale_by_second_moment
+from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_second_moment
 from optax_matrix.transforms.sides import MatrixSide
 
 
@@ -89,7 +89,7 @@ def soap(
 
     def chain(layout, b1, b2, b3):
         options = {"bias_correction": bias_correction, "bounded": bounded}
-        return rotate(
+        return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
             side=sides_within(layout, side, max_dim),

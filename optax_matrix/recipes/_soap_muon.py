@@ -12,9 +12,9 @@ from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.sides import sides_within
 from optax_matrix.transforms import (
     compress_entries,
+    in_eigenbasis,
     momentum,
     orthogonalize,
-    rotate,
     scale_by_second_moment,
     scale_by_shape,
 )
@@ -102,13 +102,12 @@ def soap_muon(
             orthogonalize(polar or _SEVEN_STEPS),
             compress_entries(power),
         )
-        rotated = rotate(
+        rotated = in_eigenbasis(
             base,
             policy=policy,
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,
-            statistics="gradient",
             decay=b3,
             momentum=momentum(b1, dtype=mu_dtype),
         )

@@ -10,7 +10,7 @@ from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.on_mapped_params import on_mapped_params
 from optax_matrix.stacks.sides import sides_within
-from optax_matrix.transforms import momentum, rotate, scale_by_shape
+from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_shape
 from optax_matrix.transforms.sides import MatrixSide
 from optax_matrix.transforms.update_size import SHAPE_RULES
 
@@ -91,16 +91,15 @@ def splus(
     """
 
     def chain(layout, b1, b2, scale):
-        rotated = rotate(
+        rotated = in_eigenbasis(
             optax.scale_by_sign(),
             policy=policy,
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,
-            statistics="gradient",
             decay=b2,
             momentum=momentum(b1, dtype=mu_dtype),
-            lag=True,
+            renew_after=True,
         )
         return optax.chain(rotated, scale_by_shape("sum"), optax.scale(scale))
 

@@ -1,5 +1,6 @@
 """SUMO: the exact polar factor of a momentum in a subspace."""
 
+from functools import partial
 from typing import Literal, Unpack
 
 import optax
@@ -30,10 +31,10 @@ from optax_matrix.transforms import (
     match_rms,
     momentum,
     orthogonalize,
+    project_both_sides,
     project_low_rank,
     scale_by_shape,
 )
-from optax_matrix.transforms.sides import LowRankSide
 
 
 @recipe
@@ -50,7 +51,7 @@ def sumo(
     update_interval: PositiveInt = 200,
     renew_below: Positive | None = None,
     basis: SingularBasis = "randomized_svd",
-    side: LowRankSide = "long",
+    side: Literal["out", "in", "short", "long", "both"] = "long",
     transport: Transport = "carry",
     stagger: bool = False,
     seed: Seed = 0,
@@ -132,10 +133,12 @@ def sumo(
         inner = [momentum(b1, dtype=mu_dtype), orthogonalize(polar)]
         if limiter is not None:
             inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))
-        steps = project_low_rank(
+        project = project_both_sides
+        if side != "both":
+            project = partial(project_low_rank, side=side)
+        steps = project(
             optax.chain(*inner),
             rank=rank,
-            side=side,
             basis=singular_basis(basis, qr),
             update_interval=update_interval,
             phase=0,

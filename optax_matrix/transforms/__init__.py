@@ -47,7 +47,7 @@ Scale rows, columns and entries:
 * `equilibrate_with_ema` rescales them with averaged second moments:
   `linalg.rank_one_scales` (RACS), `row_rms` (NorMuon).
 * `scale_by_second_moment` divides every entry by the root of its averaged square:
-  twofold Adam, or SOAP's denominator inside `rotate`.
+  twofold Adam, or SOAP's denominator inside `in_eigenbasis`.
 * `scale_by_amsgrad` divides by the largest second moment so far.
 * `compress_entries` takes a power of every entry (SOAP-Muon).
 * `correct_variance` computes the variance-reduced gradient of MARS.
@@ -75,9 +75,11 @@ Change the frame:
 
 * `rotate` runs any transformation in a frame that follows the momentum (``policy``
   ``aro``, ``polar``, ``rgd``, ``eigen``, ``eigen_exact``, ``identity``, or your
-  `Policy`) or the averaged gradient (SOAP, SPlus), on one side or both. With
-  ``statistics="kl"`` each side is whitened by the other first (KL-SOAP);
-  `scale_by_spectrum` divides by the eigenvalues that this yields (KL-Shampoo).
+  `Policy`), on one side or both.
+* `in_eigenbasis` runs one in the eigenbasis of averaged Gram matrices of the gradient
+  (SOAP, SPlus). With ``statistics="kl"`` each side is whitened by the other first
+  (KL-SOAP); `scale_by_spectrum` divides by the eigenvalues that this yields
+  (KL-Shampoo).
 * `precondition` multiplies by inverse roots of averaged Gram matrices, with a
   transformation in between if you like (Shampoo, Mousse).
 
@@ -87,6 +89,7 @@ Work in a subspace:
   its output with the gradient. ``basis`` is ``randomized_svd``, ``svd``, ``subspace``
   (Alice), ``gaussian``, ``orthonormal``, or your functions. When the basis changes,
   moments are transported to the new one, kept as they are, or reset.
+* `project_both_sides` does the same with the rows and the columns (low-rank SOAP).
 * `compensate` adds an update from the residual of the projection (``optimal``,
   ``fira``, ``fira_plus``).
 * `scale_gradient` scales the whole gradient by the factor by which an inner optimizer
@@ -157,6 +160,7 @@ from optax_matrix.transforms.low_rank import (
     orthogonalize_low_rank,
     orthogonalize_selected,
     orthonormal_basis,
+    project_both_sides,
     project_low_rank,
     scale_by_tracked_adam,
     scale_gradient,
@@ -168,12 +172,14 @@ from optax_matrix.transforms.orthogonalization import (
     orthogonalize_balanced,
 )
 from optax_matrix.transforms.rotation import (
+    InEigenbasisState,
     Policy,
+    PolicyInput,
     RotateSharedState,
     RotateState,
     Sets,
-    Side,
     equilibrate_rows_jointly,
+    in_eigenbasis,
     rgd,
     rotate,
     rotate_shared,
@@ -227,11 +233,13 @@ __all__ = [
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
     "FixNormState",
+    "InEigenbasisState",
     "LimitNormGrowthState",
     "MomentumState",
     "OrthogonalizeLowRankState",
     "OrthogonalizeSelectedState",
     "Policy",
+    "PolicyInput",
     "PreconditionState",
     "ProjectLowRankState",
     "QuantizedState",
@@ -242,7 +250,6 @@ __all__ = [
     "ScaleBySecondMomentState",
     "ScaleByTrackedAdamState",
     "Sets",
-    "Side",
     "SpoState",
     "Subspace",
     "add_cautious_decay",
@@ -256,6 +263,7 @@ __all__ = [
     "fix_norm",
     "gaussian_basis",
     "given_basis",
+    "in_eigenbasis",
     "in_float32",
     "inject_hyperparams",
     "keep_dtype",
@@ -270,6 +278,7 @@ __all__ = [
     "orthonormal_basis",
     "precondition",
     "preserve_norm",
+    "project_both_sides",
     "project_low_rank",
     "quantize_state",
     "rgd",

@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
+import jax.numpy as jnp
 
 from optax_matrix._arguments import check_choice
-from optax_matrix._surroundings.joining import of_stack
 from optax_matrix.transforms.numerics import widened
 
 MatrixSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]
-LowRankSide = Literal["out", "in", "short", "long", "both"]
 
 
 def check_side(name: str, value: Any) -> None:
@@ -30,11 +29,6 @@ def check_projected_side(name: str, value: Any) -> None:
     """Raises unless a value is a `ProjectedSide`, or a dict of them."""
     names = get_args(ProjectedSide)
     _check_names(name, value, names, names)
-
-
-def check_low_rank_side(name: str, value: Any) -> None:
-    """Raises unless a value is a `LowRankSide`, or a dict of `ProjectedSide`."""
-    _check_names(name, value, get_args(LowRankSide), get_args(ProjectedSide))
 
 
 def _check_names(
@@ -54,7 +48,6 @@ def _check_names(
 
 MatrixSides = Annotated[MatrixSide | Mapping[str, str], check_side]
 ProjectedSides = Annotated[ProjectedSide | Mapping[str, str], check_projected_side]
-LowRankSides = Annotated[LowRankSide | Mapping[str, str], check_low_rank_side]
 
 
 class Pair(NamedTuple):
@@ -70,7 +63,7 @@ class Pair(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class SideView:
     """How a block sees a stack: transposed or not, and which sides it works on."""
 
     transposed: bool
@@ -81,46 +74,20 @@ class View:
         """Brings a stack into this view, or back."""
         return x.mT if self.transposed else x
 
-    def after_turn(self) -> "View":
-        """The view of a stack that has been brought into this one."""
-        return dataclasses.replace(self, transposed=False)
-
     def pair(self, f: Callable, x: jax.Array, old: Pair | None = None) -> Pair:
-        """Applies ``f`` to each side that the block works on, columns turned to rows.
-
-        Args:
-            f: A function of a stack, and of the old value of that side if ``old`` is
-                given.
-            x: The stack.
-            old: The old values.
-
-        Returns:
-            The results; None for a side that the block does not work on.
-        """
+        """``f`` of each side that the block works on, and of its old value if given."""
         rows, cols = ((), ()) if old is None else ((old.rows,), (old.cols,))
         return Pair(
             f(x, *rows) if self.rows else None, f(x.mT, *cols) if self.cols else None
         )
 
 
-def views_of(side: Any, tree: Any) -> Any:
-    """The view of every leaf.
-
-    Args:
-        side: The name of a side; or a dict that gives one, or ``"none"``, for each leaf
-            of a dict.
-        tree: A tree of matrices ``(..., m, n)``.
-
-    Returns:
-        A tree of `View`. A single side becomes the rows, so ``"in"`` transposes.
-
-    Raises:
-        ValueError: If a side is unknown or missing, or a leaf has fewer than two axes.
-    """
+def side_views(side: Any, tree: Any) -> Any:
+    """The `SideView` of every matrix; a single side becomes the rows."""
     if isinstance(side, str):
         return jax.tree.map(lambda x: _view(side, x.shape), tree)
     try:
-        return {name: _view(of_stack(side, name), x.shape) for name, x in tree.items()}
+        return {name: _view(side[name], x.shape) for name, x in tree.items()}
     except (AttributeError, KeyError):
         raise ValueError(
             "`side` must be one of the names that the block takes, or a dict with one "
@@ -131,6 +98,11 @@ def views_of(side: Any, tree: Any) -> Any:
 def turned(views: Any, tree: Any) -> Any:
     """A tree of stacks as a block sees them, at least float32."""
     return jax.tree.map(lambda v, x: v.turn(widened(x)), views, tree)
+
+
+def turned_zeros(views: Any, tree: Any) -> Any:
+    """Zeros in the shapes and dtypes of `turned`; each array is a new one."""
+    return jax.tree.map(lambda v, x: v.turn(jnp.zeros_like(widened(x))), views, tree)
 
 
 def turned_back(views: Any, tree: Any, like: Any) -> Any:
@@ -145,7 +117,7 @@ def no_pair(x: Any) -> Pair:
     return Pair(None, None)
 
 
-def _view(side: str, shape: tuple[int, ...]) -> View:
+def _view(side: str, shape: tuple[int, ...]) -> SideView:
     if len(shape) < 2:
         raise ValueError(
             f"leaves must be matrices (..., m, n), got shape {shape}; give the other "
@@ -153,4 +125,4 @@ def _view(side: str, shape: tuple[int, ...]) -> View:
         )
     rows, cols = shape[-2:]
     turned = {"in": True, "short": rows > cols, "long": rows < cols}
-    return View(turned.get(side, False), side != "none", side == "both")
+    return SideView(turned.get(side, False), side != "none", side == "both")

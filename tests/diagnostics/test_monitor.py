@@ -119,10 +119,9 @@ def test_limited_says_when_the_limiter_acts():
 
 def test_bounded_is_the_share_of_entries():
     """A momentum that remembers a spike which its second moment has forgotten."""
-    inner = om.rotate(
+    inner = om.in_eigenbasis(
         om.scale_by_second_moment(0.5),
         policy="identity",
-        statistics="gradient",
         momentum=om.momentum(0.99),
     )
     tx, params = (

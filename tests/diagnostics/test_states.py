@@ -11,6 +11,7 @@ from _matrices import gaussian
 
 import optax_matrix as om
 from optax_matrix import diagnostics as d
+from optax_matrix.transforms import project_both_sides
 
 # Kernels (in, out); one stack, because nearly all of the time is compilation.
 PARAMS = {
@@ -82,7 +83,7 @@ def test_rotations_of_frames_that_rotate_on_both_sides():
 
 @pytest.mark.slow
 def test_bases_of_both_sides():
-    project = om.project_low_rank(optax.identity(), rank=2, side="both", basis="svd")
+    project = project_both_sides(optax.identity(), rank=2, basis="svd")
     got = d.bases(after(om.on_matrices(project), 1)[1], PARAMS)["stacked"]
     assert got.rows.shape == (2, 6, 2)
     assert got.cols.shape == (2, 10, 2)

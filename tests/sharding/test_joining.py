@@ -5,13 +5,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from _tiers import tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix._surroundings import joining, within
-from optax_matrix._surroundings.joining import jointly, of_stack
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.stacks.groups import default_batch
 
 # Nearly square: one gradient has to determine the eigenvectors of both sides.
@@ -37,90 +38,76 @@ STACKS = {
     "short": jnp.ones((1, 3, 4)),
     "other": jnp.ones((2, 4, 3)),
 }
-SAME = dict.fromkeys(STACKS, "")
 
 
-def seen(stacks, kinds, *args):
-    """The names that a function under `jointly` is given."""
-    del kinds, args
-    seen.names = list(stacks)
-    return jax.tree.map(lambda x: 2 * x, stacks)
+class Kernel:
+    """Doubles stacks, and remembers how many matrices each call was given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, x, *others):
+        self.calls.append(len(x))
+        return {"twice": 2 * x, "others": others}
+
+
+def check(calls, *stacks, limit=default_batch, **options):
+    """The values are those of each stack by itself, in as many calls as expected."""
+    kernel = Kernel()
+    with within(limit=limit):
+        out = jointly(kernel, STACKS, *stacks, **options)
+    assert kernel.calls == calls
+    assert list(out) == list(STACKS)
+    apart = {n: kernel(x, *(tree[n] for tree in stacks)) for n, x in STACKS.items()}
+    jax.tree.map(np.testing.assert_array_equal, out, apart)
 
 
 def test_stacks_of_one_shape_are_one():
-    with within(limit=default_batch):
-        out = jointly(seen, STACKS, SAME)
-    assert seen.names == ["long + short", "other"]
-    assert list(out) == list(STACKS)
-    jax.tree.map(np.testing.assert_array_equal, out, seen(STACKS, SAME))
+    check([3, 2])
+
+
+def test_or_not():
+    check([2, 1, 2], limit=None)  # Not allowed: arrays may not be whole.
+    check([2, 1, 2], limit=lambda *_: 2)  # Too many.
+    check([3, 2], limit=lambda *_: 2, limited=False)
+    kinds = {"long": None, "short": jnp.ones(1), "other": None}
+    check([2, 1, 2], kinds)
+
+
+def test_what_belongs_to_matrices_is_joined_too():
+    state = {n: {"mu": x + 1, "at": x[:, 0, 0] > 5} for n, x in STACKS.items()}
+    split = lambda x: jax.random.split(jax.random.key(0), len(x))
+    check([3, 2], state, {n: split(x) for n, x in STACKS.items()})
 
 
 @pytest.mark.parametrize(
-    ("limit", "kinds"),
-    [
-        (None, SAME),
-        (lambda *_: 2, SAME),
-        (default_batch, {"long": "a", "short": "b", "other": "a"}),
-    ],
-    ids=["not allowed", "too many", "of two kinds"],
-)
-def test_or_not(limit, kinds):
-    with within(limit=limit):
-        jointly(seen, STACKS, kinds)
-    assert seen.names == list(STACKS)
-
-
-@pytest.mark.parametrize(
-    "state",
+    "values",
     [
         {name: jnp.zeros(()) for name in STACKS},
-        {"long": jnp.zeros(2)},
         {"long": jnp.zeros((3, 2)), "short": jnp.zeros(1), "other": jnp.zeros(2)},
+        {"long": jnp.zeros((2, 5)), "short": jnp.zeros((1, 4)), "other": jnp.zeros(2)},
+        {"long": jnp.zeros(2), "short": jnp.zeros(1, bool), "other": jnp.zeros(2)},
     ],
-    ids=["scalars", "of one stack", "not per matrix"],
+    ids=["scalars", "not per matrix", "of other shapes", "of other types"],
 )
-def test_state_that_cannot_be_joined_keeps_stacks_apart(state):
+def test_values_that_cannot_be_joined_keep_stacks_apart(values):
+    check([2, 1, 2], values)
+
+
+def test_a_transformation_inside_a_joined_block_finds_its_stacks_by_name():
+    """Only kernels are joined: what runs inside a block sees every stack."""
+    seen = []
+
+    def look(updates, state, params=None):
+        del params
+        seen.append(list(updates))
+        return updates, state
+
+    inner = optax.GradientTransformation(lambda _: (), look)
+    tx = om.rotate(inner, policy="eigen")
     with within(limit=default_batch):
-        jointly(seen, STACKS, SAME, state)
-    assert seen.names == list(STACKS)
-
-
-def test_state_is_joined_wherever_it_is():
-    state = (jnp.zeros(()), {"mu": {n: (x, x[:, 0, 0]) for n, x in STACKS.items()}})
-
-    def add(stacks, kinds, state):
-        del kinds
-        count, trees = state
-        assert trees["mu"].keys() == stacks.keys()
-        new = {n: (x + 1, y + 2) for n, (x, y) in trees["mu"].items()}
-        return stacks, (count + 1, {"mu": new})
-
-    with within(limit=default_batch):
-        together = jointly(add, STACKS, SAME, state)
-    jax.tree.map(np.testing.assert_array_equal, together, add(STACKS, SAME, state))
-
-
-def test_what_was_given_by_name():
-    ids = {name: np.arange(len(x)) for name, x in STACKS.items()}
-    sides = {"long": "out", "short": "in", "other": "in"}
-
-    def use(values, stacks, kinds):
-        del kinds
-        seen.names = list(stacks)
-        return {name: of_stack(values, name) for name in stacks}
-
-    with within(limit=default_batch):
-        found = jointly(functools.partial(use, ids), STACKS, SAME)
-        jax.tree.map(np.testing.assert_array_equal, found, ids)
-        assert seen.names == ["long + short", "other"]
-        assert jointly(functools.partial(use, sides), STACKS, SAME) == sides
-        assert seen.names == list(STACKS)  # Sides differ: nothing is joined.
-        own = lambda stacks, _: {name: ids[name] for name in stacks}
-        jax.tree.map(np.testing.assert_array_equal, jointly(own, STACKS, SAME), ids)
-        with pytest.raises(KeyError, match="unknown"):
-            jointly(lambda *_: ids["unknown"], STACKS, SAME)
-    with pytest.raises(KeyError):
-        of_stack(sides, "long + none")
+        tx.update(STACKS, tx.init(STACKS))
+    assert seen == [sorted(STACKS)]
 
 
 @pytest.mark.broad
@@ -148,7 +135,7 @@ def test_joined_stacks_move_as_they_do_apart(name, kind, cpus, monkeypatch):
 
     with jax.set_mesh(mesh):
         out, state, size = run()
-        monkeypatch.setattr(joining, "_classes", lambda *_: None)
+        monkeypatch.setattr(joining, "_joined", lambda stacks, _: [[n] for n in stacks])
         apart, apart_state, apart_size = run()
     assert size < 0.9 * apart_size
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

@@ -216,11 +216,10 @@ def fixed_point_of(squares):
 def test_given_bases_rotate_is_eigen_adam_and_soap(sides):
     """Theorems 3.2 and 3.3, step ii, in the bases of the first gradient."""
     first = STREAM[0]
-    tx = om.rotate(
+    tx = om.in_eigenbasis(
         om.scale_by_second_moment(DECAY),
         policy="eigen_exact",
         side=sides,
-        statistics="gradient",
         decay=DECAY,
         update_interval=100,
     )

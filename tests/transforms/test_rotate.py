@@ -1,4 +1,4 @@
-"""The rotate block: bases and policies against the references, and its promises."""
+"""`rotate` and `in_eigenbasis` against the references, and their promises."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from _reference import rotations as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import polar_svd, qr_householder, scale_rows, sinkhorn
-from optax_matrix.transforms import Policy, Side, rgd
+from optax_matrix.transforms import Policy, PolicyInput, rgd
 
 SHAPE = (4, 16)  # Rows of so many signs differ in more than one.
 BASES = {
@@ -83,19 +83,23 @@ def momentum(b1=0.95):
     return optax.ema(b1, debias=False)
 
 
+def averaged(base, **options):
+    """`rotate` of the momentum; its own state is the last one."""
+    return optax.chain(momentum(), om.rotate(base, **options))
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("base", "policy"), GRID)
 def test_bases_and_policies_follow_their_references(base, policy):
     block, reference = BASES[base]
-    tx = om.rotate(block, policy=policy, side="out", momentum=momentum())
-    got, state = run(tx, stream())
+    got, state = run(averaged(block, policy=policy, side="out"), stream())
     options = {"base": reference, "policy": POLICIES[policy]}
     expected = {}
     for g, update in zip(stream(), got, strict=True):
         want = ref.aro(g, expected, **options)
         # Six float64 steps of matrices with condition numbers below 41.
         np.testing.assert_allclose(update, want, atol=1e-10)
-    np.testing.assert_allclose(state.rotation["w"].rows, expected["r"], atol=1e-10)
+    np.testing.assert_allclose(state[-1].rotation["w"].rows, expected["r"], atol=1e-10)
 
 
 @pytest.mark.usefixtures("x64")
@@ -103,11 +107,10 @@ def test_bases_and_policies_follow_their_references(base, policy):
 @pytest.mark.parametrize("sides", ["both", "out"])
 @pytest.mark.broad
 def test_averages_of_the_gradient_follow_soap(sides, interval):
-    tx = om.rotate(
+    tx = om.in_eigenbasis(
         om.scale_by_second_moment(0.9, bounded=False),
         policy="eigen_exact",
         side=sides,
-        statistics="gradient",
         momentum=momentum(0.9),
         update_interval=interval,
     )
@@ -169,7 +172,7 @@ def test_a_policy_may_be_a_function():
     seen = []
 
     def turned(side):
-        assert isinstance(side, Side)
+        assert isinstance(side, PolicyInput)
         seen.append([None if x is None else x.shape for x in side[:4]])
         return jnp.broadcast_to(jnp.eye(4)[::-1], side.rotation.shape)
 
@@ -180,15 +183,15 @@ def test_a_policy_may_be_a_function():
     np.testing.assert_array_equal(got[0], np.sign(stream(1)[0]))
 
 
-@pytest.mark.parametrize("options", [{}, {"statistics": "gradient"}], ids=len)
-def test_a_function_sees_what_the_base_would_answer(options):
+@pytest.mark.parametrize("block", [om.rotate, om.in_eigenbasis])
+def test_a_function_sees_what_the_base_would_answer(block):
     seen = []
 
     def stay(side):
         seen.append(side.direction)
         return side.rotation
 
-    tx = om.rotate(optax.scale_by_sign(), policy=stay, side="out", **options)
+    tx = block(optax.scale_by_sign(), policy=stay, side="out")
     g = jnp.float32([[0.5, -2.0]])
     tx.update({"w": g}, tx.init({"w": g}))
     np.testing.assert_array_equal(seen[0], [[1, -1]])
@@ -259,8 +262,6 @@ TALL = {
     "both": {"side": "both"},
     "neither": {"side": {"w": "none"}},
     "kept": {"update_interval": 3},
-    "lagging": {"lag": True},
-    "gradient": {"statistics": "gradient", "policy": "eigen"},
 }
 
 
@@ -270,7 +271,19 @@ TALL = {
 def test_only_noise_is_cut(options):
     """A rotation of another momentum, or gradients, has more rows that count."""
     options = {"side": "out", "qr": qr_householder, **options}
-    tx = om.rotate(optax.identity(), momentum=momentum(), **options)
+    _check_unchanged(averaged(optax.identity(), **options))
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("renew_after", [False, True])
+@pytest.mark.usefixtures("x64")
+def test_only_noise_is_cut_in_eigenbases(renew_after):
+    options = {"side": "out", "qr": qr_householder, "momentum": momentum()}
+    tx = om.in_eigenbasis(optax.identity(), renew_after=renew_after, **options)
+    _check_unchanged(tx)
+
+
+def _check_unchanged(tx):
     grads = stream(3, (7, 4))
     want, _ = run(momentum(), grads)
     np.testing.assert_allclose(run(tx, grads)[0], want, atol=1e-12)
@@ -287,8 +300,8 @@ def test_polar_rotations_stay_orthogonal_where_signs_are_singular():
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_the_interval_keeps_the_rotation_between_renewals():
-    def renewals(**options):
-        tx = om.rotate(optax.scale_by_sign(), update_interval=3, side="out", **options)
+    def renewals(block, **options):
+        tx = block(optax.scale_by_sign(), update_interval=3, side="out", **options)
         state, seen = None, [np.eye(4)]
         for g in stream(7):
             _, state = run(tx, g[None], state)
@@ -296,10 +309,9 @@ def test_the_interval_keeps_the_rotation_between_renewals():
         changed = [not np.array_equal(a, b) for a, b in itertools.pairwise(seen)]
         return [t for t, new in enumerate(changed, 1) if new]
 
-    assert renewals() == [1, 4, 7]
-    gradient = {"statistics": "gradient", "policy": "eigen"}
-    assert renewals(**gradient) == [1, 3, 6]
-    assert renewals(**gradient, lag=True) == [1, 3, 6]
+    assert renewals(om.rotate) == [1, 4, 7]
+    assert renewals(om.in_eigenbasis) == [1, 3, 6]
+    assert renewals(om.in_eigenbasis, renew_after=True) == [1, 3, 6]
 
 
 @pytest.mark.broad
@@ -316,14 +328,13 @@ def test_renewals_of_all_stacks_are_under_one_cond():
 
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
-def test_a_lagging_rotation_is_that_of_the_last_step():
-    options = {"statistics": "gradient", "policy": "eigen", "side": "out"}
+def test_a_rotation_renewed_after_the_update_is_that_of_the_last_step():
     base = optax.scale_by_sign()
     state = None
-    lagging = om.rotate(base, **options, lag=True)
+    tx = om.in_eigenbasis(base, side="out", renew_after=True)
     used = np.eye(4)
     for g in stream():
-        update, state = run(lagging, g[None], state)
+        update, state = run(tx, g[None], state)
         np.testing.assert_allclose(update[0], used @ np.sign(used.T @ g), atol=1e-12)
         used = np.asarray(state.rotation["w"].rows)
 
@@ -347,7 +358,7 @@ def test_the_look_ahead_leaves_the_state_of_the_base_alone():
 @pytest.mark.usefixtures("x64")
 def test_an_equivariant_base_stays_as_it_is(base, policy):
     block = optax.identity() if base == "identity" else om.orthogonalize(polar_svd)
-    got, _ = run(om.rotate(block, policy=policy, momentum=momentum()), stream())
+    got, _ = run(averaged(block, policy=policy), stream())
     want, _ = run(optax.chain(momentum(), block), stream())
     np.testing.assert_allclose(got, want, atol=1e-10)
 
@@ -356,11 +367,11 @@ def test_an_equivariant_base_stays_as_it_is(base, policy):
 @pytest.mark.usefixtures("x64")
 def test_aro_with_row_norms_is_one_power_step():
     base = BASES["row_norm"][0]
-    one, _ = run(om.rotate(base, policy="aro", momentum=momentum()), stream())
-    other, _ = run(om.rotate(base, policy="eigen", momentum=momentum()), stream())
+    one, _ = run(averaged(base, policy="aro"), stream())
+    other, _ = run(averaged(base, policy="eigen"), stream())
     np.testing.assert_allclose(one, other, atol=1e-10)
-    sign, _ = run(om.rotate(optax.scale_by_sign(), momentum=momentum()), stream())
-    eigen = om.rotate(optax.scale_by_sign(), policy="eigen", momentum=momentum())
+    sign, _ = run(averaged(optax.scale_by_sign()), stream())
+    eigen = averaged(optax.scale_by_sign(), policy="eigen")
     assert np.abs(sign - run(eigen, stream())[0]).max() > 0.1
 
 
@@ -384,13 +395,14 @@ def polar_of(m):
 @pytest.mark.broad
 def test_updates_turn_with_the_gradients(base):
     """dW -> Q dW when G -> Q G and R_0 -> Q R_0; -R_0's columns change nothing."""
-    tx = om.rotate(BASES[base][0], side="out", momentum=momentum())
+    tx = averaged(BASES[base][0], side="out")
     start = tx.init({"w": jnp.zeros(SHAPE)})
     straight, _ = run(tx, stream(), start)
 
     def started(rows):
-        pair = start.rotation["w"]._replace(rows=jnp.asarray(rows))
-        return start._replace(rotation={"w": pair})
+        mean, own = start
+        pair = own.rotation["w"]._replace(rows=jnp.asarray(rows))
+        return mean, own._replace(rotation={"w": pair})
 
     q = orthonormal(4, 4, seed=7)
     turned, _ = run(tx, q @ stream(), started(q))
@@ -423,12 +435,7 @@ def test_the_signs_of_the_columns_cancel(base):
 @pytest.mark.broad
 def test_bfloat16_updates_and_float32_state():
     g = jnp.asarray(stream(2), jnp.bfloat16)
-    tx = om.rotate(
-        om.scale_by_second_moment(),
-        policy="eigen",
-        statistics="gradient",
-        momentum=optax.ema(0.9),
-    )
+    tx = om.in_eigenbasis(om.scale_by_second_moment(), momentum=optax.ema(0.9))
     update, state = run(tx, g)
     assert update.dtype == jnp.bfloat16
     kept = (state.rotation, state.gram, state.base_state)
@@ -437,25 +444,33 @@ def test_bfloat16_updates_and_float32_state():
 
 WRONG = [
     ({"policy": "newton"}, "`policy` must be one of"),
-    ({"policy": "aro", "statistics": "gradient"}, "`policy` must be one of .*momentum"),
     ({"policy": None}, "`policy` must be"),
     ({"side": "left"}, "`side` must be one of"),
     ({"side": None}, "`side` must be one of .*, got None"),
     ({"side": {"w": 3}}, "`side` must be one of .* got 3"),
-    ({"statistics": "ema"}, "`statistics` must be one of"),
     ({"update_interval": 0}, "`update_interval` must be a positive int"),
     ({"update_interval": 2**31}, "`update_interval` must be a positive int.* 2.*31"),
-    ({"decay": 1.0}, "`decay` must be in"),
     ({"qr": "householder"}, "`qr` must be a function"),
-    ({"momentum": 0.9}, "`momentum` must be a gradient transformation"),
     ({"base": None}, "`base` must be a gradient transformation"),
+]
+WRONG_HERE = [
+    ({"policy": "aro"}, "`policy` must be one of"),
+    ({"statistics": "ema"}, "`statistics` must be one of"),
+    ({"decay": 1.0}, "`decay` must be in"),
+    ({"momentum": 0.9}, "`momentum` must be a gradient transformation"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_wrong_arguments_are_named_in_the_factory(arguments, message):
+@pytest.mark.parametrize(
+    ("block", "arguments", "message"),
+    [
+        *((om.rotate, *case) for case in WRONG),
+        *((om.in_eigenbasis, *case) for case in WRONG + WRONG_HERE),
+    ],
+)
+def test_wrong_arguments_are_named_in_the_factory(block, arguments, message):
     with pytest.raises(ValueError, match=message):
-        om.rotate(**{"base": optax.scale_by_sign(), **arguments})
+        block(**{"base": optax.scale_by_sign(), **arguments})
 
 
 @pytest.mark.parametrize("side", ["short", "out"])
@@ -510,7 +525,7 @@ def test_gradient_ascent_may_have_other_steps():
 
 @pytest.mark.slow
 def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
-    """With statistics of the gradient, which is not in the rotated frame yet."""
+    """The gradient is not in the rotated frame yet."""
     seen = []
 
     def step(side):
@@ -518,7 +533,7 @@ def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
         return side.rotation
 
     base = om.scale_by_second_moment(0.0)
-    tx = om.rotate(base, policy=Policy(step), side="out", statistics="gradient")
+    tx = om.in_eigenbasis(base, policy=Policy(step), side="out")
     g = {"w": jnp.asarray(gaussian(3, 5))}
     tx.update(g, tx.init(g))
     np.testing.assert_allclose(seen[0], np.sign(g["w"]), rtol=1e-5)
@@ -527,8 +542,7 @@ def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
 def test_eigenvalues_of_both_sides_stay_of_like_size():
     """Only their product counts. Left alone, one grows beyond the other without end."""
     base = om.transforms.scale_by_spectrum()
-    options = {"policy": "eigen", "side": "both", "statistics": "kl", "decay": 0.4}
-    tx = om.rotate(base, **options)
+    tx = om.in_eigenbasis(base, "kl", side="both", decay=0.4)
     noise = jnp.asarray(gaussian(400, 3, 6, seed=3), jnp.float32)
 
     def body(state, g):

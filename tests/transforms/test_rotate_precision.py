@@ -56,7 +56,7 @@ def test_float32_follows_float64(base, side, policy):
     within ten steps: each rotation then amplifies the errors of the other.)
     """
     average = om.momentum(0.95)
-    tx = om.rotate(BASES[base], side=side, policy=policy, momentum=average)
+    tx = optax.chain(average, om.rotate(BASES[base], side=side, policy=policy))
     grads = {n: gaussian(STEPS, *s, seed=7) for n, s in SHAPES.items()}
     narrow = jax.tree.map(jnp.float32, grads)
     wide = jax.tree.map(jnp.float64, narrow)

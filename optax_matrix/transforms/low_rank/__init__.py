@@ -3,9 +3,10 @@
 `project_low_rank` projects the gradient onto a basis and runs the inner optimizer on
 the coordinates. It turns the result into an update with `back_project` (GaLore, SUMO),
 `compensate`, which adds a part of the residual (Alice, Fira), or `scale_gradient`
-(APOLLO). Bases come from `svd_basis`, `subspace_basis`, `gaussian_basis`,
-`orthonormal_basis`, `given_basis`. Two blocks move their subspace at every update:
-`scale_by_tracked_adam` (LDAdam) and `orthogonalize_low_rank` (Dion).
+(APOLLO). `project_both_sides` projects rows and columns. Bases come from `svd_basis`,
+`subspace_basis`, `gaussian_basis`, `orthonormal_basis`, `given_basis`. Two blocks move
+their subspace at every update: `scale_by_tracked_adam` (LDAdam) and
+`orthogonalize_low_rank` (Dion).
 `orthogonalize_selected` takes a few rows in the place of a subspace (Dion2).
 """
 
@@ -25,6 +26,7 @@ from optax_matrix.transforms.low_rank._orthogonalize_selected import (
     OrthogonalizeSelectedState,
     orthogonalize_selected,
 )
+from optax_matrix.transforms.low_rank._project_both_sides import project_both_sides
 from optax_matrix.transforms.low_rank._project_low_rank import (
     ProjectLowRankState,
     project_low_rank,
@@ -67,6 +69,7 @@ __all__ = [
     "orthogonalize_low_rank",
     "orthogonalize_selected",
     "orthonormal_basis",
+    "project_both_sides",
     "project_low_rank",
     "scale_by_tracked_adam",
     "scale_gradient",

@@ -1,7 +1,7 @@
 """Running a transformation in a subspace of the rows or columns of the gradient."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
-from optax_matrix._surroundings.joining import jointly, of_stack
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace
 from optax_matrix.transforms.low_rank._combine import (
@@ -32,14 +32,13 @@ from optax_matrix.transforms.low_rank._moment_transport import (
 from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
 from optax_matrix.transforms.low_rank._subspace_bases import find_basis
-from optax_matrix.transforms.low_rank._two_sided import (
-    carry_columns,
-    carry_inside,
-    check_two_sided,
-    transposed,
+from optax_matrix.transforms.sides import (
+    ProjectedSides,
+    side_views,
+    turned,
+    turned_back,
+    turned_zeros,
 )
-from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import LowRankSides, turned, turned_back, views_of
 
 
 class ProjectLowRankState(NamedTuple):
@@ -49,8 +48,6 @@ class ProjectLowRankState(NamedTuple):
         count: Number of updates.
         basis: Per leaf a `BasisState`.
         inner_state: State of the inner transformation, of coordinates ``(..., r, n)``.
-            With ``side="both"`` a state of this type for the columns, which holds that
-            of the inner transformation, of coordinates ``(..., r, r)``.
         combine_state: State of ``combine``.
     """
 
@@ -66,7 +63,7 @@ def project_low_rank(
     *,
     combine: Any = back_project,
     rank: Rank = 128,
-    side: LowRankSides = "short",
+    side: ProjectedSides = "short",
     basis: Any = "randomized_svd",
     update_interval: PositiveInt = 200,
     phase: NotNegativeInt = 1,
@@ -93,11 +90,6 @@ def project_low_rank(
     been of this kind has no basis yet; it gets one at the next renewal, or at the next
     step t that is a power of two.
 
-    With ``side="both"`` the coordinates are :math:`\sigma_t = U_t^\top G_t V_t` and the
-    update is :math:`U_t \omega_t V_t^\top`. U is the basis of G, as for the rows alone,
-    and V is that of the rows of :math:`U_t^\top G_t`; with singular vectors these are
-    the right singular vectors of G. Adam as ``inner`` gives SOAP of low rank.
-
     At a renewal the ``transport`` decides what happens to the inner state:
 
     * ``"keep"`` leaves it unchanged.
@@ -122,8 +114,7 @@ def project_low_rank(
             a fraction of the shorter side, rounded up.
         side: Side to project: ``"short"`` or ``"long"`` (the rows of square matrices
             for both), ``"out"`` (rows), ``"in"`` (columns); or a dict that gives one of
-            them for each leaf of a dict of stacks. ``"both"`` projects both, see above;
-            it needs the default ``combine``, and a name as ``transport``.
+            them for each leaf of a dict of stacks. `project_both_sides` projects both.
         basis: ``"randomized_svd"``, ``"svd"``, ``"subspace"`` (Alice's, with its
             defaults), ``"gaussian"``, ``"orthonormal"``; a basis returned by
             `transforms.svd_basis`, `transforms.subspace_basis`, ...; or functions
@@ -134,8 +125,7 @@ def project_low_rank(
             K + 1, 2K + 1, ... (GaLore).
         renew_below: Norm :math:`\varsigma` of the coordinates in the old basis,
             :math:`\|U^\top G_t\|_F \leq \varsigma`, at which a matrix gets a new basis
-            besides; None for no such renewals. With ``side="both"`` each side goes by
-            its own projection.
+            besides; None for no such renewals.
         stagger: Whether to renew stacks in turn, spread evenly over K updates, each
             under its own condition, instead of all at once.
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
@@ -165,32 +155,21 @@ def project_low_rank(
     References:
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
         Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1 (with the alternative
-        criterion of a renewal, on which its Theorem 3.8 rests) and, for both sides,
-        Definition C.1.
+        criterion of a renewal, on which its Theorem 3.8 rests).
     """
     found = find_basis(basis)
     check_transport(transport, found.stored, stagger, renew_below)
 
-    def block(inner: Any, rank: Any, side: Any, seed: int, transport: Any, carry: Any):
-        block = _ProjectLowRank(
-            inner=optax.with_extra_args_support(inner),
-            combine=as_combining(combine),
-            rank=rank,
-            side=side,
-            renewal=Renewal(found, update_interval, phase, stagger, seed, renew_below),
-            transport=transport,
-            carry=carry,
-            ids=ids,
-        )
-        return optax.GradientTransformationExtraArgs(block.init, block.update)
-
-    if side != "both":
-        return block(inner, rank, side, seed, transport, carry_moments)
-    check_two_sided(combine, transport)
-    seeds = seed, (seed + 1) % 2**32
-    columns = block(transposed(inner), 1.0, "in", seeds[1], transport, carry_columns)
-    outside = "keep" if transport == "reset" else transport  # It resets by itself.
-    return block(columns, rank, "out", seeds[0], outside, carry_inside)
+    block = _ProjectLowRank(
+        inner=optax.with_extra_args_support(inner),
+        combine=as_combining(combine),
+        rank=rank,
+        side=side,
+        renewal=Renewal(found, update_interval, phase, stagger, seed, renew_below),
+        transport=carry_moments if transport == "carry" else transport,
+        ids=ids,
+    )
+    return optax.GradientTransformationExtraArgs(block.init, block.update)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,17 +180,15 @@ class _ProjectLowRank:
     side: Any
     renewal: Renewal
     transport: Any
-    carry: Callable[[Any, Any], Any]
     ids: Any
 
     def init(self, params: Any) -> ProjectLowRankState:
-        start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
-        seen = jax.tree.map(start, views_of(self.side, params), params)
+        seen = turned_zeros(side_views(self.side, params), params)
         sigma = jax.tree.map(self._no_coordinates, seen)
         inner_state = self.inner.init(sigma)
-        if self.transport == "carry":  # Reject unsupported states at `init`.
+        if callable(self.transport):  # Reject unsupported states at `init`.
             overlaps = jax.tree.map(identity_overlap, sigma)
-            jax.eval_shape(self.carry, inner_state, overlaps)
+            jax.eval_shape(self.transport, inner_state, overlaps)
         return ProjectLowRankState(
             count=jnp.zeros((), jnp.int32),
             basis=jax.tree.map(self._no_basis, seen, sigma),
@@ -223,21 +200,8 @@ class _ProjectLowRank:
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, ProjectLowRankState]:
         del params
-        views = views_of(self.side, updates)
+        views = side_views(self.side, updates)
         gradient = turned(views, updates)
-        # Stacks that are renewed in turn have phases of their own.
-        name = lambda keys, _: (
-            jax.tree_util.keystr(keys) if self.renewal.stagger else ""
-        )
-        kinds = jax.tree_util.tree_map_with_path(name, gradient)
-        out, new = jointly(self._of_rows, gradient, kinds, state, extra_args)
-        return turned_back(views, out, updates), new
-
-    def _of_rows(
-        self, gradient: Any, kinds: Any, state: Any, extra_args: Any
-    ) -> tuple[Any, ProjectLowRankState]:
-        """`update` of gradients whose rows are projected."""
-        del kinds
         basis, held, inner_state = self._bases(gradient, state)
         sigma = jax.tree.map(coordinates, gradient, basis)
         track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
@@ -247,24 +211,16 @@ class _ProjectLowRank:
         extra_args |= {"gradient": gradient, "projected": sigma, "basis": basis}
         out, combined = self.combine.update(omega, state.combine_state, **extra_args)
         count = optax.safe_increment(state.count)
-        return out, ProjectLowRankState(count, held, inner_state, combined)
+        new_state = ProjectLowRankState(count, held, inner_state, combined)
+        return turned_back(views, out, updates), new_state
 
     def _bases(self, gradient: Any, state: Any) -> tuple[Any, Any, Any]:
         """Trees of the bases and of their states, and the inner state."""
         leaves, structure = jax.tree.flatten(gradient)
-        ids = [()] * len(leaves)
-        if isinstance(self.ids, Mapping):
-            ids = [of_stack(self.ids, name) for name in sorted(gradient)]
-        elif self.ids is not None:
-            ids = structure.flatten_up_to(self.ids)
-        keys = self.renewal.keys(state.count, ids)
+        keys = self.renewal.keys(state.count, self._ids(gradient))
         if not self.renewal.basis.stored:
-            draw = self.renewal.basis.refresh
-            views = [
-                Subspace(x, None, None, key, self._rank(x))
-                for x, key in zip(leaves, keys, strict=True)
-            ]
-            basis = structure.unflatten([draw(view) for view in views])
+            found = jointly(self._drawn, *(dict(enumerate(x)) for x in (leaves, keys)))
+            basis = structure.unflatten(found.values())
             return basis, state.basis, state.inner_state
         carry = structure.flatten_up_to(state.basis), state.inner_state
         for x, held in zip(leaves, carry[0], strict=True):
@@ -274,6 +230,19 @@ class _ProjectLowRank:
         basis = structure.unflatten([h.vectors for h in held])
         return basis, structure.unflatten(held), inner_state
 
+    def _ids(self, gradient: Any) -> list:
+        """Per stack the identities of its matrices; empty if there are none."""
+        structure = jax.tree.structure(gradient)
+        if self.ids is None:
+            return [()] * structure.num_leaves
+        if isinstance(self.ids, Mapping):  # Of more stacks than these, perhaps.
+            return [self.ids[name] for name in sorted(gradient)]
+        return structure.flatten_up_to(self.ids)
+
+    def _drawn(self, g: jax.Array, key: jax.Array) -> jax.Array:
+        view = Subspace(g, None, None, key, self._rank(g))
+        return self.renewal.basis.refresh(view)
+
     def _move(self, structure: Any, leaves: list) -> Any:
         """How the inner state changes with the bases; None for no change."""
         if self.transport == "keep":
@@ -281,8 +250,7 @@ class _ProjectLowRank:
         if self.transport == "reset":
             sigma = structure.unflatten([self._no_coordinates(x) for x in leaves])
             return lambda *_: self.inner.init(sigma)
-        transport = self.carry if self.transport == "carry" else self.transport
-        return lambda state, change: transport(state, structure.unflatten(change))
+        return lambda state, c: self.transport(state, structure.unflatten(c))
 
     def _rank(self, seen: jax.Array) -> int:
         return rank_of(self.rank, min(seen.shape[-2:]))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace, is_some
@@ -75,20 +76,8 @@ class Renewal:
     ) -> tuple[list, Any]:
         """Renews the bases that are due, and finds those that are missing.
 
-        A matrix has no basis if its gradients have been zero so far or its state was
-        added later. It gets one at a renewal or where ``count`` is a power of two.
-
-        Args:
-            count: Number of updates before this one.
-            gradient: Per stack the gradients, with the projected side as rows.
-            keys: Per stack the keys that `keys` returns.
-            carry: Per stack the `BasisState`, and the state of the inner
-                transformation.
-            move: Function from the inner state and ``U_new' U_old`` of all stacks to
-                the new inner state; None if a new basis does not change it.
-
-        Returns:
-            The new ``carry``.
+        ``carry`` has a `BasisState` per stack and the state of the inner
+        transformation, which ``move`` changes with ``U_new' U_old`` of all stacks.
         """
         stacks, numbers = carry[0], range(len(carry[0]))
         state = dict(enumerate(stacks)), carry[1]
@@ -100,16 +89,22 @@ class Renewal:
     def _renew(self, group, count, gradient, keys, held, inner_state, move):
         """`run` for some of the stacks."""
         due = (count + self._phases(len(held))[group[0]]) % self.interval == 0
-        where = {i: due | self._is_low(gradient[i], held[i]) for i in group}
+        low = {i: self._is_low(gradient[i], held[i]) for i in group}
 
         def changing(held, inner_state):  # Nothing else passes the condition.
             vectors, tracked = zip(*(held[i] for i in group), strict=True)
             return (vectors,) if move is None else (vectors, tracked, inner_state)
 
         def renewed(find):
-            new, change = _renewed(find, gradient, held, keys, where)
+            stacks = [{i: x[i] for i in group} for x in (gradient, held, keys)]
+            found = jointly(functools.partial(_renewed, find, due), *stacks, low)
+            new = held | {i: held[i]._replace(vectors=u) for i, (u, _) in found.items()}
             if move is None:
                 return changing(new, inner_state)
+            change = [
+                found[i][1] if i in found else identity_overlap(h.vectors.mT)
+                for i, h in held.items()
+            ]
             if (turn := self.basis.move) is not None:
                 turned = {i: turn(held[i].tracked, change[i]) for i in group}
                 new |= {i: new[i]._replace(tracked=x) for i, x in turned.items()}
@@ -121,8 +116,13 @@ class Renewal:
         finds = [f for f in (self.basis.refresh, self.basis.start) if f is not None]
         branches = [lambda: changing(held, inner_state)]
         branches += [functools.partial(renewed, find) for find in finds]
-        seek = (count & (count - 1)) == 0  # Powers of two, and the first update.
-        some = functools.reduce(jnp.logical_or, map(jnp.any, where.values()))
+        # A matrix has no basis if its gradients have been zero so far, or its state was
+        # added later. Looking for one in every update would run the decomposition in
+        # every update; powers of two are few, and soon enough.
+        seek = (count & (count - 1)) == 0  # Also at the first update.
+        some = functools.reduce(
+            jnp.logical_or, [jnp.any(x) for x in low.values() if x is not None], due
+        )
         first = jnp.where(seek, len(finds), 0)
         which = jnp.where(some & (count > 0), 1, first)
         vectors, *rest = jax.lax.switch(which, branches)
@@ -130,10 +130,10 @@ class Renewal:
         found = map(BasisState, vectors, tracked)
         return held | dict(zip(group, found, strict=True)), inner_state
 
-    def _is_low(self, g: jax.Array, held: BasisState) -> Any:
+    def _is_low(self, g: jax.Array, held: BasisState) -> jax.Array | None:
         """Which matrices have a basis and small coordinates, ``(..., 1, 1)``."""
         if self.below is None:
-            return False
+            return None
         u = held.vectors
         return is_some(u) & (matrix_norm(coordinates(g, u)) <= self.below)
 
@@ -143,35 +143,19 @@ class Renewal:
         return [(self.phase + shift) % self.interval for shift in shifts]
 
 
-def _renewed(
-    find: Find, gradient: list, held: dict, keys: list, where: dict[int, Any]
-) -> tuple[dict[int, BasisState], list]:
-    """States with new bases where they are due or missing, and U_new' U_old of all."""
-    new, change = dict(held), [identity_overlap(h.vectors.mT) for h in held.values()]
-    for i, due in where.items():
-        old, g = held[i].vectors, gradient[i]
-        here = has_gradient(g) & (due | ~is_some(old))
-        u = new_vectors(find, g, held[i], keys[i], here)
-        new[i] = held[i]._replace(vectors=u)
-        change[i] = jnp.where(here, overlap(u, old), change[i])
-    return new, change
+def _renewed(find, due, g, held: BasisState, key, low) -> tuple[jax.Array, jax.Array]:
+    """Bases of a stack, new where they are due or missing, and U_new' U_old."""
+    old = held.vectors
+    wanted = due | ~is_some(old)
+    where = has_gradient(g) & (wanted if low is None else wanted | low)
+    u = new_vectors(find, g, held, key, where)
+    return u, jnp.where(where, overlap(u, old), identity_overlap(old.mT))
 
 
 def new_vectors(
     find: Find, g: jax.Array, held: BasisState, key: Any, where: jax.Array
 ) -> jax.Array:
-    """Finds new bases for some matrices of a stack.
-
-    Args:
-        find: Function from a `Subspace` to the new bases.
-        g: Gradients ``(..., m, n)``, with the projected side as rows.
-        held: The old bases; zeros where there is none.
-        key: A key for each matrix, or one for all.
-        where: Which matrices get a new basis, ``(..., 1, 1)``.
-
-    Returns:
-        The bases ``(..., m, r)``: new where ``where`` is true, and otherwise old.
-    """
+    """The bases of a stack: new ones by ``find`` for some of its matrices."""
     old = held.vectors
     new = find(Subspace(g, old, held.tracked, key, old.shape[-1]))
     return jnp.where(where, new.astype(old.dtype), old)

@@ -30,8 +30,13 @@ from optax_matrix.transforms.low_rank._renewal import (
 )
 from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
 from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
-from optax_matrix.transforms.numerics import widened
-from optax_matrix.transforms.sides import ProjectedSides, turned_back, views_of
+from optax_matrix.transforms.sides import (
+    ProjectedSides,
+    side_views,
+    turned,
+    turned_back,
+    turned_zeros,
+)
 
 _FOR_EVER = 2**30  # A renewal interval so long that the keys never change.
 
@@ -151,8 +156,7 @@ class _TrackedAdam:
     mu_dtype: Any
 
     def init(self, params: Any) -> ScaleByTrackedAdamState:
-        start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
-        seen = jax.tree.map(start, views_of(self.side, params), params)
+        seen = turned_zeros(side_views(self.side, params), params)
 
         def moments(x, dtype=None):
             shape = (*x.shape[:-2], self._rank(x), x.shape[-1])
@@ -173,9 +177,8 @@ class _TrackedAdam:
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, ScaleByTrackedAdamState]:
         del params, extra_args
-        views = views_of(self.side, updates)
-        start = lambda v, x: _finite(v.turn(widened(x)))
-        seen = jax.tree.map(start, views, updates)
+        views = side_views(self.side, updates)
+        seen = jax.tree.map(_finite, turned(views, updates))
         if state.error is not None:
             seen = jax.tree.map(lambda g, e: g + e.astype(g.dtype), seen, state.error)
         vectors = self._moved(seen, state)

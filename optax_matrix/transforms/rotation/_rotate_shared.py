@@ -16,17 +16,23 @@ from optax_matrix._arguments import Kernel, PositiveInt, check_choice, checked
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.numerics import safe_divide, widened
-from optax_matrix.transforms.rotation._frames import into, out_of, without_noise
+from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.transforms.rotation._frames import in_frame, out_of
 from optax_matrix.transforms.rotation._policies import (
     Policy,
+    PolicyInput,
     PolicyLike,
     PolicyName,
-    Side,
     find_policy,
-    is_due,
+    next_rotations,
 )
-from optax_matrix.transforms.sides import Pair, views_of
+from optax_matrix.transforms.sides import (
+    Pair,
+    side_views,
+    turned,
+    turned_back,
+    turned_zeros,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +124,8 @@ def rotate_shared(
         sets: The sets of matrices that share a rotation.
         sides: For each stack the side that rotates, ``"out"`` or ``"in"``. All of these
             sides have the same size.
-        policy: Policy, as in `rotate`. A function gets one `Side` for all sets, with
-            :math:`\sum_i M_i D_i^\top` as momentum and the identity as direction.
+        policy: Policy, as in `rotate`. A function gets one `PolicyInput` for all sets,
+            with :math:`\sum_i M_i D_i^\top` as momentum and the identity as direction.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: Number K of updates between renewals of the rotations, at
             updates 1, K + 1, 2K + 1, ...
@@ -149,7 +155,7 @@ def rotate_shared(
         optax.with_extra_args_support(base),
         sets,
         sides,
-        find_policy(policy, "momentum"),
+        find_policy(policy),
         qr,
         update_interval,
     )
@@ -166,7 +172,7 @@ class _Shared:
     interval: int
 
     def init(self, params: Any) -> RotateSharedState:
-        seen = self._turned(jax.tree.map(jnp.zeros_like, params))
+        seen = turned_zeros(side_views(self.sides, params), params)
         sizes = {name: x.shape[-2] for name, x in seen.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(
@@ -186,7 +192,8 @@ class _Shared:
         del params
         if not updates:
             return updates, state
-        sets, mean = self.sets, self._turned(updates)
+        sets, views = self.sets, side_views(self.sides, updates)
+        mean = turned(views, updates)
         fixed = jax.lax.stop_gradient(mean)  # The peaks cancel out.
         peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in fixed.items()})
         peaks = sets.of_each(peak)
@@ -197,17 +204,11 @@ class _Shared:
         rotation = self._next_rotation(answer, unit, peak > 0, state)
         out: Any
         out, base_state = answer(rotation)
-        frames, views = self._frames(rotation), views_of(self.sides, updates)
-        out = {
-            n: views[n].turn(out_of(x, frames[n])).astype(updates[n].dtype)
-            for n, x in out.items()
-        }
+        frames = self._frames(rotation)
+        out = {n: out_of(x, frames[n]) for n, x in out.items()}
+        out = turned_back(views, out, updates)
         count = None if state.count is None else optax.safe_increment(state.count)
         return out, RotateSharedState(count, rotation, base_state)
-
-    def _turned(self, tree: Any) -> dict[str, jax.Array]:
-        views = views_of(self.sides, tree)
-        return {name: views[name].turn(widened(x)) for name, x in tree.items()}
 
     def _frames(self, rotation: jax.Array) -> dict[str, Pair]:
         return {n: Pair(r, None) for n, r in self.sets.of_each(rotation).items()}
@@ -215,11 +216,7 @@ class _Shared:
     def _answer(self, mean: Any, base_state: Any, extra: Any, rotation: jax.Array):
         """The output of the base in rotated frames, and its new state."""
         frames = self._frames(rotation)
-        rotated = {n: into(x, frames[n]) for n, x in mean.items()}
-        if self.policy.turns:
-            rotated = {
-                n: without_noise(x, frames[n], mean[n]) for n, x in rotated.items()
-            }
+        rotated = in_frame(self.policy, mean, frames)
         return self.base.update(rotated, base_state, **extra)
 
     def _next_rotation(
@@ -227,21 +224,20 @@ class _Shared:
     ) -> jax.Array:
         def renewed(rotation):
             for _ in range(self.policy.rounds):
-                side = self._side(answer, unit, rotation)
-                new = self.policy.step(side)
+                new = next_rotations(self.policy, self._input(answer, unit, rotation))
                 rotation = jnp.where(live[:, None, None], new, rotation)
             return rotation
 
         if self.interval == 1:
             return renewed(state.rotation)
-        due = is_due(state.count, self.interval, accumulates=False)
+        due = state.count % self.interval == 0
         return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
 
-    def _side(self, answer: Callable, unit: Any, rotation: jax.Array) -> Side:
+    def _input(self, answer: Callable, unit: Any, rotation: jax.Array) -> PolicyInput:
         """Each set as one matrix: its alignments, or its Gram matrices, summed."""
-        partner = answer(rotation)[0] if self.policy.looks else unit
+        uses = self.policy.uses_direction
+        partner = answer(rotation)[0] if uses else unit
         parts = {n: full_dot(x, partner[n].mT) for n, x in unit.items()}
         whole = self.sets.total(parts)
         eye = jnp.broadcast_to(jnp.eye(whole.shape[-1], dtype=whole.dtype), whole.shape)
-        gram = None if self.policy.looks else whole
-        return Side(whole, eye, rotation, gram, self.qr)
+        return PolicyInput(whole, eye, rotation, None if uses else whole, self.qr)

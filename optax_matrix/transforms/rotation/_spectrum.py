@@ -14,36 +14,20 @@ from jax.typing import ArrayLike
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.second_moments import mix_gram
-from optax_matrix.transforms.sides import Pair, View
+from optax_matrix.transforms.sides import Pair, SideView
 
 
 def no_spectrum(x: jax.Array) -> Pair:
-    """The roots of the eigenvalues before the first gradient, all zero.
-
-    Args:
-        x: Matrices ``(..., p, q)`` in the working precision.
-
-    Returns:
-        Roots ``(..., p)`` and ``(..., q)``.
-    """
+    """The roots of the eigenvalues before the first gradient, all zero."""
     *batch, p, q = x.shape
     return Pair(jnp.zeros((*batch, p), x.dtype), jnp.zeros((*batch, q), x.dtype))
 
 
 def started(roots: Pair, gradient: jax.Array) -> Pair:
-    """Starts eigenvalues at the root mean square of the first nonzero gradient.
-
-    It is rounded to a power of two, as the order of a sum, which depends on the mesh,
-    must not decide how the first statistics are rounded: their null space is arbitrary.
-
-    Args:
-        roots: The roots of the eigenvalues; all zero where there are none yet.
-        gradient: Gradients ``(..., p, q)``.
-
-    Returns:
-        Roots that are not all zero, except where the gradient is zero, too.
-    """
+    """Starts eigenvalues at the root mean square of the first nonzero gradient."""
     p, q = gradient.shape[-2:]
+    # Rounded to a power of two: the order of a sum, which depends on the mesh, must not
+    # decide how the first statistics are rounded, whose null space is arbitrary.
     part, power = jnp.frexp(matrix_norm(gradient)[..., 0] / (p * q) ** 0.5)
     rounded = jnp.where(part < 0.5**0.5, power - 1, power)
     size = jnp.ldexp(jnp.sign(part), rounded)
@@ -54,26 +38,14 @@ def started(roots: Pair, gradient: jax.Array) -> Pair:
 
 
 def mix_whitened(
-    view: View,
+    view: SideView,
     gradient: jax.Array,
     old: Pair,
     rotation: Pair,
     roots: Pair,
     decay: ArrayLike,
 ) -> Pair:
-    r"""Adds :math:`G C^{-1} G^\top` to the average of each side; C is the other factor.
-
-    Args:
-        view: Which sides rotate.
-        gradient: Gradients ``(..., p, q)``.
-        old: The statistics.
-        rotation: Eigenvectors of both factors; None for the identity.
-        roots: The roots of their eigenvalues.
-        decay: Decay rate of the averages.
-
-    Returns:
-        The new statistics.
-    """
+    """Adds G C^-1 G' to the average of each side; C is the factor of the other one."""
     turned = gradient if rotation.cols is None else full_dot(gradient, rotation.cols)
     rows = safe_divide(turned, roots.cols[..., None, :])
     turned = gradient.mT
@@ -87,20 +59,7 @@ def mix_whitened(
 
 
 def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
-    r"""Updates both sides' eigenvalues; each uses the old ones of the other side.
-
-    .. math::
-        \lambda_i \leftarrow \beta \lambda_i
-            + (1 - \beta) \frac1q \sum_j X_{ij}^2 / \mu_j
-
-    Args:
-        roots: The roots of :math:`\lambda` and :math:`\mu`.
-        x: The rotated gradients X, ``(..., p, q)``.
-        decay: Decay rate :math:`\beta`.
-
-    Returns:
-        The new roots.
-    """
+    """Updates both sides' eigenvalues; each uses the old ones of the other side."""
 
     def mixed(root, other, x):
         rms = column_norms(safe_divide(x, other[..., None])) / x.shape[-2] ** 0.5
@@ -112,18 +71,9 @@ def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
 
 
 def balanced(roots: Pair, gram: Pair) -> tuple[Pair, Pair]:
-    """Brings both sides' eigenvalues to like size: one times c, the other one over c.
-
-    Nothing depends on c, so that it drifts, and would overflow in a long run. It is a
-    power of two here: not even the rounding changes.
-
-    Args:
-        roots: The roots of the eigenvalues.
-        gram: The statistics, which scale alike; None for a side that does not rotate.
-
-    Returns:
-        Both with c.
-    """
+    """Brings both sides' eigenvalues to like size: times c, and over c."""
+    # Nothing depends on c, so that it would drift, and overflow in a long run. As a
+    # power of two it does not even change the rounding.
     size = [jnp.max(x, axis=-1, keepdims=True) for x in roots]
     (_, row), (_, col) = map(jnp.frexp, size)
     steps = jnp.where((size[0] > 0) & (size[1] > 0), (col - row + 1) // 2, 0)
@@ -140,7 +90,7 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
         X_{ij} \mapsto X_{ij} / \sqrt{\lambda_i \mu_j}
 
     The eigenvalues are the argument ``spectrum`` of `update`, a tree of pairs of their
-    roots, which `rotate` passes with ``statistics="kl"``.
+    roots, which `in_eigenbasis` passes with ``statistics="kl"``.
 
     Returns:
         A transformation without state, of trees whose leaves are ``(..., m, n)``.
@@ -149,7 +99,7 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
         >>> base = om.transforms.scale_by_spectrum()
-        >>> tx = om.rotate(base, policy="eigen", side="both", statistics="kl")
+        >>> tx = om.in_eigenbasis(base, "kl")
         >>> w = {"w": jnp.diag(jnp.array([3.0, 3.0]))}
         >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
         [[1.5..., 0.0], [0.0, 1.5...]]
@@ -163,7 +113,7 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
         if spectrum is None:
             raise ValueError(
                 "`scale_by_spectrum` needs the argument `spectrum`, got None; run it "
-                'as the base of rotate(..., statistics="kl").'
+                'as the base of in_eigenbasis(base, "kl").'
             )
         return jax.tree.map(divided, updates, spectrum), state
 

@@ -19,10 +19,11 @@ from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,
-    View,
+    SideView,
+    side_views,
     turned,
     turned_back,
-    views_of,
+    turned_zeros,
 )
 
 
@@ -145,39 +146,29 @@ class _Precondition:
     graft: bool
 
     def init(self, params: Any) -> PreconditionState:
-        views = views_of(self.side, params)
-        start = lambda v, x: v.turn(jnp.zeros_like(widened(x)))
-        seen = jax.tree.map(start, views, params)
-        pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, seen)
+        views = side_views(self.side, params)
+        zeros = turned_zeros(views, params)
+        pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, zeros)
         counts = self.corrects or self.interval > 1
         return PreconditionState(
             count=jnp.zeros((), jnp.int32) if counts else None,
             momentum=None if self.momentum is None else self.momentum.init(params),
             gram=pairs(no_gram),
             root=None if self.interval == 1 else pairs(lambda x: no_gram(x).normalized),
-            inner_state=None if self.inner is None else self.inner.init(seen),
+            inner_state=None if self.inner is None else self.inner.init(zeros),
         )
 
     def update(
         self, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, PreconditionState]:
         del params
-        views = views_of(self.side, updates)
+        views = side_views(self.side, updates)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        sides = jax.tree.map(View.after_turn, views)
-        rest = turned(views, updates), state._replace(momentum=None), extra
-        out, new = jointly(self._turned_update, turned(views, mean), sides, *rest)
-        return turned_back(views, out, updates), new._replace(momentum=momentum)
-
-    def _turned_update(
-        self, mean: Any, views: Any, gradient: Any, state: PreconditionState, extra: Any
-    ) -> tuple[Any, PreconditionState]:
-        """`update` of matrices whose preconditioned side is the rows."""
-        gram = jax.tree.map(self._mixed, views, gradient, state.gram)
+        gram = jax.tree.map(self._mixed, views, turned(views, updates), state.gram)
         roots = self._roots(gram, state)
-        out = jax.tree.map(_whitened, mean, roots)
+        out = jax.tree.map(_whitened, turned(views, mean), roots)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
@@ -185,27 +176,31 @@ class _Precondition:
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if state.count is None else optax.safe_increment(state.count)
         kept = None if self.interval == 1 else roots
-        return out, PreconditionState(count, None, gram, kept, inner_state)
+        new_state = PreconditionState(count, momentum, gram, kept, inner_state)
+        return turned_back(views, out, updates), new_state
 
-    def _mixed(self, view: View, x: jax.Array, old: Pair) -> Pair:
+    def _mixed(self, view: SideView, x: jax.Array, old: Pair) -> Pair:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
         return view.pair(lambda x, old: mix_gram(old, x, decay, weight), x, old)
 
     def _roots(self, gram: Any, state: PreconditionState) -> Any:
         """The inverse roots after this gradient; the old ones where none are due."""
-        is_gram = lambda x: isinstance(x, Gram)
-        every = partial(jax.tree.map, is_leaf=is_gram)
         root = partial(self._root, state.count)
+        grams, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
+        grams = dict(enumerate(grams))
+        unflatten = lambda found: structure.unflatten(found.values())
         if self.interval == 1:
-            return every(root, gram)
+            return unflatten(jointly(root, grams))
+        last = dict(enumerate(structure.flatten_up_to(state.root)))
         due = state.count % self.interval == 0
-        new = every(lambda x, old: due | _begins(x, old), gram, state.gram)
+        old = structure.flatten_up_to(state.gram)
+        new = {i: due | _begins(x, old[i]) for i, x in grams.items()}
 
         def renewed(_):
             choose = lambda x, at, old: jnp.where(at, root(x), old)
-            return every(choose, gram, new, state.root)
+            return unflatten(jointly(choose, grams, new, last))
 
-        some = reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(new)), due)
+        some = reduce(jnp.logical_or, map(jnp.any, new.values()), due)
         return jax.lax.cond(some, renewed, lambda _: state.root, None)
 
     def _root(self, count: Any, gram: Gram) -> jax.Array:
@@ -214,6 +209,10 @@ class _Precondition:
             weight = 1 - jnp.asarray(self.decay, root.dtype) ** (count + 1)
             root = root * weight ** (1 / self.p)
         return safe_divide(root, gram.peak ** (2 / self.p))
+
+
+def _is_gram(x: Any) -> bool:
+    return isinstance(x, Gram)
 
 
 def _begins(gram: Gram, old: Gram) -> jax.Array:

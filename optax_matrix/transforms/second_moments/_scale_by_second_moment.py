@@ -43,8 +43,8 @@ def scale_by_second_moment(
 
     :math:`S_t` is by default :math:`X_t` itself; after a momentum this is the two-fold
     Adam of ARO. If `update` receives the argument ``gradient``, :math:`S_t` is that
-    gradient, and this is the denominator of Adam, SOAP and Eigen-Adam; `rotate` passes
-    it with ``statistics="gradient"``. The state holds the square root, so that nothing
+    gradient, and this is the denominator of Adam, SOAP and Eigen-Adam; `in_eigenbasis`
+    passes it. The state holds the square root, so that nothing
     overflows or vanishes. Entries that have always been zero give zero.
 
     By default no entry of the result exceeds :math:`b = \sqrt{(1 - \beta^t) / (1 -

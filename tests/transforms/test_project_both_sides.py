@@ -1,4 +1,4 @@
-"""`project_low_rank` on both sides: low-rank SOAP, transport, what is refused."""
+"""`project_both_sides`: low-rank SOAP, transport, what is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.transforms import gaussian_basis
+from optax_matrix.transforms import gaussian_basis, project_both_sides
 
 SHAPE, RANK, INTERVAL, EPS = (2, 5, 8), 3, 3, 1e-6
 
@@ -19,7 +19,7 @@ def stream(steps=7):
 
 def two_sided(inner, **options):
     exact = {"basis": "svd", "update_interval": INTERVAL, "phase": 0, "rank": RANK}
-    return om.project_low_rank(inner, side="both", **exact | options)
+    return project_both_sides(inner, **exact | options)
 
 
 def run(tx, grads):
@@ -145,13 +145,10 @@ def test_rows_of_the_coordinates_are_those_of_u():
     ("options", "message"),
     [
         (
-            {"combine": om.transforms.compensate("fira")},
-            "`combine` must be back_project",
-        ),
-        (
             {"transport": lambda s, _: s},
-            "`transport` must be 'keep', 'carry' or 'reset'",
+            "`transport` must be one of 'keep', 'carry', 'reset'",
         ),
+        ({"basis": "gaussian", "transport": "carry"}, "`transport` must be 'keep' for"),
         ({"basis": "gaussian", "renew_below": 1.0}, "`renew_below` must be None for"),
         ({"transport": "reset", "renew_below": 1.0}, "not be 'reset' with renew_below"),
         ({"renew_below": -1.0}, "`renew_below` must be positive"),
