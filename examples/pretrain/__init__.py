@@ -5,7 +5,7 @@ reads options in their names; `poet` and `lora` are the methods that train somet
 other than the weights. `step` is one update, `train` one run that can be killed and
 resumed, `compare` several runs under one protocol, `report` and `plot` print and draw
 the results, and `cli` has the two commands. `monitor` records what each layer of a run
-does; `examples.report` makes one page of runs or of a comparison.
+does; `examples.study report` makes one page of runs or of a comparison.
 
 A run has a directory of its own, which `directory` locks. `checkpoint` saves and checks
 its state: it refuses states that are not finite, and skips damaged checkpoints.

@@ -235,7 +235,7 @@ def _compare(options):
     from examples.pretrain import compare, plot, protocol, report
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing
-    from examples.report import comparisons, page
+    from examples.study.report import comparisons, page
 
     if options.optimizers == "help":
         print(listing(OPTIMIZERS))

@@ -69,10 +69,10 @@ the same. TPUs run an ``all_to_all`` while nothing else runs, unless the trainin
 is compiled with
 ``jax.jit(step, compiler_options={"xla_tpu_enable_async_all_to_all": "true"})``: then,
 compiled for 16 v5e, two of the eight of a `muon` step are in flight beside the
-Newton-Schulz iteration of other groups (``examples.benchmarks.aot --async``), and seven
+Newton-Schulz iteration of other groups (``examples.study aot --async``), and seven
 in a whole training step, where gradients leave during the backward pass. They cannot if
 ``optax.clip_by_global_norm`` comes first, which waits for all of them
-(``examples.benchmarks.training``).
+(``examples.study training``).
 
 **Which axes.** A group of K matrices is padded to a multiple of the N owners. If K is
 small, name fewer axes: the others then stay inside the matrices, where the partitioner
@@ -111,7 +111,7 @@ device; by default a stack has at most 2^26 numbers per device. With `owners`, b
 compute stacks that they see in one shape together, up to this bound: a kernel of
 ``(1024, 4096)`` and one of ``(4096, 1024)`` make one program. State is not affected.
 
-**Without the pod.** ``python -m examples.benchmarks.aot`` compiles a step for a TPU pod
+**Without the pod.** ``python -m examples.study aot`` compiles a step for a TPU pod
 on a machine without one; ``examples/RESULTS.md`` has what it gives.
 ``examples/train_sharded.py`` trains a LLaMA under FSDP and tensor parallelism on
 whatever devices there are: ``python -m examples.train_sharded --cpu-devices 8 --mesh

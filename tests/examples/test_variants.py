@@ -9,12 +9,12 @@ import optax
 import pytest
 
 import optax_matrix as om
-from examples.benchmarks import poet_memory
 from examples.pretrain import poet
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import find
 from examples.pretrain.step import Trainer, initial_weights
+from examples.study.benchmarks import poet_memory
 from optax_matrix.transforms import SpoState
 
 MODEL = dataclasses.replace(
