@@ -1,7 +1,7 @@
 """One controlled comparison of every method: tasks, protocol, results.
 
-    python -m examples.study bench run shakespeare   # goes on where it was stopped
-    python -m examples.study bench table --write     # the tables and pictures of the pages
+    python -m examples.study bench run shakespeare  # goes on where it was stopped
+    python -m examples.study bench table --write    # into the pages
     python -m examples.study bench plot shakespeare
 
 `tasks` are models with their data, `methods` the optimizers in two settings, `studies`

@@ -5,8 +5,7 @@ import os
 import pathlib
 import sys
 
-from examples.pretrain.errors import UserError
-from examples.pretrain.interrupt import Interrupted, raised
+from examples.pretrain.errors import Interrupted, UserError, raised
 from examples.study.bench import results, times
 from examples.study.bench.plot import draw
 from examples.study.bench.search import is_finished
@@ -57,7 +56,7 @@ def _parser():
     run = add("run", _run, "+")
     run.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     show = add("table", _table, "*", _table_name)
-    show.add_argument("--write", action="store_true", help="into the pages and the README")
+    show.add_argument("--write", action="store_true", help="into the pages and README")
     clock = commands.add_parser("time", help=_time.__doc__, description=_time.__doc__)
     clock.set_defaults(command=_time)
     clock.add_argument("tasks", nargs="*", type=_task, metavar="TASK")

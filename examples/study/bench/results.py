@@ -6,8 +6,8 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from examples.pretrain.directory import where
 from examples.pretrain.errors import UserError
-from examples.pretrain.where import where
 from examples.study.bench.config import Config, Result
 
 PATH = pathlib.Path(__file__).parents[1] / "results" / "bench.jsonl"

@@ -3,13 +3,13 @@
 import math
 import statistics
 
-from examples.pretrain.report import size
 from examples.study.bench.comparison import entry
 from examples.study.bench.markdown import lines
 from examples.study.bench.search import Results
 from examples.study.bench.statistics import REFERENCE, Row, difference, row, steps_to
 from examples.study.bench.tasks import MAIN
 from examples.study.bench.times import Times, read
+from examples.study.compare.table import size
 
 SHOWN = "muoneq", "aro", "racs", "alice", "sumo", "poet", "muon", REFERENCE
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from examples.pretrain.report import size
 from examples.study.bench import (
     ablation_table,
     cost_table,
@@ -24,6 +23,7 @@ from examples.study.bench.results import PATH, origins
 from examples.study.bench.search import Results
 from examples.study.bench.statistics import Row, difference, ranked, reference, steps_to
 from examples.study.bench.studies import STUDIES
+from examples.study.compare.table import size
 
 STUDY = pathlib.Path(__file__).parents[1]
 PAGES = *sorted(STUDY.glob("pages/*.md")), STUDY.parents[1] / "README.md"

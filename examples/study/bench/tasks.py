@@ -13,10 +13,9 @@ from flax import nnx
 
 import optax_matrix as om
 from examples.pretrain.config import SIZES
-from examples.pretrain.data import DATA
+from examples.pretrain.data import DATA, TokenWindows, as_bytes, read_text, split
 from examples.pretrain.model import Llama
 from examples.pretrain.optimizers import Arena
-from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
 from examples.study.bench.gpt import GPT, Transformer
 from examples.study.bench.vit import SIDE, ViT
 from examples.study.rotation import mnist

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
+from examples.pretrain.directory import where
 from examples.pretrain.errors import UserError
-from examples.pretrain.where import where
 from examples.study.bench import results
 from examples.study.bench.comparison import MATCHED
 from examples.study.bench.markdown import lines

@@ -24,9 +24,8 @@ import optax
 
 import optax_matrix as om
 from examples.pretrain.config import SIZES
-from examples.pretrain.data import open_data
+from examples.pretrain.data import Windows, open_data
 from examples.pretrain.step import evaluate, initial_weights, loss_and_gradient
-from examples.pretrain.windows import Windows
 from optax_matrix.linalg import cayley, cayley_neumann, orthogonality_error
 from optax_matrix.transforms.stochastic_primitives import Primitives
 from optax_matrix.tree.state import OnMatricesState

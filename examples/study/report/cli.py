@@ -48,7 +48,7 @@ def _parser():
         "runs",
         nargs="+",
         metavar="RUN",
-        help="a directory of `examples.pretrain` train or compare, or a study of "
+        help="a directory of `examples.pretrain` or of `compare`, or a study of "
         "`bench`, such as bench:books",
     )
     path = pathlib.Path

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from examples.pretrain import report
-from examples.pretrain.compare import Comparison
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.errors import UserError
-from examples.pretrain.plot import whole_runs
-from examples.pretrain.protocol import REFERENCE, Curve, Row, at_best_learning_rate
+from examples.study.compare import table
+from examples.study.compare.comparison import Comparison
+from examples.study.compare.plot import whole_runs
+from examples.study.compare.protocol import REFERENCE, Curve, Row, at_best_learning_rate
 from examples.study.report.section import Line, Method, Section, banded, flat
 
 FILE = "results.json"
@@ -70,7 +70,7 @@ def section(directory: pathlib.Path) -> Section:
         columns=COLUMNS,
         methods=methods,
         reference=adamw and adamw.optimizer,
-        notes=report.notes(plan, rows),
+        notes=table.notes(plan, rows),
     )
 
 
@@ -86,14 +86,14 @@ def method(name: str, row: Row, adamw: Row | None, lines: Mapping[str, Line]) ->
     difference = row.loss - adamw.loss if is_other else math.nan
     difference = f"{difference:+.4f}" if math.isfinite(difference) else "-"
     speedup = "-" if row.speedup is None else f"{row.speedup:.2f}"
-    loss, _, spread = report.loss(row).partition(" ±")
+    loss, _, spread = table.loss(row).partition(" ±")
     cells = (
         loss,
         spread or "-",
         difference,
         speedup,
         f"{row.milliseconds:.1f}" if math.isfinite(row.milliseconds) else "-",
-        report.size(row.state_bytes) if row.state_bytes else "-",
+        table.size(row.state_bytes) if row.state_bytes else "-",
         f"{row.learning_rate:g}",
         f"{row.tried} x {row.seeds}",
     )

@@ -1,4 +1,4 @@
-"""Single runs: what `python -m examples.pretrain train` wrote, side by side."""
+"""Single runs: what `python -m examples.pretrain` wrote, side by side."""
 
 import dataclasses
 import math
@@ -7,10 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from examples.pretrain import metrics
-from examples.pretrain.directory import recorded
+from examples.pretrain.directory import read, recorded
 from examples.pretrain.errors import UserError
-from examples.pretrain.protocol import REFERENCE, Curve, at_best_learning_rate, row
+from examples.study.compare.protocol import REFERENCE, Curve, at_best_learning_rate, row
 from examples.study.report.comparisons import COLUMNS, line, method
 from examples.study.report.section import Method, Section, flat
 
@@ -35,15 +34,15 @@ class _Run:
     def __init__(self, directory: pathlib.Path):
         self.directory, self.name = directory, str(directory)
         self.settings: dict[str, Any] = recorded(directory) or {}
-        self.rows = metrics.read(directory / "metrics.jsonl")
-        self.starts = metrics.read(directory / "starts.jsonl")
-        self.monitor = metrics.read(directory / "monitor.jsonl")
+        self.rows = read(directory / "metrics.jsonl")
+        self.starts = read(directory / "starts.jsonl")
+        self.monitor = read(directory / "monitor.jsonl")
         held_out = [r for r in self.rows if r.get("validation_loss") is not None]
         self.has_diverged = bool(self.rows) and self.rows[-1].get("loss") is None
         if not held_out and not self.has_diverged:
             raise UserError(
                 f"The run in {directory} has no validation loss yet; continue it with "
-                "python -m examples.pretrain train --resume."
+                "python -m examples.pretrain --resume."
             )
         lost = [(self.rows[-1]["step"], math.nan)] if self.has_diverged else []
         pairs = [(r["step"], r["validation_loss"]) for r in held_out] + lost

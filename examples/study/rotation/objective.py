@@ -10,9 +10,8 @@ import optax
 
 import optax_matrix as om
 from examples.pretrain.config import SIZES
-from examples.pretrain.data import open_data
+from examples.pretrain.data import Windows, open_data
 from examples.pretrain.step import initial_weights, loss_and_gradient
-from examples.pretrain.windows import Windows
 from examples.study.rotation import training
 from examples.study.rotation.mnist import Digits
 

@@ -12,10 +12,9 @@ import pytest
 from scipy import special
 
 import optax_matrix as om
-from examples.pretrain.data import DATA
+from examples.pretrain.data import DATA, as_bytes, read_text, split
 from examples.pretrain.optimizers import methods
 from examples.pretrain.options import listing
-from examples.pretrain.texts import as_bytes, read_text, split
 from examples.study.bench import results
 from examples.study.bench.chains import chains
 from examples.study.bench.config import Config

@@ -9,20 +9,20 @@ import re
 import numpy as np
 import pytest
 
-from examples.pretrain import compare
 from examples.pretrain.cli import main as pretrain
 from examples.pretrain.config import SIZES
-from examples.pretrain.protocol import Curve, summarize
 from examples.study.bench import results, table
 from examples.study.bench.search import due
 from examples.study.bench.statistics import ranked, reference
 from examples.study.bench.studies import STUDIES
+from examples.study.compare.comparison import Comparison, write_results
+from examples.study.compare.protocol import Curve, summarize
 from examples.study.report import layers, section, svg
 from examples.study.report.cli import main
 from examples.study.tests.test_bench import result
 
 STEPS = (10, 20, 30, 40)
-PLAN = compare.Comparison(
+PLAN = Comparison(
     model=SIZES["tiny"],
     optimizers=("adamw",),
     learning_rates=(0.01,),
@@ -89,7 +89,7 @@ def curve(name, losses, seed=0, rate=0.01, ms=5.25, size=2048):
 def comparison(directory, curves, **changes):
     directory.mkdir()
     plan = dataclasses.replace(PLAN, **changes)
-    compare.write_results(directory / "results.json", plan, curves, summarize(curves))
+    write_results(directory / "results.json", plan, curves, summarize(curves))
     return str(directory)
 
 
@@ -426,7 +426,7 @@ def test_page_of_a_real_monitored_run(tmp_path):
     small = ("--context", "8", "--batch", "4", "--steps", "4", "--validation", "4")
     out = str(tmp_path / "run")
     every = ("--eval-every", "2", "--log-every", "1", "--monitor")
-    assert pretrain(["train", "--data", str(text), *small, *every, "--out", out]) == 0
+    assert pretrain(["--data", str(text), *small, *every, "--out", out]) == 0
     got = page(tmp_path, out)
     assert_self_contained(got)
     (row,) = got.rows().values()

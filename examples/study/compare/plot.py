@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from examples.pretrain.protocol import (
+from examples.study.compare.protocol import (
     REFERENCE,
     Curve,
     Row,

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.experimental import multihost_utils
 
-from examples.pretrain.errors import first_line
-from examples.pretrain.interrupt import deferred
+from examples.pretrain.errors import deferred, first_line
 
 
 @contextlib.contextmanager

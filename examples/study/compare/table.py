@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from examples.pretrain.compare import Comparison
 from examples.pretrain.optimizers import OPTIMIZERS
-from examples.pretrain.protocol import REFERENCE, Row
+from examples.study.compare.comparison import Comparison
+from examples.study.compare.protocol import REFERENCE, Row
 
 TITLE = "Same data and schedule for all"
 

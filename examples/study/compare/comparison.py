@@ -12,18 +12,17 @@ import jax
 import numpy as np
 
 from examples.pretrain.config import ModelConfig
-from examples.pretrain.directory import write_whole
+from examples.pretrain.data import Data
+from examples.pretrain.directory import where, write_whole
 from examples.pretrain.optimizers import find
-from examples.pretrain.progress import Bar, display
-from examples.pretrain.protocol import (
+from examples.pretrain.step import Trainer, evaluate, state_bytes
+from examples.pretrain.train import Bar, display
+from examples.study.compare.protocol import (
     REFERENCE,
     Curve,
     Row,
     at_best_learning_rate,
 )
-from examples.pretrain.step import Trainer, evaluate, state_bytes
-from examples.pretrain.where import where
-from examples.pretrain.windows import Data
 
 
 @dataclasses.dataclass(frozen=True)

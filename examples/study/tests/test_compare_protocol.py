@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from examples.pretrain import compare, plot, report
 from examples.pretrain.config import SIZES
-from examples.pretrain.protocol import Curve, first_step_at, summarize
+from examples.study.compare import comparison, plot, table
+from examples.study.compare.protocol import Curve, first_step_at, summarize
 
 STEPS = (10, 20, 30, 40)
 
@@ -86,7 +86,7 @@ def test_best_learning_rate_is_by_the_median_over_seeds():
     assert by_name(lucky + steady)["adamw"].learning_rate == 1e-3
 
 
-PLAN = compare.Comparison(
+PLAN = comparison.Comparison(
     model=SIZES["tiny"],
     optimizers=("adamw", "fast", "slow", "broken"),
     learning_rates=(1e-2, 1e-3),
@@ -105,7 +105,7 @@ PLAN = compare.Comparison(
 
 def printed(plan, curves):
     console = Console(width=80, record=True, file=io.StringIO())
-    report.show(plan, summarize(curves), console)
+    table.show(plan, summarize(curves), console)
     return console.export_text()
 
 
@@ -164,7 +164,7 @@ def test_options_in_names_are_shown_in_full_and_noted():
 @pytest.mark.broad
 def test_results_file_and_picture(tmp_path):
     rows = summarize(PLAIN)
-    compare.write_results(tmp_path / "results.json", PLAN, PLAIN, rows)
+    comparison.write_results(tmp_path / "results.json", PLAN, PLAIN, rows)
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["plan"]["steps"] == 40
     assert len(content["curves"]) == len(PLAIN)
