@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.pretrain compare --size tiny --out runs/demo --optimizers $(DEMO)
+	$(BIN)/python -m examples.study compare --size tiny --out runs/demo --optimizers $(DEMO)
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow"
@@ -55,13 +55,13 @@ test-optimized: $(STAMP)
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) --durations=40 -m optimized
 
 test-aot:
-	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow tests/examples/test_aot.py; \
-	else echo "tests/examples/test_aot.py skipped: the TPU compiler could not be installed"; fi
+	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow examples/study/tests/test_aot.py; \
+	else echo "examples/study/tests/test_aot.py skipped: the TPU compiler could not be installed"; fi
 
 bench-aot:
 	$(AOT_INSTALL)
-	$(AOT) -m examples.benchmarks.aot
-	$(AOT) -m examples.benchmarks.training
+	$(AOT) -m examples.study aot
+	$(AOT) -m examples.study training
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
@@ -99,7 +99,7 @@ dist: pyproject.toml
 	.venv-dist/bin/python -I .ci/installed.py dist
 
 bench: $(STAMP)
-	$(BIN)/python -m examples.benchmarks.step
+	$(BIN)/python -m examples.study step
 
 clean:
 	rm -rf $(VENV) .venv-* .docs/_build .docs/api dist runs .pytest_cache .ruff_cache

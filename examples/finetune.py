@@ -20,7 +20,7 @@ from flax import nnx
 
 from examples.finetune_methods import METHODS, Method
 from examples.pretrain.config import SIZES, ModelConfig
-from examples.pretrain.data import DATA, from_texts, read_text
+from examples.pretrain.data import DATA, Windows, from_texts, read_text
 from examples.pretrain.optimizers import find
 from examples.pretrain.step import (
     CLIP,
@@ -31,7 +31,6 @@ from examples.pretrain.step import (
     loss_and_gradient,
     model_graph,
 )
-from examples.pretrain.windows import Windows
 from optax_matrix.diagnostics import state_bytes
 from optax_matrix.weights import Adapter, apply_adapter, extract_adapter
 

@@ -42,12 +42,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 import optax_matrix as om
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import SIZES, ModelConfig
-from examples.pretrain.data import BOOKS
+from examples.pretrain.data import BOOKS, TokenWindows, as_bytes, read_text, split
 from examples.pretrain.directory import locked
-from examples.pretrain.errors import UserError
-from examples.pretrain.interrupt import Interrupted
+from examples.pretrain.errors import Interrupted, UserError
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
-from examples.pretrain.processes import preemption, together
 from examples.pretrain.step import (
     CLIP,
     TrainState,
@@ -56,7 +54,7 @@ from examples.pretrain.step import (
     learning_rate,
     model_graph,
 )
-from examples.pretrain.texts import TokenWindows, as_bytes, read_text, split
+from examples.processes import preemption, together
 
 RECIPES = [name for name in OPTIMIZERS if hasattr(om, name)]
 

@@ -12,7 +12,7 @@ import optax_matrix as om
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-RESULTS = (ROOT / "examples" / "RESULTS.md").read_text()
+RESULTS = (ROOT / "examples" / "study" / "pages" / "all.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -32,7 +32,7 @@ def test_it_is_read_in_five_minutes():
 
 @pytest.mark.parametrize(
     ("folder", "text"),
-    [(".", README), ("examples", RESULTS)],
+    [(".", README), ("examples/study/pages", RESULTS)],
     ids=["README", "RESULTS"],
 )
 def test_linked_files_exist(folder, text):

@@ -1,14 +1,18 @@
-"""Train a LLaMA on real text, and compare optimizers on it.
+"""Train a LLaMA on real text under any method of the library.
 
-`model` is the network and `data` the text. `optimizers` lists the methods, `options`
-reads options in their names; `poet` and `lora` are the methods that train something
-other than the weights. `step` is one update, `train` one run that can be killed and
-resumed, `compare` several runs under one protocol, `report` and `plot` print and draw
-the results, and `cli` has the two commands. `monitor` records what each layer of a run
-does; `examples.report` makes one page of runs or of a comparison.
+    python -m examples.pretrain --optimizer muoneq:mode=col --size 60m --data c4
 
-A run has a directory of its own, which `directory` locks. `checkpoint` saves and checks
-its state: it refuses states that are not finite, and skips damaged checkpoints.
-`interrupt` handles Ctrl-C and SIGTERM. Bad input and failing disks end in one line
-(`errors`).
+`config` and `model` are the network, `data` the text (`streaming`, if it is larger than
+the memory). `optimizers` lists the methods, `options` reads options in their names;
+`factors` has those that train something other than the weights. `step` is one update,
+`train` one run that can be killed and resumed, `cli` its command line; `monitor`
+records what each layer of a run does.
+
+A run has a `directory` of its own, which it locks. `checkpoint` saves and checks its
+state: it refuses states that are not finite, and skips damaged checkpoints. `errors`
+has what ends a run early: bad input and failing disks in one line, Ctrl-C and SIGTERM
+after a checkpoint.
+
+`python -m examples.study compare` compares several methods on this model, and `python
+-m examples.study report` makes one page of runs.
 """

@@ -1,4 +1,4 @@
-"""`python -m examples.pretrain train|compare ...`."""
+"""`python -m examples.pretrain`."""
 
 import os
 import sys

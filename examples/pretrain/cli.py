@@ -1,27 +1,25 @@
-"""The command line: `train` and `compare`, with one-line error messages."""
+"""The command line, with one-line error messages.
+
+`examples.study compare` has the same options for model, data and length.
+"""
 
 import argparse
 import dataclasses
-import json
 import pathlib
-import re
 import sys
-
-from rich.console import Console
+from collections.abc import Callable
 
 from examples.pretrain.config import SIZES
-from examples.pretrain.errors import UserError
-from examples.pretrain.interrupt import Interrupted, raised
+from examples.pretrain.errors import Interrupted, UserError, raised
 
 BOUND = 2**31  # Of counts and seeds: JAX has int32.
 LARGEST = 3e38  # Learning rate: float32.
 DTYPES = ("float32", "bfloat16")
 LAYERS = ("scan", "unroll")
-SEPARATOR = re.compile(r",(?![^({]*[)}])")  # Not inside of brackets.
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command.
+    """Trains one model.
 
     Args:
         arguments: Arguments after the program's name; None for those of `sys.argv`.
@@ -30,21 +28,41 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code: 0 for success, 2 for a mistake in the input or a bad disk, 128
         and the signal's number (130 for Ctrl-C) if interrupted.
     """
+    return run(_train, _parser(), arguments, "--resume continues the run")
+
+
+def run(
+    command: Callable[[argparse.Namespace], None],
+    parser: argparse.ArgumentParser,
+    arguments: list[str] | None,
+    remedy: str,
+) -> int:
+    """Runs a command with its options; every error becomes one line.
+
+    Args:
+        command: Function of the options.
+        parser: Reads them.
+        arguments: Arguments after the program's name; None for those of `sys.argv`.
+        remedy: What follows an interruption.
+
+    Returns:
+        The exit code, as `main` has it.
+    """
     try:
         with raised():
-            options = _parser().parse_args(arguments)
+            options = parser.parse_args(arguments)
             _check(options)
-            return options.command(options)
+            command(options)
     except (UserError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except Interrupted as signal:
-        remedy = "`train` continues with --resume, `compare` starts over"
         print(f"interrupted{signal.where}; {remedy}", file=sys.stderr)
         return 128 + signal.number
+    return 0
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser that raises `UserError` instead of printing its usage and exiting."""
 
     def error(self, message):
@@ -52,14 +70,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser():
-    parser = _Parser(
-        prog="python -m examples.pretrain",
-        description="Trains a LLaMA on real text under matrix optimizers.",
-    )
-    commands = parser.add_subparsers(title="commands", required=True)
-    train = commands.add_parser("train", help="one run", description=_train.__doc__)
-    train.set_defaults(command=_train)
-    add = _adder(train)
+    parser = Parser(prog="python -m examples.pretrain", description=_train.__doc__)
+    add = adder(parser)
     add(
         "--optimizer",
         "NAME",
@@ -70,37 +82,17 @@ def _parser():
     add("--seed", "N", 0, "seed of the weights and of the data order", type=int)
     add("--checkpoint-every", "STEPS", 100, type=int)
     add("--log-every", "STEPS", 10, type=int)
-    train.add_argument("--resume", action="store_true", help="continue the run in OUT")
-    train.add_argument(
+    parser.add_argument("--resume", action="store_true", help="continue the run in OUT")
+    parser.add_argument(
         "--monitor",
         action="store_true",
         help="record updates and spectra of each layer in OUT/monitor.jsonl",
     )
-    _add_shared(add, "runs/train")
-    compare = commands.add_parser(
-        "compare", help="several optimizers", description=_compare.__doc__
-    )
-    compare.set_defaults(command=_compare)
-    add = _adder(compare)
-    add(
-        "--optimizers",
-        "A,B,C",
-        None,
-        "as in --optimizer; muon@8e-3 has a learning rate of its own; default: all",
-    )
-    add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "of AdamW; see --sweep")
-    compare.add_argument(
-        "--sweep",
-        choices=("adamw", "all"),
-        default="adamw",
-        help="adamw: the others run at AdamW's best rate; all: at every rate",
-    )
-    add("--seeds", "N", 1, "runs at each learning rate", type=int)
-    _add_shared(add, "runs/compare")
+    add_shared(add, "runs/train")
     return parser
 
 
-def _adder(parser):
+def adder(parser):
     """Adds an option whose help ends with its default."""
 
     def add(flag, metavar, default, text="", **options):
@@ -113,7 +105,8 @@ def _adder(parser):
     return add
 
 
-def _add_shared(add, out):
+def add_shared(add, out):
+    """Adds the options of model, data and length."""
     add("--size", "SIZE", "tiny", f"one of {', '.join(SIZES)}")
     add("--data", "DATA", "books", "books, c4 (streamed) or a text file")
     add("--tokenizer", "NAME", None, "a Hugging Face tokenizer; default: bytes")
@@ -151,7 +144,7 @@ def _check(options):
 
 
 def _windows(options, seed):
-    from examples.pretrain.windows import Windows
+    from examples.pretrain.data import Windows
 
     return Windows(
         context=options.context or SIZES[options.size].context,
@@ -162,13 +155,14 @@ def _windows(options, seed):
     )
 
 
-def _open(options, seed):
+def opened(options, seed):
+    """The data of `--data`, cut into windows, in the order of a seed."""
     from examples.pretrain.data import open_data
 
     return open_data(options.data, _windows(options, seed), options.tokenizer)
 
 
-def _model(options, vocab):
+def model_of(options, vocab):
     """The model of `--size`, with the vocabulary of the data."""
     config = dataclasses.replace(SIZES[options.size], vocab=vocab)
     if options.context:
@@ -180,13 +174,15 @@ def _model(options, vocab):
     return config
 
 
-def _shared(options, checksum):
+def shared(options, checksum):
+    """Settings of length and data, for the record of a run."""
     names = ("steps", "batch", "accumulate", "data", "tokenizer", "eval_every")
     names += ("validation",)
     return {name: getattr(options, name) for name in names} | {"checksum": checksum}
 
 
-def _positive_rate(text):
+def positive_rate(text):
+    """A learning rate from a word of the command line."""
     try:
         rate = float(text)
     except ValueError:
@@ -207,16 +203,16 @@ def _train(options):
 
     if options.optimizer == "help":
         print(listing(OPTIMIZERS))
-        return 0
+        return
     find(options.optimizer)
-    rate = _positive_rate(options.learning_rate)
-    data = _open(options, options.seed)
+    rate = positive_rate(options.learning_rate)
+    data = opened(options, options.seed)
     run = training.Run(
-        model=_model(options, data.vocab),
+        model=model_of(options, data.vocab),
         optimizer=options.optimizer,
         learning_rate=rate,
         seed=options.seed,
-        **_shared(options, data.checksum),
+        **shared(options, data.checksum),
     )
     books = training.Bookkeeping(
         options.out,
@@ -227,54 +223,3 @@ def _train(options):
     )
     loss = training.train(run, data, books)
     print(f"validation loss {loss:.4f}; metrics in {options.out / 'metrics.jsonl'}")
-    return 0
-
-
-def _compare(options):
-    """Trains under several optimizers; prints a table, writes a page, PNG and JSON."""
-    from examples.pretrain import compare, plot, protocol, report
-    from examples.pretrain.optimizers import OPTIMIZERS, find
-    from examples.pretrain.options import listing
-    from examples.report import comparisons, page
-
-    if options.optimizers == "help":
-        print(listing(OPTIMIZERS))
-        return 0
-    given = SEPARATOR.split(options.optimizers or ",".join(OPTIMIZERS))
-    names, own_rates = ["adamw"], {}
-    for one in given:
-        name, at, rate = one.partition("@")
-        find(name)
-        names.append(name)
-        if at:
-            own_rates[name] = _positive_rate(rate)
-    rates = dict.fromkeys(map(_positive_rate, options.learning_rates.split(",")))
-    first = _open(options, 0)
-    plan = compare.Comparison(
-        model=_model(options, first.vocab),
-        optimizers=tuple(dict.fromkeys(names)),
-        own_rates=own_rates,
-        learning_rates=tuple(rates),
-        sweep=options.sweep,
-        seeds=options.seeds,
-        **_shared(options, first.checksum),
-    )
-    with _claimed(options.out, plan):
-        curves = compare.compare(plan, lambda seed: _open(options, seed))
-        rows = protocol.summarize(curves)
-        console = Console()
-        report.show(plan, rows, console)
-        plot.draw(curves, rows, options.out / "curves.png")
-        compare.write_results(options.out / "results.json", plan, curves, rows)
-        page.write([comparisons.section(options.out)], options.out / "report.html")
-    print(f"report in {options.out / 'report.html'}")
-    return 0
-
-
-def _claimed(out, plan):
-    """Refuses a directory that holds another comparison or run."""
-    from examples.pretrain.directory import claimed, recorded
-
-    same = json.loads(json.dumps(dataclasses.asdict(plan)))
-    hint = "it holds another comparison or run; delete it or choose another --out"
-    return claimed(out, same, resume=recorded(out) == same, hint=hint)

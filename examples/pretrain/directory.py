@@ -1,16 +1,25 @@
-"""The directory of a run: its settings, and a lock that one process can hold."""
+"""The directory of a run: a lock that one process can hold, settings, and metrics.
+
+`where` are the versions and the machine; they are recorded beside results, and never
+compared.
+"""
 
 import contextlib
+import datetime as dt
+import errno
 import fcntl
+import importlib.metadata
 import io
 import json
 import os
 import pathlib
+import platform
 from collections.abc import Iterator
 
 from examples.pretrain.errors import UserError
 
 RECORD, LOCK, PART = "run.json", "lock", ".part"
+PACKAGES = "jax", "jaxlib", "optax", "flax"
 
 
 @contextlib.contextmanager
@@ -154,3 +163,88 @@ def check_same(
             f"{directory} holds another run: its {key} is {old.get(key)!r}, not "
             f"{new[key]!r}; repeat its settings or choose another {flag}."
         )
+
+
+class Metrics:
+    """Appends to a JSONL file.
+
+    Args:
+        path: The file.
+        after: Step of the checkpoint that the run continues from. Lines of later
+            steps, and an incomplete last line, are dropped, so that no step appears
+            twice.
+    """
+
+    def __init__(self, path: pathlib.Path, after: int = 0):
+        kept = [json.dumps(row) for row in read(path) if row["step"] <= after]
+        write_whole(path, "".join(line + "\n" for line in kept))
+        self._path, self._file = path, path.open("ab", buffering=0)
+
+    def write(self, **values) -> None:
+        """Adds one line; it survives if the process is killed.
+
+        Raises:
+            UserError: If the disk fails, or the file has vanished.
+        """
+        try:
+            if not os.fstat(self._file.fileno()).st_nlink:
+                raise FileNotFoundError("the file has vanished")
+            line = (json.dumps(values) + "\n").encode()
+            if self._file.write(line) != len(line):  # The disk took only a part.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise UserError(
+                f"Cannot write {self._path} ({error}); repair or free the disk, then "
+                f"resume the run."
+            ) from None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: pathlib.Path) -> list[dict]:
+    """The complete lines of a metrics file; none if the file does not exist.
+
+    Raises:
+        UserError: If a line is damaged.
+    """
+    if not path.exists():
+        return []
+    rows = []
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+            rows[-1]["step"] + 0
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f"Line {number} of {path} is damaged; repair or delete it."
+            ) from None
+    return rows
+
+
+def where() -> dict[str, str]:
+    """Versions, machine and date."""
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+    return {
+        "versions": ", ".join(versions),
+        "python": platform.python_version(),
+        "machine": _processor(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
+
+
+def _processor() -> str:
+    """Name, family, model and cores: one name may stand for several processors."""
+    info = pathlib.Path("/proc/cpuinfo")
+    found: dict[str, list[str]] = {}
+    for line in info.read_text().splitlines() if info.exists() else ():
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), []).append(value.strip())
+    names = found.get("model name")
+    if not names:
+        return platform.machine()
+    kind = ", ".join(
+        f"{x} {found[x][0]}" for x in ("cpu family", "model") if x in found
+    )
+    return f"{names[0]} ({kind}), {len(names)} cores"

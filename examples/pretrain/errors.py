@@ -1,7 +1,18 @@
-"""The exception that the command line prints as one line, with exit code 2."""
+"""What ends a command early: mistakes, bad disks, and signals.
 
+`UserError` is printed as one line, with exit code 2. Ctrl-C and SIGTERM, which is sent
+before a machine is preempted, raise `Interrupted`. Inside `deferred` the first signal
+is only recorded, so that a run can save its state; the second raises at once.
+"""
+
+import contextlib
 import os
 import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class UserError(Exception):
@@ -14,3 +25,59 @@ def first_line(error: BaseException) -> str:
     if code := re.search(r"os_error_code='(\d+)'", text):
         return os.strerror(int(code[1]))
     return (text.splitlines() or [type(error).__name__])[0]
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ends the command.
+
+    Args:
+        number: The signal.
+        where: What the message to the user says after "interrupted".
+    """
+
+    def __init__(self, number: int, where: str = ""):
+        super().__init__(number, where)
+        self.number, self.where = number, where
+
+
+@contextlib.contextmanager
+def handled(handler: Callable) -> Iterator[None]:
+    """Calls a function of signal and frame on both signals, in the main thread only.
+
+    A signal that the process ignores, as shells arrange for Ctrl-C in a background job,
+    stays ignored.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {k: v for k, v in before.items() if v not in (None, signal.SIG_IGN)}
+    try:
+        for number in before:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def raised() -> contextlib.AbstractContextManager[None]:
+    """Both signals raise `Interrupted` at once."""
+
+    def handler(number, _):
+        raise Interrupted(number)
+
+    return handled(handler)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[list[int]]:
+    """Records signals in a list instead of raising; the second raises `Interrupted`."""
+    received = []
+
+    def handler(number, _):
+        received.append(number)
+        if len(received) > 1:
+            raise Interrupted(number)
+
+    with handled(handler):
+        yield received

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import optax_matrix as om
-from examples.pretrain.metrics import Metrics
+from examples.pretrain.directory import Metrics
 from optax_matrix.diagnostics import MonitorState
 from optax_matrix.matrices.paths import named_leaves
 

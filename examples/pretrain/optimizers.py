@@ -14,9 +14,8 @@ import jax
 import optax
 
 import optax_matrix as om
-from examples.pretrain.lora import lora
+from examples.pretrain.factors import lora, orthogonal
 from examples.pretrain.options import Method, keywords, with_options
-from examples.pretrain.poet import orthogonal
 
 HEAD = om.matrices.by_path(include="lm_head")
 QUARTER = 0.25  # Rank of low-rank methods, as a fraction of the shorter side.

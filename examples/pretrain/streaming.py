@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable
 import grain
 import numpy as np
 
+from examples.pretrain.data import Data, Windows, checksum
 from examples.pretrain.errors import UserError, first_line
-from examples.pretrain.texts import checksum
-from examples.pretrain.windows import Data, Windows
 
 DEFAULT_TOKENIZER = "hf-internal-testing/llama-tokenizer"  # LLaMA's, 32000 tokens
 

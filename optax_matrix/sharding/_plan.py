@@ -31,7 +31,7 @@ def plan(
     with both sides. Padding counts only where mesh axes stay inside the matrices:
     elsewhere `orthogonalize` skips it (other blocks do not). Matrices that teams share
     count as if `linalg.newton_schulz` were all the work on them. Nothing is measured;
-    ``python -m examples.benchmarks.aot`` tells what a compiler makes of a step.
+    ``python -m examples.study aot`` tells what a compiler makes of a step.
 
     Args:
         tx: Any optimizer, with or without `on_matrices` inside.

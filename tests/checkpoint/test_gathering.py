@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
-from examples.benchmarks._hlo import collectives
+from examples.study.benchmarks._hlo import collectives
 from optax_matrix.checkpoint import gathering
 
 SPECS = [

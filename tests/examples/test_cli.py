@@ -33,40 +33,35 @@ def mistake(capsys, *arguments):
 
 
 MISTAKES = {
-    "no command": ((), "required"),
-    "unknown command": (("trian",), "trian"),
-    "unknown flag": (("train", "--lr", "1"), "--lr"),
-    "unknown optimizer": (("train", "--optimizer", "sgdd"), "muoneq"),
-    "unknown optimizers": (("compare", "--optimizers", "adamw,sgdd"), "muoneq"),
-    "unknown size": (("train", "--size", "7b"), "tiny, 60m, 130m, 350m, 1.3b"),
-    "missing file": (("train", "--data", "missing.txt"), "no file missing.txt"),
-    "indivisible batch": (("train", "--batch", "6", "--accumulate", "4"), "multiple"),
-    "no steps": (("train", "--steps", "0"), "--steps must be 1 or more"),
-    "no seeds": (("compare", "--seeds", "0"), "--seeds must be 1 or more"),
-    "negative rate": (("train", "--learning-rate", "-1"), "3e-3"),
-    "rate that is none": (("train", "--learning-rate", "big"), "big"),
-    "rates that are none": (("compare", "--learning-rates", "1e-3,,"), "3e-3"),
-    "negative seed": (("train", "--seed", "-1"), "--seed must be from 0 to 2147483647"),
-    "large seed": (("train", "--seed", "2147483648"), "--seed must be from 0"),
-    "too many steps": (("train", "--steps", "2147483648"), "--steps must be below"),
-    "rate beyond float32": (("train", "--learning-rate", "1e39"), "3e-3"),
-    "blocks of nothing": (("train", "--optimizer", "poet:block=0"), "`block` must be"),
-    "long name": (("train", "--data", "x" * 5000), "Cannot read xxx"),
-    "nothing to resume": (("train", "--resume"), "start without --resume"),
+    "unknown argument": (("trian",), "trian"),
+    "unknown flag": (("--lr", "1"), "--lr"),
+    "unknown optimizer": (("--optimizer", "sgdd"), "muoneq"),
+    "unknown size": (("--size", "7b"), "tiny, 60m, 130m, 350m, 1.3b"),
+    "missing file": (("--data", "missing.txt"), "no file missing.txt"),
+    "indivisible batch": (("--batch", "6", "--accumulate", "4"), "multiple"),
+    "no steps": (("--steps", "0"), "--steps must be 1 or more"),
+    "negative rate": (("--learning-rate", "-1"), "3e-3"),
+    "rate that is none": (("--learning-rate", "big"), "big"),
+    "negative seed": (("--seed", "-1"), "--seed must be from 0 to 2147483647"),
+    "large seed": (("--seed", "2147483648"), "--seed must be from 0"),
+    "too many steps": (("--steps", "2147483648"), "--steps must be below"),
+    "rate beyond float32": (("--learning-rate", "1e39"), "3e-3"),
+    "blocks of nothing": (("--optimizer", "poet:block=0"), "`block` must be"),
+    "long name": (("--data", "x" * 5000), "Cannot read xxx"),
+    "nothing to resume": (("--resume",), "start without --resume"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "hint"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_get_one_line(capsys, tmp_path, arguments, hint):
-    where = ("--out", str(tmp_path / "run")) if arguments else ()
-    assert hint in mistake(capsys, *arguments, *where)
+    assert hint in mistake(capsys, *arguments, "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_short_text_gets_one_line(capsys, tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("too short")
-    assert "too short" in mistake(capsys, "train", "--data", str(path))
+    assert "too short" in mistake(capsys, "--data", str(path))
 
 
 @pytest.mark.parametrize("cut", [9, -1])  # In zlib's part, and in the checksum.
@@ -75,10 +70,10 @@ def test_damaged_gzip_gets_one_line(capsys, tmp_path, cut):
     content = bytearray(gzip.compress(bytes(range(97, 123)) * 40))
     content[cut:] = bytes(255 - byte for byte in content[cut:])
     path.write_bytes(content)
-    assert "Cannot read" in mistake(capsys, "train", "--data", str(path))
+    assert "Cannot read" in mistake(capsys, "--data", str(path))
 
 
-@pytest.mark.parametrize("command", [("train",), ("train", "--resume"), ("compare",)])
+@pytest.mark.parametrize("command", [(), ("--resume",)])
 def test_a_long_name_of_a_directory_gets_one_line(capsys, tmp_path, text, command):
     out = str(tmp_path / ("x" * 300))
     said = mistake(capsys, *command, "--data", text, *TINY, "--out", out)
@@ -86,12 +81,11 @@ def test_a_long_name_of_a_directory_gets_one_line(capsys, tmp_path, text, comman
     assert "another --out" in said
 
 
-@pytest.mark.parametrize("command", [("train", "--resume"), ("compare",)])
 @pytest.mark.parametrize("record", [b"", b'{"model": ', b"[]", b"null", b"\xff\xfe"])
-def test_a_damaged_record_gets_one_line(capsys, tmp_path, text, command, record):
+def test_a_damaged_record_gets_one_line(capsys, tmp_path, text, record):
     (tmp_path / "run.json").write_bytes(record)
     out = str(tmp_path)
-    said = mistake(capsys, *command, "--data", text, *TINY, "--out", out)
+    said = mistake(capsys, "--resume", "--data", text, *TINY, "--out", out)
     assert "run.json is damaged" in said
     assert "another --out" in said
     assert (tmp_path / "run.json").read_bytes() == record
@@ -101,7 +95,7 @@ def test_a_damaged_record_gets_one_line(capsys, tmp_path, text, command, record)
 def test_a_record_without_settings_is_another_run(capsys, tmp_path, text, record):
     (tmp_path / "run.json").write_text(json.dumps(record))
     arguments = ("--resume", "--data", text, *TINY, "--out", str(tmp_path))
-    assert "holds another run" in mistake(capsys, "train", *arguments)
+    assert "holds another run" in mistake(capsys, *arguments)
 
 
 def test_what_a_killed_start_leaves_behind_is_no_run(tmp_path):
@@ -136,7 +130,7 @@ def test_a_checksum_is_compared_after_the_settings_that_it_depends_on(tmp_path):
         check_same(old | {"model": new["model"]}, new, tmp_path)
 
 
-@pytest.mark.parametrize("command", [("train",), ("train", "--resume"), ("compare",)])
+@pytest.mark.parametrize("command", [(), ("--resume",)])
 def test_a_file_as_a_directory_gets_one_line(capsys, tmp_path, text, command):
     out = tmp_path / "file"
     out.write_text("")
@@ -147,13 +141,13 @@ def test_a_file_as_a_directory_gets_one_line(capsys, tmp_path, text, command):
 def test_unwritable_place_gets_one_line(capsys, tmp_path, text):
     (tmp_path / "file").write_text("")
     out = str(tmp_path / "file" / "run")
-    assert "--out" in mistake(capsys, "train", "--data", text, *TINY, "--out", out)
+    assert "--out" in mistake(capsys, "--data", text, *TINY, "--out", out)
 
 
 @pytest.mark.slow
 def test_no_traceback_from_the_module_itself():
     done = subprocess.run(
-        [sys.executable, "-m", "examples.pretrain", "train", "--optimizer", "sgdd"],
+        [sys.executable, "-m", "examples.pretrain", "--optimizer", "sgdd"],
         capture_output=True,
         text=True,
         check=False,
@@ -166,7 +160,7 @@ def test_no_traceback_from_the_module_itself():
 @pytest.mark.broad
 def test_train_and_what_may_follow_it(capsys, tmp_path, text):
     out = str(tmp_path / "run")
-    command = ["train", "--data", text, *TINY, *EVERY, "--out", out]
+    command = ["--data", text, *TINY, *EVERY, "--out", out]
     assert main(command) == 0
     assert "validation loss" in capsys.readouterr().out
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
@@ -178,9 +172,6 @@ def test_train_and_what_may_follow_it(capsys, tmp_path, text):
     assert "its seed is 0, not 1" in other
     wider = mistake(capsys, *command, "--resume", "--layers", "scan")
     assert "its scan is False, not True" in wider
-    assert "another --out" in mistake(
-        capsys, "compare", "--data", text, *TINY, "--out", out
-    )
     assert main([*command, "--resume"]) == 0
     assert (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() == lines
 
@@ -189,41 +180,7 @@ def test_train_and_what_may_follow_it(capsys, tmp_path, text):
 def test_divergence_gets_one_line(capsys, tmp_path, text):
     rate = ("--learning-rate", "1e30")
     out = str(tmp_path / "run")
-    assert main(["train", "--data", text, *TINY, *EVERY, *rate, "--out", out]) == 2
+    assert main(["--data", text, *TINY, *EVERY, *rate, "--out", out]) == 2
     line = capsys.readouterr().err
     assert "smaller --learning-rate" in line
     assert line.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_compare_runs_shared_rotations(tmp_path, text):
-    out = tmp_path / "comparison"
-    names = ("--optimizers", "aro:sharing=chain", "--learning-rates", "1e-2")
-    command = ["compare", "--data", text, *TINY, *EVERY, *names, "--out", str(out)]
-    assert main(command) == 0
-    adamw, aro = json.loads((out / "results.json").read_text())["curves"]
-    assert aro["optimizer"] == "aro:sharing=chain"
-    assert aro["losses"][-1] < aro["losses"][0]
-    assert aro["losses"] != adamw["losses"]
-
-
-@pytest.mark.broad
-def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
-    out = tmp_path / "comparison"
-    some = ("--optimizers", "muon", "--learning-rates", "1e-3,1e-2")
-    command = ["compare", "--data", text, *TINY, *EVERY, *some, "--out", str(out)]
-    assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert "adamw" in printed
-    assert "muon" in printed
-    assert "Nothing is extrapolated" in " ".join(printed.split())
-    assert (out / "curves.png").stat().st_size > 10_000
-    assert printed.splitlines()[-1] == f"report in {out / 'report.html'}"
-    assert "muon" in (out / "report.html").read_text()
-    curves = json.loads((out / "results.json").read_text())["curves"]
-    assert [c["optimizer"] for c in curves] == ["adamw", "adamw", "muon"]
-    assert main(command) == 0
-    again = json.loads((out / "results.json").read_text())["curves"]
-    assert [c["losses"] for c in again] == [c["losses"] for c in curves]
-    capsys.readouterr()
-    assert "another --out" in mistake(capsys, *command, "--seeds", "2")

@@ -6,10 +6,15 @@ import gzip
 import numpy as np
 import pytest
 
-from examples.pretrain.data import DATA, open_data
+from examples.pretrain.data import (
+    DATA,
+    TokenWindows,
+    Windows,
+    from_texts,
+    open_data,
+    split,
+)
 from examples.pretrain.errors import UserError
-from examples.pretrain.texts import TokenWindows, from_texts, split
-from examples.pretrain.windows import Windows
 
 WINDOWS = Windows(context=8, batch=4, accumulate=2, validation=6)
 TEXT = bytes(range(256)) * 4

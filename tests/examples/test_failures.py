@@ -18,8 +18,8 @@ from examples.pretrain import step, train as training
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.cli import main
 from examples.pretrain.config import SIZES
+from examples.pretrain.directory import Metrics, read
 from examples.pretrain.errors import UserError
-from examples.pretrain.metrics import Metrics, read
 from examples.pretrain.optimizers import OPTIMIZERS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def finished(tmp_path_factory):
     """A run with checkpoints of steps 4 and 6, the command that made it, its end."""
     place = tmp_path_factory.mktemp("finished")
     (place / "text.txt").write_bytes(bytes(range(97, 123)) * 40)
-    command = ["train", "--data", str(place / "text.txt"), *SETTINGS, *OFTEN]
+    command = ["--data", str(place / "text.txt"), *SETTINGS, *OFTEN]
     assert main([*command, "--out", str(place / "run")]) == 0
     return place / "run", command, restored(place / "run")
 

@@ -132,7 +132,7 @@ def losses(out):
 def train(out, *options):
     text = out.parent / "text.txt"
     text.write_bytes(bytes(range(97, 123)) * 40)
-    command = ["train", "--data", str(text), *TINY, *EVERY, *options]
+    command = ["--data", str(text), *TINY, *EVERY, *options]
     assert main([*command, "--out", str(out)]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Options in the names of `compare` and `train`: every keyword of every recipe."""
+"""Options in the names of methods: every keyword of every recipe."""
 
 import inspect
 
@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 import optax_matrix as om
-from examples.pretrain.cli import main
+from examples.pretrain.cli import main as train
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import OPTIMIZERS, find
 from examples.pretrain.options import FIXED, KERNELS
+from examples.study.compare.cli import main as compare
 
 RECIPES = [n for n in om.recipes.__all__ if hasattr(om, f"scale_by_{n}")]
 RECIPES += ["poet", "oft"]
@@ -220,10 +221,10 @@ def test_mistakes_are_answered(name, message):
 
 
 @pytest.mark.parametrize(
-    "flags", [("train", "--optimizer"), ("compare", "--optimizers")]
+    ("main", "flag"), [(train, "--optimizer"), (compare, "--optimizers")]
 )
-def test_help_lists_every_method_and_its_options(capsys, tmp_path, flags):
-    assert main([*flags, "help", "--out", str(tmp_path / "run")]) == 0
+def test_help_lists_every_method_and_its_options(capsys, tmp_path, main, flag):
+    assert main([flag, "help", "--out", str(tmp_path / "run")]) == 0
     printed = capsys.readouterr().out
     assert "muon: b1=0.95, nesterov=True, polar=newton_schulz, scaling=max" in printed
     for recipe in RECIPES:

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from examples import train_sharded as example
-from examples.pretrain.processes import together
+from examples.processes import together
 
 ROOT = pathlib.Path(__file__).parents[2]
 WIDTHS = {"embed": 32, "mlp": 64, "heads": 4, "kv_heads": 2, "context": 16}

@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import pytest
 
-from examples.pretrain import interrupt, step, train as training
+from examples.pretrain import errors, step, train as training
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.cli import main
 from examples.pretrain.config import SIZES
-from examples.pretrain.metrics import read
+from examples.pretrain.directory import read
 from examples.pretrain.optimizers import OPTIMIZERS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -188,7 +188,7 @@ def seconds(tmp_path_factory):
     return time.monotonic() - begun
 
 
-@pytest.mark.parametrize("handling", [interrupt.raised, interrupt.deferred])
+@pytest.mark.parametrize("handling", [errors.raised, errors.deferred])
 def test_a_signal_that_is_ignored_stays_ignored(handling):
     old = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

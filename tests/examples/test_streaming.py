@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from examples.pretrain import streaming
-from examples.pretrain.data import open_data
+from examples.pretrain.data import Windows, open_data
 from examples.pretrain.errors import UserError
 from examples.pretrain.streaming import Encoding, StreamWindows, from_streams
-from examples.pretrain.windows import Windows
 
 DOCUMENTS = ["one", "two words", "", "and a third, longer document", "end"]
 WINDOWS = Windows(context=4, batch=2, validation=4)

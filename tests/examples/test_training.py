@@ -9,14 +9,12 @@ import numpy as np
 import optax
 import pytest
 
-from examples.pretrain import compare, step
+from examples.pretrain import step
 from examples.pretrain.config import SIZES
+from examples.pretrain.data import Windows, from_texts
+from examples.pretrain.directory import Metrics, read
 from examples.pretrain.errors import UserError
-from examples.pretrain.metrics import Metrics, read
 from examples.pretrain.optimizers import OPTIMIZERS, Arena
-from examples.pretrain.protocol import Curve
-from examples.pretrain.texts import from_texts
-from examples.pretrain.windows import Windows
 
 MODEL = dataclasses.replace(
     SIZES["tiny"], embed=16, mlp=24, heads=2, kv_heads=1, layers=1, context=8
@@ -78,85 +76,6 @@ def test_state_bytes_count_every_array():
     weights = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert step.state_bytes(state) == 8 * weights + 4
     assert step.state_bytes(jax.eval_shape(lambda: state)) == 8 * weights + 4
-
-
-PLAN = compare.Comparison(
-    model=MODEL,
-    optimizers=("muoneq",),
-    learning_rates=(1e-2, 1e30, 3e-3),
-    sweep="adamw",
-    steps=6,
-    batch=4,
-    accumulate=1,
-    data="-",
-    tokenizer=None,
-    seeds=2,
-    eval_every=2,
-    validation=128,
-    checksum="-",
-)
-
-
-@pytest.fixture(scope="module")
-def compared():
-    compiled = step.Trainer._apply._cache_size()
-    curves = compare.compare(
-        PLAN, lambda seed: from_texts([TEXT], Windows(context=8, batch=4, seed=seed))
-    )
-    return curves, step.Trainer._apply._cache_size() - compiled
-
-
-@pytest.mark.broad
-def test_comparison_runs_every_rate_and_seed_with_one_compilation_each(compared):
-    curves, compiled = compared
-    assert compiled == 2  # adamw and muoneq, whatever the rates and seeds
-    got = [(c.optimizer, c.learning_rate, c.seed) for c in curves]
-    rates = (1e-2, 1e30, 3e-3)
-    assert got[:6] == [("adamw", rate, seed) for rate in rates for seed in (0, 1)]
-    best = got[6][1]
-    assert best in (1e-2, 3e-3)
-    assert got[6:] == [("muoneq", best, 0), ("muoneq", best, 1)]
-
-
-def test_only_adamws_runs_choose_the_rate_of_the_others(monkeypatch):
-    """A method that is bad at this rate must not send the next one to another."""
-    losses = {"adamw": {1e-2: 2.0, 3e-3: 3.0}, "bad": {1e-2: 9.0}, "own": {7e-3: 1.0}}
-
-    def sweep(_plan, name, rates, _data, _progress):
-        loss = losses.get(name, {})
-        return [Curve(name, r, 0, (6,), (loss.get(r, 1.0),), 1.0, 0) for r in rates]
-
-    monkeypatch.setattr(compare, "_sweep", sweep)
-    plan = dataclasses.replace(
-        PLAN,
-        optimizers=("adamw", "bad", "own", "last"),
-        learning_rates=(1e-2, 3e-3),
-        seeds=0,
-        own_rates={"own": 7e-3},
-    )
-    got = [
-        (c.optimizer, c.learning_rate) for c in compare.compare(plan, lambda _: None)
-    ]
-    assert got[2:] == [("bad", 1e-2), ("own", 7e-3), ("last", 1e-2)]
-
-
-@pytest.mark.broad
-def test_comparison_ends_a_diverged_run_early(compared):
-    diverged = [c for c in compared[0] if c.learning_rate == 1e30]
-    assert all(c.final == np.inf and np.isnan(c.losses[-1]) for c in diverged)
-
-
-@pytest.mark.broad
-def test_comparison_curves_are_those_of_single_runs(compared):
-    last = compared[0][-1]
-    data = from_texts([TEXT], Windows(context=8, batch=4, seed=1))
-    trainer = step.Trainer(MODEL, OPTIMIZERS["muoneq"], 6, 1)
-    state, batches = trainer.init(1), iter(data.train)
-    for _ in range(6):
-        state, _ = trainer.update(state, next(batches), np.float32(last.learning_rate))
-    assert step.evaluate(MODEL, state.params, data.validation) == last.losses[-1]
-    assert last.state_bytes == step.state_bytes(state.opt_state)
-    assert last.steps == (2, 4, 6)
 
 
 @pytest.fixture(scope="module")

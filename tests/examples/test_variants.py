@@ -1,4 +1,4 @@
-"""POET and LoRA in `compare`: what they train, from where, and their options."""
+"""POET and LoRA by name: what they train, from where, and their options."""
 
 import dataclasses
 
@@ -9,8 +9,7 @@ import optax
 import pytest
 
 import optax_matrix as om
-from examples.benchmarks import poet_memory
-from examples.pretrain import poet
+from examples.pretrain import factors
 from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import find
@@ -83,7 +82,7 @@ def test_galore_can_have_the_rank_of_lora():
 
 
 def _shared(block, share, variant="block"):
-    return poet.shared(share, block=block, variant=variant, sides="both")
+    return factors.shared(share, block=block, variant=variant, sides="both")
 
 
 @pytest.mark.parametrize(("share", "side"), [(1.0, "in"), (0.0, "out")])
@@ -114,7 +113,7 @@ def test_the_rate_goes_as_one_over_the_block():
         del variant, merge_interval, other
         rates[block] = rate
 
-    method = poet.orthogonal(take, optax.sgd)
+    method = factors.orthogonal(take, optax.sgd)
     for block in (256, 128, 64):
         method.replace(block=block)(5e-3)
     for block in (0.5, 0.25, 0.125):
@@ -170,18 +169,3 @@ def test_rotated_methods_know_the_residual_side_and_take_options():
     ]
     assert find("aro:full_model=True").options["full_model"] is True
     assert find("shampoo:update_interval=7").options["update_interval"] == 7
-
-
-@pytest.mark.slow
-def test_memory_of_a_step_is_less_where_layers_are_made_in_the_scan(capsys):
-    rows = poet_memory.main(["--size", "tiny", "--block", "16"])
-    adamw, by_optax, before, inside, alone, _ = rows.values()
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(rows)
-    # Three times what is trained, and W_0; counts and permutations beside.
-    layers = sum(2 * m * n for m, n in [(96, 96)] * 2 + [(96, 48)] * 2) * 4
-    layers += sum(2 * m * n for m, n in [(96, 256)] * 3) * 4
-    assert adamw.arguments == pytest.approx(3 * adamw.trainable, rel=0.02)
-    assert inside.arguments == pytest.approx(3 * inside.trainable + layers, rel=0.05)
-    assert inside.arguments == before.arguments == alone.arguments
-    assert alone.temporary < inside.temporary < before.temporary
-    assert by_optax.trainable == adamw.trainable

@@ -13,8 +13,8 @@ from _owned import cubic, normal
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from examples.benchmarks._hlo import along, collectives
-from examples.benchmarks._models import Model
+from examples.study.benchmarks._hlo import along, collectives
+from examples.study.benchmarks._models import Model
 from optax_matrix import MatrixDimensionNumbers as Numbers
 from optax_matrix.matrices.paths import named_leaves
 

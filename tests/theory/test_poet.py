@@ -4,7 +4,7 @@ Weights are out x in here, so that R of the paper acts on the columns (`"in"`).
 Elsewhere: descent by `spo` reaches a rotation (`transforms/test_spo.py`), singular
 values in training (there and in `weights/test_reparameterize.py`), the numbers of
 Table 2 (`weights/test_parameter_counts.py`), the orders of all maps
-(`linalg/test_orthogonal.py`). Table 10 is `python -m examples.benchmarks.orthogonal`.
+(`linalg/test_orthogonal.py`). Table 10 is `python -m examples.study orthogonal`.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """Trainable parameters of POET's LLaMA 60M to 1.3B, as integers, by the real split.
 
-`examples.paper_tables` compares them with what the paper's Table 2 prints.
+`examples.study.paper_tables` compares them with what the paper's Table 2 prints.
 """
 
 import dataclasses

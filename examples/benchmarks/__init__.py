@@ -1,1 +1,0 @@
-"""The measurements of `examples/RESULTS.md`; each module is a command."""

@@ -1,0 +1,104 @@
+"""The main comparison: every method on a task, and the best of them."""
+
+import dataclasses
+from typing import Any
+
+from examples.pretrain.errors import UserError
+from examples.pretrain.optimizers import OPTIMIZERS
+from examples.study.bench.methods import OWN_RATES
+from examples.study.bench.search import (
+    FEW_TRIALS,
+    FRESH,
+    Entry,
+    Results,
+    best_rate,
+    is_finished,
+)
+from examples.study.bench.statistics import REFERENCE, ranked
+from examples.study.bench.tasks import TASKS
+
+LEFT_OUT = {"lora"}  # It fine-tunes.
+# On a CPU the roots come six times faster by eigenvectors than by Newton's iteration.
+OPTIONS = {"shampoo": "shampoo:method=eigh"}
+# On a CPU a run of the larger model takes three times as long with Newton's iteration.
+OF_THE_LARGER = {"mousse": ":method=eigh"}
+FIRST = REFERENCE, "muon", "muoneq", "aro", "racs", "alice", "sumo", "poet"
+_REST = [name for name in OPTIMIZERS if name not in {*FIRST, *LEFT_OUT}]
+MATCHED = [OPTIONS.get(name, name) for name in (*FIRST, *_REST)]
+
+
+class NotYetError(UserError):
+    """A study that takes methods from one that is not finished."""
+
+
+def entry(task: str, method: str, setting: str = "matched", **other: Any) -> Entry:
+    """An entry with the steps, batch and first learning rate of its task."""
+    t = TASKS[task]
+    rate = t.rate if setting == "matched" else OWN_RATES[method.split(":")[0]]
+    defaults = {"rate": rate, "steps": t.steps, "batch": t.batch}
+    return Entry(task, method, setting, **defaults | other)
+
+
+def best(
+    task: str, count: int, results: Results, also: tuple[str, ...] = ()
+) -> list[Entry]:
+    """AdamW and the best methods of a task, each in its better setting.
+
+    Args:
+        task: A task on which all methods have run.
+        count: How many methods.
+        results: The runs.
+        also: Methods that are there even if they are not among the best.
+
+    Returns:
+        AdamW's entry, then those of the others, smallest loss first.
+
+    Raises:
+        NotYetError: If runs of the task are missing.
+    """
+    entries = all_methods(task)
+    if not all(is_finished(e, results) for e in entries):
+        raise NotYetError(
+            f"This study takes the best {count} methods of `{task}`; finish that one "
+            f"first: python -m examples.study bench run {task}"
+        )
+    others: dict[str, Entry] = {}
+    for row in ranked(entries, results):
+        others.setdefault(row.entry.method, row.entry)
+    del others[REFERENCE]
+    names = list(others)
+    chosen = names[:count] + [name for name in names[count:] if name in also]
+    return [entry(task, REFERENCE), *(others[name] for name in chosen)]
+
+
+def all_methods(task: str) -> list[Entry]:
+    """Every method, matched to AdamW, and as in its paper where that differs."""
+    matched = [entry(task, name) for name in MATCHED]
+    own = [entry(task, OPTIONS.get(name, name), "own") for name in OWN_RATES]
+    return matched + own
+
+
+def moved(
+    entry: Entry, results: Results, task: str, steps: float = 1, batch: float = 1
+) -> Entry:
+    """An entry elsewhere: three rates around its best one, and fresh seeds.
+
+    Args:
+        entry: A row whose runs are finished.
+        results: The runs.
+        task: Where it goes, perhaps its own task.
+        steps: A factor of that task's steps.
+        batch: A factor of that task's batch.
+    """
+    t = TASKS[task]
+    options = OF_THE_LARGER if task == "large" else {}
+    return dataclasses.replace(
+        entry,
+        task=task,
+        method=entry.method + options.get(entry.method.partition(":")[0], ""),
+        steps=int(t.steps * steps),
+        batch=int(t.batch * batch),
+        rate=best_rate(entry, results),
+        trials=FEW_TRIALS,
+        seeds=FRESH,
+    )

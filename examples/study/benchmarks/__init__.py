@@ -1,0 +1,1 @@
+"""Speed, memory and programs; each module is a command of `examples.study`."""

@@ -1,0 +1,46 @@
+"""The command line of the study: each command is a module with a `main`."""
+
+import argparse
+import importlib
+
+PROGRAM = "python -m examples.study"
+COMMANDS = {
+    "bench": ("bench.cli", "all methods, or your own, under one protocol"),
+    "compare": ("compare.cli", "some methods at once, with a page of their curves"),
+    "report": ("report.cli", "a page of runs, comparisons or studies"),
+    "rotation": ("rotation.cli", "ARO's study of rotations on MNIST"),
+    "paper-tables": ("paper_tables.cli", "what the five papers state, checked"),
+    "memory-table": ("memory_table", "memory of weights and states of LLaMA models"),
+    "portable-table": ("portable_table", "bytes that save and move a state"),
+    "step": ("benchmarks.step", "compile and step time against optax.contrib.muon"),
+    "aot": ("benchmarks.aot", "an optimizer step compiled for a TPU pod"),
+    "training": ("benchmarks.training", "a whole training step compiled for one"),
+    "orthogonal": ("benchmarks.orthogonal", "speed of POET's orthogonal maps"),
+    "poet-merges": ("benchmarks.poet_merges", "what keeps POET's Q orthogonal"),
+    "poet-spectrum": ("benchmarks.poet_spectrum", "POET's change of singular values"),
+    "poet-memory": ("benchmarks.poet_memory", "memory of a training step with POET"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: Arguments after the program's name; None for those of `sys.argv`.
+
+    Returns:
+        The exit code: 0 for success.
+    """
+    width = max(map(len, COMMANDS)) + 2
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Measurements of optax_matrix. `COMMAND --help` says more of each.",
+        epilog="\n".join(f"  {n:{width}}{text}" for n, (_, text) in COMMANDS.items()),
+    )
+    parser.add_argument("command", choices=COMMANDS, help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    module = importlib.import_module(f"examples.study.{COMMANDS[given.command][0]}")
+    return module.main(given.rest) or 0

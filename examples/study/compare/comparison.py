@@ -1,0 +1,135 @@
+"""Several optimizers under one protocol: same data, weights and schedule for all."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from examples.pretrain.config import ModelConfig
+from examples.pretrain.data import Data
+from examples.pretrain.directory import where, write_whole
+from examples.pretrain.optimizers import find
+from examples.pretrain.step import Trainer, evaluate, state_bytes
+from examples.pretrain.train import Bar, display
+from examples.study.compare.protocol import (
+    REFERENCE,
+    Curve,
+    Row,
+    at_best_learning_rate,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Everything that decides the outcome of a comparison.
+
+    Attributes:
+        model: The model.
+        optimizers: Names, with options; AdamW is the reference and always the first.
+        learning_rates: Peaks of the learning rate at which AdamW is run.
+        sweep: `adamw`: the others run at AdamW's best learning rate, as their updates
+            are matched to AdamW's root mean square. `all`: every optimizer runs at
+            every learning rate.
+        own_rates: The only learning rate of some optimizers, by name.
+        steps: Updates of the weights in every run.
+        batch: Windows per update.
+        accumulate: Micro-batches per update.
+        data: Value of `--data`.
+        tokenizer: Value of `--tokenizer`.
+        seeds: Runs of each optimizer at each learning rate.
+        eval_every: Number of updates between two evaluations.
+        validation: Windows of an evaluation.
+        checksum: Checksum of the data.
+    """
+
+    model: ModelConfig
+    optimizers: tuple[str, ...]
+    learning_rates: tuple[float, ...]
+    sweep: str
+    steps: int
+    batch: int
+    accumulate: int
+    data: str
+    tokenizer: str | None
+    seeds: int
+    eval_every: int
+    validation: int
+    checksum: str
+    own_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.model.context
+
+
+def compare(plan: Comparison, open_data: Callable[[int], Data]) -> list[Curve]:
+    """Runs every optimizer.
+
+    Args:
+        plan: The comparison.
+        open_data: Function from a seed to the data.
+
+    Returns:
+        The curves of all runs, in the order of the runs.
+    """
+    data = [open_data(seed) for seed in range(plan.seeds)]
+    names = dict.fromkeys((REFERENCE, *plan.optimizers))
+    rates, curves = plan.learning_rates, []
+    with display() as progress:
+        for name in names:
+            own = plan.own_rates.get(name)
+            these = (own,) if own is not None else rates
+            curves += _sweep(plan, name, these, data, progress)
+            if plan.sweep == "adamw" and name == REFERENCE:
+                rates = (at_best_learning_rate(curves)[0].learning_rate,)
+    return curves
+
+
+def _sweep(plan, name, rates, data, progress):
+    """All runs of one optimizer, with one compilation."""
+    trainer = Trainer(plan.model, find(name), plan.steps, plan.accumulate)
+    curves = []
+    for rate in rates:
+        for seed in range(plan.seeds):
+            bar = Bar(progress, f"{name} {rate:g}", plan.steps, 0, plan.tokens)
+            curves.append(_run(plan, trainer, name, rate, seed, data[seed], bar))
+    return curves
+
+
+def _run(plan, trainer, name, rate, seed, data, bar):
+    """One run; ends early, with NaN, when the loss is no longer finite."""
+    state = trainer.init(seed)
+    size = state_bytes(state.opt_state)
+    batches, peak = iter(data.train), np.float32(rate)
+    steps, losses, times = [], [], []
+    for step in range(1, plan.steps + 1):
+        batch = next(batches)
+        start = time.perf_counter()
+        state, _ = jax.block_until_ready(trainer.update(state, batch, peak))
+        times.append(time.perf_counter() - start)
+        if step % plan.eval_every == 0 or step == plan.steps:
+            steps.append(step)
+            losses.append(evaluate(plan.model, state.params, data.validation))
+            bar.show(step, losses[-1])
+            if not math.isfinite(losses[-1]):
+                break
+    # The first update may have been compiled.
+    median = 1e3 * statistics.median(times[1:] or times)
+    return Curve(name, rate, seed, tuple(steps), tuple(losses), median, size)
+
+
+def write_results(path: pathlib.Path, plan, curves, rows: list[Row]) -> None:
+    """Everything measured, as JSON."""
+    content = {
+        "plan": dataclasses.asdict(plan),
+        "where": where(),
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "curves": [dataclasses.asdict(curve) for curve in curves],
+    }
+    write_whole(path, json.dumps(content, indent=1) + "\n")
