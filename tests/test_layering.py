@@ -11,7 +11,6 @@ import optax_matrix
 ROOT = Path(optax_matrix.__file__).parent
 ALLOWED = {
     "_arguments": set(),
-    "_mesh": set(),
     "_surroundings": set(),
     "linalg": set(),
     "transforms": {"_surroundings", "linalg"},
@@ -31,7 +30,6 @@ ALLOWED = {
 COMMON = {"_arguments", "_mesh"}  # What all packages share.
 THIRD_PARTY = {
     "_arguments": {"jax", "numpy", "typing_extensions"},
-    "_mesh": {"jax", "jaxtyping"},
     "_surroundings": {"jax", "jaxtyping", "optax"},
     "linalg": {"jax", "jaxtyping", "numpy"},
     "transforms": {"jax", "optax", "typing_extensions"},

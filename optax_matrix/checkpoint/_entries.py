@@ -11,7 +11,7 @@ import numpy as np
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.paths import key_name, path_name
-from optax_matrix.stacks.groups import FILLER
+from optax_matrix.stacks.layout import FILLER
 from optax_matrix.tree.state import is_state, states_in
 
 

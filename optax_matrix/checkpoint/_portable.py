@@ -16,7 +16,7 @@ from optax_matrix.checkpoint._entries import entries_by_leaf, is_in
 from optax_matrix.checkpoint._origin import origins
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.paths import named_leaves
-from optax_matrix.stacks.groups import checksum
+from optax_matrix.stacks.layout import checksum
 from optax_matrix.tree.state import check_position, states_in
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg.loops import looped_on_tpu

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.hashing import hash_uint32
 from optax_matrix.linalg.products import full_dot

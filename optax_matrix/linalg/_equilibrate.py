@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,

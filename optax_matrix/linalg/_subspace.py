@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._derivatives import singular_vectors
 from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr

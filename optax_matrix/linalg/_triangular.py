@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.lapack import cholesky, solve_lower
 from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import full_dot

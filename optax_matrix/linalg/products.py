@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.scale import work_dtype
 

@@ -50,7 +50,6 @@ from optax_matrix.matrices._default_rule import default_rule
 from optax_matrix.matrices._heads import heads_as_matrices
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._labels import label_params
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
 from optax_matrix.matrices.rules import (
     PathRule,
@@ -58,7 +57,7 @@ from optax_matrix.matrices.rules import (
     by_path,
     with_embeddings,
 )
-from optax_matrix.matrices.view import MatrixView
+from optax_matrix.matrices.view import MatrixDimensionNumbers, MatrixView
 
 __all__ = [
     "DoubtfulMatrixWarning",

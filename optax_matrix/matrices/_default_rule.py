@@ -6,7 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from optax_matrix.matrices._fused import numbers_of_fused
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.names import (
     EMBEDDINGS,
     HEADS,
@@ -14,7 +13,7 @@ from optax_matrix.matrices.names import (
     side_by_name,
     without_index,
 )
-from optax_matrix.matrices.view import make_view
+from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
 
 class Guess(str):
@@ -107,14 +106,10 @@ def _guess(path: str, leaf: Any, others: Any) -> Answer:
 
 
 def is_excluded(path: str, leaf: Any, full: bool = False) -> bool:
-    """Whether a leaf is no matrix of the default rule, whatever its axes are.
+    """Whether the default rule excludes a leaf whatever its axes are.
 
-    It is then a vector, an integer, a depthwise convolution, or excluded by its name.
-
-    Args:
-        path: The leaf's path.
-        leaf: Anything with ``shape`` and ``dtype``.
-        full: Whether embeddings and heads are matrices.
+    It is a vector, an integer, a depthwise convolution, or excluded by its name; with
+    ``full``, embeddings and heads are not.
     """
     others = _OTHERS if full else _VOCABULARIES + _OTHERS
     return _excluded(path, leaf, others) is not None

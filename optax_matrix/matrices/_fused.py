@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.names import SCANNED, named, without_index
+from optax_matrix.matrices.view import MatrixDimensionNumbers
 
 _READERS = named(r"[qkv]_(proj|einsum)")
 _WRITERS = named(r"o_proj|[^/]*out_proj|attention_output|attn_vec_einsum")
@@ -23,14 +23,8 @@ def numbers_of_fused(path: str, shape: Sequence[int]) -> Answer | None:
     longest axis of an attention kernel is the residual stream. Of equal ones it is the
     first if the kernel reads the stream, the last if it writes it. In a fused kernel
     the first axis of size 3 (query, key, value) or 2 (key and value, gate and up)
-    counts matrices.
-
-    Args:
-        path: The leaf's path.
-        shape: Its shape; layers, where they are stacked, are on the first axis.
-
-    Returns:
-        The dimension numbers and the reason for them; None for other names and axes.
+    counts matrices. Layers, where they are stacked, are on the first axis. None for
+    other names and axes.
     """
     name = without_index(path)
     axes = list(range(1 if SCANNED.search(path) else 0, len(shape)))

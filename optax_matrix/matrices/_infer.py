@@ -11,10 +11,10 @@ from optax_matrix.matrices._default_rule import (
     is_excluded,
 )
 from optax_matrix.matrices.boxes import is_box, names_of
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.names import RESIDUAL, without_index
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import PathRule
+from optax_matrix.matrices.view import MatrixDimensionNumbers
 
 
 def infer(

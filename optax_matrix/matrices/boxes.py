@@ -43,14 +43,8 @@ def boxed(
 ) -> Any:
     """A state whose sharded leaves are in boxes like those of the parameters.
 
-    Args:
-        state: The state.
-        specs: For each of its leaves what its box is to say.
-        boxes: Boxes of parameters, by path.
-        groups: The stacks, by name.
-
-    Returns:
-        The state. Leaves without a sharding stay bare.
+    ``specs`` has for each leaf what its box is to say. Leaves without a sharding stay
+    bare.
     """
     if not boxes:
         return state

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.matrices._default_rule import Guess, default_rule
-from optax_matrix.matrices.dimension_numbers import Side, is_dimension_numbers
 from optax_matrix.matrices.oriented import Oriented
 from optax_matrix.matrices.paths import named_leaves, path_name
 from optax_matrix.matrices.rules import PathRule
-from optax_matrix.matrices.view import MatrixView, make_view
+from optax_matrix.matrices.view import MatrixView, Side, is_dimension_numbers, make_view
 
 Rule = Callable[[str, Any], tuple[Any, str]]
 
@@ -47,20 +46,11 @@ def views_of(decisions: Decisions) -> dict[str, MatrixView]:
 def decide(
     params: Any, dimension_numbers: Any = None, leaves: Mapping[str, Any] | None = None
 ) -> dict[str, Decision]:
-    """Applies dimension numbers in any accepted form to the leaves of a tree.
+    """What each leaf of a tree is, by path; ``leaves`` limits it to some of them.
 
-    Args:
-        params: The parameter tree; absent nodes are skipped.
-        dimension_numbers: None (the default rule), a `PathRule`, a tree or prefix tree
-            of dimension numbers with None for other leaves, or a callable from the
-            parameters to such a tree.
-        leaves: Those of its leaves to decide on, by path; None for all.
-
-    Returns:
-        The decision for every leaf, by path.
-
-    Raises:
-        ValueError: If a leaf is not covered or dimension numbers do not fit a leaf.
+    Dimension numbers are None (the default rule), a `PathRule`, a tree or prefix tree
+    of dimension numbers with None for other leaves, or a callable from the parameters
+    to such a tree. A leaf that they do not cover or fit raises a `ValueError`.
     """
     if leaves is None:
         leaves = named_leaves(params)

@@ -2,7 +2,7 @@
 
 import re
 
-from optax_matrix.matrices.dimension_numbers import Side
+from optax_matrix.matrices.view import Side
 
 EMBEDDINGS = (
     r"(^|[/_])((pos|tok|token)?emb(s|eds?|edder|eddings?)?"

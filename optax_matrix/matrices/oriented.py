@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from optax_matrix.matrices.dimension_numbers import Side
 from optax_matrix.matrices.names import EMBEDDING, HEAD, QKV, UP, without_index
+from optax_matrix.matrices.view import Side
 
 _EXCEPT = {
     "except_up": (UP,),
@@ -31,13 +31,10 @@ class Oriented:
         return getattr(self.numbers, "patterns", ())
 
     def side(self, path: str) -> Side:
-        """The side to rotate.
+        """The side to rotate: the input, of embeddings the width, of exceptions the other.
 
-        It is the input side, of embeddings the width; the other side for excepted
-        matrices.
-
-        The paper stores embeddings as (vocabulary, width), so that a transposition
-        brings their width to the side that rotates.
+        The paper stores embeddings as (vocabulary, width), so that a transposition brings
+        their width to the side that rotates.
         """
         path = without_index(path)
         right, left = ("out", "in") if EMBEDDING.search(path) else ("in", "out")
@@ -46,16 +43,7 @@ class Oriented:
 
 
 def oriented(dimension_numbers: Any, orientation: str) -> Any:
-    """Dimension numbers with the residual sides that an orientation asks for.
-
-    Args:
-        dimension_numbers: As in `on_matrices`.
-        orientation: ``"except_up"``, ``"except_qkv"`` or ``"except_embeddings"``, as in
-            `recipes.aro`; nothing changes for any other.
-
-    Returns:
-        Dimension numbers for the same matrices.
-    """
+    """Dimension numbers with the residual sides that an exception of `aro` asks for."""
     if orientation not in _EXCEPT:
         return dimension_numbers
     return Oriented(dimension_numbers, orientation)

@@ -1,4 +1,4 @@
-"""The canonical view of one leaf as matrices ``(batch, out, in)``, and its inverse."""
+"""Which axes of a leaf are its matrix, and the leaf as ``(batch, out, in)``."""
 
 import dataclasses
 import functools
@@ -6,13 +6,61 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.matrices.dimension_numbers import Axes, Sections, Side
+Side = Literal["out", "in"]
+Axes = int | Sequence[int]
+Sections = int | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixDimensionNumbers:
+    """Names the axes of one parameter that form its matrix; all others are batch axes.
+
+    The first two fields are those of `optax.contrib.MuonDimensionNumbers`, which is
+    accepted wherever this class is.
+
+    Attributes:
+        reduction_axis: Axis or axes that the layer sums over (fan-in).
+        output_axis: Axis or axes that the layer produces (fan-out).
+        output_sections: Splits the output side into several matrices: a number of
+            equal ones (heads), or their sizes (a fused query-key-value kernel).
+        reduction_sections: The same for the reduction side (the heads of an
+            attention output kernel).
+        residual: The side on the residual stream: ``"out"`` for a kernel that writes
+            it, ``"in"`` for one that reads it, None if unknown.
+        layer_axis: Batch axis (or axes, in this order) of scanned layers, ``()`` if
+            there is none, None if unknown. Only rotations that are shared in a chain
+            use it.
+
+    Examples:
+        >>> fused_qkv = MatrixDimensionNumbers(0, 1, output_sections=(64, 16, 16))
+        >>> per_head = MatrixDimensionNumbers(reduction_axis=0, output_axis=2)
+        >>> merged_heads = MatrixDimensionNumbers(0, (1, 2))
+    """
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+    output_sections: Sections = 1
+    reduction_sections: Sections = 1
+    residual: Side | None = None
+    layer_axis: Axes | None = None
+
+    def __post_init__(self):
+        if self.residual not in ("out", "in", None):
+            raise ValueError(
+                "`residual` must be 'out' (the kernel writes the residual stream), "
+                f"'in' (it reads it) or None, got {self.residual!r}."
+            )
+
+
+def is_dimension_numbers(x: Any) -> bool:
+    """Whether `x` has reduction and output axes, be it of this library or another."""
+    return hasattr(x, "reduction_axis") and hasattr(x, "output_axis")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,21 +173,7 @@ class MatrixView:
 
 
 def make_view(shape: Sequence[int], numbers: Any, path: str = "") -> MatrixView:
-    """Checks dimension numbers against a leaf's shape and resolves them.
-
-    Args:
-        shape: The leaf's shape.
-        numbers: A `MatrixDimensionNumbers`, or anything with ``reduction_axis`` and
-            ``output_axis`` (`optax.contrib.MuonDimensionNumbers`).
-        path: The leaf's path, for error messages.
-
-    Returns:
-        The static view.
-
-    Raises:
-        ValueError: If an axis is out of range or named twice, or sections do not add
-            up to the side that they split.
-    """
+    """The view of a leaf with these dimension numbers, checked against its shape."""
     where = f" of parameter {path!r} with shape {tuple(shape)}" if path else ""
     reduction = _axes("reduction_axis", numbers.reduction_axis, len(shape), where)
     output = _axes("output_axis", numbers.output_axis, len(shape), where)

@@ -6,7 +6,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.stacks.sides import sides_within
+from optax_matrix.stacks.orientation import sides_within
 from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_spectrum
 from optax_matrix.transforms.sides import MatrixSide
 

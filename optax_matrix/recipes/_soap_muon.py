@@ -9,7 +9,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt,
 from optax_matrix.linalg import CUBIC, JORDAN, cholesky_qr, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.stacks.sides import sides_within
+from optax_matrix.stacks.orientation import sides_within
 from optax_matrix.transforms import (
     compress_entries,
     in_eigenbasis,

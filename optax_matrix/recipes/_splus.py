@@ -9,7 +9,7 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.on_mapped_params import on_mapped_params
-from optax_matrix.stacks.sides import sides_within
+from optax_matrix.stacks.orientation import sides_within
 from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_shape
 from optax_matrix.transforms.sides import MatrixSide
 from optax_matrix.transforms.update_size import SHAPE_RULES

@@ -8,7 +8,7 @@ import numpy as np
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
-from optax_matrix.stacks.groups import (
+from optax_matrix.stacks.layout import (
     FILLER,
     Group,
     Member,

@@ -13,7 +13,7 @@ from jax import dtypes
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix._mesh.specs import shards
+from optax_matrix._mesh import shards
 from optax_matrix.matrices.paths import natural_order
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
@@ -23,8 +23,7 @@ from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.sharding.teams._cost_model import CostModel
 from optax_matrix.sharding.teams._last_round import LastRound, Team
 from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
-from optax_matrix.stacks.groups import FILLER, chunks, default_batch
-from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.layout import FILLER, Layout, chunks, default_batch
 
 _FILLER = np.array(FILLER, np.uint32)
 

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from optax_matrix._mesh.specs import named_sharding, visible_mesh
+from optax_matrix._mesh import named_sharding, visible_mesh
 from optax_matrix._surroundings import within
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.sharding._checks import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix._mesh.specs import context_mesh, explicit_spec, own_mesh
+from optax_matrix._mesh import context_mesh, explicit_spec, own_mesh
 from optax_matrix.matrices.paths import named_leaves
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.

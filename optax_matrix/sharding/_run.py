@@ -9,7 +9,7 @@ import jax.core
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix._mesh.specs import explicit_spec, own_mesh, with_auto_axes
+from optax_matrix._mesh import explicit_spec, own_mesh, with_auto_axes
 from optax_matrix.matrices.paths import group_of, path_name
 from optax_matrix.sharding._owner_layout import OwnerLayout
 

@@ -9,8 +9,7 @@ from jax.sharding import PartitionSpec
 
 from optax_matrix.matrices.paths import group_of, key_name
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.groups import Group
-from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.layout import Group, Layout
 
 Axes = tuple[str, ...]  # The names on one axis of an array.
 

@@ -6,7 +6,7 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix._mesh.specs import (
+from optax_matrix._mesh import (
     Recorder,
     recording,
     visible_mesh,

@@ -6,14 +6,14 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix._mesh.specs import (
+from optax_matrix._mesh import (
     explicit_spec,
     named_sharding,
+    vary_like,
     visible_mesh,
     visible_spec,
     with_auto_axes,
 )
-from optax_matrix._mesh.varying import vary_like
 from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views

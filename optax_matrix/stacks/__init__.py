@@ -9,8 +9,13 @@ Stacking copies matrices, so a stack has at most ``STACK_ELEMENTS`` numbers;
 ``on_matrices(..., max_batch=...)`` sets another bound.
 """
 
-from optax_matrix.stacks.groups import STACK_ELEMENTS, Group
-from optax_matrix.stacks.layout import EMPTY_LAYOUT, Layout, make_layout
+from optax_matrix.stacks.layout import (
+    EMPTY_LAYOUT,
+    STACK_ELEMENTS,
+    Group,
+    Layout,
+    make_layout,
+)
 from optax_matrix.stacks.map_matrices import map_matrices
 from optax_matrix.stacks.placement import Placement
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from optax_matrix.matrices.names import SCANNED
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.groups import Member
-from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.layout import Layout, Member
 
 _NUMBER = re.compile(r"(?<![^/_])\d+(?![^/])")  # As in layers/0 and layers_0.
 _EXPERTS = re.compile("expert", re.IGNORECASE)
@@ -17,17 +16,9 @@ _OF_EXPERTS = re.compile(r"experts?[/_]\*$", re.IGNORECASE)
 
 
 def layers_of(layout: Layout) -> tuple[dict[Member, np.ndarray], int]:
-    """Numbers the layers in their order; see `residual_sets` for how they are found.
+    """The layer of each matrix of each member, -1 without one, and how many there are.
 
-    Args:
-        layout: A layout whose dimension numbers have the residual sides.
-
-    Returns:
-        For each member the layer of each of its matrices, -1 where there is none, and
-        the number of layers.
-
-    Raises:
-        ValueError: If the order of the layers is not known.
+    `residual_sets` says how layers are found. An order that is not known is an error.
     """
     numbers = _numbers(layout)
     numbered = any(found for _, found in numbers.values())

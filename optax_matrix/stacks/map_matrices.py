@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix._mesh.specs import keep_sharding, named_sharding
+from optax_matrix._mesh import keep_sharding, named_sharding
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import map_named
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.groups import ids_of_pieces
+from optax_matrix.stacks.layout import ids_of_pieces
 
 
 def map_matrices(

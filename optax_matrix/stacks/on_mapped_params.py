@@ -17,28 +17,18 @@ def on_mapped_params(
 ) -> optax.GradientTransformationExtraArgs:
     """Passes `map_matrices` of the parameters to a transformation, as its parameters.
 
-    An example is weight decay whose strength depends on the shape or norm of a matrix:
-    `optax.add_decayed_weights` of matrices that are multiplied by their factors. `init`
-    gets the parameters themselves.
+    An example is weight decay whose strength depends on the shape of a matrix:
+    `optax.add_decayed_weights` of matrices that are multiplied by their factors.
+    `init` gets the parameters themselves.
 
-    Args:
-        tx: A transformation of a whole tree that uses parameters in `update`.
-        f: ``f(matrices, ids, *args)``, as in `map_matrices`.
-        *args: Arrays for `f`; they may be traced.
-        dimension_numbers: As in `on_matrices`.
-
-    Returns:
-        A transformation with the state of `tx`.
-
-    Examples:
-        >>> import jax.numpy as jnp, optax
-        >>> tenth = lambda w, ids: 0.1 * w
-        >>> tx = on_mapped_params(optax.add_decayed_weights(0.5), tenth)
-        >>> params = {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(4)}
-        >>> zeros = {"kernel": jnp.zeros((2, 4)), "bias": jnp.zeros(4)}
-        >>> updates, _ = tx.update(zeros, tx.init(params), params)
-        >>> round(float(updates["kernel"][0, 0]), 2), float(updates["bias"][0])
-        (0.05, 0.5)
+    >>> import jax.numpy as jnp, optax
+    >>> tenth = lambda w, ids: 0.1 * w
+    >>> tx = on_mapped_params(optax.add_decayed_weights(0.5), tenth)
+    >>> params = {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(4)}
+    >>> zeros = {"kernel": jnp.zeros((2, 4)), "bias": jnp.zeros(4)}
+    >>> updates, _ = tx.update(zeros, tx.init(params), params)
+    >>> round(float(updates["kernel"][0, 0]), 2), float(updates["bias"][0])
+    (0.05, 0.5)
     """
     tx = optax.with_extra_args_support(tx)
 

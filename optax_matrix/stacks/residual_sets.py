@@ -6,8 +6,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.matrices.names import RESIDUAL
 from optax_matrix.stacks._layers import layers_of
-from optax_matrix.stacks.groups import Group, identities
-from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.layout import Group, Layout, identities
 
 SHARINGS = ("global", "chain")
 """How matrices may share what belongs to the residual stream."""
@@ -30,17 +29,8 @@ def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], i
     experts, for parameters without numbers and for those whose path says that they are
     scanned.
 
-    Args:
-        layout: A layout whose dimension numbers have the residual sides.
-        sharing: ``"global"`` or ``"chain"``.
-
-    Returns:
-        For each stack the set of each matrix, int32 ``(count,)``, and the number of
-        sets. Inside the step of sharded owners the arrays are traced.
-
-    Raises:
-        ValueError: If the residual side of a matrix or the order of the layers is not
-            known, or the residual sides differ in size.
+    Returns for each stack the set of each matrix, int32 ``(count,)``, and the number of
+    sets. Inside the step of sharded owners the arrays are traced.
     """
     groups = layout.groups.values()
     _check_sides(layout)

@@ -13,15 +13,9 @@ from optax_matrix.matrices.view import MatrixView
 
 
 def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> set[str]:
-    """The leaves with a matrix of zeros, as far as values can be seen.
+    """The paths of leaves with a matrix of zeros, as far as values can be seen.
 
-    Args:
-        leaves: Leaves by path; tracers, shapes, deleted arrays and arrays of other
-            hosts are skipped.
-        views: Their views as matrices.
-
-    Returns:
-        Their paths.
+    Tracers, shapes, deleted arrays and arrays of other hosts are skipped.
     """
 
     def has_zeros(path: str) -> bool:
@@ -43,13 +37,7 @@ def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> s
 def warn_of_zero_leaves(
     leaves: Mapping[str, Any], views: Mapping[str, MatrixView], name: str
 ) -> None:
-    """Warns of leaves that a method will never move because they start at zero.
-
-    Args:
-        leaves: Leaves by path.
-        views: The views of those that are matrices.
-        name: Name of the method.
-    """
+    """Warns of matrices that a method will never move because they start at zero."""
     if found := sorted(zero_leaves(leaves, views)):
         paths = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
         warnings.warn(

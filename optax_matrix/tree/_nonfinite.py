@@ -21,14 +21,7 @@ def check_finite(leaves: Mapping[str, jax.Array], paths: Iterable[str]) -> None:
 
 
 def finite_part(stacks: Stacks) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Gradients with zeros for the matrices that are not finite.
-
-    Args:
-        stacks: By group the gradients, ``(count, m, n)``.
-
-    Returns:
-        The gradients, and by group which of the matrices are not finite, ``(count,)``.
-    """
+    """Gradients with zeros for matrices that are not finite, and which ones are not."""
     bad = {n: ~jnp.all(jnp.isfinite(x), axis=(-2, -1)) for n, x in stacks.items()}
     return {n: _where(bad[n], 0, x) for n, x in stacks.items()}, bad
 
@@ -36,18 +29,9 @@ def finite_part(stacks: Stacks) -> tuple[dict[str, jax.Array], dict[str, jax.Arr
 def settled(
     policy: NonFinite, bad: Stacks, new: Stacks, state: Any, old: Any
 ) -> tuple[dict[str, jax.Array], Any]:
-    """Updates and state after a step with `finite_part` of the gradients.
+    """Updates and state that a policy gives after a step with `finite_part`.
 
-    Args:
-        policy: As `nonfinite` of `on_matrices`, except ``"raise"``, which acts as
-            ``"propagate"`` here.
-        bad: Which matrices had a gradient that was not finite.
-        new: By group the updates.
-        state: The new state of the transformation.
-        old: Its state before.
-
-    Returns:
-        The updates and the state that the policy gives.
+    ``bad`` marks the matrices. ``"raise"`` acts as ``"propagate"`` here.
     """
     if policy == "zero":
         return dict(new), state

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import check_choice
-from optax_matrix._mesh.specs import (
+from optax_matrix._mesh import (
     check_one_mesh,
     context_mesh,
     recorder,

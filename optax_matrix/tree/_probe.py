@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix.stacks.groups import Group, Member, identities
-from optax_matrix.stacks.layout import Layout
+from optax_matrix.stacks.layout import Group, Layout, Member, identities
 
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.

@@ -7,22 +7,14 @@ import jax
 import jax.core
 from jax.sharding import AxisType
 
-from optax_matrix._mesh.specs import explicit_spec, own_mesh, shards
+from optax_matrix._mesh import explicit_spec, own_mesh, shards
 from optax_matrix.matrices.paths import path_name
 
 
 def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
-    """Warns of state that arrives replicated and should be sharded.
+    """Warns of state that arrives replicated and should be sharded; returns its paths.
 
     Types do not show Auto axes, so nothing is known of such an array inside `jax.jit`.
-
-    Args:
-        state: State as it was passed to `update`.
-        specs: The partition spec that each of its arrays should have.
-        mesh: The mesh.
-
-    Returns:
-        The paths of the arrays, of which it has warned.
     """
     leaves = jax.tree.leaves_with_path(state)
     found = {

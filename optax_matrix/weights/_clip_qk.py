@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix._arguments import NotNegativeInt, Positive, checked
-from optax_matrix._mesh.specs import keep_sharding
+from optax_matrix._mesh import keep_sharding
 from optax_matrix.matrices.paths import map_named, named_leaves
 
 _QUERY = r"(?i:q|query|w_?q|q(uery)?_proj)"

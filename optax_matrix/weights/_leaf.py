@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from optax_matrix.linalg import materialize, permute
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.groups import ids_of_pieces
+from optax_matrix.stacks.layout import ids_of_pieces
 from optax_matrix.transforms.stochastic_primitives import Primitives, where_due
 
 Sides = dict[str, Array]

@@ -12,7 +12,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from optax_matrix._mesh.specs import keep_sharding
+from optax_matrix._mesh import keep_sharding
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.matrices.view import MatrixView

@@ -6,7 +6,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix._mesh.specs import explicit_spec, named_sharding, own_mesh
+from optax_matrix._mesh import explicit_spec, named_sharding, own_mesh
 
 
 def in_type_of(old: Any, new: Any) -> Array:

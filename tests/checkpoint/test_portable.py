@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from optax_matrix.checkpoint import check_restored, from_portable, to_portable
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.rules import by_path
+from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.sharding import owners
 from optax_matrix.tree import on_matrices, per_matrix
 

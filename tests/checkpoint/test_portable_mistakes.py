@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.checkpoint import check_restored, from_portable, to_portable
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers as Numbers
+from optax_matrix.matrices.view import MatrixDimensionNumbers as Numbers
 from optax_matrix.tree import on_matrices
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
-from optax_matrix.matrices.view import make_view
+from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci")

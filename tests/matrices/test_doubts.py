@@ -13,9 +13,9 @@ import pytest
 import optax_matrix as om
 from optax_matrix.matrices import infer
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
 from optax_matrix.matrices.rules import by_path
+from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.stacks.layout import make_layout
 from optax_matrix.tree import describe
 

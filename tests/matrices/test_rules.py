@@ -10,8 +10,8 @@ import pytest
 
 from optax_matrix.matrices import default_rule, infer, label_params
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.rules import PathRule, by_path
+from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.stacks.layout import make_layout
 from optax_matrix.tree import describe
 

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import optax_matrix as om
 from optax_matrix._surroundings import joining, within
 from optax_matrix._surroundings.joining import jointly
-from optax_matrix.stacks.groups import default_batch
+from optax_matrix.stacks.layout import default_batch
 
 # Nearly square: one gradient has to determine the eigenvectors of both sides.
 SHAPES = {"q": (6, 6), "o": (6, 6), "up": (6, 7), "down": (7, 6)}

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import by_path
-from optax_matrix.stacks.groups import STACK_ELEMENTS
-from optax_matrix.stacks.layout import make_layout
+from optax_matrix.matrices.view import MatrixDimensionNumbers
+from optax_matrix.stacks.layout import STACK_ELEMENTS, make_layout
 
 
 def _params():

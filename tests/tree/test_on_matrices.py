@@ -14,8 +14,8 @@ from flax.core import FrozenDict, freeze
 
 from optax_matrix._arguments import checked
 from optax_matrix.linalg import scale_rows
-from optax_matrix.matrices.dimension_numbers import MatrixDimensionNumbers
 from optax_matrix.matrices.rules import by_path
+from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.transforms import equilibrate_with_ema
 from optax_matrix.transforms.stochastic_primitives._fingerprint import fingerprint
 from optax_matrix.tree import on_matrices, per_matrix

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.transforms.stochastic_primitives._limit_skew_norm import reached
 from optax_matrix.transforms.stochastic_primitives._moment_reset import where_due
 from optax_matrix.transforms.stochastic_primitives._orthogonal_primitives import (

@@ -16,7 +16,7 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
-from optax_matrix._mesh.varying import vary_like
+from optax_matrix._mesh import vary_like
 from optax_matrix.linalg import (
     cayley,
     materialize,

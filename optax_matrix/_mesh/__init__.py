@@ -1,1 +1,0 @@
-"""What types, arrays and given specs show of a mesh."""
