@@ -31,10 +31,10 @@ class Oriented:
         return getattr(self.numbers, "patterns", ())
 
     def side(self, path: str) -> Side:
-        """The side to rotate: the input, of embeddings the width, of exceptions the other.
+        """The side to rotate: the input; of embeddings the width; else for exceptions.
 
-        The paper stores embeddings as (vocabulary, width), so that a transposition brings
-        their width to the side that rotates.
+        The paper stores embeddings as (vocabulary, width), so that a transposition
+        brings their width to the side that rotates.
         """
         path = without_index(path)
         right, left = ("out", "in") if EMBEDDING.search(path) else ("in", "out")

@@ -17,6 +17,7 @@ from optax_matrix.stacks.layout import (
     make_layout,
 )
 from optax_matrix.stacks.map_matrices import map_matrices
+from optax_matrix.stacks.orientation import oriented_sides
 from optax_matrix.stacks.placement import Placement
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "Placement",
     "make_layout",
     "map_matrices",
+    "oriented_sides",
 ]

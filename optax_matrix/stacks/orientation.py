@@ -6,7 +6,7 @@ from optax_matrix.stacks.layout import Group, Layout
 
 
 def sides_within(layout: Layout, side: str, max_dim: int | None) -> dict[str, str]:
-    """For each stack its sides of at most `max_dim`: a side of `rotate`, or ``"none"``."""
+    """Per stack its sides of at most `max_dim`: a side of `rotate` or ``"none"``."""
 
     def of(group: Group) -> str:
         short = "out" if group.rows <= group.cols else "in"
