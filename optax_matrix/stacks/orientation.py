@@ -31,9 +31,9 @@ def oriented_sides(layout: Layout, orientation: Orientation) -> dict[str, str]:
 
     Args:
         layout: The layout, which may know the side of the residual stream.
-        orientation: A side; ``"residual"`` or an exception of `oriented` for the
-            side of the residual stream, as far as the layout knows it; else the shorter
-            side, of equal ones the input (``"prefer_right"``, Fig. 19 of ARO).
+        orientation: A side; or ``"residual"`` (or an exception to it) for the side of
+            the residual stream, as far as the layout knows it; else the shorter side,
+            of equal ones the input (``"prefer_right"``, Fig. 19 of ARO).
 
     Returns:
         A side of `rotate` for each group.
