@@ -1,7 +1,6 @@
 """LoRA in the comparison, as an optimizer of the weights: ``lora:rank=8``."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -33,9 +32,8 @@ def lora(
     """
     if not isinstance(rank, int) or rank < 1:
         raise ValueError(f"`rank` must be a positive int, got {rank!r}.")
-    build = partial(_factors, rank=rank)
-    matrix = om.on_matrices(build, hyperparams={"lr": learning_rate})
-    parts = {"matrix": matrix, "other": other(learning_rate)}
+    build = jax.tree_util.Partial(_factors, lr=learning_rate, rank=rank)
+    parts = {"matrix": om.on_matrices(build), "other": other(learning_rate)}
     return optax.partition(parts, om.matrices.label_params())
 
 

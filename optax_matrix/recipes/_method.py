@@ -1,7 +1,6 @@
 """From the chain of a method to a transformation of a whole parameter tree."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.matrices import label_params
+from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.zeros import warn_of_zeros
 from optax_matrix.transforms import Policy, add_cautious_decay, keep_dtype
 from optax_matrix.tree import on_matrices
@@ -32,9 +32,8 @@ class Method:
     rate; all other leaves get AdamW with the same weight decay and learning rate.
 
     Attributes:
-        chain: ``chain(layout, **numbers)``, the transformation of stacks of matrices.
-            Its keywords are arguments of the recipe, by name: list every number there
-            that a user may trace or schedule.
+        chain: ``chain(layout)``, the transformation of stacks of matrices. It reads the
+            recipe's arguments, traced or not, from the function around it.
         dimension_numbers: Which leaves are matrices, if not what the user passed.
         weight_decay: Decay rate, if not what the user passed.
         wrap_decay: Function of the transformation that adds the weight decay.
@@ -49,7 +48,7 @@ class Method:
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
 
-    chain: Callable[..., optax.GradientTransformation]
+    chain: Callable[[Layout], optax.GradientTransformation]
     dimension_numbers: Any = None
     weight_decay: Any = None
     wrap_decay: Wrap = lambda tx: tx
@@ -74,12 +73,10 @@ def update_of_matrices(
     Returns:
         A transformation of the whole tree. Other leaves pass through unchanged.
     """
-    _, *names = inspect.signature(method.chain).parameters
     inside = [x for name, x in arguments.items() if name not in _NOT_IN_CHAINS]
     return on_matrices(
         method.chain,
         name=method.name,
-        hyperparams={name: arguments[name] for name in names},
         dimension_numbers=_dimension_numbers(method, arguments),
         placement=arguments["placement"],
         needs_params=method.is_step,

@@ -1,7 +1,7 @@
 """Runs a transformation of matrix stacks on any parameter tree."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
@@ -33,7 +33,7 @@ from optax_matrix.tree._nonfinite import (
 )
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._replicated import warn_of_replicated
-from optax_matrix.tree._trial import Build, tried
+from optax_matrix.tree._trial import Build, check_arguments
 from optax_matrix.tree.guarded import check_shapes
 from optax_matrix.tree.state import OnMatricesState, check_method, entry_of
 
@@ -42,7 +42,6 @@ def on_matrices(
     build: Build | optax.GradientTransformation,
     *,
     name: str | None = None,
-    hyperparams: Mapping[str, Any] | None = None,
     dimension_numbers: Any = None,
     placement: Placement[Any] | None = None,
     max_batch: int | None = None,
@@ -58,17 +57,18 @@ def on_matrices(
     dtype. Leaves that are not matrices pass through unchanged, as in `optax.masked`.
 
     Args:
-        build: A transformation of stacks; or ``build(layout, **hyperparams)``, which
-            returns one for a static `Layout`. It must treat each matrix independently,
-            also matrices of zeros. State that belongs to matrices must be under the
-            name of their stack with the batch axis in front, as ``jax.tree.map`` over
-            the stacks makes it. `on_matrices` calls `build` once with
-            `stacks.EMPTY_LAYOUT`, which has no groups, so that invalid arguments of
-            blocks raise at once.
+        build: A transformation of stacks; or ``build(layout)``, which returns one for a
+            static `Layout`. It must treat each matrix independently, also matrices of
+            zeros. State that belongs to matrices must be under the name of their stack
+            with the batch axis in front, as ``jax.tree.map`` over the stacks makes it.
+            `on_matrices` calls `build` once with `stacks.EMPTY_LAYOUT`, which has no
+            groups, so that invalid arguments of blocks raise at once. If `build` uses
+            arrays, traced or not, make it a ``jax.tree_util.Partial`` of them: JAX does
+            not let a function on a mesh with Explicit axes read arrays from the
+            function around it.
         name: Name of the method, stored in the state: `update` and checkpoints refuse
             the state of another method, even if its arrays have the same shapes. None
             for a method without a name.
-        hyperparams: Numbers, traced or not, which `build` gets at every step.
         dimension_numbers: Which leaves are matrices and how: None for the default rule
             (`matrices.default_rule`), a rule (`matrices.by_path`, `matrices.infer`), a
             tree or prefix tree of `MatrixDimensionNumbers` or
@@ -112,11 +112,10 @@ def on_matrices(
     _check(name, placement, max_batch)
     check_choice("nonfinite", nonfinite, get_args(NonFinite))
     make = _as_build(build)
+    check_arguments(make)
     wrapper = _OnMatrices(
         name=name,
         build=make,
-        rebuild=tried(make, hyperparams or {}),
-        hyperparams=dict(hyperparams or {}),
         dimension_numbers=dimension_numbers,
         max_batch=max_batch,
         placement=KeepSharding() if placement is None else placement,
@@ -131,8 +130,6 @@ def on_matrices(
 class _OnMatrices:
     name: str | None
     build: Build
-    rebuild: Build  # The same, for arguments that `init` has checked.
-    hyperparams: dict[str, Any]
     dimension_numbers: Any
     max_batch: int | None
     placement: Placement[Any]
@@ -154,10 +151,10 @@ class _OnMatrices:
         self._refuse_coupling(layout)
         matrices = {path: leaves[path] for path in layout.views}
         check_one_mesh(matrices)
-        arrays, join = _split(self.hyperparams)
+        arrays, join = _split(self.build)
 
         def make_state(local, stacks, arrays):
-            inner_state = observed(self.build(local, **join(arrays))).init(stacks)
+            inner_state = observed(join(arrays)(local)).init(stacks)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
@@ -198,12 +195,11 @@ class _OnMatrices:
         if self.needs_params:
             matrices["params"] = {path: like[path] for path in layout.views}
         self._warn_of_replicated(layout, state, like)
-        arrays, join = _split((self.hyperparams, extra_args))
+        arrays, join = _split((self.build, extra_args))
 
         def step(local, stacks, state, arrays):
-            hyperparams, extra_args = join(arrays)
-            tx = observed(self.rebuild(local, **hyperparams))
-            tx = optax.with_extra_args_support(tx)
+            build, extra_args = join(arrays)
+            tx = optax.with_extra_args_support(observed(build(local)))
             grads, bad = finite_part(stacks["updates"])
             new: Any
             new, inner_state = tx.update(
@@ -229,7 +225,7 @@ class _OnMatrices:
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)
         if self.probe and stacks not in self.probed:
-            refuse_coupling(self.build, self.hyperparams, layout, self.needs_params)
+            refuse_coupling(self.build, layout, self.needs_params)
             self.probed.add(stacks)
 
 
@@ -242,7 +238,7 @@ def _as_build(build: Any) -> Any:
     if not callable(build):
         raise ValueError(
             "`build` must be a gradient transformation or a callable "
-            f"build(layout, **hyperparams) that returns one, got {build!r}."
+            f"build(layout) that returns one, got {build!r}."
         )
     return build
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import optax
 
 from optax_matrix._arguments import Rate, checked
@@ -60,18 +61,17 @@ def hyperball(
         As in `transforms.fix_norm`. The authors leave embeddings, heads and vectors to
         Adam; so does a recipe as ``inner``.
     """
-
-    def build(layout: Any, learning_rate: Any) -> optax.GradientTransformation:
-        del layout
-        return fix_norm(learning_rate)
-
     step = on_matrices(
-        build,
+        jax.tree_util.Partial(_fix_norm, rate=learning_rate),
         name="hyperball",
-        hyperparams={"learning_rate": learning_rate},
         dimension_numbers=dimension_numbers,
         needs_params=True,
         probe=False,
     )
     tx = optax.chain(inner, step)
     return warn_of_zeros(tx, dimension_numbers, "hyperball")
+
+
+def _fix_norm(layout: Any, rate: Any) -> optax.GradientTransformation:
+    del layout
+    return fix_norm(rate)
