@@ -8,14 +8,12 @@ flags and optional arguments need nothing more than their annotation. A violatio
 Tracers pass: their values are not known. Scalars of NumPy and JAX count as numbers.
 """
 
-import contextlib
-import contextvars
 import difflib
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import jax
@@ -52,7 +50,6 @@ _SYNONYMS = {
     "adam_b2": "other",
     "adam_learning_rate": "other_learning_rate",
 }
-_ENABLED = contextvars.ContextVar("enabled", default=True)
 
 
 def checked(factory: Callable[P, T]) -> Callable[P, T]:
@@ -119,11 +116,10 @@ class Checker:
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             bound.arguments[name] = plain(name, value)
-        if _ENABLED.get():
-            for name, value in bound.arguments.items():
-                self.rules[name](name, value)
-                if name in self.kernels:
-                    check_alike(name, value, self.kernels[name])
+        for name, value in bound.arguments.items():
+            self.rules[name](name, value)
+            if name in self.kernels:
+                check_alike(name, value, self.kernels[name])
         return bound
 
     def _hint(self, kwargs: Collection[str]) -> str:
@@ -135,16 +131,6 @@ class Checker:
             if close := difflib.get_close_matches(name, known, n=1):
                 return f"did you mean `{close[0]}`?"
         return f"its arguments are {', '.join(known)}."
-
-
-@contextlib.contextmanager
-def unchecked() -> Iterator[None]:
-    """Skips all checks: the arguments were checked before."""
-    token = _ENABLED.set(False)
-    try:
-        yield
-    finally:
-        _ENABLED.reset(token)
 
 
 def members(annotation: Any) -> list[Any]:

@@ -74,11 +74,13 @@ def adamuon(
     """
     signed = variant == "sign"
 
-    def chain(layout, b1, b2, eps):
-        if b2 is None:
-            b2 = b1 if signed else 0.999
+    def chain(layout):
+        usual = b1 if signed else 0.999
         second_moment = optax.scale_by_rms(
-            b2, eps, eps_in_sqrt=False, bias_correction=not signed
+            usual if b2 is None else b2,
+            eps,
+            eps_in_sqrt=False,
+            bias_correction=not signed,
         )
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),

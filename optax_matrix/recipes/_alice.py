@@ -135,7 +135,7 @@ def alice(
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.
     """
 
-    def chain(layout, b1, b2, b3, eps, scale, residual_scale, limiter, max_shrink):
+    def chain(layout):
         combine = back_project
         if compensation is not None:
             usual = 1.0 if compensation == "fira" else 0.4

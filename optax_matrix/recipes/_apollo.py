@@ -88,7 +88,7 @@ def _apollo(
         **common: See `Common`.
     """
 
-    def chain(layout, b1, b2, eps, scale, limiter, max_shrink):
+    def chain(layout):
         drawn = gaussian_basis() if basis == "gaussian" else singular_basis(basis, qr)
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),

@@ -116,7 +116,7 @@ def aro(
     if sharing is None:
         numbers = oriented(numbers, orientation)
 
-    def chain(layout, b1, b2, target):
+    def chain(layout):
         options = {"policy": policy, "qr": qr, "update_interval": update_interval}
         if sharing is None:
             sides = oriented_sides(layout, orientation)

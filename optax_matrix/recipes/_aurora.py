@@ -77,7 +77,7 @@ def aurora(
         under the norms of rows; Newton-Schulz runs in at least float32, as in `muon`.
     """
 
-    def chain(layout, b1, power):
+    def chain(layout):
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             orthogonalize_balanced(polar or _TWELVE_STEPS, rounds=rounds, power=power),

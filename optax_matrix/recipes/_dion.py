@@ -64,7 +64,7 @@ def dion(
         step.
     """
 
-    def chain(layout, b1):
+    def chain(layout):
         steps = orthogonalize_low_rank(
             rank, decay=b1, qr=qr, ids=layout.ids, accumulator_dtype=mu_dtype
         )

@@ -66,7 +66,7 @@ def dion2(
         Newton-Schulz runs in at least float32, as in `muon`.
     """
 
-    def chain(layout, b1):
+    def chain(layout):
         steps = orthogonalize_selected(
             fraction,
             decay=b1,

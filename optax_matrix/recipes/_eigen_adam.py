@@ -80,7 +80,7 @@ def eigen_adam(
         (``bounded``). At a renewal the second moment stays in the old basis, as there.
     """
 
-    def chain(layout, b1, b2, b3):
+    def chain(layout):
         options = {"bias_correction": bias_correction, "bounded": bounded}
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),

@@ -89,7 +89,7 @@ def _fira(
     """
     plus = compensation == "fira_plus"
 
-    def chain(layout, b1, b2, eps, scale, residual_scale, limiter, max_shrink):
+    def chain(layout):
         residual = compensate(
             compensation,
             scale=residual_scale if plus else residual_scale / scale,

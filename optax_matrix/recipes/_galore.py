@@ -112,7 +112,7 @@ def galore(
         (`scale_by_second_moment`).
     """
 
-    def chain(layout, b1, b2, eps, scale, renew_below):
+    def chain(layout):
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=optax.chain(as_combining(back_project), optax.scale(scale)),

@@ -81,7 +81,7 @@ def kl_shampoo(
         (`rotate`); weight decay applies to the old weights, there to the new ones.
     """
 
-    def chain(layout, b1, b2):
+    def chain(layout):
         return in_eigenbasis(
             scale_by_spectrum(),
             policy=policy,

@@ -79,7 +79,7 @@ def ldadam(
         current values.
     """
 
-    def chain(layout, b1, b2, rho):
+    def chain(layout):
         return scale_by_tracked_adam(
             b1,
             b2,

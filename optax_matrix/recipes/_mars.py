@@ -63,7 +63,7 @@ def mars_adamw(
         steps, Adam's bias correction is that of its current value.
     """
 
-    def chain(layout, gamma, b1, b2, eps, max_norm):
+    def chain(layout):
         scale = scale_by_amsgrad if amsgrad else optax.scale_by_adam
         return optax.chain(
             correct_variance(gamma, b1, max_norm, accumulator_dtype=mu_dtype),

@@ -7,6 +7,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
+from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.tree import on_matrices
 
@@ -28,7 +29,8 @@ class Method:
     rate; all other leaves get AdamW with the same weight decay and learning rate.
 
     Attributes:
-        chain: ``chain(layout)``, the transformation of stacks of matrices.
+        chain: ``chain(layout)``, the transformation of stacks of matrices. It reads the
+            recipe's arguments, traced or not, from the function around it.
         dimension_numbers: Which leaves are matrices, if not what the user passed.
         weight_decay: Decay rate, if not what the user passed.
         wrap_decay: Function of the transformation that adds the weight decay.
@@ -43,7 +45,7 @@ class Method:
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
 
-    chain: Callable[..., optax.GradientTransformation]
+    chain: Callable[[Layout], optax.GradientTransformation]
     dimension_numbers: Any = None
     weight_decay: Any = None
     wrap_decay: Wrap = lambda tx: tx
@@ -96,21 +98,13 @@ def optimizer_of_tree(
     )
 
 
-def _bridge(method, arguments):
-    import functools
-    import inspect
-
-    _, *names = inspect.signature(method.chain).parameters
-    return functools.partial(method.chain, **{n: arguments[n] for n in names})
-
-
 def _on_matrices(method: Method, arguments: Arguments, **rest: Any):
     inside = [x for name, x in arguments.items() if name not in _NOT_IN_CHAINS]
     numbers = method.dimension_numbers
     if numbers is None:
         numbers = arguments["dimension_numbers"]
     return on_matrices(
-        _bridge(method, arguments),
+        method.chain,
         name=method.name,
         dimension_numbers=numbers,
         placement=arguments["placement"],

@@ -100,7 +100,7 @@ def mousse(
         AdamW's learning rate.
     """
 
-    def chain(layout, b1, b2, eps):
+    def chain(layout):
         preconditioned = precondition(
             orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
             root=root,

@@ -71,7 +71,7 @@ def muon(
         ``polar=partial(newton_schulz, compute_dtype=jnp.bfloat16)`` does.
     """
 
-    def chain(layout, b1):
+    def chain(layout):
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             orthogonalize(polar),

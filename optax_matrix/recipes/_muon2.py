@@ -73,7 +73,7 @@ def muon2(
         AdamW's learning rate.
     """
 
-    def chain(layout, b1, b2):
+    def chain(layout):
         moments = optax.chain(
             momentum(b1, dtype=mu_dtype), scale_by_second_moment(b2, bounded=False)
         )

@@ -71,7 +71,7 @@ def muon_plus(
         `muon`.
     """
 
-    def chain(layout, b1, eps):
+    def chain(layout):
         scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),

@@ -72,7 +72,7 @@ def normuon(
         :math:`v` unchanged; Newton-Schulz runs in at least float32, as in `muon`.
     """
 
-    def chain(layout, b1, b2):
+    def chain(layout):
         per_row = equilibrate_with_ema(row_rms, b2)
         if scaling == "rms":
             sized = [per_row, match_rms(0.2)]

@@ -1,7 +1,7 @@
 """POET and OFT: train orthogonal factors of the weights."""
 
 from collections.abc import Mapping
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import optax
 
@@ -119,11 +119,12 @@ def poet(
         after a merge belong to the training loop, on the gradients of W.
     """
     kernel = kernel_for(orthogonal, terms)
+    rate_of_q: Any = q_decay
     wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
-    def chain(layout, learning_rate, b1, b2, eps, max_norm, merge_at, q_decay):
+    def chain(layout):
         adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
-        decay = optax.add_decayed_weights(q_decay)
+        decay = optax.add_decayed_weights(rate_of_q)
         step = optax.scale_by_learning_rate(learning_rate)
         return spo(
             bounded(optax.chain(adam, decay, step), max_norm, kernel, merge_at),

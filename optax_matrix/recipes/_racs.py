@@ -89,7 +89,7 @@ def racs(
         0.4% of the updates of the examples' tiny LLaMA, all in the first ten steps.
     """
 
-    def chain(layout, b1, scale, limiter, max_shrink, max_rms):
+    def chain(layout):
         scales = partial(rank_one_scales, rounds=rounds)
         options = {"bias_correction": bias_correction, "max_rms": max_rms}
         return optax.chain(

@@ -6,7 +6,7 @@
     ) -> Method:
         '''What `help` shows.'''
 
-        def chain(layout, b1):
+        def chain(layout):
             return optax.chain(...)
 
         return Method(chain)
@@ -23,6 +23,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 
+import jax
 import optax
 
 from optax_matrix._arguments import Checker, Rate, injectable, is_number
@@ -33,6 +34,7 @@ from optax_matrix.recipes._method import (
     optimizer_of_tree,
     update_of_matrices,
 )
+from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms.arguments import Mask, Transformation
 from optax_matrix.tree import NonFinite
 
@@ -178,7 +180,11 @@ class _Public:
         def run(*args: Any, **kwargs: Any) -> Optimizer:
             arguments = {**self.fixed, **check(args, kwargs).arguments}
             name = self.name.removeprefix("scale_by_")
-            method = dataclasses.replace(self.factory(**arguments), name=name)
+            method = dataclasses.replace(
+                self.factory(**arguments),
+                name=name,
+                chain=_chain(self.factory, arguments),
+            )
             return make(method, arguments)
 
         parameters = self.signature.parameters
@@ -191,6 +197,22 @@ class _Public:
         public.__annotations__ = {k: p.annotation for k, p in parameters.items()}
         public.__annotations__["return"] = Optimizer
         return public
+
+
+def _chain(factory: Callable[..., Method], arguments: Mapping[str, Any]) -> Any:
+    """The chain of a method as a function of the arrays among its arguments.
+
+    A chain reads them from its factory, but JAX does not let a function on a mesh with
+    Explicit axes read arrays from the function around it. `on_matrices` hands those of
+    a ``Partial`` on, and the factory runs once more with them.
+    """
+
+    def chain(layout: Layout, **arrays: jax.Array) -> optax.GradientTransformation:
+        return factory(**{**arguments, **arrays}).chain(layout)
+
+    is_array = lambda value: isinstance(value, jax.Array)
+    arrays = {name: x for name, x in arguments.items() if is_array(x)}
+    return jax.tree_util.Partial(chain, **arrays)
 
 
 def _spelled_out(factory: Callable[..., Any]) -> inspect.Signature:

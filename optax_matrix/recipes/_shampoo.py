@@ -74,7 +74,7 @@ def shampoo(
         gradient of 1e20: chain `optax.clip_by_global_norm` in front.
     """
 
-    def chain(layout, b1, b2, eps):
+    def chain(layout):
         return precondition(
             root=root,
             side=side,

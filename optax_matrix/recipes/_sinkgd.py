@@ -57,7 +57,7 @@ def sinkgd(
         the root mean square of Adam's, by ARO's rule.
     """
 
-    def chain(layout, target):
+    def chain(layout):
         kernel = partial(sinkhorn, rounds=rounds, scheme=scheme)
         return optax.chain(equilibrate(kernel), match_rms(target))
 

@@ -87,7 +87,7 @@ def soap(
         weights, there to the new ones.
     """
 
-    def chain(layout, b1, b2, b3):
+    def chain(layout):
         options = {"bias_correction": bias_correction, "bounded": bounded}
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),

@@ -96,7 +96,7 @@ def soap_muon(
         that of the computed polar factor, there the root of the shorter side.
     """
 
-    def chain(layout, b1, b2, b3, power):
+    def chain(layout):
         base = optax.chain(
             scale_by_second_moment(b2, bias_correction=True),
             orthogonalize(polar or _SEVEN_STEPS),

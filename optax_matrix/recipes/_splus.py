@@ -90,7 +90,7 @@ def splus(
         weight decay applies to the old weights, in that code to the new ones.
     """
 
-    def chain(layout, b1, b2, scale):
+    def chain(layout):
         rotated = in_eigenbasis(
             optax.scale_by_sign(),
             policy=policy,

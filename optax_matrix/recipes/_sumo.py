@@ -129,7 +129,7 @@ def sumo(
         of `project_low_rank`.
     """
 
-    def chain(layout, b1, scale, limiter, max_shrink, renew_below):
+    def chain(layout):
         inner = [momentum(b1, dtype=mu_dtype), orthogonalize(polar)]
         if limiter is not None:
             inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))

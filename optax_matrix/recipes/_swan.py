@@ -67,7 +67,7 @@ def swan(
         rounding become zero; Newton-Schulz runs in at least float32, as in `muon`.
     """
 
-    def chain(layout, eps):
+    def chain(layout):
         whiten = orthogonalize(polar)
         return optax.chain(
             equilibrate(partial(standardize_rows, eps=eps)),

@@ -41,7 +41,7 @@ from optax_matrix.tree._nonfinite import (
 )
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._replicated import warn_of_replicated
-from optax_matrix.tree._trial import Build, tried
+from optax_matrix.tree._trial import Build, check_arguments
 from optax_matrix.tree.state import OnMatricesState, check_method, entry_of, is_state
 
 OfTree = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
@@ -75,7 +75,10 @@ def on_matrices(
             zeros. State that belongs to matrices must be under the name of their stack
             with the batch axis in front, as ``jax.tree.map`` over the stacks makes it.
             `on_matrices` calls `build` once with `stacks.EMPTY_LAYOUT`, which has no
-            groups, so that invalid arguments of blocks raise at once.
+            groups, so that invalid arguments of blocks raise at once. If `build` uses
+            arrays, traced or not, make it a ``jax.tree_util.Partial`` of them: JAX does
+            not let a function on a mesh with Explicit axes read arrays from the
+            function around it.
         after: Transformation of the matrices' updates in the shape of the tree, with
             None in place of other leaves: weight decay, learning rate.
         other: Optimizer of all leaves that are not matrices. It runs on the tree with
@@ -130,7 +133,7 @@ def on_matrices(
     _check(name, placement, max_batch)
     check_choice("nonfinite", nonfinite, get_args(NonFinite))
     make = _as_build(build)
-    tried(make, {})
+    check_arguments(make)
     wrapper = _OnMatrices(
         name=name,
         build=make,
@@ -190,13 +193,15 @@ class _OnMatrices:
         matrices = {path: leaves[path] for path in views}
         check_one_mesh(matrices)
 
+        arrays, join = _split(self.build)
+
         def make_state(local, stacks, arrays):
-            inner_state = observed(self.build(local)).init(stacks)
+            inner_state = observed(join(arrays)(local)).init(stacks)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
         state = self.placement.init(
-            layout, make_state, matrices, None, self.needs_params
+            layout, make_state, matrices, arrays, self.needs_params
         )
         specs = partial(self.placement.specs, layout, state)
         if known := recorder():
@@ -274,8 +279,11 @@ class _OnMatrices:
             matrices["params"] = {path: like[path] for path in views}
         self._warn_of_replicated(layout, state, like)
 
+        arrays, join = _split((self.build, extra_args))
+
         def step(local, stacks, state, arrays):
-            tx = optax.with_extra_args_support(observed(self.build(local)))
+            build, extra_args = join(arrays)
+            tx = optax.with_extra_args_support(observed(build(local)))
             grads, bad = finite_part(stacks["updates"])
             new: Any
             new, inner_state = tx.update(
@@ -288,7 +296,7 @@ class _OnMatrices:
             )
             return new, state._replace(inner_state=inner_state)
 
-        new, state = self.placement.update(layout, step, matrices, state, None)
+        new, state = self.placement.update(layout, step, matrices, state, arrays)
         return dict(new), rebox(state)
 
     def _warn_of_replicated(self, layout: Layout, state: Any, leaves: Any) -> None:
@@ -301,7 +309,7 @@ class _OnMatrices:
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)
         if self.probe and stacks not in self.probed:
-            refuse_coupling(self.build, {}, layout, self.needs_params)
+            refuse_coupling(self.build, layout, self.needs_params)
             self.probed.add(stacks)
 
 
@@ -373,3 +381,20 @@ def _check(name: Any, placement: Any, max_batch: Any) -> None:
 
 def _keep_dtype(new: Any, old: Any) -> Any:
     return new.astype(old.dtype) if new.dtype != old.dtype else new
+
+
+def _split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The arrays of a tree, and the function that puts arrays back into it.
+
+    Arrays may be traced: they must go through a `shard_map` as arguments. Numbers stay
+    Python numbers, so that they do not promote the dtype of an array.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+    def join(arrays: list[Any]) -> Any:
+        new = dict(zip(at, arrays, strict=True))
+        whole = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(structure, whole)
+
+    return [leaves[i] for i in at], join

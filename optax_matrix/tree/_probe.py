@@ -1,17 +1,18 @@
 """Tests that a transformation treats each matrix of a stack independently."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.core
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from optax_matrix.stacks.layout import Group, Layout, Member, identities
+from optax_matrix.tree._trial import Build
 
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
@@ -20,24 +21,17 @@ _STEPS = 2
 _STAND_IN = 0.5
 
 
-def refuse_coupling(
-    build: Callable,
-    hyperparams: Mapping[str, Any],
-    layout: Layout,
-    needs_params: bool = False,
-) -> None:
+def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) -> None:
     """Raises if an update or a state leaf of one matrix depends on other matrices.
 
     The transformation is built for small stacks, and once more with an additional
     matrix in front of each, the newcomer, and both run for a few steps. Updates and
     state of the other matrices must not depend on the newcomer's entries. Without a
     newcomer, those of nearly all matrices must be the same: stacks of another size may
-    round differently, and an ill-conditioned matrix amplifies that. A traced
-    hyperparameter has no value, so the test uses ``_STAND_IN``.
+    round differently, and an ill-conditioned matrix amplifies that.
 
     Args:
         build: As in `on_matrices`.
-        hyperparams: As in `on_matrices`.
         layout: The layout whose first groups, cut to small sides, are tested.
         needs_params: Whether the transformation gets parameters.
 
@@ -46,18 +40,14 @@ def refuse_coupling(
     """
     if not layout.groups:
         return
-    hyperparams = jax.tree.map(_concrete, dict(hyperparams))
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
-    with jax.ensure_compile_time_eval():
-        whole = [functools.partial(build, lay) for lay in small]
-        if not _coupled(whole, small, hyperparams, needs_params):
-            return
-        members = [_parts(make(**hyperparams)) for make in whole]
-        culprits = [
-            _name(pair[0])
-            for pair in zip(*members, strict=True)
-            if _coupled([_always(tx) for tx in pair], small, {}, needs_params)
-        ]
+    if not _coupled([build, build], small, needs_params):
+        return
+    culprits = [
+        _name(pair[0])
+        for pair in zip(*(_parts(build(lay)) for lay in small), strict=True)
+        if _coupled([_always(tx) for tx in pair], small, needs_params)
+    ]
     names = ", ".join(culprits or ["the transformation"])
     raise ValueError(
         f"`build` must treat each matrix of a stack by itself, but {names} gives a "
@@ -97,21 +87,15 @@ def _ids(members: tuple[Member, ...]) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _concrete(value: Any) -> Any:
-    if not isinstance(value, jax.core.Tracer):
-        return value
-    return np.full(value.shape, _STAND_IN, value.dtype)
+def _always(tx: optax.GradientTransformation) -> Build:
+    return lambda _: tx
 
 
-def _always(tx: optax.GradientTransformation) -> Callable:
-    return lambda: tx
-
-
-def _coupled(makers, layouts, hyperparams: Any, needs_params: bool) -> bool:
-    with jax.debug_nans(False):
+def _coupled(builds: list[Build], layouts: list[Layout], needs_params: bool) -> bool:
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False):
         alone, joined = (
-            _runner(make, lay, hyperparams, needs_params)
-            for make, lay in zip(makers, layouts, strict=True)
+            _runner(build, lay, needs_params)
+            for build, lay in zip(builds, layouts, strict=True)
         )
         found = alone(), joined(), joined(is_loud=True)
     if len({jax.tree.structure(tree) for tree in found}) > 1:
@@ -120,25 +104,38 @@ def _coupled(makers, layouts, hyperparams: Any, needs_params: bool) -> bool:
     return not all(_independent(*map(np.asarray, same)) for same in leaves)
 
 
-def _runner(make: Callable, layout: Layout, hyperparams: Any, needs_params: bool):
+def _runner(build: Build, layout: Layout, needs_params: bool) -> Callable:
     """A function that returns updates and state after a few steps."""
-    # Arrays go in as arguments, so that the range of a stand-in is not checked.
-    at = [n for n, x in hyperparams.items() if isinstance(x, (np.ndarray, jax.Array))]
-    arrays = {name: hyperparams[name] for name in at}
-    tx = lambda arrays: optax.with_extra_args_support(make(**{**hyperparams, **arrays}))
-    init = jax.jit(lambda arrays, x: tx(arrays).init(x))
-    update = jax.jit(lambda arrays, *args: tx(arrays).update(*args))
+    tx = lambda: optax.with_extra_args_support(build(layout))
+    x = _stacks(layout, 0, is_loud=False)
+    init = _compiled(lambda x: tx().init(x), x)
+    args = x, init(x), x if needs_params else None
+    update = _compiled(lambda *args: tx().update(*args), *args)
 
     def run(is_loud: bool = False):
         *steps, last = (_stacks(layout, seed, is_loud) for seed in range(_STEPS + 1))
         params = last if needs_params else None
-        state, outputs = init(arrays, last), []
+        state, outputs = init(last), []
         for stacks in steps:
-            updates, state = update(arrays, stacks, state, params)
+            updates, state = update(stacks, state, params)
             outputs.append(updates)
         return jax.tree.map(_raw, (outputs, state))
 
     return run
+
+
+def _compiled(f: Callable, *args: Any) -> Callable:
+    """`f` for arguments like these, with a stand-in for each tracer that it reads.
+
+    Under the user's `jax.jit`, a learning rate, say, has no value yet.
+    """
+    is_traced = lambda x: isinstance(x, jax.core.Tracer)
+    known = lambda x: jnp.full(x.shape, _STAND_IN, x.dtype) if is_traced(x) else x
+    jaxpr, result = jax.make_jaxpr(f, return_shape=True)(*args)
+    jaxpr = jaxpr.replace(consts=[*map(known, jaxpr.consts)])
+    run = jax.jit(jax.extend.core.jaxpr_as_fun(jaxpr))
+    structure = jax.tree.structure(result)
+    return lambda *args: structure.unflatten(run(*jax.tree.leaves(args)))
 
 
 def _stacks(layout: Layout, seed: int, is_loud: bool) -> dict[str, np.ndarray]:

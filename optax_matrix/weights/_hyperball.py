@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import optax
 
 from optax_matrix._arguments import Rate, checked
@@ -60,7 +61,7 @@ def hyperball(
         Adam; so does a recipe as ``inner``.
     """
     step = on_matrices(
-        fix_norm(learning_rate),
+        jax.tree_util.Partial(_fix_norm, rate=learning_rate),
         name="hyperball",
         dimension_numbers=dimension_numbers,
         needs_params=True,
@@ -68,3 +69,8 @@ def hyperball(
         probe=False,
     )
     return optax.chain(inner, step)
+
+
+def _fix_norm(layout: Any, rate: Any) -> optax.GradientTransformation:
+    del layout
+    return fix_norm(rate)

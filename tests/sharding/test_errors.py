@@ -10,6 +10,7 @@ import pytest
 from _meshes import KINDS, make_mesh
 from _owned import cubic, given, normal, on_mesh
 from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.tree_util import Partial
 
 import optax_matrix as om
 
@@ -196,7 +197,7 @@ def test_coupling_is_found_under_a_traced_hyperparameter(mesh):
             return optax.chain(optax.trace(decay), optax.clip_by_global_norm(1.0))
 
         placement = om.owners(("fsdp", "tp"), param_specs=given(mesh, SPECS))
-        return om.on_matrices(build, hyperparams={"decay": decay}, placement=placement)
+        return om.on_matrices(Partial(build, decay=decay), placement=placement)
 
     tx = om.inject_hyperparams(method)(decay=0.9)
     params = on_mesh(normal(SHAPES, 0), SPECS, mesh)

@@ -16,6 +16,7 @@ from _owned import (
     rollout,
 )
 from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.tree_util import Partial
 
 import optax_matrix as om
 
@@ -78,7 +79,7 @@ def test_parameters_reach_the_owners(mesh):
 def test_injected_hyperparameters_are_traced_and_may_change(mesh):
     def factory(rate: float, decay: float, placement):
         build = lambda layout, decay: optax.chain(optax.trace(decay), cubic(layout))
-        matrices = _matrices(placement, build, hyperparams={"decay": decay})
+        matrices = _matrices(placement, Partial(build, decay=decay))
         return optax.chain(matrices, optax.scale(-1.0 * rate))
 
     rate = optax.linear_schedule(0.1, 0.02, 3)
@@ -97,7 +98,7 @@ def test_traced_hyperparams_of_on_matrices(mesh):
     build = lambda layout, scale: optax.chain(cubic(layout), optax.scale(scale))
 
     def step(grads, scale, placement):
-        tx = _matrices(placement, build, hyperparams={"scale": scale})
+        tx = _matrices(placement, Partial(build, scale=scale))
         return tx.update(grads, tx.init(grads))[0]
 
     grads, scale = normal(SHAPES, 0), np.float32(0.25)
