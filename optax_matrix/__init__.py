@@ -9,28 +9,47 @@ used where an optax optimizer is used:
 >>> tx = om.muoneq(3e-3)
 >>> updates, state = tx.update(params, tx.init(params), params)
 
-The parts, from the inside out:
+The packages; each imports only what is below it::
+
+    recipes   weights   diagnostics   the published methods; tools around them
+       |         |           |
+       |         |       checkpoint   state by parameter path
+       +----+----+-----------+
+            |
+          tree                        chains of blocks on any parameter tree
+            |
+        sharding   quantization       where stacks live, and in how many bits
+            |
+         stacks        transforms     equal matrices together | blocks, in optax
+            |              |
+        matrices         linalg       which leaves, seen how  | kernels, on arrays
 
 * `linalg`: kernels, pure functions of matrices. They know arrays, not gradients.
 * `transforms`: blocks, optax transformations of stacks of matrices. They know optimizer
   state, not parameter trees.
+* `matrices`: which leaves of a tree are matrices, and how each is seen. Orientation,
+  heads, layers and experts are translated here and nowhere else.
+* `stacks`: equal matrices of all leaves, and the static layout that blocks are built
+  for.
+* `sharding`: where stacks live on a mesh. It moves whole matrices, never rows of them:
+  each step has one ``shard_map``, in which blocks see local, whole matrices and no
+  mesh.
+* `quantization`: optimizer state in eight bits.
+* `tree`: `on_matrices` runs a chain on the matrices of a tree and another optimizer on
+  the rest; `describe` tells where each leaf goes.
 * `recipes`: the published methods, each a chain of blocks with its paper's defaults.
   They do no arithmetic themselves.
-* `matrices`: which leaves of a parameter tree are matrices, and how each is seen.
-  Orientation, heads, layers and experts are translated here and nowhere else.
-* `stacks`: equal matrices of all leaves, stacked; the static layout that blocks get.
-* `tree`: `on_matrices` runs a chain of blocks on any tree, `describe` tells where each
-  leaf goes.
 * `checkpoint`: state by parameter path, and state from optax.
-* `sharding`: where matrices live on a mesh. It moves whole matrices, never rows of
-  them: each step has one ``shard_map``, in which blocks see local, whole matrices and
-  no mesh.
 * `weights`: initialization, LoRA adapters, and POET with frozen weights.
-* `quantization`: optimizer state in eight bits.
 * `diagnostics`: measures of matrices and of methods; memory, from shapes alone.
 
+A step goes down once and up once. `tree` decides on the leaves (`matrices`), stacks
+them (`stacks`) where they live (`sharding`), runs the chain (`transforms`, which call
+`linalg`), and puts the updates back. What a block may know besides its arrays, such as
+which matrices are padding, is in one object, ``_surroundings.Surroundings``.
+
 A test reads the imports and keeps these layers apart. Everything that optax has
-(Adam, weight decay, schedules, clipping, partitioning) comes from optax.
+(Adam, weight decay, schedules, clipping) comes from optax.
 
 Four rules hold throughout:
 

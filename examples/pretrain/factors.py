@@ -8,7 +8,6 @@ against 2 r for each row and column.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -45,10 +44,8 @@ def lora(
     """
     if not isinstance(rank, int) or rank < 1:
         raise ValueError(f"`rank` must be a positive int, got {rank!r}.")
-    build = partial(_factors, rank=rank)
-    matrix = om.on_matrices(build, hyperparams={"lr": learning_rate})
-    parts = {"matrix": matrix, "other": other(learning_rate)}
-    return optax.partition(parts, om.matrices.label_params())
+    build = jax.tree_util.Partial(_factors, lr=learning_rate, rank=rank)
+    return om.on_matrices(build, other=other(learning_rate))
 
 
 def _factors(layout, lr, rank):

@@ -98,17 +98,15 @@ def chains(arena: Arena) -> Method:
             if choice not in PARTS[part]:
                 known = ", ".join(PARTS[part])
                 raise ValueError(f"`{part}` must be one of {known}, got {choice!r}.")
-        direction = om.on_matrices(
+        return om.on_matrices(
             lambda layout: optax.chain(*_blocks(layout, b1, parts)),
-            dimension_numbers=om.matrices.oriented(arena.dimension_numbers, "residual"),
+            after=optax.chain(
+                optax.add_decayed_weights(arena.weight_decay),
+                optax.scale_by_learning_rate(lr),
+            ),
+            other=arena.adamw(lr),
+            dimension_numbers=arena.dimension_numbers,
         )
-        matrix = optax.chain(
-            direction,
-            optax.add_decayed_weights(arena.weight_decay),
-            optax.scale_by_learning_rate(lr),
-        )
-        labels = om.matrices.label_params(arena.dimension_numbers)
-        return optax.partition({"matrix": matrix, "other": arena.adamw(lr)}, labels)
 
     chosen = {"momentum": "lookahead", "equilibration": "row"}
     first = {part: choices[0] for part, choices in PARTS.items()}
