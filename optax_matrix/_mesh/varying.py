@@ -8,19 +8,11 @@ import jax.numpy as jnp
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """Makes arrays vary over the mesh axes over which others do; values stay.
+    """Makes arrays vary over all mesh axes over which others do; values stay.
 
     Inside `jax.shard_map` JAX checks the axes over which values vary. A constant varies
     over none, so a loop that starts from constants and continues with data is refused.
     Outside of `jax.shard_map` nothing happens.
-
-    Args:
-        tree: A tree of arrays.
-        like: A tree of arrays, the data.
-
-    Returns:
-        The first tree, in which every array varies over all axes over which an array of
-        the second tree does.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return tree
