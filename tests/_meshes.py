@@ -1,4 +1,4 @@
-"""Meshes of eight CPU devices, leaves cut in every way, what a program communicates."""
+"""Meshes of eight CPU devices, leaves split in every way, what a program sends."""
 
 import contextlib
 import math
@@ -34,7 +34,7 @@ LAYOUTS = {
             "fsdp2-expert4": P(("fsdp", "expert"), None),
         },
     ),
-    # With a single mesh axis there is no cutting both sides; its columns are cut.
+    # With a single mesh axis both sides cannot be split; its columns are.
     "both": (
         (8, 12),
         {

@@ -19,17 +19,12 @@ from optax_matrix._surroundings.joining import jointly, largest_batch
 def on_real_matrices(
     kernel: Callable[[Any], Any], stacks: Any, *, transposable: bool = False
 ) -> Any:
-    """Applies a kernel to all matrices but padding, whose result is zero.
+    """The kernel of all matrices but padding, whose result is zero.
 
-    Args:
-        kernel: Function from matrices ``(..., m, n)`` to matrices of the same shape.
-        stacks: A tree of stacks ``(batch, m, n)``.
-        transposable: Whether the value of the transpose is the transpose of the value,
-            so that stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `joining`.
-
-    Returns:
-        The tree of results. Stacks with padding are processed one matrix at a time, so
-        that each device takes the time of its own, but for what devices share.
+    Stacks ``(batch, m, n)`` with padding are processed one matrix at a time, so that
+    each device takes the time of its own, but for what devices share. A kernel is
+    `transposable` if its value of the transpose is the transpose of its value: then
+    stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `joining`.
     """
     paths, structure = jax.tree.flatten_with_path(stacks)
     names = [_stack_name(keys) for keys, _ in paths]

@@ -14,17 +14,7 @@ Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.
 
 
 def given_specs(param_specs: Any) -> Given:
-    """A tree of partition specs or named shardings by path.
-
-    Args:
-        param_specs: The tree, or a prefix tree; None for no specs.
-
-    Returns:
-        The specs; a single spec for everything has the empty path.
-
-    Raises:
-        ValueError: If a leaf is anything else.
-    """
+    """Partition specs or named shardings by path; one for all has the path ""."""
     is_spec = lambda x: isinstance(x, (PartitionSpec, NamedSharding))
     given = named_leaves(param_specs, is_leaf=is_spec)
     for path, spec in given.items():
@@ -45,18 +35,7 @@ def given_mesh(given: Given) -> Any:
 
 
 def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The axes as a tuple.
-
-    Args:
-        mesh: The mesh, or None.
-        axes: The name or names of axes.
-
-    Returns:
-        The names.
-
-    Raises:
-        ValueError: If there is no mesh, or an axis is missing from it.
-    """
+    """The names of axes as a tuple; raises unless the mesh has them."""
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     if mesh is None:
         raise ValueError(
@@ -74,19 +53,9 @@ def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
-    """The mesh axes of each axis of a parameter.
+    """The mesh axes of each axis of a parameter, from its type or from given specs.
 
-    Args:
-        path: Its path.
-        leaf: The parameter, or its shape.
-        mesh: The mesh. If all of its axes are Explicit, the leaf's type decides.
-        given: Result of `given_specs`.
-
-    Returns:
-        A tuple of mesh axes for each axis of the leaf.
-
-    Raises:
-        ValueError: If the spec is missing or does not fit the leaf or the mesh.
+    If all axes of the mesh are Explicit, types decide; otherwise they do not show all.
     """
     own = own_mesh(leaf)
     if own is not None and dict(own.shape) != dict(mesh.shape):
@@ -113,15 +82,7 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
 
 
 def look_up(path: str, given: Given) -> tuple | None:
-    """The spec given for a path or for a prefix of it; None if there is none.
-
-    Args:
-        path: Path of a parameter.
-        given: Result of `given_specs`.
-
-    Returns:
-        The entries of the spec.
-    """
+    """The spec given for a path or for a prefix of it; None if there is none."""
     parts = path.split("/")
     for k in range(len(parts), -1, -1):
         if (prefix := "/".join(parts[:k])) in given:
@@ -131,20 +92,7 @@ def look_up(path: str, given: Given) -> tuple | None:
 
 
 def checked_spec(path: str, shape: Any, spec: tuple, mesh: Any) -> Spec:
-    """A spec in full rank, each entry a tuple of mesh axes.
-
-    Args:
-        path: Path of the parameter, for error messages.
-        shape: Its shape.
-        spec: The entries of its partition spec.
-        mesh: The mesh; None if it is unknown.
-
-    Returns:
-        A tuple of mesh axes for each axis.
-
-    Raises:
-        ValueError: If it does not fit the shape or the mesh.
-    """
+    """A spec in full rank, entries tuples of mesh axes; raises if it does not fit."""
     if len(spec) > len(shape):
         raise ValueError(
             f"`param_specs` of {path!r} must have at most {len(shape)} entries for "
@@ -198,9 +146,9 @@ def _check_fit(path: str, size: int, names: tuple[str, ...], mesh: Any) -> None:
             f"{tuple(mesh.axis_names)}, got {unknown}; translate logical names first "
             "(Flax: nn.logical_to_mesh), or take owners.from_params."
         )
-    ways = math.prod(mesh.shape[name] for name in names)
-    if size % ways:
+    shards = math.prod([mesh.shape[name] for name in names])
+    if size % shards:
         raise ValueError(
             f"`param_specs` of {path!r} must divide its axes, but {size} is not "
-            f"divisible by the {ways} devices along {names}; do not shard that axis."
+            f"divisible by the {shards} devices along {names}; do not shard that axis."
         )

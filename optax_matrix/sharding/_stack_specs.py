@@ -27,15 +27,6 @@ def stack_specs(
     All state of a stack has the same such name first on its batch axis. XLA computes
     wrong numbers where a batched product takes one axis of the mesh from the batch and
     puts another, summed over, there (jaxlib 0.10.2).
-
-    Args:
-        layout: The layout.
-        state: The state of `on_matrices`, or its shapes.
-        specs: Mesh axes or logical names of the axes of each leaf, by path.
-        mesh: The mesh; None if it is unknown.
-
-    Returns:
-        A tree of `jax.sharding.PartitionSpec` in full rank.
     """
     sizes = {} if mesh is None else dict(mesh.shape)
 
@@ -89,8 +80,9 @@ def _spec(
     def put(axis: int, names: Axes, known: bool) -> bool:
         """Gives free names to an axis, all or none."""
         new = entries[axis] + names
-        ways = [sizes[x] for x in new if x in sizes]
-        fits = shape[axis] % math.prod(ways) == 0 if len(ways) == len(new) else known
+        shards = [sizes[x] for x in new if x in sizes]
+        divides = shape[axis] % math.prod(shards) == 0
+        fits = divides if len(shards) == len(new) else known
         if not names or not fits or any(x not in left for x in names):
             return False
         if axis == 0 and not known and first not in new:

@@ -69,16 +69,7 @@ def state_specs(
 def recorded(
     tx: optax.GradientTransformation, params: Any, param_specs: Any
 ) -> tuple[Any, Any, Recorder]:
-    """The shapes of a state, their specs, and what `on_matrices` tells of them.
-
-    Args:
-        tx: As in `state_specs`.
-        params: As in `state_specs`.
-        param_specs: As in `state_specs`.
-
-    Returns:
-        The state, its specs, and the recorder of its `init`.
-    """
+    """The shapes of a state, their specs, and what `on_matrices` tells of them."""
     specs = _specs_by_path(params, param_specs)
     shapes = {path: tuple(leaf.shape) for path, leaf in named_leaves(params).items()}
 

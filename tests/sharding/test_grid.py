@@ -1,6 +1,6 @@
-"""Owners on every mesh, mode, cut and count: the run of a single device, and no waste.
+"""Owners on every mesh, mode, spec and count: the run of one device, and no waste.
 
-Each case compiles one step for a tree that holds leaves cut in all five ways, and
+Each case compiles one step for a tree that holds leaves split in all five ways, and
 everything that is asked of it is asked of that one program.
 """
 

@@ -103,8 +103,8 @@ def test_every_form_of_leaf(mesh, axes, reference):
         np.testing.assert_allclose(found[key], x, rtol=1e-5, atol=1e-5, err_msg=key)
     assert not np.any(path[-1]["zero"])
     if len(axes) == 2 and axes != "fsdp":
-        # 16 groups of leaves are cut along owners and travel twice; of whole/*, half,
-        # qkv and key each device makes a share along the axes that do not cut them.
+        # 16 groups of leaves are split along owners and travel twice; of whole/*, half,
+        # qkv and key each device makes a share along the axes that do not split them.
         assert collectives(step.lower(params, params, state).compile()) == {
             "all-to-all": 2 * 16,
             "all-gather": 4,
@@ -147,7 +147,7 @@ def test_max_batch_bounds_the_stacks_of_a_device(mesh, max_batch, of_each, of_la
         # Mesh axes that count matrices already are owners, named or not.
         {"10x6": ((2, 6, 10), P("tp"), (8, 10, 6), P(("fsdp", "tp")))},
     ],
-    ids=["cut", "batch"],
+    ids=["split", "batch"],
 )
 def test_axes_that_are_no_owners(mesh, stacks):
     shapes = {name: shape for name, (shape, *_) in stacks.items()}

@@ -12,7 +12,7 @@ import optax_matrix as om
 
 AXES = ("fsdp", "tp")
 MESHES = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (4, 2), (8, 1), (2, 4)]
-# Five leaves are cut on both sides, two along "fsdp" alone, so that "tp" is spare.
+# Five leaves are split on both sides, two along "fsdp" alone and replicated along "tp".
 SHAPES = {f"a/{i}": (8, 16) for i in range(5)} | {f"b/{i}": (8, 8) for i in range(2)}
 SPECS = {path: P(*AXES) if path[0] == "a" else P("fsdp") for path in SHAPES}
 

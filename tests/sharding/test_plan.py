@@ -160,7 +160,7 @@ def test_a_faster_link_makes_larger_teams_and_a_slow_one_none():
 
 
 def test_bytes_in_teams_are_those_of_the_formula():
-    """One of two chips: half of three squares for each step, half of the matrix."""
+    """One of a team of two: half of three squares for each step, half of the matrix."""
     mesh = AbstractMesh((2,), ("fsdp",))
     sharding = NamedSharding(mesh, P("fsdp"))
     params = {"up": jax.ShapeDtypeStruct((8, 16), jnp.float32)}

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import optax_matrix as om
 
-# Eight matrices of every cut, so that eight owners have one of each.
+# Eight matrices of every sharding, so that eight owners have one of each.
 SHAPES = {f"cut/{i}": (64, 128) for i in range(8)}
 SHAPES |= {f"rows/{i}": (32, 64) for i in range(8)}
 SHAPES |= {f"whole/{i}": (24, 32) for i in range(8)}

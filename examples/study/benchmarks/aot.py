@@ -2,7 +2,7 @@ r"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
 
     python -m examples.study aot --topology v5e:4x4 --mesh fsdp=4,tp=4
     python -m examples.study aot --topology v5p:4x4x8 --mesh fsdp=32,tp=4 \
-        --model 70B --plan auto --recipes muon
+        --model 70B --teams auto --recipes muon
     python -m examples.study aot --mesh fsdp=4,expert=4 --experts 64
     python -m examples.study aot --mesh fsdp=4,tp=4 --scan fsdp
     python -m examples.study aot --mesh slice=2,fsdp=16 --owners fsdp
@@ -96,7 +96,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--recipes", nargs="+", default=list(RECIPES), metavar="NAME")
     add("--owners", help="mesh axes that own matrices, by commas (default: all)")
     add("--only-owners", action="store_true", help="leave out placement=None")
-    add("--plan", choices=("whole", "auto"), default="whole", help="as in om.owners")
+    add("--teams", choices=("auto",), help="as in om.owners (default: none)")
     add("--wire", choices=("bfloat16", "float32"), default="bfloat16")
     add(
         "--async",
@@ -135,8 +135,8 @@ def measure(args: argparse.Namespace) -> None:
     mesh = _compile.make_mesh(args.topology, args.mesh, args.axis_types)
     params = model.params(mesh)
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
-    wire = jnp.dtype(args.wire)
-    owners = om.owners(args.owners, param_specs=specs, wire_dtype=wire, plan=args.plan)
+    options = {"wire_dtype": jnp.dtype(args.wire), "teams": args.teams}
+    owners = om.owners(args.owners, param_specs=specs, **options)
     rows = [
         (label, name, _compile.make_optimizer(name, placement))
         for label, name, placement in _rows(args, owners)
@@ -145,7 +145,8 @@ def measure(args: argparse.Namespace) -> None:
     print(
         f"{model.elements / 1e6:.0f}M parameters in {model.matrices} matrices, "
         f"{args.topology} as {shape} ({args.axis_types}), owners "
-        f"{', '.join(args.owners)} ({args.plan}) by {args.wire}, jax {jax.__version__}"
+        f"{', '.join(args.owners)} (teams: {args.teams}) by {args.wire}, "
+        f"jax {jax.__version__}"
     )
     print(f"{'':26}" + "".join(f"{c:>14}" for c in COLUMNS) + "   count (MiB) by kind")
     looped = False

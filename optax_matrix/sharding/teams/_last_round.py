@@ -59,15 +59,10 @@ class LastRound(NamedTuple):
     real: Array
 
     def on_columns(self, f: Callable[[Array], Array], y: Array) -> Array:
-        """Applies a function to matrices, of which each device has some columns.
+        """`f` of matrices ``(last, m, n)``, of which each device has some columns.
 
-        Args:
-            f: Function from this device's columns of one matrix to such columns. It
-                gets rows and columns padded with zeros to multiples of the team's size.
-            y: This device's matrices ``(last, m, n)``.
-
-        Returns:
-            The results of the same shape, and zeros for padding.
+        `f` maps this device's columns of one matrix to such columns. It gets rows and
+        columns padded with zeros to multiples of the team's size. Padding gives zeros.
         """
         rows, cols = (-side % self.team.size for side in y.shape[1:])
         # Every device of a team knows which matrices the others have. So each branch
