@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.transforms.numerics import column_norms
+from optax_matrix.linalg.scale import column_norms
 
 
 def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:

@@ -15,8 +15,8 @@ from optax_matrix._arguments import (
     checked,
 )
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.equilibration import equilibrate_with_ema
-from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.update_size import limit_norm_growth
 
 Compensation = Literal["optimal", "fira", "fira_plus"]

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg.random import folded, seeded
+from optax_matrix.linalg.scale import matrix_norm
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace, is_some
 from optax_matrix.transforms.low_rank._combine import coordinates
 from optax_matrix.transforms.low_rank._moment_transport import identity_overlap
-from optax_matrix.transforms.numerics import matrix_norm
 
 Find = Callable[[Subspace], jax.Array]
 Move = Callable[[Any, list], Any]

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import safe_root
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.linalg.scale import safe_divide, safe_root
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,7 @@ import optax
 
 from optax_matrix._arguments import AtLeastOne, checked
 from optax_matrix._surroundings.observation import is_observed, report
-from optax_matrix.linalg.scale import work_dtype
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened, work_dtype
 
 
 class LimitNormGrowthState(NamedTuple):
