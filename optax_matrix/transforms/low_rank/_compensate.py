@@ -150,16 +150,7 @@ def compensate(
 
 
 def residual(g: jax.Array, sigma: jax.Array, u: jax.Array) -> jax.Array:
-    """The part of a gradient that the basis does not span.
-
-    Args:
-        g: Gradients ``(..., m, n)``.
-        sigma: Their coordinates ``(..., r, n)``.
-        u: The basis ``(..., m, r)``.
-
-    Returns:
-        ``g - u @ sigma``; columns that are rounding noise are set to zero.
-    """
+    """The part of a gradient that the basis does not span; noise is set to zero."""
     if u.shape[-1] >= u.shape[-2]:
         return jnp.zeros_like(g)
     e = g - full_dot(u, sigma)
