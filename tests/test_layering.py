@@ -109,4 +109,4 @@ def test_families_of_blocks_do_not_import_one_another_in_circles():
                 assert not any(part.startswith("_") for part in rest[1:]), name
                 imports.setdefault(family, set()).add(rest[0])
     order = list(graphlib.TopologicalSorter(imports).static_order())  # CycleError
-    assert {"rotation", "low_rank", "numerics"} <= set(order)
+    assert {"rotation", "low_rank", "sides"} <= set(order)

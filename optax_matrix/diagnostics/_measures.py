@@ -10,7 +10,7 @@ from optax_matrix._surroundings.observation import Measure
 from optax_matrix.diagnostics._norms import orthogonality_error
 from optax_matrix.linalg.lapack import svd
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 
 
 def _scaled(x, axes):

@@ -10,8 +10,13 @@ from optax_matrix._arguments import Seed, checked
 from optax_matrix.linalg import orthogonality_error as error_of_rows
 from optax_matrix.linalg.products import full_dot, times
 from optax_matrix.linalg.random import seeded
-from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
-from optax_matrix.transforms.numerics import column_norms, safe_divide
+from optax_matrix.linalg.scale import (
+    as_work,
+    column_norms,
+    safe_divide,
+    safe_root,
+    unit_peak,
+)
 
 
 def orthogonality_error(x: ArrayLike) -> jax.Array:

@@ -14,8 +14,7 @@ from jax.typing import ArrayLike
 from optax_matrix._arguments import Kernel, PositiveInt, checked
 from optax_matrix.diagnostics._spectra import singular_values
 from optax_matrix.linalg import JORDAN, polar_qr, rows_for
-from optax_matrix.linalg.scale import as_work, unit_max
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide
+from optax_matrix.linalg.scale import as_work, matrix_norm, safe_divide, unit_max
 
 Table = Sequence[Sequence[float]] | np.ndarray
 

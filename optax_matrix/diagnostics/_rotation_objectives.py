@@ -11,9 +11,8 @@ from jax.typing import ArrayLike
 from optax_matrix._arguments import check_callable, check_choice, checked
 from optax_matrix.diagnostics._spectra import condition_number
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, matrix_norm, safe_divide, unit_peak
 from optax_matrix.transforms import Policy, rotate
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide
 from optax_matrix.transforms.rotation import PolicyLike, PolicyName
 from optax_matrix.transforms.sides import MatrixSides
 

@@ -6,8 +6,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import NotNegative, PositiveInt, checked
 from optax_matrix.linalg import lapack
-from optax_matrix.linalg.scale import as_work, unit_max, unit_peak
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.linalg.scale import as_work, safe_divide, unit_max, unit_peak
 
 
 def singular_values(x: ArrayLike) -> jax.Array:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, unit_peak
-from optax_matrix.transforms.numerics import column_norms, safe_divide
+from optax_matrix.linalg.scale import as_work, column_norms, safe_divide, unit_peak
 
 
 def captured_energy(x: ArrayLike, basis: ArrayLike) -> jax.Array:

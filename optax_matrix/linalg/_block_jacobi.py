@@ -38,7 +38,7 @@ def eigh(
         [-1.0, 3.0]
     """
     large = a.shape[-1] > 2 * BLOCK
-    return looped_on_tpu(eigh_by_blocks, lapack.eigh, a, large=large)
+    return looped_on_tpu(eigh_by_blocks, lapack.eigh, a) if large else lapack.eigh(a)
 
 
 class _State(NamedTuple):

@@ -12,12 +12,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
-from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
-from optax_matrix.linalg.scale import as_work, unit_peak, work_dtype
+from optax_matrix.linalg.scale import as_work, check_matrices, unit_peak, work_dtype
 
 QRFallback = Literal["previous", "householder"]
 

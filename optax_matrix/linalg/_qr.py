@@ -34,7 +34,9 @@ def qr(
         >>> abs(q).round(3).tolist()
         [[0.6..., 0.8...], [0.8..., 0.6...]]
     """
-    return looped_on_tpu(qr_by_cholesky, lapack.qr, x, large=x.shape[-1] > _LARGE)
+    if x.shape[-1] <= _LARGE:
+        return lapack.qr(x)
+    return looped_on_tpu(qr_by_cholesky, lapack.qr, x)
 
 
 def qr_by_cholesky(x: Array) -> tuple[Array, Array]:

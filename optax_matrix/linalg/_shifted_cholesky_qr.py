@@ -6,13 +6,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import Positive, checked
-from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._orthonormalize import qr_householder
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, work_dtype
+from optax_matrix.linalg.scale import as_work, check_matrices, work_dtype
 
 
 @checked

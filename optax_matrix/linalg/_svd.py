@@ -42,7 +42,7 @@ def svd(
         [4.0, 3.0]
     """
     large = min(x.shape[-2:]) > _LARGE
-    return looped_on_tpu(svd_by_polar, lapack.svd, x, large=large)
+    return looped_on_tpu(svd_by_polar, lapack.svd, x) if large else lapack.svd(x)
 
 
 def svd_by_polar(x: Array) -> tuple[Array, Array, Array]:

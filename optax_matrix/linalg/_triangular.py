@@ -45,7 +45,9 @@ def cholesky_quotient(
         ([[2.0]], [[1.0], [3.0]])
     """
     large = a.shape[-1] > 2 * _BLOCK
-    return looped_on_tpu(quotient_by_panels, _whole_quotient, a, y, large=large)
+    if not large:
+        return _whole_quotient(a, y)
+    return looped_on_tpu(quotient_by_panels, _whole_quotient, a, y)
 
 
 def _whole_quotient(a: Array, y: Array) -> tuple[Array, Array]:

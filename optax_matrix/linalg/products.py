@@ -48,8 +48,9 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     x, y = jnp.asarray(x), jnp.asarray(y)
     pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
     large = pairs and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
-    tiled = functools.partial(in_tiles, product)
-    return looped_on_tpu(tiled, product, x, y, large=large)
+    if not large:
+        return product(x, y)
+    return looped_on_tpu(functools.partial(in_tiles, product), product, x, y)
 
 
 def in_tiles(product: Product, x: Array, y: Array) -> Array:

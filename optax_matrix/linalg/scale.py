@@ -1,11 +1,34 @@
-"""Working precision, scaling to a largest entry of one, and safe reciprocals."""
+"""Working precision, and norms, quotients and roots that neither overflow nor vanish.
+
+They serve entries as large as 1e20 or as small as 1e-20: matrices are divided by their
+largest entry before anything is squared.
+"""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._checks import check_matrices
+
+def check_matrices(x: Any) -> None:
+    """Raise unless an array holds floating matrices ``(..., m, n)``."""
+    if x.ndim < 2:
+        remedy = "leave vectors to another optimizer, or add an axis."
+        if not x.ndim:
+            remedy = (
+                "optax.inject_hyperparams calls functions among the arguments as "
+                "schedules, so give kernels by name, or use om.inject_hyperparams."
+            )
+        raise ValueError(
+            f"`x` must be matrices (..., m, n), got shape {x.shape}; {remedy}"
+        )
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(
+            f"`x` must be floating, got dtype {x.dtype}; cast it, for example with "
+            "x.astype(jnp.float32)."
+        )
 
 
 def work_dtype(dtype: DTypeLike) -> jnp.dtype:
@@ -18,20 +41,15 @@ def work_dtype(dtype: DTypeLike) -> jnp.dtype:
     return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
 
 
-def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
-    """Check that an array holds floating matrices and cast it to the working precision.
-
-    Args:
-        x: Matrices of shape ``(..., m, n)``.
-
-    Returns:
-        The same matrices in the working precision.
-
-    Raises:
-        ValueError: If it has fewer than two axes or no floating dtype.
-    """
-    check_matrices(x)
+def widened(x: Array) -> Array:
+    """Cast half precision to float32; float32 and float64 stay as they are."""
     return x.astype(work_dtype(x.dtype))
+
+
+def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
+    """Check that an array holds floating matrices, and widen it."""
+    check_matrices(x)
+    return widened(x)
 
 
 def unit_peak(
@@ -105,3 +123,21 @@ def safe_root(v: Array, p: int = 2) -> Array:
     """Take the root of nonnegative entries; the derivative at zero is zero."""
     zero, one = jnp.zeros_like(v), jnp.ones_like(v)
     return jnp.where(v == 0, zero, jnp.where(v == 0, one, v) ** (1 / p))
+
+
+def safe_divide(x: Array, y: Array) -> Array:
+    """``x / y`` for nonnegative y, and 0 where y is 0."""
+    # `y == 0`, not `y > 0`, so that a NaN in the divisor stays visible.
+    return jnp.where(y == 0, 0, x / jnp.where(y == 0, 1, y))
+
+
+def matrix_norm(x: Array) -> Array:
+    """Frobenius norms ``(..., 1, 1)`` that neither overflow nor vanish."""
+    y, peak = unit_peak(widened(x))
+    return peak * safe_root(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
+
+
+def column_norms(x: Array) -> Array:
+    """Norms of columns ``(..., n)`` that neither overflow nor vanish."""
+    y, peak = unit_peak(widened(x))
+    return peak[..., 0] * safe_root(jnp.sum(y * y, axis=-2))

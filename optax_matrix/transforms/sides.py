@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._arguments import check_choice
-from optax_matrix.transforms.numerics import widened
+from optax_matrix.linalg.scale import widened
 
 MatrixSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]

@@ -9,9 +9,8 @@ import pytest
 from _matrices import gaussian, matrix_with_singular_values
 
 from optax_matrix import linalg
-from optax_matrix.linalg.scale import safe_root, unit_peak
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, safe_root, unit_peak
 from optax_matrix.transforms import row_rms
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide
 from optax_matrix.transforms.rotation._joint_equilibration import (
     equilibrate_rows_jointly,
     sinkhorn_jointly,

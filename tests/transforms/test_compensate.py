@@ -9,8 +9,8 @@ from _matrices import gaussian, orthonormal
 from _reference import low_rank as ref
 
 import optax_matrix as om
+from optax_matrix.linalg.scale import column_norms
 from optax_matrix.transforms.low_rank._compensate import residual
-from optax_matrix.transforms.numerics import column_norms
 
 M, N, R = 5, 8, 2
 

@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Positive, checked
-from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.linalg.scale import unit_peak, widened
 from optax_matrix.transforms._map_matrices import map_matrices
-from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.update_size import preserve_norm
 
 

@@ -9,8 +9,14 @@ import optax
 
 from optax_matrix._arguments import AtLeastOne, Decay, check_callable, checked
 from optax_matrix.linalg.products import times
-from optax_matrix.linalg.scale import safe_root, unit_max, unit_peak, work_dtype
-from optax_matrix.transforms.numerics import safe_divide, widened
+from optax_matrix.linalg.scale import (
+    safe_divide,
+    safe_root,
+    unit_max,
+    unit_peak,
+    widened,
+    work_dtype,
+)
 
 Statistics = Annotated[
     Callable[[jax.Array], tuple[jax.Array | None, jax.Array | None]], check_callable

@@ -8,7 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, checked
 from optax_matrix._surroundings.observation import report
-from optax_matrix.transforms.numerics import widened
+from optax_matrix.linalg.scale import widened
 
 
 class MomentumState(NamedTuple):

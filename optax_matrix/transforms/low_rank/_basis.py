@@ -1,5 +1,7 @@
 """The interface of a basis: how it starts, what it tracks and how it is renewed."""
 
+import math
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -68,3 +70,20 @@ def tracked_as_it_was(tracked: Any, sigma: jax.Array) -> Any:
 def is_some(x: jax.Array) -> jax.Array:
     """Which matrices are not zero, ``(..., 1, 1)``."""
     return jnp.any(x != 0, axis=(-2, -1), keepdims=True)
+
+
+def has_gradient(g: jax.Array) -> jax.Array:
+    """Which gradients are finite and not zero, ``(..., 1, 1)``."""
+    return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
+
+
+def rank_of(rank: Any, whole: int) -> int:
+    """The number of columns that a rank means: at most ``whole``, or a fraction."""
+    is_real = isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
+    return min(math.ceil(rank * whole) if is_real else int(rank), whole)
+
+
+def identity_overlap(sigma: jax.Array) -> jax.Array:
+    """The overlap that means no change of basis, for coordinates ``(..., r, n)``."""
+    eye = jnp.eye(sigma.shape[-2], dtype=sigma.dtype)
+    return jnp.broadcast_to(eye, (*sigma.shape[:-2], *eye.shape))

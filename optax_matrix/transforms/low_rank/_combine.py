@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.transforms.numerics import column_norms
+from optax_matrix.linalg.scale import column_norms
 
 
 def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:
@@ -37,17 +37,7 @@ def back_project(
 
 
 def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:
-    """Turns the ``combine`` of `project_low_rank` into a transformation.
-
-    Args:
-        combine: A function of the arrays of a stack, or a transformation.
-
-    Returns:
-        A transformation with extra arguments ``gradient``, ``projected``, ``basis``.
-
-    Raises:
-        ValueError: If ``combine`` is neither.
-    """
+    """Makes the ``combine`` of `project_low_rank` a transformation."""
     if isinstance(combine, optax.GradientTransformation):
         return optax.with_extra_args_support(combine)
     if not callable(combine):

@@ -15,8 +15,8 @@ from optax_matrix._arguments import (
     checked,
 )
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.equilibration import equilibrate_with_ema
-from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.update_size import limit_norm_growth
 
 Compensation = Literal["optimal", "fira", "fira_plus"]
@@ -150,16 +150,7 @@ def compensate(
 
 
 def residual(g: jax.Array, sigma: jax.Array, u: jax.Array) -> jax.Array:
-    """The part of a gradient that the basis does not span.
-
-    Args:
-        g: Gradients ``(..., m, n)``.
-        sigma: Their coordinates ``(..., r, n)``.
-        u: The basis ``(..., m, r)``.
-
-    Returns:
-        ``g - u @ sigma``; columns that are rounding noise are set to zero.
-    """
+    """The part of a gradient that the basis does not span; noise is set to zero."""
     if u.shape[-1] >= u.shape[-2]:
         return jnp.zeros_like(g)
     e = g - full_dot(u, sigma)

@@ -14,20 +14,7 @@ def coordinate_adam(
     mu_dtype: DTypeLike | None,
     eps: ArrayLike = 0.0,
 ) -> optax.GradientTransformation:
-    """Adam's direction, m / sqrt(v), for the ``inner`` of `project_low_rank`.
-
-    It survives gradients of 1e20 and 1e-20, and its entries are bounded.
-
-    Args:
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment.
-        bias_correction: Whether to correct both.
-        mu_dtype: Dtype of the momentum; None for float32.
-        eps: Epsilon, as in `scale_by_second_moment`.
-
-    Returns:
-        A transformation of stacks.
-    """
+    """Adam's direction, m / sqrt(v), for the ``inner`` of `project_low_rank`."""
     return optax.chain(
         momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         scale_by_second_moment(b2, bias_correction=bias_correction, eps=eps),

@@ -7,7 +7,6 @@ rule, so they are kept as they are.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import check_choice
@@ -22,18 +21,7 @@ QUADRATIC = ("nu", "root")
 def check_transport(
     transport: Any, stored: bool, stagger: bool, renew_below: Any = None
 ) -> None:
-    """Raises unless a transport is known and compatible with the other options.
-
-    Args:
-        transport: Transport, as in `project_low_rank`.
-        stored: Whether the basis is stored.
-        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        renew_below: Norm at which one matrix gets a new basis, as in
-            `project_low_rank`.
-
-    Raises:
-        ValueError: If it is unknown or not compatible.
-    """
+    """Raises unless a transport is known and compatible with the other options."""
     if not callable(transport):
         check_choice("transport", transport, TRANSPORTS)
     if transport != "keep" and not stored:
@@ -55,24 +43,10 @@ def check_transport(
 
 
 def carry_moments(state: Any, overlaps: Any, side: str = "rows") -> Any:
-    r"""Transports moments that are linear in the gradient to another basis.
+    """Transports the fields ``mu``, ``trace`` and ``ema`` of all states in a state.
 
-    .. math::
-        M \leftarrow (U_{new}^\top U_{old}) M
-
-    for the fields ``mu``, ``trace`` and ``ema`` of all states within ``state``. Second
-    moments, norms and counts are kept as they are.
-
-    Args:
-        state: State of a transformation of coordinates ``(..., r, n)``.
-        overlaps: Per leaf :math:`U_{new}^\top U_{old}`, ``(..., r, r)``.
-        side: ``"rows"``, or ``"columns"`` for coordinates ``(..., n, r)``.
-
-    Returns:
-        The new state.
-
-    Raises:
-        ValueError: If a state holds arrays in an unknown field.
+    Other known fields are kept, unknown ones that hold arrays raise. ``side`` is where
+    the basis is in the coordinates: ``"rows"`` of ``(..., r, n)``, or ``"columns"``.
     """
     carry = lambda part: carry_moments(part, overlaps, side)
     if hasattr(state, "_fields"):
@@ -122,9 +96,3 @@ def _message(what: str, where: str) -> str:
         f"new state. 'carry' supports {', '.join(LINEAR)} (linear), "
         f"{', '.join(QUADRATIC)} (kept) and {', '.join(INVARIANT)}."
     )
-
-
-def identity_overlap(sigma: jax.Array) -> jax.Array:
-    """The overlap that means no change of basis, for coordinates ``(..., r, n)``."""
-    eye = jnp.eye(sigma.shape[-2], dtype=sigma.dtype)
-    return jnp.broadcast_to(eye, (*sigma.shape[:-2], *eye.shape))

@@ -16,9 +16,8 @@ from optax_matrix._arguments import (
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import folded, normal, seeded
-from optax_matrix.linalg.scale import unit_peak
-from optax_matrix.transforms.low_rank._rank import rank_of
-from optax_matrix.transforms.numerics import safe_divide, widened
+from optax_matrix.linalg.scale import safe_divide, unit_peak, widened
+from optax_matrix.transforms.low_rank._basis import rank_of
 
 
 class OrthogonalizeLowRankState(NamedTuple):

@@ -8,8 +8,8 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix.linalg import newton_schulz
-from optax_matrix.transforms.low_rank._rank import rank_of
-from optax_matrix.transforms.numerics import widened
+from optax_matrix.linalg.scale import widened
+from optax_matrix.transforms.low_rank._basis import rank_of
 
 
 class OrthogonalizeSelectedState(NamedTuple):

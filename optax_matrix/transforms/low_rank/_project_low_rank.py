@@ -18,7 +18,7 @@ from optax_matrix._arguments import (
 )
 from optax_matrix._surroundings.joining import jointly
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.low_rank._basis import Subspace
+from optax_matrix.transforms.low_rank._basis import Subspace, identity_overlap, rank_of
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,
     back_project,
@@ -27,9 +27,7 @@ from optax_matrix.transforms.low_rank._combine import (
 from optax_matrix.transforms.low_rank._moment_transport import (
     carry_moments,
     check_transport,
-    identity_overlap,
 )
-from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
 from optax_matrix.transforms.low_rank._subspace_bases import find_basis
 from optax_matrix.transforms.sides import (

@@ -11,10 +11,15 @@ import jax.numpy as jnp
 from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg.random import folded, seeded
-from optax_matrix.transforms.low_rank._basis import Basis, Subspace, is_some
+from optax_matrix.linalg.scale import matrix_norm
+from optax_matrix.transforms.low_rank._basis import (
+    Basis,
+    Subspace,
+    has_gradient,
+    identity_overlap,
+    is_some,
+)
 from optax_matrix.transforms.low_rank._combine import coordinates
-from optax_matrix.transforms.low_rank._moment_transport import identity_overlap
-from optax_matrix.transforms.numerics import matrix_norm
 
 Find = Callable[[Subspace], jax.Array]
 Move = Callable[[Any, list], Any]
@@ -159,8 +164,3 @@ def new_vectors(
     old = held.vectors
     new = find(Subspace(g, old, held.tracked, key, old.shape[-1]))
     return jnp.where(where, new.astype(old.dtype), old)
-
-
-def has_gradient(g: jax.Array) -> jax.Array:
-    """Which gradients are finite and not zero, ``(..., 1, 1)``."""
-    return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)

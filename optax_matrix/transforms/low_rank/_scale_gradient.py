@@ -12,7 +12,7 @@ from optax_matrix._arguments import (
     Positive,
     checked,
 )
-from optax_matrix.transforms.numerics import column_norms, matrix_norm, safe_divide
+from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.update_size import limit_norm_growth
 
 NORMS = {"channel": lambda x: column_norms(x)[..., None, :], "tensor": matrix_norm}

@@ -31,9 +31,9 @@ from optax_matrix.transforms.low_rank._basis import (
     Subspace,
     is_some,
     nothing_tracked,
+    rank_of,
     tracked_as_it_was,
 )
-from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.low_rank._switching import SWITCHES, Sampling, Switch
 from optax_matrix.transforms.second_moments import Gram, mix_gram, no_gram
 
@@ -252,17 +252,7 @@ SUBSPACE_BASES: dict[str, Callable[[], Basis]] = {
 
 
 def find_basis(basis: Any) -> Basis:
-    """Finds a basis by name, or makes one from functions.
-
-    Args:
-        basis: A key of `SUBSPACE_BASES`, a `Basis`, or a tuple of its first fields.
-
-    Returns:
-        The basis.
-
-    Raises:
-        ValueError: If ``basis`` is none of these.
-    """
+    """Finds a basis by name, or makes one of functions, the first fields of `Basis`."""
     if isinstance(basis, str):
         check_choice("basis", basis, SUBSPACE_BASES)
         return SUBSPACE_BASES[basis]()

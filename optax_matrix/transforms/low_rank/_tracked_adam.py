@@ -1,6 +1,7 @@
 """Adam in a subspace that moves at every step, with error feedback (LDAdam)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,14 +19,17 @@ from optax_matrix._arguments import (
 )
 from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import unit_peak
-from optax_matrix.transforms.low_rank._basis import is_some
+from optax_matrix.transforms.low_rank._basis import (
+    Subspace,
+    has_gradient,
+    is_some,
+    rank_of,
+)
 from optax_matrix.transforms.low_rank._combine import coordinates
-from optax_matrix.transforms.low_rank._rank import rank_of
 from optax_matrix.transforms.low_rank._renewal import (
     BasisState,
-    Renewal,
-    has_gradient,
     new_vectors,
 )
 from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
@@ -37,8 +41,6 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
-
-_FOR_EVER = 2**30  # A renewal interval so long that the keys never change.
 
 
 class ScaleByTrackedAdamState(NamedTuple):
@@ -135,10 +137,10 @@ def scale_by_tracked_adam(
         ``b2`` changes between steps, the bias corrections are those of their current
         values.
     """
-    renewal = Renewal(svd_basis(start, qr=qr), _FOR_EVER, 0, False, seed)
     adam = TrackedMoments(b1, b2)
+    first = svd_basis(start, qr=qr).refresh
     block = _TrackedAdam(
-        adam, rho, rank, side, error_feedback, renewal, ids, qr, mu_dtype
+        adam, rho, rank, side, error_feedback, first, seed, ids, qr, mu_dtype
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -150,7 +152,8 @@ class _TrackedAdam:
     rank: Any
     side: Any
     error_feedback: bool
-    renewal: Renewal
+    first: Callable[[Subspace], jax.Array]
+    seed: int
     ids: Any
     qr: Any
     mu_dtype: Any
@@ -201,12 +204,12 @@ class _TrackedAdam:
         ids = [()] * len(leaves)
         if self.ids is not None:
             ids = structure.flatten_up_to(self.ids)
-        keys = self.renewal.keys(state.count, ids)
-        find = self.renewal.basis.refresh
+        start = jax.random.fold_in(seeded(self.seed), 0)
+        keys = [folded(start, i) for i in ids]
 
         def first():
             return [
-                new_vectors(find, x, BasisState(u, None), key, has_gradient(x))
+                new_vectors(self.first, x, BasisState(u, None), key, has_gradient(x))
                 for x, u, key in zip(leaves, vectors, keys, strict=True)
             ]
 

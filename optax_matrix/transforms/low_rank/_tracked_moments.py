@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import safe_root
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.linalg.scale import safe_divide, safe_root
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,19 +27,8 @@ class TrackedMoments:
         return mu / _weight(self.b1, t, mu.dtype)
 
     def carried_root(self, c: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
-        r"""The square root of the second moment in a new basis.
-
-        Args:
-            c: Overlap :math:`C = P_{new}^\top P_{old}`, ``(..., r, r)``.
-            mu: Momentum in the old basis, ``(..., r, n)``.
-            root: Square root of the second moment in the old basis.
-            t: Number of steps in these moments.
-
-        Returns:
-            The square root of LDAdam's estimate
-            :math:`|C^{\circ 2} (V - M^2) + (C M)^2|`, which is computed from
-            bias-corrected moments.
-        """
+        """The square root of LDAdam's second moment in a new basis, c its overlap."""
+        # That is |C^2 (V - M^2) + (C M)^2| with bias-corrected moments.
         weight = _weight(self.b2, t, root.dtype)
         m, r = self.mean(mu, t), root / jnp.sqrt(weight)
         # Only entries of one column mix, so each column is normalized separately.
@@ -51,17 +39,7 @@ class TrackedMoments:
         return safe_root(jnp.abs(variance) * weight) * size
 
     def step(self, sigma: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):
-        """Takes one step of Adam in one basis.
-
-        Args:
-            sigma: Coordinates of the gradient, ``(..., r, n)``.
-            mu: Momentum before the step.
-            root: Square root of the second moment before the step.
-            t: Number of steps, including this one.
-
-        Returns:
-            Adam's direction, and the new ``mu`` and ``root``.
-        """
+        """Adam's direction at step t in one basis, and the new moments."""
         b1, b2 = (jnp.asarray(b, sigma.dtype) for b in (self.b1, self.b2))
         mu = b1 * mu + (1 - b1) * sigma
         root = jnp.hypot(jnp.sqrt(b2) * root, jnp.sqrt(1 - b2) * sigma)

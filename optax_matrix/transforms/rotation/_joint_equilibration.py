@@ -10,8 +10,7 @@ from optax_matrix._arguments import (
     checked,
 )
 from optax_matrix.linalg.products import times
-from optax_matrix.linalg.scale import inverse, safe_root, unit_max
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.linalg.scale import inverse, safe_divide, safe_root, unit_max
 
 
 def equilibrate_rows_jointly() -> optax.GradientTransformationExtraArgs:

@@ -18,8 +18,7 @@ from optax_matrix.linalg import (
     qr_retraction,
 )
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import unit_peak
-from optax_matrix.transforms.numerics import matrix_norm
+from optax_matrix.linalg.scale import matrix_norm, unit_peak
 
 Orthonormalize = Callable[..., jax.Array]
 Kernel = Callable[[jax.Array, jax.Array, Orthonormalize], jax.Array]

@@ -15,8 +15,8 @@ import optax
 from optax_matrix._arguments import Kernel, PositiveInt, check_choice, checked
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.numerics import safe_divide
 from optax_matrix.transforms.rotation._frames import in_frame, out_of
 from optax_matrix.transforms.rotation._policies import (
     Policy,

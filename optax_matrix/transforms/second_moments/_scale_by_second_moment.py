@@ -8,7 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, NotNegative, checked
 from optax_matrix._surroundings.observation import is_observed, report
-from optax_matrix.transforms.numerics import safe_divide, widened
+from optax_matrix.linalg.scale import safe_divide, widened
 
 _ROUNDING = 1e-5  # At the first step many ratios are equal to the bound.
 

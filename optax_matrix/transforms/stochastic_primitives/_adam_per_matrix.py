@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, NotNegative, checked
-from optax_matrix.transforms.numerics import safe_divide, widened
+from optax_matrix.linalg.scale import safe_divide, widened
 
 
 class ScaleByAdamPerMatrixState(NamedTuple):

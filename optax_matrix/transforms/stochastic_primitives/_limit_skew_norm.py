@@ -24,7 +24,7 @@ from optax_matrix.linalg import (
     triangle_side,
     triangle_size,
 )
-from optax_matrix.transforms.numerics import safe_divide
+from optax_matrix.linalg.scale import safe_divide
 
 BOUND = 0.5
 # After `limit_skew_norm`, a norm equals the bound up to this relative error.

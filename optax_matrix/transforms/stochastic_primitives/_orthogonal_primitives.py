@@ -16,7 +16,7 @@ from optax_matrix.linalg import (
     to_skew,
     triangle_size,
 )
-from optax_matrix.transforms.numerics import widened
+from optax_matrix.linalg.scale import widened
 
 AXES = {"out": -2, "in": -1}
 

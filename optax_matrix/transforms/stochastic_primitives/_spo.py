@@ -24,8 +24,8 @@ from optax_matrix.linalg import (
     recover_frame,
     rotate_sides,
 )
+from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.numerics import widened
 from optax_matrix.transforms.stochastic_primitives._blocks import (
     Block,
     Reset,

@@ -8,8 +8,7 @@ import optax
 
 from optax_matrix._arguments import AtLeastOne, checked
 from optax_matrix._surroundings.observation import is_observed, report
-from optax_matrix.linalg.scale import work_dtype
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened, work_dtype
 
 
 class LimitNormGrowthState(NamedTuple):
@@ -82,29 +81,28 @@ def limit_norm_growth(
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
 
-        def limited(x, last):
-            norm = matrix_norm(x)[..., 0, 0]
-            bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
-            return norm, jnp.minimum(norm, bound)
-
-        def is_limited(x, last):
-            norm, size = limited(x, last)
-            return (size < norm).astype(norm.dtype)
-
-        def rescale(x, last):
-            norm, size = (v[..., None, None] for v in limited(x, last))
-            shrunk = safe_divide(widened(x), norm) * size
-            return jnp.where(size < norm, shrunk, widened(x)).astype(x.dtype)
-
-        def remember(x, last):
-            norm, size = limited(x, last)
-            if max_shrink is not None:
-                size = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
-            return jnp.where(norm > 0, size, last)
-
+        norms = jax.tree.map(lambda x: matrix_norm(x)[..., 0, 0], updates)
+        sizes = jax.tree.map(limited, norms, state.norm)
         if is_observed():
-            report("limited", jax.tree.map(is_limited, updates, state.norm))
-        new_state = LimitNormGrowthState(jax.tree.map(remember, updates, state.norm))
-        return jax.tree.map(rescale, updates, state.norm), new_state
+            is_limited = lambda norm, size: (size < norm).astype(norm.dtype)
+            report("limited", jax.tree.map(is_limited, norms, sizes))
+        out = jax.tree.map(rescaled, updates, norms, sizes)
+        kept = jax.tree.map(remembered, norms, sizes, state.norm)
+        return out, LimitNormGrowthState(kept)
+
+    def limited(norm, last):
+        bound = jnp.where(last > 0, (max_growth * last).astype(norm.dtype), norm)
+        return jnp.minimum(norm, bound)
+
+    def rescaled(x, norm, size):
+        norm, size = norm[..., None, None], size[..., None, None]
+        wide = widened(x)
+        shrunk = safe_divide(wide, norm) * size
+        return jnp.where(size < norm, shrunk, wide).astype(x.dtype)
+
+    def remembered(norm, size, last):
+        if max_shrink is not None:
+            size = jnp.maximum(size, (last / max_shrink).astype(size.dtype))
+        return jnp.where(norm > 0, size, last)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

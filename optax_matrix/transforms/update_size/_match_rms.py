@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Positive, checked
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms._map_matrices import map_matrices
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 
 @checked

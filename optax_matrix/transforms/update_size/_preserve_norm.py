@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import checked
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
 
 
 @checked

@@ -13,7 +13,7 @@ from optax_matrix._arguments import (
     NotNegative,
     checked,
 )
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 
 
 class CorrectVarianceState(NamedTuple):

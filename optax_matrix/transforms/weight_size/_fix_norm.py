@@ -6,7 +6,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import Rate, checked
-from optax_matrix.transforms.numerics import matrix_norm, safe_divide, widened
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 
 
 class FixNormState(NamedTuple):

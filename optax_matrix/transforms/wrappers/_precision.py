@@ -6,8 +6,8 @@ import jax
 import optax
 
 from optax_matrix._arguments import checked
+from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.numerics import widened
 
 
 @checked
