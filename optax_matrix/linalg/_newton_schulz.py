@@ -9,24 +9,10 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-<<<<<<< HEAD
-from optax_matrix.linalg._checks import check_matrices
 from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
-from optax_matrix.linalg.scale import wide_unit_norm, work_dtype
-=======
-from optax_matrix._surroundings.teams import LastRound, for_teams
-from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
-from optax_matrix.linalg.platforms import Kernel, on_each_platform
-from optax_matrix.linalg.products import Product, dot, precise_dot
-from optax_matrix.linalg.scale import (
-    check_matrices,
-    safe_root,
-    wide_unit_peak,
-    work_dtype,
-)
->>>>>>> cbd6fc9e093813df38a35f891e2e906fbea05b23
+from optax_matrix.linalg.scale import check_matrices, wide_unit_norm, work_dtype
 
 
 def newton_schulz(
