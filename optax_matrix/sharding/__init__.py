@@ -112,7 +112,7 @@ compute stacks that they see in one shape together, up to this bound: a kernel o
 ``(1024, 4096)`` and one of ``(4096, 1024)`` make one program. State is not affected.
 
 **Without the pod.** ``python -m examples.study aot`` compiles a step for a TPU pod
-on a machine without one; ``examples/RESULTS.md`` has what it gives.
+on a machine without one; ``examples/study/pages/tpu.md`` has what it gives.
 ``examples/train_sharded.py`` trains a LLaMA under FSDP and tensor parallelism on
 whatever devices there are: ``python -m examples.train_sharded --cpu-devices 8 --mesh
 fsdp=4,tp=2`` runs on a laptop, and its docstring says how to start it on many hosts.
