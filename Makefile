@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
-# Each at the learning rate that the study found best: examples/RESULTS.md, Books.
+# Each at the learning rate that the study found best: examples/study/pages/comparison.md, Books.
 DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
 .PHONY: help demo test test-fast test-slow test-only-slow test-optimized test-aot \

@@ -61,8 +61,8 @@ machine:
 >>> counted.elements / counted.parameters < 0.35
 True
 
-``print(counted)`` shows the whole table. ``examples/memory_table.py`` counts LLaMA
-models of 60M to 7B parameters under thirteen optimizers.
+``print(counted)`` shows the whole table. ``python -m examples.study memory-table``
+counts LLaMA models of 60M to 7B parameters under thirteen optimizers.
 """
 
 from optax_matrix.diagnostics._monitor import MonitorState, monitor, read_monitor

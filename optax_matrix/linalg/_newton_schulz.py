@@ -40,7 +40,7 @@ def newton_schulz(
         coefficients: Rows ``(a, b, c)``, one per step; the last one is repeated. The
             tables `YOU` and `POLAR_EXPRESS` come closer to the factor; in training
             they were level with the default or behind it ("Coefficients" in
-            examples/RESULTS.md).
+            examples/study/pages/ablations.md).
         steps: Number of steps.
         eps: Added to the Frobenius norm, relative to the largest entry, so that
             the result does not depend on the scale of ``x``.

@@ -42,7 +42,8 @@ def adamuon(
       :math:`\beta_2 = 0.999`, and :math:`V_t` is divided by :math:`1 - \beta_2^t`.
 
     On a tiny LLaMA the first one is ahead of Muon and the later one behind, each at its
-    best learning rate (examples/RESULTS.md, "AdaMuon's two versions").
+    best learning rate ("AdaMuon's two versions" in
+    examples/study/pages/ablations.md).
 
     Args:
         learning_rate: Learning rate, a number or a schedule.

@@ -113,10 +113,10 @@ def poet(
         Transformation <https://arxiv.org/abs/2506.08001>`_ (POET), 2025. Deviations:
         those of `spo`; the exact Cayley transform, which the paper approximates by
         ``terms=4, max_norm=None``: at its rates norms of Q pass 1, where the series
-        stretches singular values without bound (``examples/RESULTS.md``). The authors'
-        code halves the learning rate of Q, has no ``q_decay``, and adds eps before it
-        corrects the bias of the second moment. The gradient clip at 0.1 and its ramp
-        after a merge belong to the training loop, on the gradients of W.
+        stretches singular values without bound (``examples/study/pages/poet.md``). The
+        authors' code halves the learning rate of Q, has no ``q_decay``, and adds eps
+        before it corrects the bias of the second moment. The gradient clip at 0.1 and
+        its ramp after a merge belong to the training loop, on the gradients of W.
     """
     kernel = kernel_for(orthogonal, terms)
     rate_of_q: Any = q_decay

@@ -48,8 +48,8 @@ values by up to s¹⁰/2 on either side, where s is the norm of Q. At the paper'
 passes 1. ``max_norm=0.5``, the default with ``terms``, bounds it
 (`transforms.limit_skew_norm`). ``merge_at=0.5`` merges a matrix by itself as soon as
 the norm of one of its Q reaches 0.5, so the matrix can turn further than under the
-bound alone. On the tiny LLaMA (``examples/RESULTS.md``) the bound was as good as the
-exact map, and merges cost a little. Where products are much faster than solving
+bound alone. On the tiny LLaMA (``examples/study/pages/poet.md``) the bound was as good
+as the exact map, and merges cost a little. Where products are much faster than solving
 systems, as on TPUs, take ``terms=4``.
 
 **POET with frozen weights.** `reparameterize` is POET in its memory-saving form.
@@ -85,8 +85,8 @@ is the authors' clip threshold; their learning rate of the rotations is proporti
 A leaf of scanned layers may be made inside the scan from slices of the parts, so that
 only one layer's weights exist at a time. Memory is saved when layers are made inside
 the scan, and most when the merge is a program of its own that runs every 400 steps:
-``jax.jit(poet.merge, static_argnums=3)``. ``examples/RESULTS.md`` has the memory of
-each choice and the effect of the bound on singular values.
+``jax.jit(poet.merge, static_argnums=3)``. ``examples/study/pages/poet.md`` has the
+memory of each choice and the effect of the bound on singular values.
 """
 
 from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter

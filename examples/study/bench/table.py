@@ -23,6 +23,7 @@ from examples.study.bench.results import PATH, origins
 from examples.study.bench.search import Results
 from examples.study.bench.statistics import Row, difference, ranked, reference, steps_to
 from examples.study.bench.studies import STUDIES
+from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
 
 STUDY = pathlib.Path(__file__).parents[1]
@@ -40,6 +41,7 @@ HEADINGS = (
 REPORTS = {
     "ablations": ablation_table.report,
     "overall": overall_table.report,
+    "poet_merges": lambda _: poet_merges.table(poet_merges.read(poet_merges.PATH)),
     "orders": orders.counts,
     "reversals": partial(orders.report, ablation_table.REVERSED),
     "levels": partial(orders.report, ablation_table.LEVEL),

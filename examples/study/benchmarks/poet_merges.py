@@ -26,6 +26,7 @@ import optax_matrix as om
 from examples.pretrain.config import SIZES
 from examples.pretrain.data import Windows, open_data
 from examples.pretrain.step import evaluate, initial_weights, loss_and_gradient
+from examples.study.bench.markdown import lines
 from optax_matrix.linalg import cayley, cayley_neumann, orthogonality_error
 from optax_matrix.transforms.stochastic_primitives import Primitives
 from optax_matrix.tree.state import OnMatricesState
@@ -47,6 +48,23 @@ VARIANTS = {
         | {"factor": 0.5, "orthogonal": partial(cayley_neumann, terms=k)}
         for k in (1, 2, 3, 5)
     },
+}
+
+SEEDS = [0, 1, 2, 3, 4]
+PATH = pathlib.Path(__file__).parents[1] / "results" / "poet_merges.jsonl"
+HEADINGS = (
+    *("map and bound", "loss", "singular values", "e_orth", "Tr R / m"),
+    *("merges", "cosine"),
+)
+LABELS = {
+    "paper": "the paper's series as printed: `terms=4, max_norm=None`",
+    "half the rate": "the same at half the rate, as in the authors' code",
+    "bound": "the bound: `terms=4`, so `max_norm=0.5`",
+    "merge when needed": "merge when needed: `terms=4, merge_at=0.5`",
+    "cayley": "exact: `linalg.cayley`, the default",
+    "cayley, half the rate": "exact, at half the rate",
+    "half the rate, 1 terms": "the series at half the rate, `terms=1`",
+    **{f"half the rate, {k} terms": f"`terms={k}`" for k in (2, 3, 5)},
 }
 
 
@@ -162,24 +180,38 @@ def run(variant: str, seed: int, args) -> dict:
     }
 
 
-def table(rows: list[dict]) -> None:
-    """Means over seeds, and the spread of the loss."""
-    titles = ["variant", "seeds", "loss", "singular values", "e_orth", "Tr R / m"]
-    print("|", " | ".join([*titles, "merges", "cos"]), "|")
-    print("|" + 8 * "---|")
-    for variant in VARIANTS:
+def read(path: pathlib.Path) -> list[dict]:
+    """The finished runs of a file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def table(rows: list[dict]) -> str:
+    """Means over seeds, and the spread of the loss; variants with all seeds only."""
+    found = []
+    for variant, label in LABELS.items():
         own = [row for row in rows if row["variant"] == variant]
-        if not own:
+        if len(own) < len(SEEDS):
             continue
         column = lambda key, own=own: np.array([row[key] for row in own])
         loss = column("loss")
-        spread = loss.std(ddof=1) if len(loss) > 1 else math.nan
-        print(
-            f"| {variant} | {len(own)} | {loss.mean():.4f} ± {spread:.4f} "
-            f"| {column('change').max():.1e} | {column('e_orth').max():.1e} "
-            f"| {column('trace').mean():.2f} | {column('merges').mean():.1f} "
-            f"| {column('cosine').mean():.2f} |"
+        found.append(
+            [
+                label,
+                f"{loss.mean():.4f} ± {loss.std(ddof=1):.4f}",
+                _short(column("change").max()),
+                _short(column("e_orth").max()),
+                f"{column('trace').mean():.2f}",
+                f"{column('merges').mean():.3g}",
+                f"{column('cosine').mean():.2f}",
+            ]
         )
+    return lines(HEADINGS, found)
+
+
+def _short(x):
+    """Two digits; powers of ten where they are shorter."""
+    return f"{x:#.2g}" if 0.01 <= x < 1000 else f"{x:.1e}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -189,19 +221,18 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--block", type=int, default=32)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--table", action="store_true", help="only print the table")
     args = parser.parse_args(arguments)
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    rows = [json.loads(line) for line in lines]
+    rows = read(args.out)
     settings = args.steps, args.block, args.batch
     rows = [r for r in rows if (r["steps"], r["block"], r["batch"]) == settings]
     if args.table:
-        table([r for r in rows if r["seed"] in args.seeds])
+        print(table([r for r in rows if r["seed"] in args.seeds]))
         return
     done = {(row["variant"], row["seed"]) for row in rows}
     args.out.parent.mkdir(parents=True, exist_ok=True)

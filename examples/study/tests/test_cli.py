@@ -22,6 +22,42 @@ def texts():
     return {path: path.read_text() for path in paths if path.parent != here}
 
 
+STUDY = ROOT / "examples" / "study"
+PAGES = [STUDY / "README.md", *sorted(STUDY.glob("pages/*.md"))]
+
+
+@pytest.mark.parametrize("page", ["README.md", "pages/summary.md"])
+def test_it_is_read_in_two_minutes(page):
+    lines = (STUDY / page).read_text().splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 240  # A row of a table.
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_linked_files_exist(page):
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text())
+    links = [target for target in targets if "://" not in target]
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_the_readme_has_every_page():
+    linked = set(re.findall(r"\]\((pages/\w+\.md)\)", PAGES[0].read_text()))
+    assert linked == {f"pages/{page.name}" for page in PAGES[1:]}
+
+
+def test_every_quoted_module_exists():
+    text = "".join(texts().values())
+    modules = set(re.findall(r"-m (examples\.\w+)", text))
+    assert modules >= {"examples.study", "examples.pretrain", "examples.finetune"}
+    is_module = lambda path: (path / "__main__.py").exists() or path.is_file()
+    paths = {name: ROOT / name.replace(".", "/") for name in modules}
+    assert not [
+        name
+        for name, path in paths.items()
+        if not is_module(path) and not is_module(path.with_suffix(".py"))
+    ]
+
+
 def test_every_quoted_command_exists():
     found = [(p, m[1]) for p, text in texts().items() for m in QUOTED.finditer(text)]
     assert {command for _, command in found} >= cli.COMMANDS.keys()

@@ -13,12 +13,12 @@ ABLATIONS = (
             ("sumo:rank=0.0625", "galore:rank=0.0625"),
         ),
         finding="Exact and approximate factors are level here. GaLore is ahead of SUMO "
-        "on this task only (tables above, matched). The next table shows why: SUMO "
-        "projects the longer side of a matrix, so that the same rank keeps a smaller "
-        "share of it, and it averages over more steps. With GaLore's side and "
-        "momentum SUMO is ahead. With four times the steps GaLore stays ahead at rank "
-        "1/4. At 1/16 the gap is nearly as large as before, and its interval is "
-        "wider.",
+        "on this task only (the tables of the three tasks, matched). The next table "
+        "shows why: SUMO projects the longer side of a matrix, so that the same rank "
+        "keeps a smaller share of it, and it averages over more steps. With GaLore's "
+        "side and momentum SUMO is ahead. With four times the steps GaLore stays ahead "
+        "at rank 1/4. At 1/16 the gap is nearly as large as before, and its interval "
+        "is wider.",
     ),
     Ablation(
         "SUMO and GaLore",
