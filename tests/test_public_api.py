@@ -1,6 +1,7 @@
 """Public names: listed and documented."""
 
 import inspect
+import re
 
 import pytest
 
@@ -41,11 +42,20 @@ def test_all_is_true(package):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_docstring_has_its_sections(name):
-    doc = inspect.getdoc(FUNCTIONS[name])
+    doc = _with_references(inspect.getdoc(FUNCTIONS[name]))
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     assert "Args:" in doc or not parameters
     for parameter in parameters:
         assert f"{parameter}:" in doc, f"{parameter} is not documented"
+
+
+def _with_references(doc):
+    """A docstring with those where it says that its arguments are explained."""
+    for base in re.findall(r"\*\*options: Those of `(\w+)`", doc):
+        doc += _with_references(inspect.getdoc(getattr(om, base)))
+    if "**common: Keywords of every recipe, see `optax_matrix.recipes`." in doc:
+        doc += om.recipes.__doc__.replace("``:", ":")
+    return doc
 
 
 @pytest.mark.parametrize("name", om.recipes.__all__)

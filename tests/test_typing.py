@@ -21,6 +21,13 @@ om.muoneq(1e-3, mode=None, b1=jnp.float32(0.9), other=optax.adamw(1e-3))
 om.muoneq(schedule, mode="col", mu_dtype=jnp.bfloat16, other_learning_rate=1e-4)
 om.scale_by_muon(nesterov=False, polar=om.linalg.polar_svd)
 optax.chain(om.scale_by_racs(), optax.scale_by_learning_rate(1e-3))
+om.eigen_sign(1e-3, policy="eigen_exact", placement=om.owners("fsdp"))
+optimizers: list[optax.GradientTransformationExtraArgs] = [
+    om.muoneq(1e-3),
+    om.scale_by_muoneq(b1=0.9),
+    om.kl_soap(1e-3),
+    om.scale_by_kl_soap(),
+]
 """
 PLANTED = {
     "wrong literal": 'om.muoneq(1e-3, mode="diagonal")',
@@ -28,6 +35,11 @@ PLANTED = {
     "wrong type of a common keyword": 'om.muon(1e-3, other="adamw")',
     "missing learning rate": "om.swan()",
     "wrong type of a number": 'om.soap(1e-3, b1="0.9")',
+    "unknown keyword of an update": "om.scale_by_muoneq(modes=None)",
+    "unknown keyword of a preset": "om.kl_soap(1e-3, betas=0.9)",
+    "wrong type in an update": 'om.scale_by_muoneq(nesterov="yes")',
+    "learning rate of an update": "om.scale_by_muoneq(1e-3)",
+    "no method": "om.muoneq(1e-3).chain",
     "unknown recipe": "om.muonq(1e-3)",
 }
 

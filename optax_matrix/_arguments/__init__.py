@@ -96,10 +96,11 @@ class Checker:
         self.signature = signature
         parameters = signature.parameters.items()
         self.rules = {key: _rule(p.annotation) for key, p in parameters}
+        defaults = {key: plain(key, p.default) for key, p in parameters}
         self.kernels = {
-            key: p.default
+            key: defaults[key]
             for key, p in parameters
-            if inspect.isroutine(p.default) and _is_kernel(p.annotation)
+            if inspect.isroutine(defaults[key]) and _is_kernel(p.annotation)
         }
 
     def __call__(self, args: Any, kwargs: Any) -> inspect.BoundArguments:

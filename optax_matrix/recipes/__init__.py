@@ -12,6 +12,19 @@ their updates are finished steps.) Recipes do no arithmetic; read the blocks for
 >>> tx = om.muon(0.02, weight_decay=0.1, other=optax.adamw(1e-3))
 >>> state = tx.init(params)
 
+**Keywords of every recipe.** All are None by default, and an argument out of range is a
+`ValueError` when the optimizer is made.
+
+* ``weight_decay_mask``: tree or prefix tree of True and False, or a function from the
+  parameters to one, as in `optax.adamw`.
+* ``cautious_decay``: whether entries decay only where the update moves them towards
+  zero (`add_cautious_decay`).
+* ``dimension_numbers``: which leaves are matrices, as in `on_matrices`.
+* ``placement``: where whole matrices live on a mesh, as in `on_matrices`.
+* ``other``: optimizer of all other leaves; None for AdamW.
+* ``other_learning_rate``: learning rate of that AdamW; None for the recipe's choice.
+* ``nonfinite``: as in `on_matrices`; None for ``"propagate"``.
+
 **Learning rates of the other leaves.** By default, AdamW of the other leaves has the
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods
 have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with

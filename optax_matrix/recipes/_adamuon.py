@@ -5,7 +5,6 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
-from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import in_float32, match_rms, momentum, orthogonalize
@@ -20,7 +19,7 @@ def adamuon(
     b2: Decay | None = None,
     nesterov: bool = True,
     eps: NotNegative = 1e-8,
-    polar: Kernel = newton_schulz,
+    polar: Kernel = "newton_schulz",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -55,7 +54,7 @@ def adamuon(
         polar: Kernel that returns the polar factor.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -16,7 +16,6 @@ from optax_matrix._arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
     Transport,
@@ -59,7 +58,7 @@ def alice(
     transport: Transport = "keep",
     stagger: bool = False,
     seed: Seed = 0,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     last_layer: LastLayer = "other",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -109,7 +108,7 @@ def alice(
             matrix; ``"other"`` leaves it to Adam. The paper reports both.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree. The paper does not state Adam's learning rate;
@@ -179,6 +178,9 @@ alice_0 = preset(
     This is `alice` with ``b3=0``: a renewal is a step of subspace iteration on the
     current :math:`G G^\top` alone. The state is ``2 n r + m r + n + 1`` numbers per
     matrix with ``m <= n``.
+
+    Args:
+        **options: Those of `alice`, without ``b3``.
 
     Returns:
         An optimizer of the whole tree, with Adam's learning rate as in `alice`.

@@ -50,43 +50,13 @@ def _apollo(
     bias_correction: bool = True,
     stagger: bool = False,
     seed: Seed = 0,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     last_layer: LastLayer = "other",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
 ) -> Method:
-    r"""APOLLO, by channel or by tensor, with any of three bases.
-
-    Args:
-        learning_rate: Learning rate, a number or a schedule; 0.01 in the paper.
-        rank: Number of vectors r, an int (clipped to the shorter side) or a float for a
-            fraction of that; 128, 192, 256, 256 in the authors' code for 60M, 130M,
-            350M, 1B.
-        norm: Whether each ``"channel"`` (column) has a factor of its own, or one factor
-            scales the whole ``"tensor"``.
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment.
-        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
-        scale: Factor :math:`\alpha` under the root; the authors' code has 1 per channel
-            and 128 per tensor.
-        limiter: Largest growth of the update's norm per step; None for none.
-        max_shrink: As in `limit_norm_growth`; None is the paper.
-        update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"gaussian"``; ``"randomized_svd"``, ``"svd"`` or a function as in
-            `galore`. The vectors of a function are part of the state.
-        side: Which side is projected, as in `project_low_rank`.
-        transport: What happens to the moments at a renewal, as in `project_low_rank`.
-        bias_correction: Whether to correct both moments, as Adam does.
-        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        seed: Seed of the random numbers.
-        qr: Kernel that orthonormalizes the singular vectors, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognized by its name, as a
-            matrix; ``"other"`` leaves it to Adam, as in the paper.
-        weight_decay: Decoupled weight decay of all leaves; none in the paper.
-        mu_dtype: Dtype of the momenta; None for float32.
-        **common: See `Common`.
-    """
+    r"""APOLLO, by channel or by tensor, with any of three bases."""
 
     def chain(layout):
         drawn = gaussian_basis() if basis == "gaussian" else singular_basis(basis, qr)
@@ -126,7 +96,28 @@ apollo = preset(
     bias correction.
 
     Args:
+        learning_rate: Learning rate, a number or a schedule; 0.01 in the paper.
+        rank: Number of vectors r, an int (clipped to the shorter side) or a float for a
+            fraction of that; 128, 192, 256, 256 in the authors' code for 60M, 130M,
+            350M, 1B.
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the second moment.
+        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
+        scale: Factor :math:`\alpha` under the root; the authors' code has 1 per channel
+            and 128 per tensor.
+        limiter: Largest growth of the update's norm per step; None for none.
+        max_shrink: As in `limit_norm_growth`; None is the paper.
+        update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
         basis: ``"gaussian"``, or a function as in `galore`, whose vectors are stored.
+        side: Which side is projected, as in `project_low_rank`.
+        bias_correction: Whether to correct both moments, as Adam does.
+        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
+        seed: Seed of the random numbers.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
+            matrix; ``"other"`` leaves it to Adam, as in the paper.
+        weight_decay: Decoupled weight decay of all leaves; none in the paper.
+        mu_dtype: Dtype of the momenta; None for float32.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.
@@ -165,6 +156,9 @@ apollo_mini = preset(
     This is `apollo` of rank one, with one factor for the whole matrix. The state is
     ``2 n + 3`` numbers per matrix with ``m <= n`` (two less without bias correction).
 
+    Args:
+        **options: Those of `apollo`, without ``rank`` and ``basis``.
+
     Returns:
         An optimizer of the whole tree.
 
@@ -200,6 +194,9 @@ apollo_svd = preset(
 
     Args:
         basis: ``"randomized_svd"``, ``"svd"`` for exact vectors, or a function.
+        transport: What happens to the moments at a renewal, as in `project_low_rank`.
+        qr: Kernel that orthonormalizes the singular vectors, as in `rotate`.
+        **options: Those of `apollo`.
 
     Returns:
         An optimizer of the whole tree.

@@ -9,7 +9,6 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.matrices.oriented import oriented
 from optax_matrix.matrices.rules import with_embeddings
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
@@ -31,7 +30,7 @@ def aro(
     b2: Decay = 0.95,
     policy: PolicyName | PolicyLike = "aro",
     orientation: Orientation = "residual",
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     update_interval: PositiveInt = 1,
     sharing: Literal["global", "chain"] | None = None,
     joint: bool = True,
@@ -91,7 +90,7 @@ def aro(
             dimension numbers must contain them.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.
@@ -166,6 +165,8 @@ _EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition.
         orientation: Which side rotates, as in `aro`.
+        **options: Those of `aro`, without ``base``, ``b2``, ``sharing``, ``joint`` and
+            ``full_model``.
 
     Returns:
         An optimizer of the whole tree.

@@ -5,7 +5,6 @@ from typing import Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Rate
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import orthogonalize_low_rank, scale_by_shape
@@ -19,7 +18,7 @@ def dion(
     rank: Rank = 1.0,
     b1: Decay = 0.95,
     scaling: ShapeRule = "unclipped",
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -43,7 +42,7 @@ def dion(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -3,7 +3,6 @@
 from typing import Literal, Unpack
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.matrices.oriented import oriented
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
@@ -23,7 +22,7 @@ def eigen_adam(
     orientation: Orientation = "short",
     bias_correction: bool = False,
     bounded: bool = True,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -58,7 +57,7 @@ def eigen_adam(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

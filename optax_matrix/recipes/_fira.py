@@ -16,7 +16,6 @@ from optax_matrix._arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
     SingularBasis,
@@ -51,42 +50,13 @@ def _fira(
     bias_correction: bool = True,
     stagger: bool = False,
     seed: Seed = 0,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     last_layer: LastLayer = "other",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
 ) -> Method:
-    r"""Fira and Fira+, by ``compensation``.
-
-    Args:
-        learning_rate: Learning rate, a number or a schedule; 0.01 in the paper, 0.02
-            (with a scale of 0.3) in that of Alice.
-        rank: Number of vectors r, an int (clipped to the shorter side) or a float for a
-            fraction of that; 128, 256, 256, 512 in the paper for 60M, 130M, 350M, 1B.
-        b1: Decay rate of the momentum.
-        b2: Decay rate of the second moment.
-        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
-        scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
-            for 1B.
-        residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
-        compensation: Kind of `compensate`.
-        limiter: Largest growth of the residual's norm per step.
-        max_shrink: As in `limit_norm_growth`; None is the paper.
-        update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
-        basis: ``"randomized_svd"``, ``"svd"`` (paper) or a function, as in `galore`.
-        side: Which side is projected, as in `project_low_rank`.
-        transport: What happens to the moments at a renewal, as in `project_low_rank`.
-        bias_correction: Whether to correct both moments, as Adam does.
-        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
-        seed: Seed of the random numbers.
-        qr: Kernel that orthonormalizes columns, as in `rotate`.
-        last_layer: ``"method"`` treats an output head, recognized by its name, as a
-            matrix; ``"other"`` leaves it to Adam, as in the paper.
-        weight_decay: Decoupled weight decay of all leaves; none in the paper.
-        mu_dtype: Dtype of the momenta; None for float32.
-        **common: See `Common`.
-    """
+    r"""Fira and Fira+, by ``compensation``."""
     plus = compensation == "fira_plus"
 
     def chain(layout):
@@ -129,6 +99,33 @@ fira = preset(
     `galore`, and `limit_norm_growth` limits C. The state is ``2 n r + m r`` numbers per
     matrix with ``m <= n``, three more for the limiter and the bias correction.
 
+    Args:
+        learning_rate: Learning rate, a number or a schedule; 0.01 in the paper, 0.02
+            (with a scale of 0.3) in that of Alice.
+        rank: Number of vectors r, an int (clipped to the shorter side) or a float for a
+            fraction of that; 128, 256, 256, 512 in the paper for 60M, 130M, 350M, 1B.
+        b1: Decay rate of the momentum.
+        b2: Decay rate of the second moment.
+        eps: Added to its root (`scale_by_second_moment`); 1e-6 in the authors' code.
+        scale: Factor :math:`\alpha` of the low-rank part; 0.0625 in the authors' code
+            for 1B.
+        residual_scale: Factor :math:`\alpha_c` of the residual; 0 is GaLore.
+        limiter: Largest growth of the residual's norm per step.
+        max_shrink: As in `limit_norm_growth`; None is the paper.
+        update_interval: U is renewed at steps 1, K + 1, 2K + 1, ...
+        basis: ``"randomized_svd"``, ``"svd"`` (paper) or a function, as in `galore`.
+        side: Which side is projected, as in `project_low_rank`.
+        transport: What happens to the moments at a renewal, as in `project_low_rank`.
+        bias_correction: Whether to correct both moments, as Adam does.
+        stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
+        seed: Seed of the random numbers.
+        qr: Kernel that orthonormalizes columns, as in `rotate`.
+        last_layer: ``"method"`` treats an output head, recognized by its name, as a
+            matrix; ``"other"`` leaves it to Adam, as in the paper.
+        weight_decay: Decoupled weight decay of all leaves; none in the paper.
+        mu_dtype: Dtype of the momenta; None for float32.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
+
     Returns:
         An optimizer of the whole tree.
 
@@ -162,6 +159,9 @@ fira_plus = preset(
     its :math:`\alpha` 0.3, 0.3, 0.3, 0.25 and its :math:`\alpha_c` 0.4, 0.4, 0.4, 0.2
     for 60M, 130M, 350M, 1.3B parameters, its learning rate 0.02.
     The state is that of `fira` without the limiter's number.
+
+    Args:
+        **options: Those of `fira`, without ``limiter`` and ``max_shrink``.
 
     Returns:
         An optimizer of the whole tree.

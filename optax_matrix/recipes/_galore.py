@@ -15,7 +15,6 @@ from optax_matrix._arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
     SingularBasis,
@@ -48,7 +47,7 @@ def galore(
     bias_correction: bool = True,
     stagger: bool = False,
     seed: Seed = 0,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     last_layer: LastLayer = "other",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -88,7 +87,7 @@ def galore(
             matrix; ``"other"`` leaves it to Adam, as in the paper.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -3,7 +3,6 @@
 from typing import Literal, Unpack
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.orientation import sides_within
@@ -21,7 +20,7 @@ def kl_shampoo(
     update_interval: PositiveInt = 10,
     side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -54,7 +53,7 @@ def kl_shampoo(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -3,7 +3,6 @@
 from typing import Literal, Unpack
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Rate, Seed
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._low_rank import LastLayer, with_last_layer
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
@@ -23,7 +22,7 @@ def ldadam(
     start: Literal["randomized", "exact"] = "randomized",
     side: ProjectedSide = "short",
     seed: Seed = 0,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     last_layer: LastLayer = "other",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -59,7 +58,7 @@ def ldadam(
             matrix; ``"other"`` leaves it to Adam.
         weight_decay: Decoupled weight decay of all leaves.
         mu_dtype: Dtype of the momenta and the error; None for float32.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

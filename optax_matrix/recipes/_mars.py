@@ -43,7 +43,7 @@ def mars_adamw(
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the first moments (None: at least float32) and of the stored
             gradient (None: that of the parameter).
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

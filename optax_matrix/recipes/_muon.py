@@ -5,7 +5,6 @@ from typing import Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rate
-from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, orthogonalize, scale_by_shape
@@ -18,7 +17,7 @@ def muon(
     *,
     b1: Decay = 0.95,
     nesterov: bool = True,
-    polar: Kernel = newton_schulz,
+    polar: Kernel = "newton_schulz",
     scaling: ShapeRule = "out/in",
     weight_decay: Rate | None = None,
     mu_dtype: Dtype | None = None,
@@ -46,7 +45,7 @@ def muon(
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule. None
             chooses by ``scaling``: 0.1 for ``"max"``, else 0.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW

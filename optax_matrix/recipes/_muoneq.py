@@ -7,7 +7,6 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
 from optax_matrix.linalg import (
-    newton_schulz,
     scale_columns,
     scale_rows,
     scale_rows_and_columns,
@@ -32,7 +31,7 @@ def muoneq(
     b1: Decay = 0.95,
     nesterov: bool = True,
     eps: NotNegative = 1e-8,
-    polar: Kernel = newton_schulz,
+    polar: Kernel = "newton_schulz",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -59,7 +58,7 @@ def muoneq(
         polar: Kernel that returns the polar factor.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -5,7 +5,6 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rate
-from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import (
@@ -26,7 +25,7 @@ def normuon(
     b1: Decay = 0.95,
     b2: Decay = 0.95,
     nesterov: bool = True,
-    polar: Kernel = newton_schulz,
+    polar: Kernel = "newton_schulz",
     scaling: Literal["rms", "out/in"] = "rms",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
@@ -52,7 +51,7 @@ def normuon(
             to the norm of :math:`O_t` times Keller Jordan's factor (the authors' code).
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -93,7 +93,7 @@ def poet(
         weight_decay: Decoupled weight decay of the other leaves only.
         mu_dtype: Dtype of the first moments; None for float32 (Q) and that of the
             parameter (other leaves).
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
@@ -160,6 +160,9 @@ oft = preset(
 
     The angles between the neurons of a matrix and their norms do not change; zeros stay
     zero, as in `poet`. Blocks are never merged by default.
+
+    Args:
+        **options: Those of `poet`, without ``sides``.
 
     Returns:
         An optimizer of the whole tree, as `poet`.

@@ -67,7 +67,7 @@ def racs(
             paper's first updates are 10, 5.3, ... times larger, hidden by its warm-up.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree. The paper does not state Adam's learning rate;

@@ -14,7 +14,9 @@
     scale_by_name = direction(name)
 
 The decorator checks arguments by their types and makes the optimizer of a whole tree.
-`direction` derives the update of the matrices alone, `preset` a variant.
+`direction` derives the update of the matrices alone, `preset` a variant. Type checkers
+see the arguments of the function above in all three: types cannot take keywords away,
+so those that a variant lacks raise only when it is called.
 """
 
 import dataclasses
@@ -27,7 +29,6 @@ import jax
 import optax
 
 from optax_matrix._arguments import Checker, Rate, injectable, is_number
-from optax_matrix.recipes._docstrings import of_direction, of_preset, with_arguments
 from optax_matrix.recipes._method import (
     TREE_ONLY,
     Method,
@@ -41,21 +42,26 @@ from optax_matrix.tree import NonFinite
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs
 
+_DIRECTION = """\
+The update of `{name}` for matrices; other leaves pass through unchanged.
+
+    Args:
+        **options: Those of `{name}`, without those of the learning rate, the weight
+            decay and the other leaves.
+
+    Returns:
+        A transformation, without learning rate and weight decay.
+
+    Examples:
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> step = optax.scale_by_learning_rate(1e-3)
+        >>> tx = optax.chain(om.scale_by_{name}(), step)
+    """
+
 
 class Common(TypedDict, total=False):
-    """Keywords of every recipe.
-
-    Attributes:
-        weight_decay_mask: Tree or prefix tree of True and False, or a function from
-            the parameters to one, as in `optax.adamw`.
-        cautious_decay: Whether entries decay only where the update moves them towards
-            zero (`add_cautious_decay`); None for False.
-        dimension_numbers: Which leaves are matrices, as in `on_matrices`.
-        placement: Where whole matrices live on a mesh, as in `on_matrices`.
-        other: Optimizer of all other leaves; None for AdamW.
-        other_learning_rate: Learning rate of that AdamW; None for the recipe's choice.
-        nonfinite: As in `on_matrices`; None for ``"propagate"``.
-    """
+    """Keywords of every recipe; the docstring of the package explains them."""
 
     weight_decay_mask: Mask | None
     cautious_decay: bool | None
@@ -66,21 +72,19 @@ class Common(TypedDict, total=False):
     nonfinite: NonFinite | None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+    """The function of a method's arguments, and those that users give."""
+
+    factory: Callable[..., Method]
+    signature: inspect.Signature
+    fixed: Mapping[str, Any]  # The other arguments of the factory.
+
+
 def recipe(factory: Callable[P, Method]) -> Callable[P, Optimizer]:
-    """Makes the optimizer of a whole parameter tree from a method.
-
-    Args:
-        factory: Function of the method's arguments and ``**common: Unpack[Common]``.
-            Its docstring documents them, the latter as ``**common: See `Common`.``.
-
-    Returns:
-        A function with all arguments in its signature and docstring. It checks them by
-        their types.
-    """
-    doc = inspect.cleandoc(factory.__doc__ or "")
-    common = inspect.cleandoc(Common.__doc__ or "").partition("Attributes:\n")[2]
-    doc = doc.replace("    **common: See `Common`.", common)
-    return _Public(factory, factory.__name__, _spelled_out(factory), doc).optimizer()
+    """Makes the optimizer of a whole parameter tree from the function of a method."""
+    made = _Recipe(factory, _spelled_out(factory), {})
+    return _public(made, factory.__name__, factory.__doc__, optimizer_of_tree)
 
 
 def preset(
@@ -94,18 +98,9 @@ def preset(
 ) -> Callable[P, Optimizer]:
     """A variant of a recipe: other defaults, under a name of its own.
 
-    Args:
-        base: The recipe.
-        name: The variant's name.
-        doc: Its docstring. ``Args:`` lists what differs from `base` only.
-        fixed: Arguments that the variant sets and does not take.
-        types: Narrower types of arguments.
-        **defaults: Defaults that differ.
-
-    Returns:
-        A function like that of `recipe`.
+    It does not take the arguments ``fixed``; ``types`` narrows those of others.
     """
-    of: _Public = base.public  # pyright: ignore[reportFunctionMemberAccess]
+    of: _Recipe = base.recipe  # pyright: ignore[reportFunctionMemberAccess]
     fixed, types = {**of.fixed, **(fixed or {})}, types or {}
     parameters = [
         p.replace(
@@ -116,8 +111,8 @@ def preset(
         if p.name not in fixed
     ]
     signature = of.signature.replace(parameters=parameters)
-    doc = of_preset(inspect.cleandoc(doc), of.doc)
-    return _Public(of.factory, name, signature, doc, fixed).optimizer()
+    made = _Recipe(of.factory, signature, fixed)
+    return _public(made, name, doc, optimizer_of_tree)
 
 
 def direction(
@@ -125,78 +120,40 @@ def direction(
 ) -> Callable[P, Optimizer]:
     """The update of a recipe's matrices, for `optax.chain`.
 
-    Args:
-        base: The recipe.
-        without: Arguments that do not concern the matrices, besides those of the
-            learning rate, the weight decay and the other leaves.
-
-    Returns:
-        A function of the recipe's other arguments. Leaves that are not matrices pass
-        through its transformation unchanged.
+    It does not take the arguments that do not concern the matrices: `TREE_ONLY` and
+    ``without``.
     """
-    of: _Public = base.public  # pyright: ignore[reportFunctionMemberAccess]
-    parameters = [
-        p
-        for p in of.signature.parameters.values()
-        if p.name not in TREE_ONLY and p.name not in without
-    ]
-    signature = of.signature.replace(parameters=parameters)
-    name = f"scale_by_{of.name}"
+    of: _Recipe = base.recipe  # pyright: ignore[reportFunctionMemberAccess]
+    names = [n for n in of.signature.parameters if n not in {*TREE_ONLY, *without}]
+    parameters = [of.signature.parameters[name] for name in names]
     fixed = {**of.fixed, "learning_rate": 0.0}  # No chain depends on it.
-    doc = of_direction(of.doc, of.name)
-    return _Public(of.factory, name, signature, doc, fixed).direction()
+    made = _Recipe(of.factory, of.signature.replace(parameters=parameters), fixed)
+    doc = _DIRECTION.format(name=base.__name__)
+    return _public(made, f"scale_by_{base.__name__}", doc, update_of_matrices)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Public:
-    """A public function in the making: the factory of its method, and what users see.
+def _public(made: _Recipe, name: str, doc: str | None, transformation: Any) -> Any:
+    """The function that checks the user's arguments and makes a transformation."""
+    check = Checker(name, made.signature)
 
-    Attributes:
-        factory: Function that returns the `Method`.
-        name: Name of the public function.
-        signature: Its signature.
-        doc: Its docstring; arguments that the signature lacks are left out.
-        fixed: Arguments of the factory that the public function does not take.
-    """
+    @functools.wraps(made.factory)
+    def run(*args: Any, **kwargs: Any) -> Optimizer:
+        arguments = {**made.fixed, **check(args, kwargs).arguments}
+        method = dataclasses.replace(
+            made.factory(**arguments),
+            name=name.removeprefix("scale_by_"),
+            chain=_chain(made.factory, arguments),
+        )
+        return transformation(method, arguments)
 
-    factory: Callable[..., Method]
-    name: str
-    signature: inspect.Signature
-    doc: str
-    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def optimizer(self) -> Any:
-        """The function that makes the optimizer of a whole tree."""
-        return self._function(optimizer_of_tree)
-
-    def direction(self) -> Any:
-        """The function that makes the update of the matrices."""
-        return self._function(update_of_matrices)
-
-    def _function(self, make: Callable[[Method, Mapping[str, Any]], Optimizer]) -> Any:
-        check = Checker(self.name, self.signature)
-
-        @functools.wraps(self.factory)
-        def run(*args: Any, **kwargs: Any) -> Optimizer:
-            arguments = {**self.fixed, **check(args, kwargs).arguments}
-            name = self.name.removeprefix("scale_by_")
-            method = dataclasses.replace(
-                self.factory(**arguments),
-                name=name,
-                chain=_chain(self.factory, arguments),
-            )
-            return make(method, arguments)
-
-        parameters = self.signature.parameters
-        public: Any = run
-        public.public = self
-        public.__name__ = public.__qualname__ = self.name
-        public.__doc__ = with_arguments(self.doc, parameters)
-        shown = injectable(self.signature, is_number)
-        public.__signature__ = shown.replace(return_annotation=Optimizer)
-        public.__annotations__ = {k: p.annotation for k, p in parameters.items()}
-        public.__annotations__["return"] = Optimizer
-        return public
+    public: Any = run
+    public.recipe = made
+    public.__name__ = public.__qualname__ = name
+    public.__doc__ = doc
+    public.__signature__ = injectable(made.signature, is_number)
+    hints = {name: p.annotation for name, p in made.signature.parameters.items()}
+    public.__annotations__ = {**hints, "return": Optimizer}
+    return public
 
 
 def _chain(factory: Callable[..., Method], arguments: Mapping[str, Any]) -> Any:
@@ -216,11 +173,11 @@ def _chain(factory: Callable[..., Method], arguments: Mapping[str, Any]) -> Any:
 
 
 def _spelled_out(factory: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a factory, with the keywords of `Common` one by one."""
+    """The signature of the optimizer, with the keywords of `Common` one by one."""
     signature = inspect.signature(factory, eval_str=True)
     *own, _ = signature.parameters.values()
     common = [
         inspect.Parameter(name, own[-1].KEYWORD_ONLY, default=None, annotation=hint)
         for name, hint in get_type_hints(Common).items()
     ]
-    return signature.replace(parameters=[*own, *common])
+    return signature.replace(parameters=[*own, *common], return_annotation=Optimizer)

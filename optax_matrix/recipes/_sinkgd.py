@@ -38,7 +38,7 @@ def sinkgd(
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the first moment of the other leaves; None for that of the
             parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

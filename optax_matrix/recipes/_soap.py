@@ -3,7 +3,6 @@
 from typing import Literal, Unpack
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.stacks.orientation import sides_within
@@ -25,7 +24,7 @@ def soap(
     max_dim: PositiveInt | None = 10_000,
     bias_correction: bool = True,
     bounded: bool = True,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -60,7 +59,7 @@ def soap(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.
@@ -116,6 +115,9 @@ kl_soap = preset(
 
     This is `soap` in the eigenbases of these factors, those of `kl_shampoo`. The state
     is that of `soap` and the eigenvalues of each side.
+
+    Args:
+        **options: Those of `soap`, without ``statistics``.
 
     Returns:
         An optimizer of the whole tree.

@@ -6,7 +6,7 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.linalg import CUBIC, JORDAN, cholesky_qr, newton_schulz
+from optax_matrix.linalg import CUBIC, JORDAN, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.orientation import sides_within
@@ -38,7 +38,7 @@ def soap_muon(
     polar: Kernel | None = None,
     power: Positive = 0.5,
     scaling: ShapeRule = "out/in",
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -74,7 +74,7 @@ def soap_muon(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

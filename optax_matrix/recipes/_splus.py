@@ -5,7 +5,6 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
-from optax_matrix.linalg import cholesky_qr
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.on_mapped_params import on_mapped_params
@@ -26,7 +25,7 @@ def splus(
     update_interval: PositiveInt = 10,
     side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -61,7 +60,7 @@ def splus(
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule; that
             of matrices is scaled as below.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW

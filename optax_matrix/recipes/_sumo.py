@@ -16,7 +16,6 @@ from optax_matrix._arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg import cholesky_qr, polar_qr
 from optax_matrix.recipes._low_rank import (
     LastLayer,
     SingularBasis,
@@ -43,7 +42,7 @@ def sumo(
     *,
     rank: Rank = 128,
     b1: Decay = 0.95,
-    polar: Kernel = polar_qr,
+    polar: Kernel = "polar_qr",
     scaling: Literal["max", "sqrt_max", "rms", "none"] = "max",
     scale: Positive = 1.0,
     limiter: AtLeastOne | None = 1.1,
@@ -55,7 +54,7 @@ def sumo(
     transport: Transport = "carry",
     stagger: bool = False,
     seed: Seed = 0,
-    qr: Kernel = cholesky_qr,
+    qr: Kernel = "cholesky_qr",
     last_layer: LastLayer = "other",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -106,7 +105,7 @@ def sumo(
             matrix; ``"other"`` leaves it to Adam.
         weight_decay: Decoupled weight decay of all leaves; the paper gives no value.
         mu_dtype: Dtype of the momenta; None for float32.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.

@@ -6,7 +6,7 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Dtype, Kernel, NotNegative, Rate
-from optax_matrix.linalg import newton_schulz, standardize_rows
+from optax_matrix.linalg import standardize_rows
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import (
@@ -23,7 +23,7 @@ def swan(
     learning_rate: Rate,
     *,
     eps: NotNegative = 1e-8,
-    polar: Kernel = newton_schulz,
+    polar: Kernel = "newton_schulz",
     scaling: Literal[ShapeRule, "norm"] = "max",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -46,7 +46,7 @@ def swan(
             the Frobenius norm of :math:`\tilde{G}`, which SWAN's own paper offers.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
-        **common: See `Common`.
+        **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree.
