@@ -40,7 +40,7 @@ FRAMEWORKS = {
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (
     *("rotate-", "precondition", "orthogonalize_low", "orthogonalize-polar_q"),
-    *("project_low", "scale_by_tracked"),
+    *("in_eigenbasis", "project_", "scale_by_tracked"),
     *("quantize_state", "orthogonalize-gram"),
 )
 
