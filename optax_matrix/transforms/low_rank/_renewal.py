@@ -113,8 +113,8 @@ class Renewal:
             if (turn := self.basis.move) is not None:
                 turned = {i: turn(held[i].tracked, change[i]) for i in group}
                 new |= {i: new[i]._replace(tracked=x) for i, x in turned.items()}
-            # A matrix that had no basis has no moments either.
-            keep = lambda x, old: jnp.where(due, x, old).astype(old.dtype)
+            # Where first bases are found, nothing moves: there were no moments.
+            keep = lambda x, old: jnp.where(some, x, old).astype(old.dtype)
             moved = jax.tree.map(keep, move(inner_state, change), inner_state)
             return changing(new, moved)
 

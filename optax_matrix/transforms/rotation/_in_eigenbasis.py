@@ -240,5 +240,5 @@ class _InEigenbasis:
         spectrum = jax.tree.map(mix, gradient, rotation, spectrum)
         pairs = jax.tree.map(lambda _, *x: balanced(*x), gradient, spectrum, gram)
         structure = jax.tree.structure(gradient)
-        spectrum, gram = zip(*structure.flatten_up_to(pairs), strict=True)
-        return structure.unflatten(spectrum), structure.unflatten(gram)
+        pairs = structure.flatten_up_to(pairs)
+        return tuple(structure.unflatten([pair[i] for pair in pairs]) for i in (0, 1))
