@@ -1,11 +1,13 @@
 """The main comparison: every method on a task, and the best of them."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import OPTIMIZERS
-from examples.study.bench.methods import OWN_RATES
+from examples.study.bench import user
+from examples.study.bench.methods import OWN_RATES, find
 from examples.study.bench.search import (
     FEW_TRIALS,
     FRESH,
@@ -34,9 +36,35 @@ class NotYetError(UserError):
 def entry(task: str, method: str, setting: str = "matched", **other: Any) -> Entry:
     """An entry with the steps, batch and first learning rate of its task."""
     t = TASKS[task]
-    rate = t.rate if setting == "matched" else OWN_RATES[method.split(":")[0]]
+    rate = OWN_RATES[method.split(":")[0]] if setting == "own" else t.rate
     defaults = {"rate": rate, "steps": t.steps, "batch": t.batch}
     return Entry(task, method, setting, **defaults | other)
+
+
+def trial(
+    task: str, functions: Sequence[str], against: Sequence[str], rate: float | None
+) -> list[Entry]:
+    """AdamW, named methods, and functions of a user's modules, each once.
+
+    Args:
+        task: A name of `tasks.TASKS`.
+        functions: Functions, as in ``my_module:make``.
+        against: Methods that are matched to AdamW.
+        rate: The middle of the functions' first rates; None for the task's.
+
+    Raises:
+        UserError: If one of them does not exist, or makes no optimizer.
+    """
+    arena = TASKS[task].arena
+    named = [OPTIONS.get(name, name) for name in (REFERENCE, *against)]
+    for name in named:
+        find(name, "matched", arena)
+    for name in functions:
+        find(name, user.SETTING, arena)
+    middle = TASKS[task].rate if rate is None else rate
+    found = [entry(task, name) for name in named]
+    found += [entry(task, name, user.setting(name), rate=middle) for name in functions]
+    return list(dict.fromkeys(found))
 
 
 def best(

@@ -6,7 +6,8 @@ one learning rate for the whole model, as in `examples.pretrain.optimizers`.
 `own`: the recipe as its paper has it: its scale, its weight decay, and its AdamW for
 the other leaves. Only methods whose scale or weight decay differs have this setting.
 
-`chain` is any method of the algebra in `chains`, matched.
+`chain` is any method of the algebra in `chains`, matched. A function of a user's module
+(`user`) is taken as it is.
 
 In both, AdamW trains embeddings, positions, head and norms, and low-rank methods have a
 quarter of the shorter side as rank, as in the papers (128 of 512).
@@ -17,6 +18,7 @@ from typing import Any
 import optax_matrix as om
 from examples.pretrain.optimizers import SMALL, Arena, methods
 from examples.pretrain.options import Method, keywords, with_options
+from examples.study.bench import user
 from examples.study.bench.chains import chains
 
 # Learning rates of the papers or of their programs, where the search begins; where none
@@ -61,6 +63,8 @@ def own(name: str, arena: Arena) -> Method:
 
 def find(name: str, setting: str, arena: Arena) -> Any:
     """The method of a name, which may set options, under a task's AdamW."""
+    if setting.startswith(user.SETTING):
+        return user.find(name, arena)
     if setting == "matched":
         return with_options(name, {**methods(arena), "chain": chains(arena)})
     return with_options(name, {name: own(name, arena) for name in OWN_RATES})

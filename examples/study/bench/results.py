@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from examples.pretrain.directory import where
 from examples.pretrain.errors import UserError
@@ -47,10 +47,25 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[Config, Result, dict[str, str]]]
 
 def append(config: Config, result: Result, path: pathlib.Path, command: str) -> None:
     """Adds a run by one write, so that processes can share the file."""
+    _add(config, result, {"command": command} | where(), path)
+
+
+def copy(
+    wanted: Collection[Config], path: pathlib.Path, source: pathlib.Path = PATH
+) -> None:
+    """Adds the runs of another file, as they are recorded there."""
+    there = read(path)
+    for config, result, origin in _rows(source):
+        if config in wanted and config not in there:
+            there[config] = result
+            _add(config, result, origin, path)
+
+
+def _add(config, result, origin, path):
     row = {
         "config": dataclasses.asdict(config),
         "result": dataclasses.asdict(result),
-        "where": {"command": command} | where(),
+        "where": origin,
     }
     with path.open("ab", buffering=0) as file:
         file.write((json.dumps(row) + "\n").encode())

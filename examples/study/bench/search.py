@@ -31,7 +31,7 @@ class Entry:
     Attributes:
         task: A name of `tasks.TASKS`.
         method: A method, with options.
-        setting: `matched` or `own`.
+        setting: As in `Config`.
         rate: The learning rate in the middle of the first five.
         steps: Updates of the weights.
         batch: Windows or images per update.
@@ -69,6 +69,14 @@ def due(entry: Entry, results: Results) -> Config | None:
     rate = best_rate(entry, results)
     configs = [entry.config(rate, seed) for seed in entry.seeds]
     return next((config for config in configs if config not in results), None)
+
+
+def had(entry: Entry, results: Results) -> set[Config]:
+    """The runs of an entry that are among some results."""
+    found: dict[Config, Result] = {}
+    while (config := due(entry, found)) in results:
+        found[config] = results[config]
+    return set(found)
 
 
 def is_finished(entry: Entry, results: Results) -> bool:
