@@ -132,6 +132,8 @@ class Recorder:
         self.noted.extend(pairs)
 
 
+# A context variable, since what is recorded is deep in a user's `tx.init`, to which
+# nothing but the parameters can be passed.
 _RECORDER: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
     "recorder", default=None
 )

@@ -46,6 +46,8 @@ class Surroundings:
     found: dict[str, Stacks] | None = None
 
 
+# A context variable, since a block is an optax transformation, and between it and
+# whoever runs the step are others, to which nothing but arrays can be passed.
 _here = contextvars.ContextVar("surroundings", default=Surroundings())  # noqa: B039
 here = _here.get
 

@@ -9,6 +9,7 @@ from _owned import assert_same_path, cubic, given, normal, on_mesh
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
+from optax_matrix.stacks.groups import FILLER
 
 AXES = ("fsdp", "tp")
 MESHES = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (4, 2), (8, 1), (2, 4)]
@@ -49,7 +50,7 @@ def test_order_is_that_of_the_leaves_with_fillers_last(cpus):
     _, tx, params = _setting(cpus, (2, 4))
     state = tx.init(params)
     for rows in map(np.asarray, state.manifest.values()):
-        filler = np.all(rows[:, :2] == om.stacks.FILLER, axis=1)
+        filler = np.all(rows[:, :2] == FILLER, axis=1)
         assert list(filler) == sorted(filler)
     momenta = jax.jit(tx.update)(params, state, params)[1].inner_state[0].trace
     for stack in momenta.values():
