@@ -44,8 +44,8 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
 
     These are the columns U of the methods with a low rank (GaLore, Alice, SUMO, ...),
     and the rotations of those with a rotated frame (ARO, SOAP, Eigen-Adam, ...). For
-    their stability collect them at each renewal and pass the list to `basis_stability`.
-    Costs a copy; call it outside of `jax.jit`.
+    their stability compare those of two renewals by `eigenvector_cosines`. Costs a
+    copy; call it outside of `jax.jit`.
 
     Args:
         opt_state: State of an optimizer that contains `on_matrices`.

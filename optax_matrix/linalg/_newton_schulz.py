@@ -10,11 +10,15 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
 from optax_matrix._surroundings.teams import LastRound, for_teams
-from optax_matrix.linalg._checks import check_matrices
-from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
+from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
-from optax_matrix.linalg.scale import safe_root, wide_unit_peak, work_dtype
+from optax_matrix.linalg.scale import (
+    check_matrices,
+    safe_root,
+    wide_unit_peak,
+    work_dtype,
+)
 
 
 def newton_schulz(
@@ -186,7 +190,7 @@ def gram_newton_schulz(
 
 
 def _gram_kernel(
-    rows: list[Row], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
+    rows: list[Quintic], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
 ) -> Kernel:
     pieces = _split(rows, restarts)
 
@@ -200,13 +204,13 @@ def _gram_kernel(
     return kernel
 
 
-def _split(rows: list[Row], restarts: Sequence[int]) -> list[list[Row]]:
+def _split(rows: list[Quintic], restarts: Sequence[int]) -> list[list[Quintic]]:
     """Split the table at the restarts."""
     cuts = sorted({0, len(rows), *(i for i in restarts if 0 < i < len(rows))})
     return [rows[i:j] for i, j in itertools.pairwise(cuts)]
 
 
-def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
+def _accumulate(y: Array, rows: list[Quintic], symmetric_dot: Product) -> Array:
     """Return the factor Q for which ``Q y`` is ``y`` after all steps of ``rows``."""
     dtype = y.dtype
     r = symmetric_dot(y, y.mT).astype(dtype)

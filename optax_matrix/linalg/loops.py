@@ -14,17 +14,7 @@ from jax.sharding import AxisType
 def looped_on_tpu(
     loop: Callable[..., Any], whole: Callable[..., Any], *xs: jax.Array, large: bool
 ) -> Any:
-    """Apply a function in one of two forms.
-
-    Args:
-        loop: The form for large arrays on a TPU.
-        whole: The form for all else.
-        *xs: The arguments.
-        large: Whether they are large enough for the loop.
-
-    Returns:
-        The value of the function.
-    """
+    """Apply ``loop`` to arrays that are large, on a TPU, and else ``whole``."""
     if not large or not all(map(_can_loop, xs)):
         return whole(*xs)
     return jax.lax.platform_dependent(*xs, tpu=loop, default=whole)

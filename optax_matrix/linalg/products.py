@@ -47,22 +47,14 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     x, y = jnp.asarray(x), jnp.asarray(y)
     pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
-    large = pairs and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
+    if not pairs or max(*x.shape[-2:], y.shape[-1]) < _LARGE:
+        return product(x, y)
     tiled = functools.partial(in_tiles, product)
-    return looped_on_tpu(tiled, product, x, y, large=large)
+    return looped_on_tpu(tiled, product, x, y, large=True)
 
 
 def in_tiles(product: Product, x: Array, y: Array) -> Array:
-    """Multiply one pair of matrices after another, in tiles.
-
-    Args:
-        product: The product of a tile.
-        x: Matrices ``(..., m, k)``.
-        y: Matrices ``(..., k, n)`` with the same leading axes.
-
-    Returns:
-        The products ``(..., m, n)``.
-    """
+    """Multiply one pair of matrices after another, in tiles."""
     batch, (m, k), n = x.shape[:-2], x.shape[-2:], y.shape[-1]
     count = math.prod(batch)
     x, y = x.reshape(count, m, k), y.reshape(count, k, n)

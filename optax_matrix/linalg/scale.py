@@ -1,55 +1,57 @@
 """Working precision, scaling to a largest entry of one, and safe reciprocals."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._checks import check_matrices
-
 
 def work_dtype(dtype: DTypeLike) -> jnp.dtype:
-    """Return float64 for float64 and float32 for every narrower type.
-
-    Examples:
-        >>> work_dtype(jnp.bfloat16)
-        dtype('float32')
-    """
+    """Return float64 for float64 and float32 for every narrower type."""
     return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
 
 
-def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
-    """Check that an array holds floating matrices and cast it to the working precision.
-
-    Args:
-        x: Matrices of shape ``(..., m, n)``.
-
-    Returns:
-        The same matrices in the working precision.
-
-    Raises:
-        ValueError: If it has fewer than two axes or no floating dtype.
-    """
-    check_matrices(x)
+def widened(x: Array) -> Array:
+    """Casts half precision to float32 and leaves float32 and float64 as they are."""
     return x.astype(work_dtype(x.dtype))
+
+
+def check_matrices(x: Any) -> None:
+    """Raises ValueError unless an array holds floating matrices ``(..., m, n)``."""
+    if x.ndim < 2:
+        remedy = "leave vectors to another optimizer, or add an axis."
+        if not x.ndim:
+            remedy = (
+                "optax.inject_hyperparams calls functions among the arguments as "
+                "schedules, so give kernels by name, or use om.inject_hyperparams."
+            )
+        raise ValueError(
+            f"`x` must be matrices (..., m, n), got shape {x.shape}; {remedy}"
+        )
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(
+            f"`x` must be floating, got dtype {x.dtype}; cast it, for example with "
+            "x.astype(jnp.float32)."
+        )
+
+
+def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
+    """Check that these are floating matrices, and cast to the working precision."""
+    check_matrices(x)
+    return widened(x)
 
 
 def unit_peak(
     x: Float[Array, "*batch m n"],
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch 1 1"]]:
-    """Divide each matrix by its largest absolute entry.
+    """Divide each matrix by its largest absolute entry, returned as ``(..., 1, 1)``.
 
     Afterwards squares and sums of squares neither overflow nor underflow, even for
-    entries of 1e20 or 1e-20. A zero (or subnormal) matrix is divided by one.
-
-    The divisor counts as a constant in derivatives. That is exact where the divisor
-    cancels out of the result, as it should wherever this is used.
-
-    Args:
-        x: Matrices of shape ``(..., m, n)``, in the working precision.
-
-    Returns:
-        The scaled matrices and the divisors, of shape ``(..., 1, 1)``.
+    entries of 1e20 or 1e-20. A zero (or subnormal) matrix is divided by one. The
+    divisor counts as a constant in derivatives, which is exact where it cancels out of
+    the result, as it should wherever this is used.
     """
     peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     # `~(<)` and not `>=`, so that a NaN stays visible.
@@ -61,11 +63,7 @@ def unit_peak(
 def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:
     """Transpose tall matrices and divide by the largest entry, for polar kernels.
 
-    Args:
-        x: Matrices of shape ``(..., m, n)``.
-
-    Returns:
-        Matrices in the working precision, and whether they are transposed.
+    Returns matrices in the working precision, and whether they are transposed.
     """
     x = as_work(x)
     transposed = x.shape[-2] > x.shape[-1]

@@ -8,7 +8,7 @@ from optax_matrix.matrices.rules import Resolved
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step
-from optax_matrix.transforms.wrappers import SIGNED, UNSIGNED, Quantizer
+from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED, Quantizer
 
 
 def quantized(

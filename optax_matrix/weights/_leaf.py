@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from optax_matrix.linalg import materialize, permute
+from optax_matrix.linalg.permuted_blocks import materialize, permute
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.groups import ids_of_pieces
-from optax_matrix.transforms.stochastic_primitives import Primitives, where_due
+from optax_matrix.transforms.stochastic_primitives.merges import where_due
+from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 
 Sides = dict[str, Array]
 Views = Mapping[str, MatrixView]

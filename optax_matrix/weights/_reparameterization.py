@@ -17,12 +17,9 @@ from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.matrices.rules import resolve
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.transforms.stochastic_primitives import (
-    Primitives,
-    bounded,
-    reached,
-    where_due,
-)
+from optax_matrix.transforms.stochastic_primitives.merges import where_due
+from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
+from optax_matrix.transforms.stochastic_primitives.skew_bound import bounded, reached
 from optax_matrix.weights._leaf import draw, ordered, turn, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._sharding import (

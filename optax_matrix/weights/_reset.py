@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.matrices.paths import key_name
-from optax_matrix.transforms.stochastic_primitives import where_due
+from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.

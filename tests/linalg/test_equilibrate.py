@@ -7,7 +7,7 @@ import pytest
 from _matrices import gaussian, rank_one, shapes, strict
 
 from optax_matrix import linalg
-from optax_matrix.linalg._checks import check_matrices
+from optax_matrix.linalg.scale import check_matrices
 
 KERNELS = {
     "scale_rows": linalg.scale_rows,

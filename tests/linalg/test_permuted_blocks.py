@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 from _matrices import gaussian
 
-from optax_matrix.linalg import (
+from optax_matrix.linalg import cayley, cayley_neumann, to_skew
+from optax_matrix.linalg.permuted_blocks import (
     block_grid,
-    cayley,
-    cayley_neumann,
     draw_permutations,
     free_entries,
     materialize,
     permute,
     recover_frame,
-    to_skew,
-    triangle_size,
     unpermute,
 )
+from optax_matrix.linalg.skew import triangle_size
 
 SHAPE = {"out": 10, "in": 7}
 GRIDS = {

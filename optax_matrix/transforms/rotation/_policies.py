@@ -14,15 +14,9 @@ import jax.numpy as jnp
 
 from optax_matrix._arguments import Positive, PositiveInt, check_callable, checked
 from optax_matrix._surroundings.joining import jointly
-from optax_matrix.linalg import (
-    cross_gram,
-    eigenbasis,
-    polar_qr,
-    power_step,
-    project_tangent,
-    qr_retraction,
-)
+from optax_matrix.linalg import cross_gram, eigenbasis, polar_qr, power_step
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.rotations import project_tangent, qr_retraction
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.numerics import matrix_norm
 from optax_matrix.transforms.second_moments import Gram

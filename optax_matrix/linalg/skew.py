@@ -11,34 +11,12 @@ from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
 
 
 def triangle_size(b: int) -> int:
-    """Number of free entries of a skew-symmetric ``b x b`` matrix.
-
-    Args:
-        b: Side of the matrix.
-
-    Returns:
-        ``b (b - 1) / 2``.
-
-    Examples:
-        >>> triangle_size(4)
-        6
-    """
+    """Number of free entries of a skew-symmetric ``b x b`` matrix."""
     return b * (b - 1) // 2
 
 
 def triangle_side(size: int) -> int:
-    """Side of the skew-symmetric matrix with this number of free entries.
-
-    Args:
-        size: ``b (b - 1) / 2``.
-
-    Returns:
-        b, at least one.
-
-    Examples:
-        >>> triangle_side(6)
-        4
-    """
+    """Side of the skew-symmetric matrix with this number of free entries."""
     return (1 + math.isqrt(1 + 8 * size)) // 2
 
 
@@ -59,6 +37,7 @@ def to_skew(v: Float[Array, "*batch t"], b: int) -> Float[Array, "*batch {b} {b}
         >>> to_skew(jnp.array([1.0, 2.0, 3.0]), 3).tolist()
         [[0.0, 1.0, 2.0], [-1.0, 0.0, 3.0], [-2.0, -3.0, 0.0]]
     """
+    # One gather with constant indices, in place of scatters into both triangles.
     place = np.zeros((b, b), np.int32)  # Index of each entry of Q in (0, v, -v).
     rows, cols = np.triu_indices(b, 1)
     place[rows, cols] = 1 + np.arange(len(rows))
@@ -105,6 +84,8 @@ def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
         >>> float(skew_norm(jnp.array([[0.0, 3.0], [-3.0, 0.0]])))
         3.0
     """
+    # The values of Q^4 are the fourth powers of Q's, each twice: the Frobenius norm of
+    # Q^4 is a Schatten 8-norm of one of each pair, close to the largest.
     y, peak = unit_peak(as_work(q))
     square = full_dot(y, y)
     fourth = full_dot(square, square)
