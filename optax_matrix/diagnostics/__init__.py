@@ -4,22 +4,21 @@ Measures are functions of stacks ``(..., m, n)`` with one number per matrix. The
 compute in float32 at least and work inside `jax.jit`. Zero and rank-deficient matrices
 give finite numbers, or infinity where their docstrings say so, and never NaN.
 
-===================  ===================================================================
-`_spectra`           `singular_values`, `stable_rank`, `condition_number`, and
-                     `newton_schulz_errors`, which follow from them
-`_norms`             `norm_spread` of rows or columns, `hyperspherical_energy` of
-                     neurons, `diagnostics.orthogonality_error`
-`_subspaces`         `subspace_overlap`, `eigenvector_cosines`
-`_follow_policies`   `follow_policies` runs several policies of `rotate` along one
-                     trajectory of momenta, and measures ARO's objective and
-                     `alignment_score`
-`_of_matrices`       `of_matrices` applies a measure to every matrix of a tree
-`_states`,           `bases` that a state holds, by parameter path; the function
-`_primitives`        `diagnostics.rotations` makes R and P of POET and OFT dense
-`_monitor`           `monitor` measures the updates of any optimizer inside of jit and
-                     under sharding; `read_monitor` returns the values by path
-`_state_bytes`       `state_bytes`: every array of a state, from shapes alone
-===================  ===================================================================
+====================  ==================================================================
+``_spectra``          `singular_values`, `stable_rank`, `condition_number`, and
+                      `newton_schulz_errors`, which follow from them
+``_norms``            `norm_spread` of rows or columns, `hyperspherical_energy` of
+                      neurons, `diagnostics.orthogonality_error`
+``_subspaces``        `subspace_overlap`, `eigenvector_cosines`
+``_follow_policies``  `follow_policies` runs policies of `rotate` along one trajectory
+                      of momenta: ARO's objective and `alignment_score`
+``_of_matrices``      `of_matrices` applies a measure to every matrix of a tree
+``_states``,          `bases` that a state holds, by parameter path; the function
+``_primitives``       `diagnostics.rotations` makes R and P of POET and OFT dense
+``_monitor``          `monitor` measures the updates of any optimizer inside of jit and
+                      under sharding; `read_monitor` returns the values by path
+``_state_bytes``      `state_bytes`: every array of a state, from shapes alone
+====================  ==================================================================
 
 >>> import jax, jax.numpy as jnp
 >>> import optax_matrix as om

@@ -10,8 +10,8 @@ from jaxtyping import Array
 from optax_matrix._arguments import Kernel, checked
 from optax_matrix.diagnostics._states import by_parameter, find_states
 from optax_matrix.linalg import cayley, skew_norm, to_skew
-from optax_matrix.linalg.permuted_blocks import free_entries, materialize, permute
-from optax_matrix.linalg.skew import triangle_side
+from optax_matrix.linalg.permuted_blocks import materialize, permute
+from optax_matrix.linalg.skew import free_entries, triangle_side
 from optax_matrix.transforms.stochastic_primitives import SpoState
 from optax_matrix.tree.state import OnMatricesState
 from optax_matrix.weights import Frozen, Trainable

@@ -24,15 +24,9 @@ def find_states(tree: Any, *kinds: type) -> Iterator[Any]:
 def by_parameter(
     owner: OnMatricesState, stacks: Mapping[str, Any], params: Any
 ) -> dict[str, Array]:
-    """Stacks ``{group: (count, ...)}`` as the arrays of each parameter.
+    """Stacks ``{group: (count, ...)}`` or None, as the arrays of each parameter.
 
-    Args:
-        owner: The state of `on_matrices` that the stacks belong to.
-        stacks: Arrays, None where a group has none.
-        params: The parameters.
-
-    Returns:
-        ``{path: (matrices of the leaf, ...)}``, with ``path#k`` for further pieces.
+    That is ``{path: (matrices of the leaf, ...)}``, with ``path#k`` for further pieces.
     """
     held = {name: stack for name, stack in stacks.items() if stack is not None}
     flat = to_portable(OnMatricesState({}, owner.manifest, held), params)

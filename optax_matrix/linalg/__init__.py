@@ -13,27 +13,30 @@ has an absolute shift.
 
 Kernels have derivatives, in reverse mode too. Those with loops or decompositions have
 that of the function that they approximate (``cholesky_qr(passes=1)``: of the exact Q).
-Where there is none, the derivative stays finite (`_derivatives`).
+Where there is none, the derivative stays finite (``_derivatives``).
 
 The files, from simple to compound:
 
-============================  ======================================================
-`scale`, `products`,          scaling to a largest entry of one; products at three
-`random`                      precisions; draws with a key for each matrix
-`platforms`, `loops`,         the whole stack at once or a matrix at a time; loops
-`lapack`                      where TPUs would unroll; decompositions
-`_equilibrate`                rows and columns of equal size
-`coefficients`,               polynomials that make singular values one, exact polar
-`_newton_schulz`, `_polar`    factors (`_qdwh`, `_balanced_polar`)
-`_orthonormalize`             the Q of a QR, by reflections or repeated Cholesky
-`_subspace`, `complement`,    bases of leading vectors, and of what they leave out;
-`rotations`                   rotations from momenta
-`_eigenbasis`,                eigenvectors and inverse roots of Gram matrices
-`_inverse_root`
-`skew`, `_orthogonal`,        skew-symmetric to orthogonal blocks, applied to permuted
-`permuted_blocks`             rows and columns
-`_quantize`                   eight bits per number
-============================  ======================================================
+=============================  =========================================================
+``scale``, ``products``,       scaling to a largest entry of one; products at three
+``random``                     precisions; draws with a key for each matrix
+``platforms``, ``loops``,      the whole stack at once or a matrix at a time; loops
+``lapack``                     where TPUs would unroll; decompositions
+``_equilibrate``               rows and columns of equal size
+``coefficients``,              polynomials that make singular values one, and exact
+``_newton_schulz``,            polar factors (``_qdwh``, ``_balanced_polar``)
+``_polar``
+``_orthonormalize``            the Q of a QR, by reflections or repeated Cholesky
+                               (``_cholesky_passes``)
+``_subspace``,                 bases of leading vectors, and of what they leave out;
+``complement``, ``rotations``  rotations from momenta
+``_eigenbasis``,               eigenvectors (``_block_jacobi`` on TPU) and inverse roots
+``_inverse_root``              of Gram matrices
+``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
+``permuted_blocks``            rows and columns
+``_quantize``                  eight bits per number
+``_derivatives``               of kernels whose loops JAX cannot differentiate
+=============================  =========================================================
 
 A polar kernel is any function from matrices to matrices, and `orthogonalize(polar=...)`
 accepts all of them. An `Orthonormalize` is any function from columns to orthonormal

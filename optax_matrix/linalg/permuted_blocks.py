@@ -14,11 +14,9 @@ and permutations are given as dicts by side; a side that is absent is left as it
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -26,27 +24,6 @@ from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import as_work
-
-
-def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
-    """The number and the side of the blocks for a dimension n.
-
-    ``"full"`` has one block, ``"block"`` as many as it takes to cover n; of a last
-    block that extends beyond n, only the leading part acts. A float is a fraction of n.
-    """
-    b = max(int(block * n), 2) if isinstance(block, float) else int(block)
-    b = min(b, n)
-    return (1 if variant == "full" else -(-n // b)), b
-
-
-def free_entries(n: int, k: int, b: int) -> np.ndarray:
-    """Which entries of the triangles of k blocks of side b lie within n.
-
-    Booleans ``(k, b (b - 1) / 2)``: True for trainable parameters; the others must be
-    zero.
-    """
-    _, cols = np.triu_indices(b, 1)
-    return cols + b * np.arange(k)[:, None] < n
 
 
 def draw_permutations(

@@ -1,6 +1,7 @@
-"""Skew-symmetric matrices, represented by their strict upper triangles."""
+"""Skew-symmetric blocks, represented by their strict upper triangles."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,27 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
+
+
+def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
+    """The number and the side of the blocks for a dimension n.
+
+    ``"full"`` has one block, ``"block"`` as many as it takes to cover n; of a last
+    block that extends beyond n, only the leading part acts. A float is a fraction of n.
+    """
+    b = max(int(block * n), 2) if isinstance(block, float) else int(block)
+    b = min(b, n)
+    return (1 if variant == "full" else -(-n // b)), b
+
+
+def free_entries(n: int, k: int, b: int) -> np.ndarray:
+    """Which entries of the triangles of k blocks of side b lie within n.
+
+    Booleans ``(k, b (b - 1) / 2)``: True for trainable parameters; the others must be
+    zero.
+    """
+    _, cols = np.triu_indices(b, 1)
+    return cols + b * np.arange(k)[:, None] < n
 
 
 def triangle_size(b: int) -> int:

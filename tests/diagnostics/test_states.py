@@ -12,7 +12,7 @@ from _notebooks import definitions
 
 import optax_matrix as om
 from optax_matrix import diagnostics as d
-from optax_matrix.linalg.permuted_blocks import free_entries
+from optax_matrix.linalg.skew import free_entries
 
 PROBES = definitions(
     "07_orthogonal_training", "probe", "mean_probe", "updates_per_entry"

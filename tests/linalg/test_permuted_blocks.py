@@ -10,15 +10,13 @@ from _matrices import gaussian
 
 from optax_matrix.linalg import cayley, cayley_neumann, to_skew
 from optax_matrix.linalg.permuted_blocks import (
-    block_grid,
     draw_permutations,
-    free_entries,
     materialize,
     permute,
     recover_frame,
     unpermute,
 )
-from optax_matrix.linalg.skew import triangle_size
+from optax_matrix.linalg.skew import block_grid, free_entries, triangle_size
 
 SHAPE = {"out": 10, "in": 7}
 GRIDS = {

@@ -2,10 +2,11 @@
 
 `spo` trains skew-symmetric blocks Q. A map turns them into orthogonal blocks, which
 rotate randomly drawn rows and columns of a weight and so preserve its singular values
-(`primitives`). At regular intervals the rotations are merged into the weights and new
-ones are drawn (`merges`). A change of the weights from outside is noticed by their
-bits (`_fingerprint`). `limit_skew_norm` keeps Q small enough for the map to be accurate
-(`skew_bound`); `scale_by_adam_per_matrix` is Adam for matrices that merge alone.
+(``primitives``). At regular intervals the rotations are merged into the weights and new
+ones are drawn (``merges``). A change of the weights from outside is noticed by their
+bits (``_fingerprint``). `limit_skew_norm` keeps Q small enough for the map to be
+accurate (``skew_bound``); `scale_by_adam_per_matrix` is Adam for matrices that merge
+alone.
 """
 
 from optax_matrix.transforms.stochastic_primitives._adam_per_matrix import (

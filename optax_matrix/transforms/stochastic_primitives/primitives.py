@@ -10,12 +10,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import Orthogonal, to_skew
-from optax_matrix.linalg.permuted_blocks import (
-    block_grid,
-    draw_permutations,
-    free_entries,
-)
-from optax_matrix.linalg.skew import triangle_size
+from optax_matrix.linalg.permuted_blocks import draw_permutations
+from optax_matrix.linalg.skew import block_grid, free_entries, triangle_size
 from optax_matrix.transforms.numerics import widened
 
 Variant = Literal["block", "full"]

@@ -37,18 +37,19 @@ def bounded(inner: Any, max_norm: Any, orthogonal: Any, merge_at: Any) -> Any:
     ``"auto"`` is 0.5 for polynomial kernels, and no bound for others. A ``merge_at``
     that no norm within the bound reaches is refused.
     """
+    bound: Any = max_norm
     if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
-        max_norm: Any = BOUND if kernel in _POLYNOMIALS else None
+        bound = BOUND if kernel in _POLYNOMIALS else None
     elif max_norm is not None:
         check_positive("max_norm", max_norm)
     unknown = lambda x: x is None or isinstance(x, jax.core.Tracer)
-    if not (unknown(merge_at) or unknown(max_norm)) and merge_at > max_norm:
+    if not (unknown(merge_at) or unknown(bound)) and merge_at > bound:
         raise ValueError(
-            f"`merge_at` must not exceed `max_norm` ({max_norm} here), got {merge_at}; "
+            f"`merge_at` must not exceed `max_norm` ({bound} here), got {merge_at}; "
             "Q never gets there."
         )
-    return inner if max_norm is None else optax.chain(inner, limit_skew_norm(max_norm))
+    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
 
 
 def kernel_for(orthogonal: Any, terms: int | None) -> Any:
