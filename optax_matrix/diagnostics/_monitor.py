@@ -260,7 +260,7 @@ def _check(measures: Any, captures: Any) -> None:
 
 def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:
     """Raises if no block reports what a measure needs."""
-    states = [s for _, s in states_in(state) if s.manifest and wanted]
+    states: list[Any] = [s for _, s in states_in(state) if s.manifest and wanted]
     measured = {name for s in states for name in s.inner_state.values}
     for name, measure in wanted.items():
         if states and name not in measured:

@@ -1,4 +1,4 @@
-"""Measures of rows, columns and rotations: no decompositions, a product at most."""
+"""Measures of rows and columns: no decompositions, a product at most."""
 
 from typing import Literal
 
@@ -6,17 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix._arguments import Seed, checked
-from optax_matrix.linalg import orthogonality_error as error_of_rows
-from optax_matrix.linalg.products import full_dot, times
-from optax_matrix.linalg.random import seeded
-from optax_matrix.linalg.scale import (
-    as_work,
-    column_norms,
-    safe_divide,
-    safe_root,
-    unit_peak,
-)
+from optax_matrix._arguments import checked
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import as_work, column_norms, safe_divide, unit_peak
 
 
 def orthogonality_error(x: ArrayLike) -> jax.Array:
@@ -43,11 +35,13 @@ def orthogonality_error(x: ArrayLike) -> jax.Array:
         2.12...
 
     References:
-        POET, Section 5 (approximation error), Figures 8 and 21 to 23. It is
-        `linalg.orthogonality_error` of the shorter side.
+        POET, Section 5 (approximation error), Figures 8 and 21 to 23.
     """
     x = as_work(jnp.asarray(x))
-    return error_of_rows(x.mT if x.shape[-2] > x.shape[-1] else x)
+    x = x.mT if x.shape[-2] > x.shape[-1] else x
+    gram = full_dot(x, x.mT)
+    error = gram - jnp.broadcast_to(jnp.eye(x.shape[-2], dtype=x.dtype), gram.shape)
+    return jnp.sqrt(jnp.mean(jnp.sum(error * error, axis=-1), axis=-1))
 
 
 @checked
@@ -124,172 +118,3 @@ def hyperspherical_energy(w: ArrayLike) -> jax.Array:
     others = jnp.broadcast_to(~jnp.eye(m, dtype=bool), squares.shape)
     pairs = live[..., :, None] & live[..., None, :] & others
     return jnp.sum(jnp.where(pairs, jax.lax.rsqrt(squares), 0), axis=(-2, -1))
-
-
-@checked
-def probe(r: ArrayLike, v: ArrayLike | None = None, *, seed: Seed = 0) -> jax.Array:
-    r"""Vector probing: the cosine of the angle by which matrices turn a vector.
-
-    .. math::
-        \cos(v, R v) = v^\top R v / (\|v\| \|R v\|)
-
-    Costs one product of the matrix and a vector.
-
-    Args:
-        r: Square matrices ``(..., m, m)``, usually orthogonal.
-        v: Vectors ``(..., m)``, or one ``(m,)`` for all; None for a Gaussian vector
-            that depends on ``seed`` and m alone, so that it is the same at every step.
-        seed: Seed of that vector.
-
-    Returns:
-        One number per matrix from -1 to 1; 0 where v or Rv is zero.
-
-    Raises:
-        ValueError: If ``r`` is not square or ``v`` has another length; if ``r`` has
-            fewer than two axes or no floating dtype.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> quarter = jnp.array([[0.0, -1.0], [1.0, 0.0]])
-        >>> float(probe(quarter)), float(probe(-quarter @ quarter))
-        (0.0, 1.0)
-
-    References:
-        POET, Appendix A.1 (a constant, randomly drawn vector) and G, Figures 2, 9, 10.
-    """
-    r = _square(r)
-    m = r.shape[-1]
-    given = jax.random.normal(seeded(seed), (m,), jnp.float32) if v is None else v
-    v = jnp.asarray(given, r.dtype)
-    if v.shape[-1:] != (m,):
-        raise ValueError(
-            f"`v` must hold vectors of length {m}, as `r` of shape {r.shape} takes "
-            f"them, got shape {v.shape}; pass another v, or None for a random one."
-        )
-    v = jnp.broadcast_to(_unit(v), r.shape[:-1])
-    return jnp.sum(v * _unit(times(unit_peak(r)[0], v)), axis=-1)
-
-
-def mean_probe(r: ArrayLike) -> jax.Array:
-    r"""The mean of :math:`v^\top R v` over all unit vectors.
-
-    .. math::
-        \mathrm{E}\,[v^\top R v] = \mathrm{Tr}(R) / m
-
-    For orthogonal R this is the mean of `probe`. Costs one pass over the diagonal.
-
-    Args:
-        r: Square matrices ``(..., m, m)``.
-
-    Returns:
-        One number per matrix, at least float32.
-
-    Raises:
-        ValueError: If ``r`` is not square; if it has fewer than two axes or no floating
-            dtype.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> float(mean_probe(jnp.diag(jnp.array([1.0, 1.0, -1.0, 1.0]))))
-        0.5
-
-    References:
-        POET, Appendix A.1, Eq. 9, and G, Figures 11 and 12.
-    """
-    return jnp.mean(jnp.diagonal(_square(r), axis1=-2, axis2=-1), axis=-1)
-
-
-def coverage(before: ArrayLike, after: ArrayLike) -> jax.Array:
-    """The share of the entries of matrices that updates have changed.
-
-    Updates that round to nothing do not count. Costs one pass over the entries.
-
-    Args:
-        before: Matrices ``(..., m, n)``.
-        after: The matrices after one update or more.
-
-    Returns:
-        One number per matrix from 0 to 1.
-
-    Raises:
-        ValueError: If the shapes differ; if ``before`` has fewer than two axes or no
-            floating dtype.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> w = jnp.ones((2, 3))
-        >>> float(coverage(w, w.at[0].add(1.0)))
-        0.5
-
-    References:
-        POET, Appendix H, Figures 13 and 14 (which count updates of a side; see
-        `updates_per_entry`).
-    """
-    x, y = as_work(jnp.asarray(before)), as_work(jnp.asarray(after))
-    if x.shape != y.shape:
-        raise ValueError(
-            f"`after` must have the shape {x.shape} of `before`, got {y.shape}; pass "
-            "the same parameters at two steps."
-        )
-    return jnp.mean(x != y, axis=(-2, -1), dtype=x.dtype)
-
-
-def updates_per_entry(r: ArrayLike | None, p: ArrayLike | None) -> jax.Array:
-    """How many of the rotations of the two sides update each entry of a weight.
-
-    R updates the entries whose input it turns, P those whose output it turns. Costs one
-    pass over R and P.
-
-    Args:
-        r: Rotations R of the inputs, ``(..., n, n)``; None if that side does not turn.
-        p: Rotations P of the outputs, ``(..., m, m)``; None if that side does not turn.
-
-    Returns:
-        Numbers 0, 1 or 2 for each entry, int32 ``(..., m, n)``. Where a side is None,
-        it has length one.
-
-    Raises:
-        ValueError: If both are None, or one is not square.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> turn = jnp.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> updates_per_entry(turn, jnp.eye(2)).tolist()
-        [[1, 1, 0], [1, 1, 0]]
-
-    References:
-        POET, Appendix H, Figures 13 and 14: its sum over the updates of a run that
-        merges after each one.
-    """
-    if r is None and p is None:
-        raise ValueError(
-            "`r` and `p` must not both be None; pass the rotations of a side at least."
-        )
-    by_input, by_output = _turned(r), _turned(p)
-    return by_output[..., :, None] + by_input[..., None, :]
-
-
-def _turned(r: ArrayLike | None) -> jax.Array:
-    """Which basis vectors a rotation moves, as 0 and 1, ``(..., m)``."""
-    if r is None:
-        return jnp.zeros(1, jnp.int32)
-    r = _square(r)
-    eye = jnp.broadcast_to(jnp.eye(r.shape[-1], dtype=r.dtype), r.shape)
-    moved = jnp.any(r != eye, axis=-1)
-    return moved.astype(jnp.int32)
-
-
-def _square(r: ArrayLike) -> jax.Array:
-    r = as_work(jnp.asarray(r))
-    if r.shape[-2] != r.shape[-1]:
-        raise ValueError(
-            f"`r` must be square matrices (..., m, m), got shape {r.shape}; pass "
-            "rotations, not weights."
-        )
-    return r
-
-
-def _unit(v: jax.Array) -> jax.Array:
-    peak = jnp.max(jnp.abs(v), axis=-1, keepdims=True)
-    v = safe_divide(v, peak)
-    return safe_divide(v, safe_root(jnp.sum(v * v, axis=-1, keepdims=True)))

@@ -34,7 +34,7 @@ def of_matrices(
             result (an array or a tree of arrays) per matrix; or a dict of functions.
         tree: Parameters, or a tree like them.
         *others: Trees like the first one. The measure gets a stack of each, as
-            `alignment_score` and `coverage` need.
+            `alignment_score` needs.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
 
     Returns:
@@ -63,8 +63,9 @@ def of_matrices(
         ['rank', 'sum']
 
         >>> half = {"up": {"kernel": jnp.ones((4, 8)).at[:, :4].set(0.0)}}
-        >>> of_matrices(om.diagnostics.coverage, half, params)["up/kernel"].tolist()
-        [0.5]
+        >>> score = om.diagnostics.alignment_score
+        >>> of_matrices(score, half, params)["up/kernel"].round(3).tolist()
+        [0.707...]
     """
     measures = measure if isinstance(measure, Mapping) else {_ALONE: measure}
     for each in measures.values():

@@ -9,15 +9,9 @@ from jaxtyping import Array
 
 from optax_matrix._arguments import Kernel, checked
 from optax_matrix.diagnostics._states import by_parameter, find_states
-from optax_matrix.linalg import (
-    cayley,
-    free_entries,
-    materialize,
-    permute,
-    skew_norm,
-    to_skew,
-    triangle_side,
-)
+from optax_matrix.linalg import cayley, skew_norm, to_skew
+from optax_matrix.linalg.permuted_blocks import materialize, permute
+from optax_matrix.linalg.skew import free_entries, triangle_side
 from optax_matrix.transforms.stochastic_primitives import SpoState
 from optax_matrix.tree.state import states_in
 from optax_matrix.weights import Frozen, Trainable
@@ -51,10 +45,10 @@ def rotations(
 ) -> dict[str, Rotations]:
     """The rotations that POET or OFT has made since its last merge, as dense matrices.
 
-    With `diagnostics.orthogonality_error`, `probe` and `mean_probe` they give the
-    measures of the paper. A merge multiplies them into the weights, and the next ones
-    start at the identity: for the rotation since the start of training, multiply those
-    before each merge.
+    With `diagnostics.orthogonality_error` they give the paper's approximation error;
+    its other measures are in notebook ``07``. A merge multiplies the rotations into the
+    weights, and the next ones start at the identity: for the rotation since the start
+    of training, multiply those before each merge.
     Costs memory: one ``n x n`` and one ``m x m`` matrix for each ``m x n`` weight.
 
     Args:
@@ -80,8 +74,8 @@ def rotations(
         >>> of_up = om.diagnostics.rotations(state, params)["up"]
         >>> of_up.r.shape, of_up.p.shape, of_up.p_norms.shape
         ((1, 4, 4), (1, 8, 8), (1, 4))
-        >>> om.diagnostics.mean_probe(of_up.r).tolist()  # The identity, at the start.
-        [1.0]
+        >>> of_up.r[0].trace().tolist()  # The identity, at the start.
+        4.0
 
         >>> frozen, trainable = om.reparameterize(block=2).split(params)
         >>> list(om.diagnostics.rotations(trainable, frozen))

@@ -1,11 +1,15 @@
-"""Numbers that summarize the singular values of matrices."""
+"""Numbers that follow from the singular values of matrices."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import NotNegative, PositiveInt, checked
-from optax_matrix.linalg import lapack
+from optax_matrix.linalg import JORDAN, lapack
+from optax_matrix.linalg.coefficients import rows_for
 from optax_matrix.linalg.scale import as_work, safe_divide, unit_max, unit_peak
 
 
@@ -106,100 +110,65 @@ def condition_number(
     return jnp.where(smallest == 0, jnp.inf, 1 / jnp.where(smallest == 0, 1, smallest))
 
 
-def spectral_entropy(x: ArrayLike) -> jax.Array:
-    r"""The entropy of the shares of the energy that singular directions hold.
-
-    .. math::
-        H(X) = -\sum_i p_i \log p_i, \qquad p_i = \sigma_i^2 / \|X\|_F^2
-
-    Costs a singular value decomposition without vectors.
-
-    Args:
-        x: Matrices ``(..., m, n)``.
-
-    Returns:
-        One number per matrix from 0 (rank one) to ``log(min(m, n))`` (all singular
-        values are equal); 0 for a zero matrix.
-
-    Raises:
-        ValueError: As in `singular_values`.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> round(float(spectral_entropy(5 * jnp.eye(3))), 4)  # log(3)
-        1.0986
-
-    References:
-        MuonEq, Figure 6.
-    """
-    return jnp.sum(jax.scipy.special.entr(_shares(x)), axis=-1)
-
-
-def effective_rank(x: ArrayLike) -> jax.Array:
-    """The number of equal singular values that have the same `spectral_entropy`.
-
-    It is the exponential of that entropy, so its shares are those of the energy
-    (squared singular values). Costs a singular value decomposition without vectors.
-
-    Args:
-        x: Matrices ``(..., m, n)``.
-
-    Returns:
-        One number per matrix from 1 to its rank; 0 for a zero matrix.
-
-    Raises:
-        ValueError: As in `singular_values`.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> round(float(effective_rank(jnp.diag(jnp.array([1.0, 1.0, 0.0])))), 4)
-        2.0
-
-    References:
-        SUMO, Section 3 (low rank of the moments). Deviation from Roy and Vetterli,
-        2007: their shares are those of the singular values themselves.
-    """
-    p = _shares(x)
-    entropy = jnp.sum(jax.scipy.special.entr(p), axis=-1)
-    return jnp.where(p[..., 0] == 0, 0, jnp.exp(entropy))
-
-
 @checked
-def tail_energy(x: ArrayLike, rank: PositiveInt) -> jax.Array:
-    r"""The share of the energy outside the best approximation of a given rank.
+def newton_schulz_errors(
+    x: ArrayLike,
+    steps: PositiveInt = 5,
+    *,
+    coefficients: Sequence[Sequence[float]] | np.ndarray = JORDAN,
+) -> jax.Array:
+    r"""The relative distance to the polar factor after each Newton-Schulz step.
 
     .. math::
-        \|X - X_k\|_F^2 / \|X\|_F^2 = \sum_{i > k} \sigma_i^2 / \sum_i \sigma_i^2
+        e_k = \frac{1}{\sqrt r} \|X_k - \mathrm{Orth}(X)\|_F
+            = \Big(\frac{1}{r} \sum_i (1 - s_i^{(k)})^2\Big)^{1/2},
+        \qquad s_i^{(k+1)} = a s_i^{(k)} + b (s_i^{(k)})^3 + c (s_i^{(k)})^5
 
-    Costs a singular value decomposition without vectors.
+    from :math:`s_i^{(0)} = \sigma_i / \|X\|_F`, where r is the numerical rank. This is
+    the error in exact arithmetic, of `linalg.newton_schulz` with ``eps=0``. Costs a
+    singular value decomposition without vectors.
 
     Args:
         x: Matrices ``(..., m, n)``.
-        rank: The rank k of the approximation.
+        steps: Number of steps.
+        coefficients: Rows ``(a, b, c)``, one per step; the last one is repeated.
 
     Returns:
-        One number per matrix from 0 to 1; 0 for a zero matrix.
+        Errors after 0, 1, ..., ``steps`` steps, ``(..., steps + 1)``; 0 for a zero
+        matrix.
 
     Raises:
-        ValueError: If ``rank`` is not a positive int; as in `singular_values`.
+        ValueError: If ``steps`` or ``coefficients`` is malformed; if ``x`` has fewer
+            than two axes or no floating dtype.
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> round(float(tail_energy(jnp.diag(jnp.array([3.0, 1.0])), 1)), 4)
-        0.1
+        >>> from optax_matrix.linalg import CUBIC
+        >>> errors = newton_schulz_errors(jnp.eye(4), 3, coefficients=CUBIC)
+        >>> [f"{e:.3f}" for e in errors]
+        ['0.500', '0.312', '0.131', '0.025']
 
     References:
-        SUMO, Lemma 3.1, Eq. 1, with ``rank=1``.
+        MuonEq, Theorem 3.1 (left side), Figures 1 and 2.
     """
-    return jnp.sum(_shares(x)[..., rank:], axis=-1)
+    rows = rows_for(coefficients, steps)
+    s = _relative(x)
+    live = s > 10 * float(jnp.finfo(s.dtype).eps)  # As in `polar_svd`.
+    s = safe_divide(s, jnp.sqrt(jnp.sum(s * s, axis=-1, keepdims=True)))
+    rank = jnp.sum(live, axis=-1).astype(s.dtype)
+
+    def error(s: jax.Array) -> jax.Array:
+        total = jnp.sum(jnp.where(live, (1 - s) ** 2, 0), axis=-1)
+        return jnp.sqrt(safe_divide(total, rank))
+
+    errors = [error(s)]
+    for a, b, c in rows:
+        t = s * s
+        s = s * (a + t * (b + t * c))
+        errors.append(error(s))
+    return jnp.stack(errors, axis=-1)
 
 
 def _relative(x: ArrayLike) -> jax.Array:
     """The singular values divided by the largest; zeros for a zero matrix."""
     return unit_max(singular_values(x))
-
-
-def _shares(x: ArrayLike) -> jax.Array:
-    """The share of the energy of each singular direction, in descending order."""
-    energy = jnp.square(_relative(x))
-    return safe_divide(energy, jnp.sum(energy, axis=-1, keepdims=True))

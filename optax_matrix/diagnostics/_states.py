@@ -26,15 +26,9 @@ def find_states(tree: Any, *kinds: type) -> Iterator[Any]:
 def by_parameter(
     owner: OnMatricesState, stacks: Mapping[str, Any], params: Any
 ) -> dict[str, Array]:
-    """Stacks ``{group: (count, ...)}`` as the arrays of each parameter.
+    """Stacks ``{group: (count, ...)}`` or None, as the arrays of each parameter.
 
-    Args:
-        owner: The state of `on_matrices` that the stacks belong to.
-        stacks: Arrays, None where a group has none.
-        params: The parameters.
-
-    Returns:
-        ``{path: (matrices of the leaf, ...)}``, with ``path#k`` for further pieces.
+    That is ``{path: (matrices of the leaf, ...)}``, with ``path#k`` for further pieces.
     """
     held = {name: stack for name, stack in stacks.items() if stack is not None}
     flat = to_portable(OnMatricesState({}, owner.manifest, held), params)
@@ -46,8 +40,8 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
 
     These are the columns U of the methods with a low rank (GaLore, Alice, SUMO, ...),
     and the rotations of those with a rotated frame (ARO, SOAP, Eigen-Adam, ...). For
-    their stability collect them at each renewal and pass the list to `basis_stability`.
-    Costs a copy; call it outside of `jax.jit`.
+    their stability compare those of two renewals by `eigenvector_cosines`. Costs a
+    copy; call it outside of `jax.jit`.
 
     Args:
         opt_state: State of an optimizer that contains `on_matrices`.

@@ -1,48 +1,11 @@
-"""Bases compared with matrices and with one another."""
-
-from collections.abc import Sequence
-from typing import Any
+"""Bases compared with one another."""
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, column_norms, safe_divide, unit_peak
-
-
-def captured_energy(x: ArrayLike, basis: ArrayLike) -> jax.Array:
-    r"""The share of the energy of matrices that lies in a subspace of their columns.
-
-    .. math::
-        \|U^\top X\|_F^2 / \|X\|_F^2
-
-    Costs one ``r x m`` by ``m x n`` product.
-
-    Args:
-        x: Matrices ``(..., m, n)``.
-        basis: Orthonormal columns U, ``(..., m, r)``.
-
-    Returns:
-        One number per matrix from 0 to 1; 0 for a zero matrix.
-
-    Raises:
-        ValueError: If the numbers of rows differ; if an array has fewer than two axes
-            or no floating dtype.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> x = jnp.diag(jnp.array([3.0, 1.0]))
-        >>> round(float(captured_energy(x, jnp.eye(2)[:, :1])), 4)
-        0.9
-
-    References:
-        SUMO, Lemma 3.1; what the leading vectors hold at best is 1 - `tail_energy`.
-    """
-    x, u = _same_rows("basis", x, basis)
-    y, _ = unit_peak(x)
-    inside = jnp.sum(jnp.square(full_dot(u.mT, y)), axis=(-2, -1))
-    return safe_divide(inside, jnp.sum(y * y, axis=(-2, -1)))
+from optax_matrix.linalg.scale import as_work, column_norms, safe_divide
 
 
 def subspace_overlap(u: ArrayLike, v: ArrayLike) -> jax.Array:
@@ -62,7 +25,8 @@ def subspace_overlap(u: ArrayLike, v: ArrayLike) -> jax.Array:
         other.
 
     Raises:
-        ValueError: As in `captured_energy`.
+        ValueError: If the numbers of rows differ; if an array has fewer than two axes
+            or no floating dtype.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -116,38 +80,6 @@ def eigenvector_cosines(u: ArrayLike, v: ArrayLike) -> jax.Array:
     u = safe_divide(u, column_norms(u)[..., None, :])
     v = safe_divide(v, column_norms(v)[..., None, :])
     return jnp.abs(jnp.sum(u * v, axis=-2))
-
-
-def basis_stability(bases: Sequence[Any]) -> Any:
-    """`eigenvector_cosines` between each basis and the next one.
-
-    Costs one pass over the entries.
-
-    Args:
-        bases: Bases at successive renewals: arrays ``(..., m, r)``, or trees of them
-            such as the dicts that the function `diagnostics.bases` returns.
-
-    Returns:
-        Cosines ``(renewals - 1, ..., r)``, in a tree like the given ones.
-
-    Raises:
-        ValueError: If there are fewer than two bases; as in `eigenvector_cosines`.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> eye = jnp.eye(2)
-        >>> basis_stability([eye, eye, eye[:, ::-1]]).tolist()
-        [[1.0, 1.0], [0.0, 0.0]]
-
-    References:
-        Structured Fisher (Alice), Figure 6, where renewals are 200 updates apart.
-    """
-    if len(bases) < 2:
-        raise ValueError(
-            f"`bases` must be two or more, got {len(bases)}; collect one per renewal."
-        )
-    stacked = lambda *xs: eigenvector_cosines(jnp.stack(xs[:-1]), jnp.stack(xs[1:]))
-    return jax.tree.map(stacked, *bases)
 
 
 def _same_rows(name: str, x: ArrayLike, y: ArrayLike) -> tuple[jax.Array, jax.Array]:

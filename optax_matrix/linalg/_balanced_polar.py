@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._newton_schulz import newton_schulz
-from optax_matrix.linalg.scale import safe_root, wide_unit_peak
+from optax_matrix.linalg.scale import inverse, safe_root, wide_unit_peak
 
 
 def balanced_polar(
@@ -54,17 +54,12 @@ def balanced_polar(
     if x.shape[-2] == x.shape[-1]:
         return polar(x)
     y, transposed = wide_unit_peak(x)  # Wide: the columns are the rows of above.
-    y = y * _reciprocal(safe_root(jnp.sum(y * y, axis=-2, keepdims=True)))
+    y = y * inverse(safe_root(jnp.sum(y * y, axis=-2, keepdims=True)))
     scale = jnp.ones_like(y[..., :1, :])
     for k in range(rounds):
         u = polar(y * scale)
         if k + 1 < rounds:
             squared = jnp.sum(u * u, axis=-2, keepdims=True)
             target = y.shape[-2] / y.shape[-1]
-            scale = scale * (target * _reciprocal(squared)) ** power
+            scale = scale * (target * inverse(squared)) ** power
     return (u.mT if transposed else u).astype(dtype)
-
-
-def _reciprocal(x: Array) -> Array:
-    """The reciprocal, and zero for zero."""
-    return jnp.where(x == 0, 0, 1 / jnp.where(x == 0, 1, x))

@@ -9,8 +9,8 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.hashing import hash_uint32
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.random import hash_uint32
 from optax_matrix.linalg.scale import inverse
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
@@ -32,19 +32,13 @@ class _State(NamedTuple):
 
 
 def cholesky_passes(
-    y: Array, spare: Array, skip: Array, shift: ArrayLike, passes: int | None
+    y: Array, replacement: Array, skip: Array, shift: ArrayLike, passes: int | None
 ) -> tuple[Array, Array]:
     """Repeat the pass of Cholesky QR until the columns are orthonormal.
 
-    Args:
-        y: Matrices of shape ``(..., m, n)``, scaled so that squares are in range.
-        spare: Columns that replace zero columns, of the shape of ``y``.
-        skip: Which matrices to leave as they are, of the shape of the batch.
-        shift: First shift.
-        passes: Number of passes. None: until the columns are orthonormal.
-
-    Returns:
-        The columns, and which matrices have finished.
+    Matrices ``y`` are scaled so that squares are in range; ``replacement`` has columns
+    for those that are zero; matrices in ``skip`` stay as they are. Returns the columns,
+    and which matrices have finished.
     """
     adaptive = passes is None
     tries = _MAX_TRIES if passes is None else passes + _MAX_TRIES // 2
@@ -61,9 +55,13 @@ def cholesky_passes(
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
+            # A column with a small pivot after two passes depends on those before it. A
+            # random one takes its place, which the next passes make orthogonal to them.
             pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
             q = _with_random_columns(q, dependent & finite[..., None], state.tries)
+        # A factor that is not finite means that the shift was too small for rounding:
+        # the pass is repeated from the same columns with a larger one.
         changed = (finite & ~state.done)[..., None, None]
         larger = _SHIFT_GROWTH * jnp.maximum(state.shift, eps)
         return (
@@ -85,7 +83,7 @@ def cholesky_passes(
         return _State(state.tries + 1, y, gram, shift, count, done)
 
     y = _unit_columns(y)
-    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), spare, y)
+    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
     start = _State(
         tries=jnp.full((), -1, jnp.int32),
         y=y,

@@ -5,8 +5,7 @@ them, however they compute it. A forward call costs what the kernel costs.
 
 Where a kernel is not differentiable, the formulas leave a part out and stay finite:
 columns that depend linearly on earlier ones count as constants, singular values that
-the kernel cuts off stay cut off, and vectors of equal eigenvalues do not turn into one
-another.
+the kernel cuts off stay cut off, and vectors of equal eigenvalues do not mix.
 """
 
 from collections.abc import Callable
@@ -28,17 +27,7 @@ from optax_matrix.linalg.scale import as_work, inverse, unit_peak
 def q_factor(
     compute: Callable[..., Array], x: Array, previous: Array | None, *others: Any
 ) -> Array:
-    """The Q of a QR decomposition, with its derivative.
-
-    Args:
-        compute: The kernel, a function of the other arguments.
-        x: Matrices ``(..., m, n)`` with ``m >= n``.
-        previous: What the kernel returns for a matrix that is zero or not finite.
-        *others: Further arguments of the kernel, on which Q does not depend.
-
-    Returns:
-        The value of the kernel.
-    """
+    """The Q that ``compute(x, previous, *others)`` gives, with its derivative."""
     return compute(x, previous, *others)
 
 
@@ -47,13 +36,17 @@ def _q_factor_jvp(compute, primals, tangents):
     x, previous, *others = primals
     out = q_factor(compute, x, previous, *others)
     q, (y, peak) = as_work(out), unit_peak(as_work(x))
+    # Q does not depend on the length of the columns: of norm one, R is well scaled.
     size = inverse(jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True)))
     y, dy = y * size, tangents[0].astype(y.dtype) * (size / peak)
     r = jnp.triu(full_dot(q.mT, y))
     least = 8 * float(jnp.finfo(y.dtype).eps) * y.shape[-2] ** 0.5
+    # A column without a part of its own in R is arbitrary: it counts as a constant.
     live = jnp.abs(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :] > least
     eye = jnp.broadcast_to(jnp.eye(r.shape[-1], dtype=r.dtype), r.shape)
     z = full_dot(jnp.where(live, dy, 0), inverse_lower(jnp.where(live, r, eye).mT).mT)
+    # dX R^-1 = dQ + Q dR R^-1, where Q'dQ is skew and dR R^-1 upper triangular: so the
+    # part of Q'dX R^-1 below the diagonal is that of Q'dQ.
     a = full_dot(q.mT, z)
     below = jnp.tril(a, -1)
     dq = full_dot(q, below - below.mT - a) + z
@@ -65,16 +58,7 @@ def _q_factor_jvp(compute, primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def polar_factor(compute: Callable[..., Array], rtol: float, x: Array) -> Array:
-    """The compact polar factor, with its derivative.
-
-    Args:
-        compute: The kernel, a function of ``x`` and ``rtol``.
-        rtol: Singular values up to ``rtol`` times the largest count as zero.
-        x: Matrices ``(..., m, n)`` in the working precision, of moderate size.
-
-    Returns:
-        The value of the kernel.
-    """
+    """The compact polar factor ``compute(x, rtol)``, with its derivative."""
     return compute(x, rtol)
 
 
@@ -91,9 +75,12 @@ def _polar_factor_jvp(compute, rtol, primals, tangents):
     large, small = jnp.maximum(left, right), jnp.minimum(left, right)
     both = kept[..., :, None] & kept[..., None, :]
     mixed = kept[..., :, None] ^ kept[..., None, :]
+    # Between kept values only the skew part counts, over their sum, which is safe for
+    # equal ones. A kept and a cut value mix over the difference of squares; two cut
+    # ones contribute nothing.
     b = jnp.where(both, (a - a.mT) * inverse(large + small), 0)
-    turned = (large * a + small * a.mT) * inverse(large**2 - small**2)
-    b = jnp.where(mixed, turned, b)
+    between = (large * a + small * a.mT) * inverse(large**2 - small**2)
+    b = jnp.where(mixed, between, b)
     rest = (kept * inverse(s))[..., :, None] * (udx - full_dot(a, vt))
     d = full_dot(u, full_dot(b, vt) + rest)
     return out, d.mT if tall else d
@@ -101,15 +88,7 @@ def _polar_factor_jvp(compute, rtol, primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def singular_vectors(compute: Callable[[Array], Any], x: Array) -> Array:
-    """The left singular vectors, with their derivative.
-
-    Args:
-        compute: The kernel: a function to the thin decomposition U, s, V transposed.
-        x: Matrices ``(..., m, n)`` in the working precision, of moderate size.
-
-    Returns:
-        U, ``(..., m, k)`` with k the shorter side.
-    """
+    """The left singular vectors, with their derivative; ``compute`` gives U, s, V'."""
     return compute(x)[0]
 
 
@@ -120,23 +99,16 @@ def _singular_vectors_jvp(compute, primals, tangents):
     dxv = full_dot(dx, vt.mT)
     a = full_dot(u.mT, dxv)
     left, right = s[..., :, None], s[..., None, :]
+    # (r - l)(r + l) and not r**2 - l**2, which cancels for neighbors.
     gaps = _inverse_gaps((right - left) * (right + left))
-    turn = gaps * (a * right + left * a.mT)
+    inside = gaps * (a * right + left * a.mT)
     outside = (dxv - full_dot(u, a)) * inverse(right)
-    return u, full_dot(u, turn) + outside
+    return u, full_dot(u, inside) + outside
 
 
 @jax.custom_jvp
 def eigenvectors(x: Array) -> tuple[Array, Array]:
-    """`eigh`, with its derivative.
-
-    Args:
-        x: Symmetric matrices ``(..., n, n)`` in the working precision, of moderate
-            size.
-
-    Returns:
-        Ascending eigenvalues, and eigenvectors.
-    """
+    """`eigh`, with its derivative."""
     return eigh(x)
 
 
@@ -151,18 +123,7 @@ def _eigenvectors_jvp(primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def inverse_power(compute: Callable[..., Array], p: int, x: Array, eps: Array) -> Array:
-    r"""The root :math:`(X + \epsilon \lambda_{\max} I)^{-1/p}`, with its derivative.
-
-    Args:
-        compute: The kernel, a function of ``x``, ``eps`` and ``p``.
-        p: The root.
-        x: Symmetric positive semidefinite matrices ``(..., n, n)`` in the working
-            precision, of moderate size.
-        eps: Damping relative to the largest eigenvalue.
-
-    Returns:
-        The value of the kernel.
-    """
+    r"""The root :math:`(X + \epsilon \lambda_{\max} I)^{-1/p}`, with its derivative."""
     return compute(x, eps, p)
 
 

@@ -52,14 +52,7 @@ def with_positive_peaks(q: Array) -> Array:
 
 
 def check_square(x: Array) -> None:
-    """Raises unless matrices are square.
-
-    Args:
-        x: An array of at least two axes.
-
-    Raises:
-        ValueError: If the last two axes differ in length.
-    """
+    """Raises ValueError unless matrices are square."""
     if x.shape[-2] != x.shape[-1]:
         raise ValueError(
             f"`a` must be square matrices (..., n, n), got shape {x.shape}; pass a "

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg._coefficients import JORDAN, YOU, Row, rows_for
+from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
 from optax_matrix.linalg.platforms import Kernel, on_each_platform
 from optax_matrix.linalg.products import Product, dot, precise_dot
 from optax_matrix.linalg.scale import check_matrices, wide_unit_norm, work_dtype
@@ -151,7 +151,7 @@ def gram_newton_schulz(
 
 
 def _gram_kernel(
-    rows: list[Row], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
+    rows: list[Quintic], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
 ) -> Kernel:
     pieces = _split(rows, restarts)
 
@@ -165,13 +165,13 @@ def _gram_kernel(
     return kernel
 
 
-def _split(rows: list[Row], restarts: Sequence[int]) -> list[list[Row]]:
+def _split(rows: list[Quintic], restarts: Sequence[int]) -> list[list[Quintic]]:
     """Split the table at the restarts."""
     cuts = sorted({0, len(rows), *(i for i in restarts if 0 < i < len(rows))})
     return [rows[i:j] for i, j in itertools.pairwise(cuts)]
 
 
-def _accumulate(y: Array, rows: list[Row], symmetric_dot: Product) -> Array:
+def _accumulate(y: Array, rows: list[Quintic], symmetric_dot: Product) -> Array:
     """Return the factor Q for which ``Q y`` is ``y`` after all steps of ``rows``."""
     dtype = y.dtype
     r = symmetric_dot(y, y.mT).astype(dtype)

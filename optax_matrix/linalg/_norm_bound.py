@@ -16,16 +16,6 @@ def norm_bound(h: Float[Array, "*batch n n"]) -> Float[Array, "*batch 1 1"]:
     The Frobenius norm of ``H**64`` exceeds its spectral norm by a factor of at most
     ``sqrt(n)``, so its 64th root exceeds that of H by a factor of at most
     ``n**(1 / 128)``: 5% for n = 1000, and nothing if one eigenvalue dominates.
-
-    Args:
-        h: Symmetric matrices ``(..., n, n)`` in the working precision.
-
-    Returns:
-        The bounds.
-
-    Examples:
-        >>> norm_bound(jnp.diag(jnp.array([3.0, -4.0]))).round(2).tolist()
-        [[4.0...]]
     """
 
     def normalize(i: Array, bound: Array, h: Array) -> tuple[Array, Array]:

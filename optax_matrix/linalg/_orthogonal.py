@@ -161,25 +161,9 @@ def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
         e = \|GG^\top - I\|_F
 
     Each step squares the residual. Five steps give the inverse to the rounding of
-    float32 for :math:`e` up to about 1 if the singular values are above one, as those
-    of `cayley_neumann` with even ``terms`` are, and for e up to 0.5 if they are below
-    one. For larger e the result is some matrix between zero and the inverse. The method
-    consists of products only, and a finite input never gives NaN.
-
-    Args:
-        g: Nearly orthogonal matrices ``(..., b, b)``.
-        steps: Number of steps.
-
-    Returns:
-        Their inverses.
-
-    Raises:
-        ValueError: If ``steps`` is not a positive int.
-
-    Examples:
-        >>> g = jnp.array([[0.0, 1.1], [-1.1, 0.0]])
-        >>> inverse_of_orthogonal(g).round(4).tolist()
-        [[0.0, -0.909...], [0.909..., 0.0]]
+    float32 for e up to about 1 if the singular values are above one, as those of
+    `cayley_neumann` with even ``terms`` are, and for e up to 0.5 if they are below one.
+    For larger e the result lies between zero and the inverse; it is never NaN.
     """
     x = as_work(g)
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
@@ -190,29 +174,6 @@ def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     for _ in range(steps):
         inverse = full_dot(inverse, 2 * eye - full_dot(x, inverse))
     return inverse.astype(g.dtype)
-
-
-def orthogonality_error(g: Float[Array, "*batch m n"]) -> Float[Array, "*batch"]:
-    r"""Distance of the rows from orthonormality: :math:`\|GG^\top - I\|_F / \|I\|_F`.
-
-    Args:
-        g: Matrices ``(..., m, n)``.
-
-    Returns:
-        One number per matrix.
-
-    Examples:
-        >>> float(orthogonality_error(2 * jnp.eye(3)))
-        3.0
-
-    References:
-        POET's :math:`e_{orth}`, Figures 8 and 21 to 23.
-    """
-    x = as_work(g)
-    gram = full_dot(x, x.mT)
-    error = gram - jnp.broadcast_to(jnp.eye(x.shape[-2], dtype=x.dtype), gram.shape)
-    mean = jnp.mean(jnp.sum(error * error, axis=-1), axis=-1)
-    return jnp.sqrt(mean).astype(g.dtype)
 
 
 def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:

@@ -4,6 +4,8 @@
 signature of :class:`Orthonormalize`, so that a block can use either.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 import jax
@@ -127,20 +129,26 @@ def cholesky_qr(
         if the method fails for a matrix, only that matrix falls back, and not its
         batch. The paper prints :math:`X L^{-1}`.
     """
+    kernel = partial(_cholesky_qr, passes=passes, fallback=fallback)
+    return q_of_each(kernel, x, previous, shift)
+
+
+def q_of_each(
+    kernel: Callable[..., Array], x: Array, previous: Array | None, shift: ArrayLike
+) -> Array:
+    """The value and derivative of a QR kernel; on a CPU, of one matrix at a time."""
     check_matrices(x)
 
     def compute(x: Array, previous: Array | None, shift: Array) -> Array:
-        def kernel(x: Array, previous: Array | None) -> tuple[Array]:
-            return (_cholesky_qr(x, previous, shift, passes, fallback),)
-
-        return in_turn_on_cpu(kernel, x, previous)[0]
+        each = lambda x, previous: (kernel(x, previous, shift),)
+        return in_turn_on_cpu(each, x, previous)[0]
 
     return q_factor(compute, x, previous, jnp.asarray(shift, work_dtype(x.dtype)))
 
 
 def _qr_householder(x: Array, previous: Array | None) -> Array:
-    y, spare, usable = _prepare(x, previous)
-    q = jnp.where(usable[..., None, None], _householder(y), spare)
+    y, replacement, usable = _prepare(x, previous)
+    q = jnp.where(usable[..., None, None], _householder(y), replacement)
     return q.astype(x.dtype)
 
 
@@ -151,18 +159,18 @@ def _cholesky_qr(
     passes: int | None,
     fallback: QRFallback,
 ) -> Array:
-    y, spare, usable = _prepare(x, previous)
-    q, done = cholesky_passes(y, spare, ~usable, shift, passes)
+    y, replacement, usable = _prepare(x, previous)
+    q, done = cholesky_passes(y, replacement, ~usable, shift, passes)
     if fallback == "householder":
         failed = usable & ~done
-        spare = jax.lax.cond(
+        replacement = jax.lax.cond(
             jnp.any(failed),
-            lambda: jnp.where(failed[..., None, None], _householder(y), spare),
-            lambda: spare,
+            lambda: jnp.where(failed[..., None, None], _householder(y), replacement),
+            lambda: replacement,
         )
     elif previous is None:
-        spare = jnp.where((usable & ~done)[..., None, None], jnp.nan, spare)
-    return jnp.where((usable & done)[..., None, None], q, spare).astype(x.dtype)
+        replacement = jnp.where((usable & ~done)[..., None, None], jnp.nan, replacement)
+    return jnp.where((usable & done)[..., None, None], q, replacement).astype(x.dtype)
 
 
 def _householder(y: Array) -> Array:
@@ -183,7 +191,7 @@ def _prepare(x: Array, previous: Array | None) -> tuple[Array, Array, Array]:
     finite = jnp.all(jnp.isfinite(y), axis=(-2, -1))
     if previous is None:
         eye = jnp.broadcast_to(jnp.eye(m, n, dtype=y.dtype), y.shape)
-        spare = jnp.where(finite[..., None, None], eye, jnp.nan)
+        replacement = jnp.where(finite[..., None, None], eye, jnp.nan)
     else:
-        spare = previous.astype(y.dtype)
-    return y, spare, finite & jnp.any(y != 0, axis=(-2, -1))
+        replacement = previous.astype(y.dtype)
+    return y, replacement, finite & jnp.any(y != 0, axis=(-2, -1))

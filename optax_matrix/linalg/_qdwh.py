@@ -12,22 +12,14 @@ from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.products import full_dot
 
+# Above this weight I + c X'X is so badly conditioned that its inverse loses accuracy.
 _MAX_CHOLESKY_WEIGHT = 100.0
 
 
 def qdwh(x: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Approximate the polar factor of square matrices of any scale; see `polar_qdwh`.
 
-    Args:
-        x: Matrices ``(..., n, n)`` in the working precision.
-
-    Returns:
-        The factors. Singular values at the level of rounding become any in [0, 1].
-
-    Examples:
-        >>> q = qdwh(jnp.array([[0.0, 4.0], [3.0, 0.0]]))
-        >>> bool(jnp.allclose(q, jnp.array([[0.0, 1.0], [1.0, 0.0]]), atol=1e-6))
-        True
+    Singular values at the level of rounding become any in [0, 1].
     """
     norm = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
     x = x / jnp.where(norm > 0, norm, 1.0)
@@ -35,6 +27,8 @@ def qdwh(x: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     m = x.shape[-1]
     eye = jnp.broadcast_to(jnp.eye(m, dtype=x.dtype), x.shape)
 
+    # With [sqrt(c) X; I] = [Q1; Q2] R the product Q1 Q2' is sqrt(c) X (I + c X'X)^-1:
+    # the step without forming X'X, whose rounding would hide small singular values.
     def by_qr(x: Array, weights: Array) -> tuple[Array, None]:
         root = jnp.sqrt(weights[2])
         q, _ = qr(jnp.concatenate([root * x, eye], axis=-2))

@@ -74,6 +74,7 @@ def quantize(
     scales = jnp.where(scales < tiny, jnp.zeros_like(scales), scales)
     unit = blocks / jnp.where(scales == 0, jnp.ones_like(scales), scales)
     threshold = 0.5 if noise is None else _blocks(noise, block_size, batch_axes)
+    # The nearest code by arithmetic, elementwise; there is no table to gather from.
     index = _nearest(jnp.abs(unit), signed, threshold)
     if signed:
         negative = jnp.minimum(index, _ZERO)  # -1 has no code.

@@ -6,12 +6,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import Positive, checked
-from optax_matrix.linalg._derivatives import q_factor
-from optax_matrix.linalg._orthonormalize import qr_householder
+from optax_matrix.linalg._orthonormalize import q_of_each, qr_householder
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, check_matrices, work_dtype
+from optax_matrix.linalg.scale import as_work
 
 
 @checked
@@ -53,24 +51,17 @@ def shifted_cholesky_qr(
         :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the paper
         decomposes its whole batch.
     """
-    check_matrices(x)
-
-    def compute(x: Array, previous: Array | None, shift: Array) -> Array:
-        def kernel(x: Array, previous: Array | None) -> tuple[Array]:
-            return (_one_pass(x, previous, shift),)
-
-        return in_turn_on_cpu(kernel, x, previous)[0]
-
-    return q_factor(compute, x, previous, jnp.asarray(shift, work_dtype(x.dtype)))
+    return q_of_each(_one_pass, x, previous, shift)
 
 
 def _one_pass(x: Array, previous: Array | None, shift: ArrayLike) -> Array:
     y = as_work(x)
-    spare = None if previous is None else previous.astype(y.dtype)
+    replacement = None if previous is None else previous.astype(y.dtype)
     eye = jnp.eye(y.shape[-1], dtype=y.dtype)
+    # To the letter: the shift is absolute, so columns are not scaled before.
     gram = full_dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye
     _, q = cholesky_quotient(gram, y)
     usable = jnp.all(jnp.isfinite(q), axis=(-2, -1), keepdims=True)
     usable &= jnp.any(y != 0, axis=(-2, -1), keepdims=True)
-    safe = lambda: jnp.where(usable, q, qr_householder(y, previous=spare))
+    safe = lambda: jnp.where(usable, q, qr_householder(y, previous=replacement))
     return jax.lax.cond(jnp.all(usable), lambda: q, safe).astype(x.dtype)

@@ -36,19 +36,9 @@ def on_each_platform(
 ) -> Array:
     """Apply ``kernel(x, symmetric_dot)`` to a stack in the way that suits the platform.
 
-    On a CPU large matrices are processed one or two at a time, so that they stay in
-    cache, and with blocked symmetric products. Elsewhere the whole stack is processed
-    at once.
-
-    Args:
-        kernel: A map from a stack to a stack of the same shape. Its second argument
-            multiplies two matrices whose product is symmetric.
-        x: Matrices of shape ``(..., m, n)``.
-        symmetric_dot: The symmetric product where blocking does not pay.
-        cpu_kernel: The kernel for large matrices on a CPU.
-
-    Returns:
-        The value of the kernel.
+    On a CPU large matrices are processed one or two at a time by ``cpu_kernel``, so
+    that they stay in cache, with blocked symmetric products. Elsewhere the kernel gets
+    the whole stack at once.
     """
     count, side = math.prod(x.shape[:-2]), min(x.shape[-2:])
     blocked = side >= _MIN_SIDE_BLOCKED
@@ -82,21 +72,11 @@ def in_turn_on_cpu(
     """Apply a function to stacks; on a CPU, to one large matrix at a time.
 
     There each matrix takes only the iterations that it needs and stays in cache, and
-    temporaries exist for one matrix at a time.
-
-    Args:
-        kernel: A function of the stacks that treats every matrix independently. It
-            returns a tuple of trees of arrays with the same leading axes.
-        *stacks: Matrices of shape ``(..., m, n)``, then any trees of arrays with the
-            same leading axes.
-        in_place: The number of leading stacks whose memory is reused for as many
-            leading results, which must have their shapes and dtypes. Such a stack
-            should be read only to compute the result that replaces it; otherwise all
-            of it is copied for every matrix.
-        min_side: Matrices are large if their shorter side is at least this.
-
-    Returns:
-        The value of the kernel.
+    temporaries exist for one matrix at a time. The kernel treats every matrix
+    independently and returns a tuple of trees with the leading axes of the first stack.
+    The memory of the first ``in_place`` stacks is reused for as many results of the
+    same shapes and dtypes; such a stack should be read only to compute the result that
+    replaces it, or all of it is copied for every matrix.
     """
     batch, (m, n) = stacks[0].shape[:-2], stacks[0].shape[-2:]
     count = math.prod(batch)

@@ -54,16 +54,7 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def in_tiles(product: Product, x: Array, y: Array) -> Array:
-    """Multiply one pair of matrices after another, in tiles.
-
-    Args:
-        product: The product of a tile.
-        x: Matrices ``(..., m, k)``.
-        y: Matrices ``(..., k, n)`` with the same leading axes.
-
-    Returns:
-        The products ``(..., m, n)``.
-    """
+    """Multiply one pair of matrices after another, in tiles."""
     batch, (m, k), n = x.shape[:-2], x.shape[-2:], y.shape[-1]
     count = math.prod(batch)
     x, y = x.reshape(count, m, k), y.reshape(count, k, n)

@@ -1,4 +1,4 @@
-"""Random draws with a key for each matrix, independent of its neighbors in a stack."""
+"""Random draws with a key for each matrix, whatever stack it is in; and a hash."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,19 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, Shaped
 
 
 def seeded(seed: ArrayLike) -> Key[Array, ""]:
-    """Make a key whose draws under `jax.vmap` do not depend on the rest of the batch.
+    """A Threefry key, whatever `jax_default_prng_impl` is set to.
 
-    The draws of JAX's other generators, such as ``rbg``, do.
-
-    Args:
-        seed: An integer.
-
-    Returns:
-        A Threefry key, whatever `jax_default_prng_impl` is set to.
+    Its draws under `jax.vmap` do not depend on the rest of the batch; those of ``rbg``
+    do.
     """
     return jax.random.key(seed, impl="threefry2x32")
 
@@ -26,33 +21,16 @@ def seeded(seed: ArrayLike) -> Key[Array, ""]:
 def normal(
     key: Key[Array, "*keys"], batch: tuple[int, ...], m: int, n: int, dtype: DTypeLike
 ) -> Float[Array, "*batch m n"]:
-    """Draw matrices of standard normal entries; the draw is float32 for every dtype.
+    """Draw normal matrices ``(*batch, m, n)``; the draw is float32 for every dtype.
 
-    Args:
-        key: Typed keys of shape ``batch``, or a single key, which makes all matrices
-            equal.
-        batch: The batch axes.
-        m: Number of rows.
-        n: Number of columns.
-        dtype: Dtype of the result.
-
-    Returns:
-        Matrices of shape ``(*batch, m, n)``.
+    The key is typed, of shape ``batch``, or a single one that makes all matrices equal.
     """
     draw = lambda key: jax.random.normal(key, (m, n), jnp.float32).astype(dtype)
     return jnp.broadcast_to(for_each(draw, key.ndim)(key), (*batch, m, n))
 
 
 def folded(key: Key[Array, ""], ids: Any) -> Key[Array, "*batch"]:
-    """Fold the identity of each matrix into a key, so that each has its own key.
-
-    Args:
-        key: A typed key.
-        ids: Unsigned integers ``(..., k)``; an empty row gives the key itself.
-
-    Returns:
-        Keys of shape ``(...)``.
-    """
+    """Fold the numbers ``(..., k)`` that identify each matrix into a key of its own."""
     ids = jnp.asarray(ids, jnp.uint32)
 
     def one(numbers: Array) -> Array:
@@ -69,3 +47,13 @@ def for_each(f: Callable[..., Any], axes: int) -> Callable[..., Any]:
     for _ in range(axes):
         f = jax.vmap(f)
     return f
+
+
+def hash_uint32(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """Hash integers by the finalizer of MurmurHash3.
+
+    Different integers have different hashes; every bit depends on all bits.
+    """
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> shift)) * jnp.uint32(factor)
+    return x ^ (x >> 16)

@@ -32,12 +32,7 @@ def check_matrices(x: Any) -> None:
 
 
 def work_dtype(dtype: DTypeLike) -> jnp.dtype:
-    """Return float64 for float64 and float32 for every narrower type.
-
-    Examples:
-        >>> work_dtype(jnp.bfloat16)
-        dtype('float32')
-    """
+    """Return float64 for float64 and float32 for every narrower type."""
     return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
 
 
@@ -55,19 +50,12 @@ def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
 def unit_peak(
     x: Float[Array, "*batch m n"],
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch 1 1"]]:
-    """Divide each matrix by its largest absolute entry.
+    """Divide each matrix by its largest absolute entry, returned as ``(..., 1, 1)``.
 
     Afterwards squares and sums of squares neither overflow nor underflow, even for
-    entries of 1e20 or 1e-20. A zero (or subnormal) matrix is divided by one.
-
-    The divisor counts as a constant in derivatives. That is exact where the divisor
-    cancels out of the result, as it should wherever this is used.
-
-    Args:
-        x: Matrices of shape ``(..., m, n)``, in the working precision.
-
-    Returns:
-        The scaled matrices and the divisors, of shape ``(..., 1, 1)``.
+    entries of 1e20 or 1e-20. A zero (or subnormal) matrix is divided by one. The
+    divisor counts as a constant in derivatives, which is exact where it cancels out of
+    the result, as it should wherever this is used.
     """
     peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     # `~(<)` and not `>=`, so that a NaN stays visible.
@@ -79,11 +67,7 @@ def unit_peak(
 def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:
     """Transpose tall matrices and divide by the largest entry, for polar kernels.
 
-    Args:
-        x: Matrices of shape ``(..., m, n)``.
-
-    Returns:
-        Matrices in the working precision, and whether they are transposed.
+    Returns matrices in the working precision, and whether they are transposed.
     """
     x = as_work(x)
     transposed = x.shape[-2] > x.shape[-1]

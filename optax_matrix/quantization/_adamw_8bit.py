@@ -3,19 +3,19 @@
 from typing import Any
 
 import optax
-from jax.typing import ArrayLike
 
-from optax_matrix._arguments import check_decay, check_not_negative, check_rate
+from optax_matrix._arguments import Decay, NotNegative, Rate, checked
 from optax_matrix.transforms import quantize_state
 
 
+@checked
 def adamw_8bit(
-    learning_rate: optax.ScalarOrSchedule,
+    learning_rate: Rate,
     *,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    weight_decay: optax.ScalarOrSchedule = 1e-4,
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    eps: NotNegative = 1e-8,
+    weight_decay: Rate = 1e-4,
     weight_decay_mask: Any = None,
     block_size: int = 256,
     min_size: int = 4096,
@@ -50,11 +50,6 @@ def adamw_8bit(
         >>> round(float(updates["w"][0, 0]), 4)
         -0.001
     """
-    check_rate("learning_rate", learning_rate)
-    check_decay("b1", b1)
-    check_decay("b2", b2)
-    check_not_negative("eps", eps)
-    check_rate("weight_decay", weight_decay)
     adamw = optax.adamw(
         learning_rate,
         b1=b1,

@@ -18,11 +18,8 @@ from optax_matrix._arguments import (
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, preset, recipe
 from optax_matrix.transforms import scale_by_adam_per_matrix, spo
-from optax_matrix.transforms.stochastic_primitives import (
-    bounded,
-    kernel_for,
-    relative_size,
-)
+from optax_matrix.transforms.stochastic_primitives.primitives import relative_size
+from optax_matrix.transforms.stochastic_primitives.skew_bound import bounded, kernel_for
 
 
 @recipe

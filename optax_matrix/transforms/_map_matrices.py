@@ -9,14 +9,7 @@ import optax
 def map_matrices(
     kernel: Callable[[jax.Array], jax.Array],
 ) -> optax.GradientTransformationExtraArgs:
-    """Applies one function to every stack of matrices, without state.
-
-    Args:
-        kernel: A function from matrices ``(..., m, n)`` to matrices of the same shape.
-
-    Returns:
-        A stateless transformation.
-    """
+    """A stateless transformation that applies one function to every stack."""
 
     def update_fn(updates, params):
         del params

@@ -171,9 +171,8 @@ class _OnMatrices:
     def init(self, params: Any) -> Any:
         if type(params).__name__ == "_ParamsPlaceholder":  # `optax.tree.map_params`:
             rest = self.after and self.after(None).init(params)  # stacks are no params.
-            return OnMatricesState(
-                *[_OPAQUE] * 3, rest, self.other and self.other(None).init(params)
-            )
+            other = self.other and self.other(None).init(params)
+            return OnMatricesState(_OPAQUE, _OPAQUE, _OPAQUE, rest, other)
         leaves, rebuild = flatten_named(params)
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
@@ -361,7 +360,8 @@ def _as_function(name: str, tx: Any) -> Any:
             f"`{name}` must be a gradient transformation, a function from the "
             f"parameters to one, or None, got {tx!r}."
         )
-    return lambda params: optax.with_extra_args_support(tx(params))
+    make: Any = tx
+    return lambda params: optax.with_extra_args_support(make(params))
 
 
 def _check(name: Any, placement: Any, max_batch: Any) -> None:

@@ -32,8 +32,8 @@ class OnMatricesState(NamedTuple):
     method: dict[str, Array]
     manifest: dict[str, Array]
     inner_state: optax.OptState
-    after: optax.OptState = None
-    other: optax.OptState = None
+    after: Any = None
+    other: Any = None
 
 
 def is_state(node: Any) -> bool:

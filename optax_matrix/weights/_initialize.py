@@ -1,24 +1,62 @@
-"""Initialization of the matrices of any parameter tree."""
+"""Initialization of the matrices of any parameter tree.
 
+POET preserves the singular values of the initial weights, so the initializer determines
+them for the whole training (Sec. 4 and Appendix C): with the ratio r of outputs to
+inputs, those of normalized rows lie between ``|1 - sqrt(r)|`` and ``1 + sqrt(r)``.
+"""
+
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from optax_matrix.linalg import qr_householder
 from optax_matrix.stacks.map_matrices import map_matrices
-from optax_matrix.weights._initializers import (
-    Initializer,
-    normalized_gaussian,
-    standard_gaussian,
-    uniform_spectrum,
-    xavier_gaussian,
-)
 
-INITIALIZERS: dict[str, Initializer] = {
-    "standard": standard_gaussian,
-    "xavier": xavier_gaussian,
-    "uniform_spectrum": uniform_spectrum,
-    "normalized": normalized_gaussian,
+Shape = tuple[int, int]  # (out, in): each row belongs to an output neuron.
+
+
+def _normal(key: Any, shape: Shape) -> Array:
+    return jax.random.normal(key, shape, jnp.float32)
+
+
+def _standard(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
+    """Normal entries of standard deviation 0.02, whatever the shape."""
+    return (0.02 * _normal(key, shape)).astype(dtype)
+
+
+def _xavier(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
+    """Normal entries of variance 2 / (out + in)."""
+    return (math.sqrt(2 / sum(shape)) * _normal(key, shape)).astype(dtype)
+
+
+def _uniform_spectrum(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
+    """Uniform among the matrices whose singular values are one.
+
+    By a QR of a Gaussian matrix, which gives the same distribution as the SVD of the
+    POET paper (Sec. 4).
+    """
+    x = _normal(key, shape)
+    wide = shape[0] < shape[1]
+    q = qr_householder(x.mT if wide else x)
+    return (q.mT if wide else q).astype(dtype)
+
+
+def _normalized(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
+    """Rows that are uniform on the unit sphere."""
+    x = _normal(key, shape)
+    return (x / jnp.linalg.norm(x, axis=-1, keepdims=True)).astype(dtype)
+
+
+INITIALIZERS: dict[str, Callable[[Any, Shape, Any], Array]] = {
+    "standard": _standard,
+    "xavier": _xavier,
+    "uniform_spectrum": _uniform_spectrum,
+    "normalized": _normalized,
 }
 """The initializers by name."""
 
@@ -26,7 +64,7 @@ INITIALIZERS: dict[str, Initializer] = {
 def initialize_matrices(
     params: Any,
     key: Any,
-    initializer: str | Initializer = "normalized",
+    initializer: str | Callable[[Any, Shape, Any], Array] = "normalized",
     *,
     dimension_numbers: Any = None,
 ) -> Any:

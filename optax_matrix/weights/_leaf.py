@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from optax_matrix.linalg import materialize, permute
+from optax_matrix.linalg.permuted_blocks import materialize, permute
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import ids_of_pieces
-from optax_matrix.transforms.stochastic_primitives import Primitives, where_due
+from optax_matrix.transforms.stochastic_primitives.merges import where_due
+from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 
 Sides = dict[str, Array]
 Views = Mapping[str, MatrixView]
@@ -52,7 +53,7 @@ def draw(primitives: Primitives, views: Views, merges: Any) -> dict[str, list[Si
     return perms
 
 
-def turn(
+def materialize_leaf(
     primitives: Primitives,
     view: MatrixView,
     in_turn: bool,
@@ -62,22 +63,12 @@ def turn(
     new: list[Sides] | None = None,
     due: list[Array] | None = None,
 ) -> Array:
-    """Computes the weights from a leaf of permuted matrices and its rotations.
+    """The weights of a leaf of permuted matrices W_0, in its shape and dtype.
 
-    Args:
-        primitives: The static description of the rotations.
-        view: View of the leaf.
-        in_turn: Whether to compute matrices one after another, which takes less memory.
-        leaf: W_0, in the order of `perms`.
-        triangles: The rotations of each piece. In a slice of scanned layers the axis
-            that counts the matrices may be missing, here and in `perms`.
-        perms: The permutations of each piece.
-        new: Permutations to apply to the weights of the matrices that are due, if any;
-            the others stay W_0.
-        due: Which matrices are due, for each piece; with ``new`` only.
-
-    Returns:
-        An array of the leaf's shape and dtype.
+    Of matrices that are ``due``, with ``new`` permutations, the rows and columns of the
+    weights are permuted anew; the others stay W_0. ``in_turn`` computes matrices one
+    after another, which takes less memory. In a slice of scanned layers the axis that
+    counts the matrices may be missing in triangles and permutations.
     """
 
     def make(parts: tuple) -> Array:
@@ -96,8 +87,8 @@ def turn(
     return view.from_matrices(out)[0]
 
 
-def ordered(view: MatrixView, leaf: Array, perms: list[Sides]) -> Array:
-    """Permutes the rows and columns of the matrices of a leaf."""
+def permute_leaf(view: MatrixView, leaf: Array, perms: list[Sides]) -> Array:
+    """The matrices of a leaf with rows and columns permuted."""
     pieces = view.to_matrices(leaf[None])
     new = [permute(x, p) for x, p in zip(pieces, perms, strict=True)]
     return view.from_matrices(new)[0]

@@ -17,13 +17,10 @@ from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.transforms.stochastic_primitives import (
-    Primitives,
-    bounded,
-    reached,
-    where_due,
-)
-from optax_matrix.weights._leaf import draw, ordered, turn, zeros
+from optax_matrix.transforms.stochastic_primitives.merges import where_due
+from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
+from optax_matrix.transforms.stochastic_primitives.skew_bound import bounded, reached
+from optax_matrix.weights._leaf import draw, materialize_leaf, permute_leaf, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._sharding import (
     in_type_of,
@@ -117,7 +114,7 @@ class Reparameterization:
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
                 return leaf
-            run = partial(turn, self.primitives, views[path], self.in_turn)
+            run = partial(materialize_leaf, self.primitives, views[path], self.in_turn)
             return keep_sharding(
                 run, leaf, trainable.rotations[path], frozen.perms[path]
             )
@@ -245,7 +242,7 @@ class Reparameterization:
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
                 return leaf
-            run = partial(turn, self.primitives, views[path], self.in_turn)
+            run = partial(materialize_leaf, self.primitives, views[path], self.in_turn)
             trees = (trainable.rotations, frozen.perms, perms, due)
             return keep_sharding(run, leaf, *(tree[path] for tree in trees))
 
@@ -272,7 +269,7 @@ class Reparameterization:
             start = zeros(self.primitives, view, leaf.dtype)
             rotations[path] = jax.tree.map(replicated, start)
             merges[path] = jax.tree.map(replicated, merges[path])
-            frames[path] = keep_sharding(partial(ordered, view), leaf, perms[path])
+            frames[path] = keep_sharding(partial(permute_leaf, view), leaf, perms[path])
         zero = jnp.zeros((), jnp.int32)
         for leaf in list(matrices.values())[:1]:
             zero = replicated_beside(leaf, zero)

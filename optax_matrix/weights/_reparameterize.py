@@ -4,7 +4,7 @@ from typing import Any
 
 from optax_matrix._arguments import Kernel, Positive, PositiveInt, Seed, checked
 from optax_matrix.linalg import cayley
-from optax_matrix.transforms.stochastic_primitives import (
+from optax_matrix.transforms.stochastic_primitives.primitives import (
     Block,
     Primitives,
     Reset,

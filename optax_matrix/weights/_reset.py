@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.matrices.paths import key_name
-from optax_matrix.transforms.stochastic_primitives import where_due
+from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
@@ -19,16 +19,8 @@ def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
     That part is every array under ``rotations``, and the scalars of an inner state
     whose arrays are all of rotations, such as the count of an Adam for rotations only.
     The count of a schedule, whose state has no arrays, is kept. Moments beside a scalar
-    are reset only where all matrices are due, others (`scale_by_adam_per_matrix`) for
-    each matrix by itself.
-
-    Args:
-        state: State of any optimizer of a `Trainable`.
-        fresh: The state that ``init`` of the optimizer returns.
-        due: Which matrices are merged, by path and piece, ``(matrices,)``.
-
-    Returns:
-        The state with parts of `fresh`, in the dtypes and shardings of `state`.
+    are reset only where all matrices are ``due``, others (`scale_by_adam_per_matrix`)
+    for each matrix by itself. Dtypes and shardings are those of ``state``.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(state)
     places = [tuple(map(key_name, keys)) for keys, _ in pairs]

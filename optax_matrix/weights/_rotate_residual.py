@@ -1,4 +1,4 @@
-"""Turns the coordinates of the residual stream of a model."""
+"""Rotates the coordinates of the residual stream of a model."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def rotate_residual(
             knows the usual names except embeddings and heads.
 
     Returns:
-        The parameters with turned matrices; vectors as they are.
+        The parameters with rotated matrices; vectors as they are.
 
     Raises:
         ValueError: If the rotation is not orthogonal, or a matrix has another size on
@@ -52,9 +52,9 @@ def rotate_residual(
         >>> rule = om.matrices.by_path(numbers={"up": reads, "down": writes})
         >>> params = {"up": jnp.eye(2, 3), "down": jnp.eye(3, 2)}  # (in, out)
         >>> quarter = jnp.array([[0.0, -1.0], [1.0, 0.0]])
-        >>> turned = om.weights.rotate_residual(params, quarter, dimension_numbers=rule)
+        >>> new = om.weights.rotate_residual(params, quarter, dimension_numbers=rule)
         >>> h = jnp.array([1.0, 2.0])
-        >>> turned["up"].T @ (quarter.T @ h) - params["up"].T @ h
+        >>> new["up"].T @ (quarter.T @ h) - params["up"].T @ h
         Array([0., 0., 0.], dtype=float32)
 
     References:
@@ -77,8 +77,8 @@ def rotate_residual(
                 + (f"{size} on it" if side else "unknown sides")
                 + "; pass matrices.infer(model), or residual= in the dimension numbers."
             )
-        turn = lambda x: full_dot(x, q) if side == "in" else full_dot(q.T, x)
-        pieces = [turn(x).astype(leaf.dtype) for x in view.to_matrices(leaf[None])]
+        rotate = lambda x: full_dot(x, q) if side == "in" else full_dot(q.T, x)
+        pieces = [rotate(x).astype(leaf.dtype) for x in view.to_matrices(leaf[None])]
         return view.from_matrices(pieces)[0]
 
     return map_named(one, params)

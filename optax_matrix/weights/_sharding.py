@@ -25,14 +25,8 @@ def replicated_beside(leaf: Any, new: Any) -> Array:
 def shardings_beside(matrices: dict[str, Any], parts: tuple) -> tuple:
     """Shardings of the parts of a split; None where types contain them.
 
-    Args:
-        matrices: Leaves by path.
-        parts: Frames, permutations, rotations and numbers of merges by path, and a
-            count.
-
-    Returns:
-        Shardings of the parts: frames are sharded like the leaves, the rest is
-        replicated over their meshes.
+    Frames are sharded like the leaves; permutations, rotations and numbers of merges
+    are replicated over their meshes, and so is the count.
     """
     found = {path: _sharding(leaf) for path, leaf in matrices.items()}
     whole = {p: s and NamedSharding(s.mesh, PartitionSpec()) for p, s in found.items()}

@@ -19,6 +19,10 @@ PARAMS = {
 }
 
 
+def changed(before, after):
+    return jnp.mean(before != after, axis=(-2, -1))
+
+
 @pytest.mark.broad
 def test_every_matrix_by_the_path_of_its_leaf():
     got = d.of_matrices(d.stable_rank, PARAMS)
@@ -46,10 +50,10 @@ def test_rows_are_output_neurons():
 
 def test_several_measures_and_several_trees():
     after = jax.tree.map(lambda x: x.at[0].add(1.0), PARAMS)
-    got = d.of_matrices(d.coverage, PARAMS, after)
+    got = d.of_matrices(changed, PARAMS, after)
     np.testing.assert_allclose(got["down/kernel"], [1 / 6], rtol=1e-6)
     np.testing.assert_allclose(got["stacked/kernel"], [1, 0, 0])
-    measures = {"score": d.alignment_score, "changed": d.coverage}
+    measures = {"score": d.alignment_score, "changed": changed}
     got = d.of_matrices(measures, PARAMS, PARAMS)["down/kernel"]
     assert list(got) == ["score", "changed"]
     np.testing.assert_allclose(got["score"], [1], rtol=1e-6)
@@ -115,11 +119,11 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"`measure` must be a function"):
         d.of_matrices("stable_rank", PARAMS)
     with pytest.raises(ValueError, match=r"got no such leaf"):
-        d.of_matrices(d.coverage, PARAMS, {"down": PARAMS["down"]})
+        d.of_matrices(changed, PARAMS, {"down": PARAMS["down"]})
     other = {**PARAMS, "down": {"kernel": jnp.ones((2, 2))}}
     with pytest.raises(
         ValueError, match=r"'down/kernel' of shape \(6, 4\), got \(2, 2\)"
     ):
-        d.of_matrices(d.coverage, PARAMS, other)
+        d.of_matrices(changed, PARAMS, other)
     with pytest.raises(ValueError, match=r"one result per matrix"):
         d.of_matrices(jnp.sum, PARAMS)

@@ -8,10 +8,16 @@ import numpy as np
 import optax
 import pytest
 from _matrices import gaussian
+from _notebooks import definitions
 
 import optax_matrix as om
 from optax_matrix import diagnostics as d
+from optax_matrix.linalg.skew import free_entries
 from optax_matrix.transforms import project_both_sides
+
+PROBES = definitions(
+    "07_orthogonal_training", "probe", "mean_probe", "updates_per_entry"
+)
 
 # Kernels (in, out); one stack, because nearly all of the time is compilation.
 PARAMS = {
@@ -63,7 +69,8 @@ def test_stability_over_renewals_from_states():
     for seed in (0, 0, 1):
         _, state = update(gradients(seed), state, PARAMS)
         held.append(d.bases(state, PARAMS))
-    cosines = d.basis_stability(held)
+    measures = definitions("06_subspaces", "basis_stability")
+    cosines = measures.basis_stability(held)
     assert cosines["stacked"].shape == (2, 2, 2)
     for path, values in cosines.items():
         np.testing.assert_allclose(values[0], 1, rtol=1e-4, err_msg=path)
@@ -137,7 +144,7 @@ def test_rotations_of_poet_are_its_factors(options):
         assert (x is None) == (sides not in ("both", side))
         if x is not None:
             assert (d.orthogonality_error(x) < 1e-4).all()
-            assert (d.probe(x) < 1).all()
+            assert (PROBES.probe(x) < 1).all()
 
 
 @pytest.mark.broad
@@ -152,7 +159,7 @@ def test_rotations_of_the_reparameterized_form(variant):
     # Norms of Q: those of the blocks, made from the triangles by hand.
     triangles = np.asarray(trainable.rotations["w"][0]["in"])
     k, b = triangles.shape[1], 4
-    inside = om.linalg.free_entries(10, k, b)
+    inside = free_entries(10, k, b)
     q = np.zeros((2, k, b, b))
     q[(..., *np.triu_indices(b, 1))] = np.where(inside, triangles, 0)
     q -= q.swapaxes(-1, -2)
@@ -175,7 +182,7 @@ def test_rotations_after_a_merge_are_the_identity():
     held = d.rotations(state, PARAMS)["up/kernel"]
     np.testing.assert_array_equal(held.r[0], np.eye(10))
     np.testing.assert_array_equal(held.p_norms, 0)
-    assert d.mean_probe(held.r) == 1
+    assert PROBES.mean_probe(held.r) == 1
 
 
 @pytest.mark.slow
@@ -194,7 +201,7 @@ def test_block_primitives_update_every_entry_and_full_ones_some():
         for step in range(5):
             trainable = moved(trainable, 1.0, step)
             held = d.rotations(trainable, frozen)["w"]
-            total = total + d.updates_per_entry(held.r, held.p)[0]
+            total = total + PROBES.updates_per_entry(held.r, held.p)[0]
             frozen, trainable, _ = merge(frozen, trainable)
         counts[variant, block] = np.asarray(total)
     assert (counts["block", 4] == 10).all()

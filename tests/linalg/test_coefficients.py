@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from optax_matrix import linalg
-from optax_matrix.linalg._coefficients import rows_for
+from optax_matrix.linalg.coefficients import rows_for
 
 # Step by step in the Gram Newton-Schulz repository, without a safety factor.
 PUBLISHED = [

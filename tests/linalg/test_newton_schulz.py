@@ -17,7 +17,7 @@ from _matrices import (
 )
 
 from optax_matrix import linalg
-from optax_matrix.linalg._coefficients import rows_for
+from optax_matrix.linalg.coefficients import rows_for
 
 KERNELS = {
     "newton_schulz": linalg.newton_schulz,

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from _matrices import gaussian
 
+from optax_matrix.diagnostics import orthogonality_error
 from optax_matrix.linalg import (
     cayley,
     cayley_neumann,
     cayley_taylor,
     exponential,
     from_skew,
-    inverse_of_orthogonal,
-    orthogonality_error,
     to_skew,
-    triangle_size,
 )
+from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
+from optax_matrix.linalg.skew import triangle_size
 
 EXACT = {"cayley": cayley, "exponential": exponential}
 SERIES = {

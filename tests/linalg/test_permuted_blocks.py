@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 from _matrices import gaussian
 
-from optax_matrix.linalg import (
-    block_grid,
-    cayley,
-    cayley_neumann,
+from optax_matrix.linalg import cayley, cayley_neumann, to_skew
+from optax_matrix.linalg.permuted_blocks import (
     draw_permutations,
-    free_entries,
     materialize,
     permute,
     recover_frame,
-    to_skew,
-    triangle_size,
     unpermute,
 )
+from optax_matrix.linalg.skew import block_grid, free_entries, triangle_size
 
 SHAPE = {"out": 10, "in": 7}
 GRIDS = {

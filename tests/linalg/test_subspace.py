@@ -10,6 +10,7 @@ from _matrices import gaussian, matrix_with_singular_values, orthonormal, shapes
 from _reference.low_rank import subspace_iteration
 
 from optax_matrix import linalg
+from optax_matrix.linalg import complement
 
 KEY = jax.random.key(5)
 EPS = float(np.finfo(np.float32).eps)
@@ -29,7 +30,7 @@ def assert_orthonormal(u, atol=ORTHONORMAL):
 
 @functools.cache
 def jitted(name, *static):
-    f = getattr(linalg, name)
+    f = getattr(complement if "complement" in name else linalg, name)
     return jax.jit(lambda x, *rest: f(x, *static, *rest))
 
 
@@ -150,7 +151,7 @@ def test_columns_are_those_of_a_complete_qr():
     # Those of the whole basis but for its first columns, which it contains.
     count = m - 2
     draw = jax.jit(
-        functools.partial(linalg.complement_columns, leading=2), static_argnums=1
+        functools.partial(complement.complement_columns, leading=2), static_argnums=1
     )
     got = np.asarray(draw(jnp.asarray(bases[0]), count, KEY))
     want = np.linalg.qr(bases[0], mode="complete")[0]
@@ -174,7 +175,7 @@ def test_columns_of_large_bases_are_orthonormal_and_along_axes(kind):
 
 def test_columns_are_drawn_without_replacement_and_all_of_them_in_time():
     u = jnp.eye(6)[:, 2:4]
-    draw = jax.jit(jax.vmap(lambda k: linalg.complement_columns(u, 2, k)))
+    draw = jax.jit(jax.vmap(lambda k: complement.complement_columns(u, 2, k)))
     drawn = np.abs(np.asarray(draw(jax.random.split(KEY, 200))))
     at = np.sort(drawn.argmax(-2), -1)
     assert set(at.ravel()) == {0, 1, 4, 5}
@@ -189,7 +190,7 @@ def test_random_subspaces_are_uniform():
     """The mean projector of a uniform subspace is a multiple of the complement's."""
     u = jnp.eye(4)[:, :1]
     qr = linalg.qr_householder
-    draw = jax.vmap(lambda k: linalg.complement_subspace(u, 1, k, qr=qr))
+    draw = jax.vmap(lambda k: complement.complement_subspace(u, 1, k, qr=qr))
     s = np.asarray(jax.jit(draw)(jax.random.split(KEY, 2000)))
     mean = projector(s).mean(0)
     # Standard deviations: 0.3 / sqrt(2000) = 0.007 on the diagonal, less beside it.
@@ -198,9 +199,9 @@ def test_random_subspaces_are_uniform():
 
 def test_more_than_there_is_is_refused():
     with pytest.raises(ValueError, match="at most 2, the dimension"):
-        linalg.complement_columns(jnp.eye(4)[:, :2], 3, KEY)
+        complement.complement_columns(jnp.eye(4)[:, :2], 3, KEY)
     with pytest.raises(ValueError, match="at most 2, the dimension"):
-        linalg.complement_subspace(jnp.eye(4)[:, :2], 3, KEY)
+        complement.complement_subspace(jnp.eye(4)[:, :2], 3, KEY)
     with pytest.raises(ValueError, match="at most the shorter side"):
         linalg.range_finder(jnp.ones((4, 6)), 5, KEY)
 

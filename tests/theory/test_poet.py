@@ -15,7 +15,8 @@ import pytest
 from _matrices import gaussian, orthonormal
 
 import optax_matrix as om
-from optax_matrix.linalg import cayley, cayley_neumann, materialize, permute
+from optax_matrix.linalg import cayley, cayley_neumann
+from optax_matrix.linalg.permuted_blocks import materialize, permute
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,7 +12,7 @@ from _reference import rotations as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import polar_svd
-from optax_matrix.transforms.second_moments import mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import mix_gram, no_gram
 
 # Rounding of float32 in the products, of unit size.
 F32 = 1e-5

@@ -13,15 +13,10 @@ from _matrices import gaussian, orthonormal
 from _reference import poet as ref
 
 import optax_matrix as om
-from optax_matrix.linalg import (
-    cayley,
-    cayley_neumann,
-    draw_permutations,
-    materialize,
-    to_skew,
-)
-from optax_matrix.transforms.stochastic_primitives import Primitives
-from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
+from optax_matrix.linalg import cayley, cayley_neumann, to_skew
+from optax_matrix.linalg.permuted_blocks import draw_permutations, materialize
+from optax_matrix.transforms.stochastic_primitives.merges import reset_moments
+from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
 SHAPE = (2, 7, 10)  # (count, out, in): blocks of 4 leave a remainder on both sides

@@ -11,9 +11,10 @@ from _matrices import gaussian
 from _reference import poet as ref
 
 import optax_matrix as om
-from optax_matrix.linalg import cayley_neumann, draw_permutations
+from optax_matrix.linalg import cayley_neumann
+from optax_matrix.linalg.permuted_blocks import draw_permutations
 from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix
-from optax_matrix.transforms.stochastic_primitives._moment_reset import reset_moments
+from optax_matrix.transforms.stochastic_primitives.merges import reset_moments
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
 SHAPE, STEPS, LR, AT = (2, 7, 10), 12, 0.05, 0.4

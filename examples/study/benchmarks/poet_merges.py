@@ -27,8 +27,8 @@ from examples.pretrain.config import SIZES
 from examples.pretrain.data import Windows, open_data
 from examples.pretrain.step import evaluate, initial_weights, loss_and_gradient
 from examples.study.bench.markdown import lines
-from optax_matrix.linalg import cayley, cayley_neumann, orthogonality_error
-from optax_matrix.transforms.stochastic_primitives import Primitives
+from optax_matrix.linalg import cayley, cayley_neumann
+from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.tree.state import OnMatricesState
 
 CONFIG = SIZES["tiny"]
@@ -98,7 +98,7 @@ def measured(spo, primitives):
     for name, q in spo.q.items():
         blocks = primitives.blocks(q, spo.frame[name])
         for side, g in blocks.items():
-            errors.append(orthogonality_error(g).max())
+            errors.append(om.diagnostics.orthogonality_error(g).max())
             n = spo.frame[name].shape[-1 if side == "in" else -2]
             over = g.shape[-3] * g.shape[-1] - n  # The end of the last block.
             trace = jnp.trace(g, axis1=-2, axis2=-1).sum(-1) - over

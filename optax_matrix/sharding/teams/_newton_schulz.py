@@ -11,7 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array
 
-from optax_matrix.linalg import newton_schulz, rows_for
+from optax_matrix.linalg import newton_schulz
+from optax_matrix.linalg.coefficients import rows_for
 from optax_matrix.linalg.products import dot
 from optax_matrix.linalg.scale import wide_unit_norm, work_dtype
 from optax_matrix.sharding.teams._last_round import LastRound

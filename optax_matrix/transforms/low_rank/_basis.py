@@ -77,10 +77,10 @@ def has_gradient(g: jax.Array) -> jax.Array:
     return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
 
 
-def rank_of(rank: Any, whole: int) -> int:
+def rank_of(rank: float, whole: int) -> int:
     """The number of columns that a rank means: at most ``whole``, or a fraction."""
-    is_real = isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
-    return min(math.ceil(rank * whole) if is_real else int(rank), whole)
+    is_count = isinstance(rank, numbers.Integral)
+    return min(int(rank) if is_count else math.ceil(rank * whole), whole)
 
 
 def identity_overlap(sigma: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ from optax_matrix.transforms.low_rank._basis import (
     tracked_as_it_was,
 )
 from optax_matrix.transforms.low_rank._switching import SWITCHES, Sampling, Switch
-from optax_matrix.transforms.second_moments import Gram, mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
 
 Start = Literal["randomized", "exact"]
 _FIRST_STEPS = 10  # Steps of subspace iteration from random columns.
@@ -118,9 +118,8 @@ def subspace_basis(
             float for a fraction of the rank.
         switch: A name from the table.
         sampling: How to draw from a complement: ``"columns"`` for columns of a complete
-            QR (the paper, `linalg.complement_columns`), which are nearly unit vectors;
-            ``"subspace"`` for a uniformly random subspace
-            (`linalg.complement_subspace`). Adam's second moments depend on the choice.
+            QR (the paper), which are nearly unit vectors; ``"subspace"`` for a
+            uniformly random subspace. Adam's second moments depend on the choice.
         start: The first :math:`U'`: ``"randomized"``, as above, or ``"exact"``, the
             leading left singular vectors of G from an SVD.
         tracks: Whether to track :math:`\tilde Q`; None for ``decay != 0``, which is

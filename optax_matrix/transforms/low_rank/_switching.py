@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.linalg import complement_columns, complement_subspace
+from optax_matrix.linalg.complement import complement_columns, complement_subspace
 from optax_matrix.linalg.random import normal
 
 Switch = Literal["complement", "full_basis", "gaussian_mix", "gaussian", "none"]

@@ -34,7 +34,7 @@ from optax_matrix.transforms.rotation._spectrum import (
     no_spectrum,
     started,
 )
-from optax_matrix.transforms.second_moments import mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import mix_gram, no_gram
 from optax_matrix.transforms.sides import (
     MatrixSides,
     side_views,

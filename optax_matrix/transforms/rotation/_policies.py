@@ -14,10 +14,9 @@ from optax_matrix.linalg import (
     cross_gram,
     eigenbasis,
     polar_qr,
-    project_tangent,
-    qr_retraction,
 )
 from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.rotations import project_tangent, qr_retraction
 from optax_matrix.linalg.scale import matrix_norm, unit_peak
 
 Orthonormalize = Callable[..., jax.Array]

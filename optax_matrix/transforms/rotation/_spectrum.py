@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
-from optax_matrix.transforms.second_moments import mix_gram
+from optax_matrix.transforms.second_moments.gram import mix_gram
 from optax_matrix.transforms.sides import Pair, SideView
 
 

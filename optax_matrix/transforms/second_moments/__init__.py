@@ -6,7 +6,6 @@ inverse roots (Shampoo, Mousse). `scale_by_amsgrad` divides by the largest secon
 so far.
 """
 
-from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms.second_moments._precondition import (
     PreconditionState,
     precondition,
@@ -19,14 +18,13 @@ from optax_matrix.transforms.second_moments._scale_by_second_moment import (
     ScaleBySecondMomentState,
     scale_by_second_moment,
 )
+from optax_matrix.transforms.second_moments.gram import Gram
 
 __all__ = [
     "Gram",
     "PreconditionState",
     "ScaleByAmsgradState",
     "ScaleBySecondMomentState",
-    "mix_gram",
-    "no_gram",
     "precondition",
     "scale_by_amsgrad",
     "scale_by_second_moment",

@@ -15,7 +15,7 @@ from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.second_moments._gram import Gram, mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,

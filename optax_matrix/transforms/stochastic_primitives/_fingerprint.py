@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from optax_matrix.linalg.hashing import hash_uint32
+from optax_matrix.linalg.random import hash_uint32
 
 
 def update_towards(
@@ -20,15 +20,9 @@ def update_towards(
 ) -> tuple[jax.Array, jax.Array]:
     """The update that moves parameters to a target, and the parameters after it.
 
-    Args:
-        target: The target, in the working precision.
-        w: The parameters.
-        update_dtype: Dtype that the update is rounded to, if it is narrower than that
-            of ``w``.
-
-    Returns:
-        The update in the dtype of ``w``, and ``w + update`` rounded to that dtype, as
-        `optax.apply_updates` computes it.
+    The target is in the working precision. The update is in the dtype of ``w``, rounded
+    to ``update_dtype`` if that is narrower; what follows is rounded as
+    `optax.apply_updates` computes it.
     """
     wide = w.astype(target.dtype)
     # The barrier keeps the two uses of the update from being computed twice.
@@ -40,16 +34,9 @@ def update_towards(
 
 
 def rounded(x: jax.Array, dtype: Any) -> jax.Array:
-    """Rounds to the nearest values of another dtype, and keeps the dtype of ``x``.
+    """Rounds to values of a narrower dtype, and keeps the dtype of ``x``.
 
     A compiler may remove a cast to another dtype and back. It does not remove this.
-
-    Args:
-        x: Any floating array.
-        dtype: The same dtype or a narrower one.
-
-    Returns:
-        The rounded array.
     """
     if jnp.dtype(dtype) == x.dtype:
         return x
@@ -64,18 +51,13 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def fingerprint(x: jax.Array) -> jax.Array:
-    """A hash of the bits of every matrix, to detect changes.
+    """A hash of the bits of every matrix, uint32 ``(...)``, to detect changes.
 
     It sums integers modulo 2^32, so that it depends neither on the order of the
     summation nor on sharding. One change in 2^32 goes undetected.
-
-    Args:
-        x: Matrices of shape ``(..., m, n)``.
-
-    Returns:
-        uint32 of shape ``(...)``.
     """
     kind = {16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint32}[jnp.finfo(x.dtype).bits]
+    # Mixed with its place, so that two entries that change places are detected, too.
     bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
     shape = bits.shape[x.ndim - 2 :]  # float64 has its two halves in a last axis.
     place = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)

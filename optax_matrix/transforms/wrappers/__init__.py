@@ -8,19 +8,11 @@ gradient along a chain (`with_gradient`).
 from optax_matrix.transforms.wrappers._inject_hyperparams import inject_hyperparams
 from optax_matrix.transforms.wrappers._precision import in_float32, keep_dtype
 from optax_matrix.transforms.wrappers._quantize_state import quantize_state
-from optax_matrix.transforms.wrappers._quantizer import (
-    SIGNED,
-    UNSIGNED,
-    QuantizedState,
-    Quantizer,
-)
 from optax_matrix.transforms.wrappers._with_gradient import with_gradient
+from optax_matrix.transforms.wrappers.quantizer import QuantizedState
 
 __all__ = [
-    "SIGNED",
-    "UNSIGNED",
     "QuantizedState",
-    "Quantizer",
     "in_float32",
     "inject_hyperparams",
     "keep_dtype",

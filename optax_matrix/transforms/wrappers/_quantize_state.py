@@ -8,7 +8,7 @@ import optax
 from optax_matrix._arguments import checked
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.wrappers._precision import keep_dtype
-from optax_matrix.transforms.wrappers._quantizer import (
+from optax_matrix.transforms.wrappers.quantizer import (
     SIGNED,
     UNSIGNED,
     QuantizedState,

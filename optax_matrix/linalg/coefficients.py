@@ -1,9 +1,9 @@
 r"""Coefficient tables of odd polynomials that push singular values to one.
 
-A row ``(a, b, c)`` stands for :math:`p(x) = a x + b x^3 + c x^5`. A table has one row
-per step; if there are more steps than rows, the last row is repeated. The tables here
-are either constants from the literature or computed from an interval that contains the
-singular values.
+A row ``(a, b, c)``, a `Quintic`, stands for :math:`p(x) = a x + b x^3 + c x^5`. A table
+has one row per step; if there are more steps than rows, the last row is repeated. The
+tables here are either constants from the literature or computed from an interval that
+contains the singular values.
 """
 
 import functools
@@ -15,9 +15,9 @@ import numpy as np
 
 from optax_matrix._arguments import check_positive_int
 
-Row = tuple[float, float, float]
-Table = tuple[Row, ...]
-_Fit = Callable[[float, float], Row]
+Quintic = tuple[float, float, float]
+Table = tuple[Quintic, ...]
+_Fit = Callable[[float, float], Quintic]
 
 # Jordan et al., Muon (2024): the largest slope at zero for which [0, 1] stays bounded.
 # Five steps map [0.01, 1] to [0.68, 1.13]; they do not converge to one.
@@ -60,24 +60,10 @@ AOL: Table = (
 )
 
 
-def rows_for(table: Sequence[Sequence[float]] | np.ndarray, steps: int) -> list[Row]:
-    """Return one row per step, repeating the last row if the table is too short.
-
-    Args:
-        table: Rows ``(a, b, c)``.
-        steps: Number of steps.
-
-    Returns:
-        A list of ``steps`` rows.
-
-    Raises:
-        ValueError: If ``table`` is not made of rows of three numbers, or ``steps`` is
-            not a positive int.
-
-    Examples:
-        >>> rows_for(JORDAN, 2)
-        [(3.4445, -4.775, 2.0315), (3.4445, -4.775, 2.0315)]
-    """
+def rows_for(
+    table: Sequence[Sequence[float]] | np.ndarray, steps: int
+) -> list[Quintic]:
+    """One row per step as floats, the last one repeated; ValueError if malformed."""
     check_positive_int("steps", steps)
     if not _is_table(table):
         raise ValueError(
@@ -135,7 +121,7 @@ def polar_express(
     if not safety >= 1.0:
         raise ValueError(f"`safety` must be at least 1, got {safety!r}.")
 
-    def fit(l: float, u: float) -> Row:
+    def fit(l: float, u: float) -> Quintic:
         row = _optimal_quintic(max(l, cushion * u), u)
         # With the cushion the error on [l, u] is not centered; center it again.
         return _scale_output(row, 2 / (_evaluate(row, l) + _evaluate(row, u)))
@@ -202,13 +188,13 @@ def _compose(fit: _Fit, steps: int, l: float, u: float) -> Table:
     return tuple(table)
 
 
-def _optimal_cubic(l: float, u: float) -> Row:
+def _optimal_cubic(l: float, u: float) -> Quintic:
     e = math.sqrt((l * l + l * u + u * u) / 3)  # the interior extremum
     alpha = 6 / (2 * e**3 + l * u * (l + u))
     return (alpha * e * e, -alpha / 3, 0.0)
 
 
-def _optimal_quintic(l: float, u: float) -> Row:
+def _optimal_quintic(l: float, u: float) -> Quintic:
     if l >= (1 - 5e-6) * u:  # the error is below float64's resolution
         return _scale_input(TAYLOR[0], 1 / u)
     # Remez exchange in x / u; the first guess is exact as l approaches u.
@@ -226,16 +212,16 @@ def _optimal_quintic(l: float, u: float) -> Row:
     return _scale_input((float(a), float(b), float(c)), 1 / u)
 
 
-def _evaluate(row: Row, x: float) -> float:
+def _evaluate(row: Quintic, x: float) -> float:
     a, b, c = row
     return a * x + b * x**3 + c * x**5
 
 
-def _scale_input(row: Row, s: float) -> Row:
+def _scale_input(row: Quintic, s: float) -> Quintic:
     a, b, c = row
     return (a * s, b * s**3, c * s**5)
 
 
-def _scale_output(row: Row, s: float) -> Row:
+def _scale_output(row: Quintic, s: float) -> Quintic:
     a, b, c = row
     return (a * s, b * s, c * s)

@@ -1,6 +1,6 @@
-"""ARO's objective and alignment score, along a trajectory of momenta."""
+"""Rotation policies along one trajectory of momenta: ARO's objective and alignment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -9,14 +9,10 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import check_callable, check_choice, checked
-from optax_matrix.diagnostics._spectra import condition_number
-from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, matrix_norm, safe_divide, unit_peak
+from optax_matrix.linalg.scale import as_work, matrix_norm, safe_divide
 from optax_matrix.transforms import Policy, rotate
 from optax_matrix.transforms.rotation import PolicyLike, PolicyName
 from optax_matrix.transforms.sides import MatrixSides
-
-Base = optax.GradientTransformation | Callable[[jax.Array], jax.Array]
 
 
 class FollowedPolicy(NamedTuple):
@@ -30,52 +26,6 @@ class FollowedPolicy(NamedTuple):
 
     objective: jax.Array
     alignment: jax.Array | None
-
-
-class QrConditioning(NamedTuple):
-    r"""Condition numbers of the matrices that two policies orthonormalize.
-
-    Attributes:
-        aro: That of :math:`M D^\top`, one number per matrix.
-        eigen: That of :math:`M M^\top R`, one number per matrix.
-    """
-
-    aro: jax.Array
-    eigen: jax.Array
-
-
-def rotation_objective(rotation: ArrayLike, momentum: ArrayLike, base: Base) -> Any:
-    r"""ARO's objective: how fast the loss falls along the rotated update.
-
-    .. math::
-        J(R; M, f) = \langle M, R f(R^\top M) \rangle
-
-    Costs one ``m x m`` by ``m x n`` product, and the base.
-
-    Args:
-        rotation: Orthogonal matrices R, ``(..., m, m)``, which turn the rows.
-        momentum: Matrices M, ``(..., m, n)``.
-        base: The base f: a function of matrices, or a transformation of stacks, which
-            starts from a new state.
-
-    Returns:
-        One number per matrix, at least float32.
-
-    Raises:
-        ValueError: If ``base`` is neither; if an array has fewer than two axes or no
-            floating dtype.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> m = jnp.array([[3.0, 4.0]])
-        >>> float(rotation_objective(jnp.eye(1), m, jnp.sign))
-        7.0
-
-    References:
-        ARO, Section 3.2, Figure 6.
-    """
-    turned, direction = _ahead(rotation, momentum, base)
-    return jnp.sum(turned * direction, axis=(-2, -1))
 
 
 def alignment_score(update: ArrayLike, gradient: ArrayLike) -> jax.Array:
@@ -112,44 +62,6 @@ def alignment_score(update: ArrayLike, gradient: ArrayLike) -> jax.Array:
     return jnp.sum(x * y, axis=(-2, -1))
 
 
-def qr_condition_numbers(
-    rotation: ArrayLike, momentum: ArrayLike, base: Base
-) -> QrConditioning:
-    r"""Condition numbers of the matrices whose Q factors are the next rotations.
-
-    That is :math:`M D^\top` with :math:`D = f(R^\top M)` for ARO and
-    :math:`M M^\top R`, a power step, for the eigenvectors. Only the first
-    ``min(m, n)`` singular values count; the others are zero by construction. Costs four
-    products, the base, and two singular value decompositions without vectors.
-
-    Args:
-        rotation: Orthogonal matrices R, ``(..., m, m)``.
-        momentum: Matrices M, ``(..., m, n)``.
-        base: As in `rotation_objective`.
-
-    Returns:
-        Two numbers per matrix; infinity for a zero momentum.
-
-    Raises:
-        ValueError: As in `rotation_objective`.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> m = jnp.diag(jnp.array([10.0, 1.0]))
-        >>> kappa = qr_condition_numbers(jnp.eye(2), m, jnp.sign)
-        >>> round(float(kappa.aro)), round(float(kappa.eigen))
-        (10, 100)
-
-    References:
-        ARO, Sections 4.1 and 5.3 (Figure 5): the base improves the conditioning.
-    """
-    turned, direction = _ahead(rotation, momentum, base)
-    rank = max(1, min(turned.shape[-2:]))
-    # R' M D' and R' M M' R have the singular values of M D' and M M' R.
-    kappa = lambda y: condition_number(full_dot(turned, y.mT), rank=rank)
-    return QrConditioning(kappa(unit_peak(direction)[0]), kappa(turned))
-
-
 @checked
 def follow_policies(
     momenta: ArrayLike,
@@ -161,15 +73,19 @@ def follow_policies(
     gradients: ArrayLike | None = None,
     side: MatrixSides = "short",
 ) -> dict[str, FollowedPolicy]:
-    """Runs rotation policies along one trajectory and measures their updates.
+    r"""Runs rotation policies along one trajectory and measures their updates.
 
+    .. math::
+        J(R; M, f) = \langle M, R f(R^\top M) \rangle
+
+    is ARO's objective: how fast the loss falls along the rotated update.
     All policies see the same momenta, whatever update they would have made of them, and
     start at the identity. Each one costs what `rotate` costs, at every step.
 
     Args:
         momenta: Momenta ``(steps, ..., m, n)``.
-        base: As in `rotation_objective`. The state of a transformation goes on from
-            step to step, as in `rotate`.
+        base: The base f: a function of matrices, or a transformation of stacks, whose
+            state goes on from step to step, as in `rotate`.
         policies: Names of policies of `rotate`, or a dict from names of your choice to
             policies, such as ``{"ascent": rgd(0.05, rounds=20)}``.
         gradients: The gradients on all data at these steps, of the same shape, for the
@@ -252,16 +168,6 @@ def _trajectory(name: str, x: ArrayLike) -> jax.Array:
             f"shape {x.shape}; stack the steps in front."
         )
     return as_work(x)
-
-
-def _ahead(
-    rotation: ArrayLike, momentum: ArrayLike, base: Base
-) -> tuple[jax.Array, jax.Array]:
-    """The rotated momentum, and the output of the base."""
-    r, m = as_work(jnp.asarray(rotation)), as_work(jnp.asarray(momentum))
-    turned, tx = full_dot(r.mT, m), _as_transformation(base)
-    direction: Any = tx.update(turned, tx.init(turned))[0]
-    return turned, as_work(direction)
 
 
 def _as_transformation(base: Any) -> optax.GradientTransformation:

@@ -13,7 +13,6 @@ rgd        ``qr_retraction(r, t * project_tangent(r, cross_gram(m, f(r.mT @ m)))
 Methods that accumulate a statistic use :func:`power_step`.
 """
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._orthonormalize import Orthonormalize, qr_householder
@@ -80,51 +79,19 @@ def power_step(
 
     References:
         SOAP, Section 4. There the columns, and everything stored per column, are first
-        sorted by :func:`rayleigh_quotients`.
+        sorted by their Rayleigh quotients.
     """
     q = as_work(basis)
     return qr(full_dot(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
 
 
-def rayleigh_quotients(
-    a: Float[Array, "*batch m m"], basis: Float[Array, "*batch m k"]
-) -> Float[Array, "*batch k"]:
-    r"""Estimate eigenvalues by the diagonal of :math:`Q^\top A Q`.
-
-    Args:
-        a: Symmetric matrices ``(..., m, m)``.
-        basis: Orthonormal columns ``(..., m, k)``.
-
-    Returns:
-        One number per column, of shape ``(..., k)``, float32 (or float64).
-
-    Examples:
-        >>> rayleigh_quotients(jnp.diag(jnp.array([1.0, 9.0])), jnp.eye(2)).tolist()
-        [1.0, 9.0]
-    """
-    q = as_work(basis)
-    return jnp.sum(q * full_dot(as_work(a).astype(q.dtype), q), axis=-2)
-
-
 def project_tangent(
     rotation: Float[Array, "*batch m k"], x: Float[Array, "*batch m k"]
 ) -> Float[Array, "*batch m k"]:
-    r"""Project onto the tangent space of matrices with orthonormal columns.
+    r"""Project X onto the tangent space at R of matrices with orthonormal columns.
 
     .. math::
         X \mapsto X - R\, \tfrac12 (R^\top X + X^\top R)
-
-    Args:
-        rotation: Orthonormal columns R, of shape ``(..., m, k)``.
-        x: A direction, such as the gradient of an objective in R.
-
-    Returns:
-        Matrices of the shape and dtype of ``x``; their products with :math:`R^\top` are
-        skew-symmetric.
-
-    Examples:
-        >>> project_tangent(jnp.eye(2), jnp.array([[1.0, 4.0], [2.0, 3.0]])).tolist()
-        [[0.0, 1.0], [-1.0, 0.0]]
     """
     y = as_work(x)
     r = rotation.astype(y.dtype)
@@ -143,29 +110,8 @@ def qr_retraction(
     .. math::
         R \leftarrow \mathrm{qr}(R + \xi)
 
-    equals :math:`R + \xi` to first order. For a tangent :math:`\xi` no column of
-    :math:`R + \xi` is shorter than one, so that Cholesky QR is at its most accurate
-    here.
-
-    Args:
-        rotation: Orthonormal columns R, of shape ``(..., m, k)``; they stay as they
-            are where the tangent is zero or not finite.
-        tangent: The step, from :func:`project_tangent`.
-        qr: Kernel that makes the columns orthonormal.
-
-    Returns:
-        Matrices of the shape and dtype of ``rotation``.
-
-    Examples:
-        >>> step = jnp.array([[0.0, -0.75], [0.75, 0.0]])
-        >>> print(qr_retraction(jnp.eye(2), step).round(3))
-        [[ 0.8 -0.6]
-         [ 0.6  0.8]]
-
-    References:
-        ARO, Section 5.4 (ARO-RGD): ten such steps on
-        :math:`J(R) = \langle M, R f(R^\top M) \rangle`, whose gradient is
-        :math:`M f(R^\top M)^\top` where f is the gradient of a norm.
+    equals :math:`R + \xi` to first order. The rotation stays as it is where the tangent
+    is zero or not finite.
     """
     r = as_work(rotation)
     return qr(r + tangent.astype(r.dtype), previous=r).astype(rotation.dtype)

@@ -30,14 +30,7 @@ class Gram(NamedTuple):
 
 
 def no_gram(x: jax.Array) -> Gram:
-    """The statistic before the first gradient.
-
-    Args:
-        x: Matrices ``(..., p, q)`` in the working precision.
-
-    Returns:
-        A statistic of zeros.
-    """
+    """The statistic before the first gradient ``(..., p, q)``: zeros."""
     zeros = jnp.zeros((*x.shape[:-1], x.shape[-2]), x.dtype)
     return Gram(zeros, jnp.zeros((*x.shape[:-2], 1, 1), x.dtype))
 
@@ -45,19 +38,12 @@ def no_gram(x: jax.Array) -> Gram:
 def mix_gram(
     old: Gram, x: jax.Array, decay: ArrayLike, weight: ArrayLike | None = None
 ) -> Gram:
-    r"""Adds a Gram matrix to an average or a sum.
+    r"""Adds a Gram matrix to an average or a sum; a zero matrix only decays it.
 
     .. math::
         S \leftarrow \beta S + w X X^\top
 
-    Args:
-        old: The statistic :math:`S`.
-        x: Matrices :math:`X`, ``(..., p, q)``.
-        decay: Decay rate :math:`\beta`.
-        weight: Weight :math:`w`; None for :math:`1 - \beta`.
-
-    Returns:
-        The new statistic. A zero matrix only decays it.
+    where w is ``weight``, by default :math:`1 - \beta`.
     """
     decay = jnp.asarray(decay, old.normalized.dtype)
     weight = 1 - decay if weight is None else weight

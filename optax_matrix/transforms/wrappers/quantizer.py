@@ -12,7 +12,7 @@ import optax
 
 from optax_matrix._arguments import check_not_negative_int, check_positive_int
 from optax_matrix.linalg import dequantize, quantize
-from optax_matrix.linalg.random import seeded
+from optax_matrix.linalg.random import folded, seeded
 
 SIGNED = ("mu", "trace", "ema", "momentum")
 UNSIGNED = ("nu", "root", "largest")
@@ -53,20 +53,7 @@ class Quantizer:
 
     @classmethod
     def of(cls, *, signed: Any, unsigned: Any, **options: Any) -> "Quantizer":
-        """Checks the arguments and makes a quantizer.
-
-        Args:
-            signed: Names of fields, as in `quantize_state`.
-            unsigned: Names of fields, as in `quantize_state`.
-            **options: The other arguments of `quantize_state`.
-
-        Returns:
-            The quantizer.
-
-        Raises:
-            ValueError: If an argument is out of range, or a name is both signed and
-                unsigned.
-        """
+        """Checks the arguments of `quantize_state` and makes a quantizer."""
         names = []
         for name, given in (("signed", signed), ("unsigned", unsigned)):
             if isinstance(given, str) or not all(isinstance(x, str) for x in given):
@@ -150,15 +137,9 @@ class Quantizer:
         names = [_name(k) for k in keys]
         group = next(name for name in names if name in self.ids)
         place = zlib.crc32("/".join(n for n in names if n != group).encode())
-        key = jax.random.fold_in(key, place)
-
-        def draw(numbers):
-            folded = key
-            for number in numbers:
-                folded = jax.random.fold_in(folded, number)
-            return jax.random.uniform(folded, leaf.shape[1:], jnp.float32)
-
-        return jax.vmap(draw)(jnp.asarray(self.ids[group], jnp.uint32))
+        of_matrices = folded(jax.random.fold_in(key, place), self.ids[group])
+        draw = lambda key: jax.random.uniform(key, leaf.shape[1:], jnp.float32)
+        return jax.vmap(draw)(of_matrices)
 
 
 def _field(keys: tuple) -> str | None:

@@ -1,6 +1,7 @@
-"""Skew-symmetric matrices, represented by their strict upper triangles."""
+"""Skew-symmetric blocks, represented by their strict upper triangles."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,35 +11,34 @@ from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
 
 
-def triangle_size(b: int) -> int:
-    """Number of free entries of a skew-symmetric ``b x b`` matrix.
+def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
+    """The number and the side of the blocks for a dimension n.
 
-    Args:
-        b: Side of the matrix.
-
-    Returns:
-        ``b (b - 1) / 2``.
-
-    Examples:
-        >>> triangle_size(4)
-        6
+    ``"full"`` has one block, ``"block"`` as many as it takes to cover n; of a last
+    block that extends beyond n, only the leading part acts. A float is a fraction of n.
     """
+    b = max(int(block * n), 2) if isinstance(block, float) else int(block)
+    b = min(b, n)
+    return (1 if variant == "full" else -(-n // b)), b
+
+
+def free_entries(n: int, k: int, b: int) -> np.ndarray:
+    """Which entries of the triangles of k blocks of side b lie within n.
+
+    Booleans ``(k, b (b - 1) / 2)``: True for trainable parameters; the others must be
+    zero.
+    """
+    _, cols = np.triu_indices(b, 1)
+    return cols + b * np.arange(k)[:, None] < n
+
+
+def triangle_size(b: int) -> int:
+    """Number of free entries of a skew-symmetric ``b x b`` matrix."""
     return b * (b - 1) // 2
 
 
 def triangle_side(size: int) -> int:
-    """Side of the skew-symmetric matrix with this number of free entries.
-
-    Args:
-        size: ``b (b - 1) / 2``.
-
-    Returns:
-        b, at least one.
-
-    Examples:
-        >>> triangle_side(6)
-        4
-    """
+    """Side of the skew-symmetric matrix with this number of free entries."""
     return (1 + math.isqrt(1 + 8 * size)) // 2
 
 
@@ -59,6 +59,7 @@ def to_skew(v: Float[Array, "*batch t"], b: int) -> Float[Array, "*batch {b} {b}
         >>> to_skew(jnp.array([1.0, 2.0, 3.0]), 3).tolist()
         [[0.0, 1.0, 2.0], [-1.0, 0.0, 3.0], [-2.0, -3.0, 0.0]]
     """
+    # One gather with constant indices, in place of scatters into both triangles.
     place = np.zeros((b, b), np.int32)  # Index of each entry of Q in (0, v, -v).
     rows, cols = np.triu_indices(b, 1)
     place[rows, cols] = 1 + np.arange(len(rows))
@@ -105,6 +106,8 @@ def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
         >>> float(skew_norm(jnp.array([[0.0, 3.0], [-3.0, 0.0]])))
         3.0
     """
+    # The values of Q^4 are the fourth powers of Q's, each twice: the Frobenius norm of
+    # Q^4 is a Schatten 8-norm of one of each pair, close to the largest.
     y, peak = unit_peak(as_work(q))
     square = full_dot(y, y)
     fourth = full_dot(square, square)

@@ -21,10 +21,9 @@ from optax_matrix.linalg import (
     cayley_taylor,
     skew_norm,
     to_skew,
-    triangle_side,
-    triangle_size,
 )
 from optax_matrix.linalg.scale import safe_divide
+from optax_matrix.linalg.skew import triangle_side, triangle_size
 
 BOUND = 0.5
 # After `limit_skew_norm`, a norm equals the bound up to this relative error.
@@ -33,60 +32,28 @@ _POLYNOMIALS = (cayley_neumann, cayley_taylor)
 
 
 def bounded(inner: Any, max_norm: Any, orthogonal: Any, merge_at: Any) -> Any:
-    """A transformation of Q that keeps it within a bound.
+    """A transformation of Q that keeps it within a bound; None means no bound.
 
-    Args:
-        inner: The transformation.
-        max_norm: A number, None for no bound, or ``"auto"``: 0.5 for polynomial
-            kernels, otherwise None.
-        orthogonal: Kernel from skew to orthogonal blocks.
-        merge_at: Norm at which a matrix is merged by itself, or None.
-
-    Returns:
-        The transformation, with `limit_skew_norm` at its end if there is a bound.
-
-    Raises:
-        ValueError: If ``max_norm`` is none of these, or ``merge_at`` exceeds it.
+    ``"auto"`` is 0.5 for polynomial kernels, and no bound for others. A ``merge_at``
+    that no norm within the bound reaches is refused.
     """
-    bound = _bound(max_norm, orthogonal)
-    _check_reached(merge_at, bound)
-    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
-
-
-def _bound(max_norm: Any, orthogonal: Any) -> Any:
+    bound: Any = max_norm
     if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
-        return BOUND if kernel in _POLYNOMIALS else None
-    if max_norm is not None:
+        bound = BOUND if kernel in _POLYNOMIALS else None
+    elif max_norm is not None:
         check_positive("max_norm", max_norm)
-    return max_norm
-
-
-def _check_reached(merge_at: Any, bound: Any) -> None:
-    """Raises if no norm within the bound reaches ``merge_at``."""
-    values = merge_at, bound
-    if any(x is None or isinstance(x, jax.core.Tracer) for x in values):
-        return
-    if merge_at > bound:
+    unknown = lambda x: x is None or isinstance(x, jax.core.Tracer)
+    if not (unknown(merge_at) or unknown(bound)) and merge_at > bound:
         raise ValueError(
             f"`merge_at` must not exceed `max_norm` ({bound} here), got {merge_at}; "
             "Q never gets there."
         )
+    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
 
 
 def kernel_for(orthogonal: Any, terms: int | None) -> Any:
-    """The kernel that the arguments ``orthogonal`` and ``terms`` of `poet` mean.
-
-    Args:
-        orthogonal: A kernel, or None.
-        terms: Number of terms of `linalg.cayley_neumann`, or None.
-
-    Returns:
-        The kernel; `linalg.cayley` if both are None.
-
-    Raises:
-        ValueError: If both are given.
-    """
+    """The kernel that ``orthogonal`` and ``terms`` of `poet` mean, or `cayley`."""
     if terms is None:
         return orthogonal or cayley
     if orthogonal is not None:
@@ -157,18 +124,7 @@ def limit_skew_norm(
 
 
 def block_norms(triangles: jax.Array, name: str = "q") -> jax.Array:
-    """Upper bounds on the norms of blocks, computed one matrix at a time.
-
-    Args:
-        triangles: Triangles ``(..., b (b - 1) / 2)``.
-        name: Name of the argument that they come from, for the message.
-
-    Returns:
-        `linalg.skew_norm` of each block, ``(...)``.
-
-    Raises:
-        ValueError: If the last axis has another length.
-    """
+    """Upper bounds on the norms ``(...)`` of blocks, computed one matrix at a time."""
     side = triangle_side(triangles.shape[-1])
     if triangle_size(side) != triangles.shape[-1]:
         raise ValueError(
@@ -183,15 +139,9 @@ def block_norms(triangles: jax.Array, name: str = "q") -> jax.Array:
 
 
 def reached(q: Mapping[str, jax.Array], merge_at: ArrayLike) -> jax.Array:
-    """Which matrices have a block whose norm has reached a value.
+    """Which matrices, ``(...)``, have a block whose norm has reached ``merge_at``.
 
-    Args:
-        q: Triangles ``(..., k, b (b - 1) / 2)`` for each side that rotates.
-        merge_at: The value. Norms that `limit_skew_norm` brought to the same value
-            count as having reached it.
-
-    Returns:
-        Booleans ``(...)``.
+    Norms that `limit_skew_norm` brought to the same value count as having reached it.
     """
     least = (1 - _ROUNDING) * merge_at
     due = [jnp.any(block_norms(x) >= least, axis=-1) for x in q.values()]
