@@ -36,7 +36,7 @@ def work_dtype(dtype: DTypeLike) -> jnp.dtype:
     return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
 
 
-def widened(x: Array) -> Array:
+def widened(x: Any) -> Any:
     """Cast half precision to float32; float32 and float64 stay as they are."""
     return x.astype(work_dtype(x.dtype))
 
