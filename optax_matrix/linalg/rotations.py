@@ -39,6 +39,7 @@ def cross_gram(
         most ``n``.
 
     Examples:
+        >>> import jax.numpy as jnp
         >>> x = jnp.array([[1e30, 0.0], [0.0, 2e30]])
         >>> cross_gram(x, x).tolist()
         [[0.25, 0.0], [0.0, 1.0]]
@@ -72,6 +73,7 @@ def power_step(
         Matrices of the shape and dtype of ``basis``.
 
     Examples:
+        >>> import jax.numpy as jnp
         >>> a = jnp.array([[3.0, 0.0], [4.0, 5.0]])
         >>> print(power_step(a, jnp.eye(2)).round(3))
         [[ 0.6 -0.8]
