@@ -25,7 +25,7 @@ def main(dist: Path) -> None:
     assert tops == {"optax_matrix", f"optax_matrix-{om.__version__}.dist-info"}, tops
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("LICENSE", "README.md", "pyproject.toml", "conftest.py"):
+    for name in ("LICENSE", "README.md", "pyproject.toml"):
         assert name in inside, name
     left = [name for name in inside if "__pycache__" in name or ".venv" in name]
     assert not left, left

@@ -14,7 +14,7 @@ import os
 
 import pytest
 
-# Of this run; conftest.py sets the variable where the environment has none.
+# Of this run; `_setup` sets the variable where the environment has none.
 OPTIMIZED = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "0"
 
 QUICK = {"muon", "racs"}

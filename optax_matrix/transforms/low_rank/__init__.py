@@ -11,13 +11,18 @@ their subspace at every update: `scale_by_tracked_adam` (LDAdam) and
 """
 
 from optax_matrix.transforms.low_rank._basis import Basis, Subspace
-from optax_matrix.transforms.low_rank._combine import as_combining, back_project
+from optax_matrix.transforms.low_rank._combine import (
+    as_combining as as_combining,
+    back_project,
+)
 from optax_matrix.transforms.low_rank._compensate import (
     CompensateState,
     Compensation,
     compensate,
 )
-from optax_matrix.transforms.low_rank._coordinate_adam import coordinate_adam
+from optax_matrix.transforms.low_rank._coordinate_adam import (
+    coordinate_adam as coordinate_adam,
+)
 from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
     OrthogonalizeLowRankState,
     orthogonalize_low_rank,

@@ -1,4 +1,7 @@
-"""Eight CPU devices for every test; this file must not import optax_matrix."""
+"""Eight CPU devices for every test, tiers and shared fixtures, as a plugin.
+
+It must not import optax_matrix at the top.
+"""
 
 import ctypes
 import doctest
@@ -41,6 +44,8 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 
 
+# Packages whose doctests are quick, and what a change breaks first.
+FIRST = {"matrices", "stacks", "tree", "checkpoint"}
 # MiB that a process may hold before it drops what it compiled.
 FULL = 900
 
@@ -100,7 +105,7 @@ def pytest_collection_modifyitems(items):
     assert RECIPES.keys() >= KINDS
     for item in items:
         if isinstance(item, pytest.DoctestItem):
-            if "layout" not in item.path.parts:
+            if not FIRST.intersection(item.path.parts):
                 item.add_marker(pytest.mark.broad)
             continue
         if item.path.parent.name in RARELY:
