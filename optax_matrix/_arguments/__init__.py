@@ -55,21 +55,12 @@ _SYNONYMS = {
 def checked(factory: Callable[P, T]) -> Callable[P, T]:
     """Checks the arguments of a factory against its annotations.
 
-    Args:
-        factory: A function whose annotations are the types of this module, literals,
-            ``bool``, or anything else, which is not checked.
-
-    Returns:
-        The same function. It raises a `ValueError` where an argument violates its rule
-        and a `TypeError` where the arguments do not fit the signature.
-
-    Examples:
-        >>> @checked
-        ... def average(decay: Decay, mode: Literal["sum", "mean"] = "sum"):
-        ...     return decay, mode
-        >>> average(2.0)
-        Traceback (most recent call last):
-        ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
+    >>> @checked
+    ... def average(decay: Decay, mode: Literal["sum", "mean"] = "sum"):
+    ...     return decay, mode
+    >>> average(2.0)
+    Traceback (most recent call last):
+    ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
     """
     check = Checker(factory.__name__, inspect.signature(factory, eval_str=True))
 
@@ -84,12 +75,7 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
 
 
 class Checker:
-    """Binds the arguments of a call to a signature and checks them.
-
-    Args:
-        name: Name of the function, for messages.
-        signature: Its signature.
-    """
+    """Binds the arguments of a call to a signature and checks them."""
 
     def __init__(self, name: str, signature: inspect.Signature):
         self.name = name
@@ -104,12 +90,7 @@ class Checker:
         }
 
     def __call__(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """The arguments of a call, defaults included; kernels as functions.
-
-        Raises:
-            TypeError: If they do not fit the signature.
-            ValueError: If one violates its rule.
-        """
+        """The arguments of a call, defaults included; kernels as functions."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -135,14 +116,7 @@ class Checker:
 
 
 def members(annotation: Any) -> list[Any]:
-    """The types that a union consists of, aliases resolved; other types are alone.
-
-    Args:
-        annotation: An annotation.
-
-    Returns:
-        A list of types, `Annotated` ones as they are.
-    """
+    """The types that a union consists of, aliases resolved; other types are alone."""
     if isinstance(annotation, TypeAliasType):
         return members(annotation.__value__)
     if get_origin(annotation) in (typing.Union, types.UnionType):
@@ -167,12 +141,12 @@ def _is_kernel(annotation: Any) -> bool:
 
 def _rule(annotation: Any) -> Callable[[str, Any], None]:
     """The check that an annotation stands for; none for types without a rule."""
-    words: list[Any] = []
+    choices: list[Any] = []
     checks: list[Callable[[str, Any], None]] = []
     others: list[str] = []  # What the checks admit, for messages.
     for member in members(annotation):
         if get_origin(member) is Literal:
-            words += get_args(member)
+            choices += get_args(member)
         elif get_origin(member) is Annotated:
             rule, *kind = member.__metadata__
             checks.append(rule)
@@ -180,24 +154,24 @@ def _rule(annotation: Any) -> Callable[[str, Any], None]:
         elif member is bool:
             checks.append(check_flag)
         elif member in (None, types.NoneType):
-            words.append(None)
+            choices.append(None)
         else:
-            return _admit
+            return _accept
 
     def check(name: str, value: Any) -> None:
         is_word = value is None or isinstance(value, str)
-        if is_word and value in words:
+        if is_word and value in choices:
             return
-        takes_words = any(isinstance(word, str) for word in words)
+        takes_words = any(isinstance(choice, str) for choice in choices)
         if checks and not (is_word and takes_words):
             checks[0](name, value)
         else:
-            check_choice(name, value, words, others)
+            check_choice(name, value, choices, others)
 
     return check
 
 
-def _admit(name: str, value: Any) -> None:
+def _accept(name: str, value: Any) -> None:
     del name, value
 
 

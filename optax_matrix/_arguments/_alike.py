@@ -15,14 +15,6 @@ def check_alike(name: str, value: Callable[..., Any], default: Callable) -> None
 
     Both are traced, not run, with one small square matrix. Functions of this package
     are known to be right.
-
-    Args:
-        name: Name of the argument.
-        value: A function of matrices ``(..., m, n)``, such as a kernel of `linalg`.
-        default: The argument's default.
-
-    Raises:
-        ValueError: If the function fails, or returns anything else.
     """
     module = getattr(getattr(value, "func", value), "__module__", None) or ""
     if value is default or module.startswith("optax_matrix."):

@@ -32,14 +32,9 @@ class _Float(np.float32):
 def injectable(
     signature: inspect.Signature, is_dynamic: Callable[[Any], bool]
 ) -> inspect.Signature:
-    """A signature whose defaults `optax.inject_hyperparams` leaves alone.
+    """A signature with kernels by name and static numbers that are no Python numbers.
 
-    Args:
-        signature: A signature.
-        is_dynamic: Whether an annotation admits a number that may be traced.
-
-    Returns:
-        The same with kernels by name and static numbers that are no Python numbers.
+    ``is_dynamic`` says whether an annotation admits a number that may be traced.
     """
 
     def shown(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -58,18 +53,7 @@ def injectable(
 
 
 def plain(name: str, value: Any) -> Any:
-    """The value that an argument stands for: a kernel by name, a static default.
-
-    Args:
-        name: Name of the argument.
-        value: Its value.
-
-    Returns:
-        The value, or the function or number that it stands for.
-
-    Raises:
-        ValueError: If no kernel has this name.
-    """
+    """The value of an argument: the kernel of a name, the int of a static default."""
     if isinstance(value, _Int | _Float):
         return value.item()
     if not isinstance(value, str) or name not in KERNELS:
