@@ -20,11 +20,6 @@ PACKAGES = (
     om.stacks,
     om.tree,
     om.weights,
-    *(
-        m
-        for m in vars(om.transforms).values()
-        if inspect.ismodule(m) and m.__spec__.parent == m.__name__
-    ),
 )
 FUNCTIONS = {
     f"{package.__name__}.{name}": getattr(package, name)

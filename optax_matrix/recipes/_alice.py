@@ -170,9 +170,8 @@ def alice(
     return Method(chain, dimension_numbers=numbers, other_rate=0.05, other_b2=0.999)
 
 
-alice_0 = preset(
-    alice,
-    "alice_0",
+@preset(alice, fixed={"b3": 0.0})
+def alice_0():
     r"""Alice-0 for matrices, Adam(0.9, 0.999) for the rest: Alice without tracking.
 
     This is `alice` with ``b3=0``: a renewal is a step of subspace iteration on the
@@ -196,8 +195,8 @@ alice_0 = preset(
 
     References:
         Structured Fisher (Alice), Algorithm 4. Deviations: those of `alice`.
-    """,
-    fixed={"b3": 0.0},
-)
+    """
+
+
 scale_by_alice = direction(alice)
 scale_by_alice_0 = direction(alice_0)

@@ -80,9 +80,16 @@ def _apollo(
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)
 
 
-apollo = preset(
+@preset(
     _apollo,
-    "apollo",
+    fixed={
+        "norm": "channel",
+        "transport": "keep",
+        "qr": cholesky_qr,
+    },
+    types={"basis": GivenBasis},
+)
+def apollo():
     r"""APOLLO for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
@@ -136,17 +143,21 @@ apollo = preset(
         the authors' code applies the correction to the step size instead, so that its
         limiter sees the norms without it; those of `transforms.scale_gradient` and
         `galore`. Moments stay as they are when U is renewed, as in the code.
-    """,
+    """
+
+
+@preset(
+    _apollo,
     fixed={
-        "norm": "channel",
+        "rank": 1,
+        "norm": "tensor",
+        "basis": "gaussian",
         "transport": "keep",
         "qr": cholesky_qr,
     },
-    types={"basis": GivenBasis},
+    scale=128.0,
 )
-apollo_mini = preset(
-    _apollo,
-    "apollo_mini",
+def apollo_mini():
     r"""APOLLO-Mini for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
@@ -173,19 +184,16 @@ apollo_mini = preset(
     References:
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Section 4.2.
         Deviations: those of `apollo`.
-    """,
-    fixed={
-        "rank": 1,
-        "norm": "tensor",
-        "basis": "gaussian",
-        "transport": "keep",
-        "qr": cholesky_qr,
-    },
-    scale=128.0,
-)
-apollo_svd = preset(
+    """
+
+
+@preset(
     _apollo,
-    "apollo_svd",
+    fixed={"norm": "channel"},
+    types={"basis": SingularBasis},
+    basis="randomized_svd",
+)
+def apollo_svd():
     r"""APOLLO-SVD for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     This is `apollo` with the leading left singular vectors of a recent gradient as U,
@@ -213,11 +221,9 @@ apollo_svd = preset(
         Zhu et al., `APOLLO <https://arxiv.org/abs/2412.05270>`_, 2024, Algorithm 1 with
         singular vectors. Deviations: those of `apollo`; singular vectors come from a
         randomized range finder.
-    """,
-    fixed={"norm": "channel"},
-    types={"basis": SingularBasis},
-    basis="randomized_svd",
-)
+    """
+
+
 scale_by_apollo = direction(apollo)
 scale_by_apollo_mini = direction(apollo_mini)
 scale_by_apollo_svd = direction(apollo_svd)

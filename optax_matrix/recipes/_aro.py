@@ -4,6 +4,7 @@ Eigen-Sinkhorn, Eigen-Sign and Eigen-RowNorm are its control group: their frame 
 on the momentum alone.
 """
 
+from functools import partial
 from typing import Literal, Unpack
 
 import optax
@@ -149,32 +150,41 @@ def aro(
     )
 
 
+_eigen = partial(
+    preset,
+    aro,
+    types={"policy": Literal["eigen", "eigen_exact"]},
+    policy="eigen",
+)
 _FIXED = {"b2": 0.95, "sharing": None, "joint": True, "full_model": False}
-_EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate.
+
+
+@_eigen(fixed={"base": "sinkhorn", **_FIXED})
+def eigen_sinkhorn():
+    r"""Eigen-Sinkhorn for matrices, AdamW(0.9, 0.95) for the rest, at one rate.
 
     .. math::
-        M_t = \beta_1 M_{{t-1}} + (1 - \beta_1) G_t, \quad
-        R_t = \mathrm{{qr}}(M_t M_t^\top R_{{t-1}}), \quad
+        M_t = \beta_1 M_{t-1} + (1 - \beta_1) G_t, \quad
+        R_t = \mathrm{qr}(M_t M_t^\top R_{t-1}), \quad
         D_t = R_t f(R_t^\top M_t), \quad
-        \Delta_t = 0.2 \sqrt{{mn}} \, D_t / \|D_t\|_F
+        \Delta_t = 0.2 \sqrt{mn} \, D_t / \|D_t\|_F
 
-    where f is {base}. This is `aro` with the base ``"{word}"``
-    and a rotation that depends on the momentum alone.{note}
+    where f is five rounds of Sinkhorn balancing. This is `aro` with the base
+    ``"sinkhorn"`` and a rotation that depends on the momentum alone.
 
     Args:
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition.
         orientation: Which side rotates, as in `aro`.
-        **options: Those of `aro`, without ``base``, ``b2``, ``sharing``, ``joint`` and
-            ``full_model``.
+        **options: Those of `aro`, without the base, the sharing and ``full_model``.
 
     Returns:
         An optimizer of the whole tree.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om
-        >>> tx = om.{function}(3e-4)
-        >>> params = {{"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}}
+        >>> tx = om.eigen_sinkhorn(3e-4)
+        >>> params = {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}
         >>> state = tx.init(params)
 
     References:
@@ -183,31 +193,45 @@ _EIGEN_DOC = r"""{name} for matrices, AdamW(0.9, 0.95) for the rest, at one rate
     """
 
 
-def _eigen(function: str, name: str, word: str, base: str, note: str = ""):
-    doc = _EIGEN_DOC.format(
-        name=name, word=word, base=base, note=note, function=function
-    )
-    return preset(
-        aro,
-        function,
-        doc,
-        fixed={"base": word, **_FIXED},
-        types={"policy": Literal["eigen", "eigen_exact"]},
-        policy="eigen",
-    )
+@_eigen(fixed={"base": "sign", **_FIXED})
+def eigen_sign():
+    """Eigen-Sign: `eigen_sinkhorn` with f the sign of every entry.
+
+    Args:
+        **options: Those of `eigen_sinkhorn`.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import optax_matrix as om
+        >>> tx = om.eigen_sign(3e-4)
+
+    References:
+        ARO, Section 5.2. Deviations: those of `aro`.
+    """
 
 
-eigen_sinkhorn = _eigen(
-    "eigen_sinkhorn", "Eigen-Sinkhorn", "sinkhorn", "five rounds of Sinkhorn balancing"
-)
-eigen_sign = _eigen("eigen_sign", "Eigen-Sign", "sign", "the sign of every entry")
-eigen_rownorm = _eigen(
-    "eigen_rownorm",
-    "Eigen-RowNorm",
-    "row_norm",
-    "the scaling of rows to equal norms",
-    note=' With this base,\n    ``policy="aro"`` of `aro` is the same.',
-)
+@_eigen(fixed={"base": "row_norm", **_FIXED})
+def eigen_rownorm():
+    """Eigen-RowNorm: `eigen_sinkhorn` with f the scaling of rows to equal norms.
+
+    With this base, ``policy="aro"`` of `aro` is the same.
+
+    Args:
+        **options: Those of `eigen_sinkhorn`.
+
+    Returns:
+        An optimizer of the whole tree.
+
+    Examples:
+        >>> import optax_matrix as om
+        >>> tx = om.eigen_rownorm(3e-4)
+
+    References:
+        ARO, Section 5.2. Deviations: those of `aro`.
+    """
+
 
 scale_by_aro = direction(aro, without=["full_model"])
 scale_by_eigen_sinkhorn = direction(eigen_sinkhorn)

@@ -84,9 +84,8 @@ def _fira(
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)
 
 
-fira = preset(
-    _fira,
-    "fira",
+@preset(_fira, fixed={"compensation": "fira"})
+def fira():
     r"""Fira for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
@@ -142,12 +141,17 @@ fira = preset(
         Deviations: those of `galore` and `compensate`; the moments are corrected for
         their bias before the norms are taken. The authors' code applies the correction
         to the step size instead, so that its limiter sees the norms without it.
-    """,
-    fixed={"compensation": "fira"},
-)
-fira_plus = preset(
+    """
+
+
+@preset(
     _fira,
-    "fira_plus",
+    fixed={"compensation": "fira_plus", "limiter": 1.01, "max_shrink": None},
+    rank=256,
+    scale=0.3,
+    residual_scale=0.4,
+)
+def fira_plus():
     r"""Fira+ for matrices, Adam(0.9, 0.999) for the rest, at one learning rate.
 
     .. math::
@@ -178,11 +182,8 @@ fira_plus = preset(
         Structured Fisher (Alice), Section F.7. Deviations: there it is a part of Alice,
         as in ``alice(compensation="fira_plus")``, here of GaLore; those of `galore` and
         `compensate`.
-    """,
-    fixed={"compensation": "fira_plus", "limiter": 1.01, "max_shrink": None},
-    rank=256,
-    scale=0.3,
-    residual_scale=0.4,
-)
+    """
+
+
 scale_by_fira = direction(fira)
 scale_by_fira_plus = direction(fira_plus)

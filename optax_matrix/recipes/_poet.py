@@ -147,9 +147,8 @@ def poet(
     )
 
 
-oft = preset(
-    poet,
-    "oft",
+@preset(poet, fixed={"sides": "in"}, merge_interval=None, q_decay=0.0)
+def oft():
     r"""Orthogonal training: `poet` with P = I, so that all neurons rotate together.
 
     .. math::
@@ -176,8 +175,4 @@ oft = preset(
         Qiu et al., `Controlling Text-to-Image Diffusion by Orthogonal Finetuning
         <https://arxiv.org/abs/2306.07280>`_, 2023; with ``merge_interval=400`` POET's
         R : P = 1 : 0 (Figure 5). Deviation from the former: a random permutation.
-    """,
-    fixed={"sides": "in"},
-    merge_interval=None,
-    q_decay=0.0,
-)
+    """

@@ -89,16 +89,14 @@ def recipe(factory: Callable[P, Method]) -> Callable[P, Optimizer]:
 
 def preset(
     base: Callable[P, Optimizer],
-    name: str,
-    doc: str,
     *,
     fixed: Mapping[str, Any] | None = None,
     types: Mapping[str, Any] | None = None,
     **defaults: Any,
-) -> Callable[P, Optimizer]:
-    """A variant of a recipe: other defaults, under a name of its own.
+) -> Callable[[Callable[[], None]], Callable[P, Optimizer]]:
+    """A variant of a recipe, with the name and the docstring of a function.
 
-    It does not take the arguments ``fixed``; ``types`` narrows those of others.
+    It has other ``defaults``, narrower ``types``, and no arguments ``fixed``.
     """
     of: _Recipe = base.recipe  # pyright: ignore[reportFunctionMemberAccess]
     fixed, types = {**of.fixed, **(fixed or {})}, types or {}
@@ -110,9 +108,8 @@ def preset(
         for p in of.signature.parameters.values()
         if p.name not in fixed
     ]
-    signature = of.signature.replace(parameters=parameters)
-    made = _Recipe(of.factory, signature, fixed)
-    return _public(made, name, doc, optimizer_of_tree)
+    made = _Recipe(of.factory, of.signature.replace(parameters=parameters), fixed)
+    return lambda f: _public(made, f.__name__, f.__doc__, optimizer_of_tree)
 
 
 def direction(

@@ -104,9 +104,11 @@ def soap(
 
 scale_by_soap = direction(soap)
 
-kl_soap = preset(
-    soap,
-    "kl_soap",
+
+@preset(
+    soap, fixed={"statistics": "kl"}, b1=0.9, b2=0.98, b3=0.98, bias_correction=False
+)
+def kl_soap():
     r"""KL-SOAP for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     .. math::
@@ -134,11 +136,7 @@ kl_soap = preset(
         Lin et al., `KL-SOAP <https://arxiv.org/abs/2509.03378>`_, 2025. The defaults
         are those of the authors' code, which corrects no bias. Deviations: those of
         `soap` and, for the factors, `kl_shampoo`.
-    """,
-    fixed={"statistics": "kl"},
-    b1=0.9,
-    b2=0.98,
-    b3=0.98,
-    bias_correction=False,
-)
+    """
+
+
 scale_by_kl_soap = direction(kl_soap)

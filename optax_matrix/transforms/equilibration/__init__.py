@@ -6,18 +6,14 @@ over time: all entries of a row or column share one second moment (RACS, NorMuon
 `compress_entries` makes the sizes of all entries more alike (SOAP-Muon).
 """
 
-from optax_matrix.transforms.equilibration._compress_entries import compress_entries
-from optax_matrix.transforms.equilibration._equilibrate import equilibrate
-from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
-    EquilibrateWithEmaState,
-    equilibrate_with_ema,
-    row_rms,
+from optax_matrix.transforms.equilibration._compress_entries import (
+    compress_entries as compress_entries,
 )
-
-__all__ = [
-    "EquilibrateWithEmaState",
-    "compress_entries",
-    "equilibrate",
-    "equilibrate_with_ema",
-    "row_rms",
-]
+from optax_matrix.transforms.equilibration._equilibrate import (
+    equilibrate as equilibrate,
+)
+from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
+    EquilibrateWithEmaState as EquilibrateWithEmaState,
+    equilibrate_with_ema as equilibrate_with_ema,
+    row_rms as row_rms,
+)

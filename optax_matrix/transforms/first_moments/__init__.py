@@ -1,5 +1,6 @@
 """First moments: the averages of gradients that most methods start from."""
 
-from optax_matrix.transforms.first_moments._momentum import MomentumState, momentum
-
-__all__ = ["MomentumState", "momentum"]
+from optax_matrix.transforms.first_moments._momentum import (
+    MomentumState as MomentumState,
+    momentum as momentum,
+)

@@ -10,72 +10,51 @@ their subspace at every update: `scale_by_tracked_adam` (LDAdam) and
 `orthogonalize_selected` takes a few rows in the place of a subspace (Dion2).
 """
 
-from optax_matrix.transforms.low_rank._basis import Basis, Subspace
+from optax_matrix.transforms.low_rank._basis import Basis as Basis, Subspace as Subspace
 from optax_matrix.transforms.low_rank._combine import (
     as_combining as as_combining,
-    back_project,
+    back_project as back_project,
 )
 from optax_matrix.transforms.low_rank._compensate import (
-    CompensateState,
-    Compensation,
-    compensate,
+    CompensateState as CompensateState,
+    Compensation as Compensation,
+    compensate as compensate,
 )
 from optax_matrix.transforms.low_rank._coordinate_adam import (
     coordinate_adam as coordinate_adam,
 )
 from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
-    OrthogonalizeLowRankState,
-    orthogonalize_low_rank,
+    OrthogonalizeLowRankState as OrthogonalizeLowRankState,
+    orthogonalize_low_rank as orthogonalize_low_rank,
 )
 from optax_matrix.transforms.low_rank._orthogonalize_selected import (
-    OrthogonalizeSelectedState,
-    orthogonalize_selected,
+    OrthogonalizeSelectedState as OrthogonalizeSelectedState,
+    orthogonalize_selected as orthogonalize_selected,
 )
-from optax_matrix.transforms.low_rank._project_both_sides import project_both_sides
+from optax_matrix.transforms.low_rank._project_both_sides import (
+    project_both_sides as project_both_sides,
+)
 from optax_matrix.transforms.low_rank._project_low_rank import (
-    ProjectLowRankState,
-    project_low_rank,
+    ProjectLowRankState as ProjectLowRankState,
+    project_low_rank as project_low_rank,
 )
-from optax_matrix.transforms.low_rank._renewal import BasisState
-from optax_matrix.transforms.low_rank._scale_gradient import scale_gradient
+from optax_matrix.transforms.low_rank._renewal import BasisState as BasisState
+from optax_matrix.transforms.low_rank._scale_gradient import (
+    scale_gradient as scale_gradient,
+)
 from optax_matrix.transforms.low_rank._subspace_bases import (
-    Start,
-    gaussian_basis,
-    given_basis,
-    orthonormal_basis,
-    subspace_basis,
-    svd_basis,
+    Start as Start,
+    gaussian_basis as gaussian_basis,
+    given_basis as given_basis,
+    orthonormal_basis as orthonormal_basis,
+    subspace_basis as subspace_basis,
+    svd_basis as svd_basis,
 )
-from optax_matrix.transforms.low_rank._switching import Sampling, Switch
+from optax_matrix.transforms.low_rank._switching import (
+    Sampling as Sampling,
+    Switch as Switch,
+)
 from optax_matrix.transforms.low_rank._tracked_adam import (
-    ScaleByTrackedAdamState,
-    scale_by_tracked_adam,
+    ScaleByTrackedAdamState as ScaleByTrackedAdamState,
+    scale_by_tracked_adam as scale_by_tracked_adam,
 )
-
-__all__ = [
-    "Basis",
-    "BasisState",
-    "CompensateState",
-    "Compensation",
-    "OrthogonalizeLowRankState",
-    "OrthogonalizeSelectedState",
-    "ProjectLowRankState",
-    "Sampling",
-    "ScaleByTrackedAdamState",
-    "Start",
-    "Subspace",
-    "Switch",
-    "back_project",
-    "compensate",
-    "gaussian_basis",
-    "given_basis",
-    "orthogonalize_low_rank",
-    "orthogonalize_selected",
-    "orthonormal_basis",
-    "project_both_sides",
-    "project_low_rank",
-    "scale_by_tracked_adam",
-    "scale_gradient",
-    "subspace_basis",
-    "svd_basis",
-]

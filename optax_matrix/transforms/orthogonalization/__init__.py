@@ -6,12 +6,9 @@ orthogonalization see `orthogonalize_low_rank` (Dion) and `orthogonalize_selecte
 (Dion2).
 """
 
-from optax_matrix.transforms.orthogonalization._orthogonalize import orthogonalize
-from optax_matrix.transforms.orthogonalization._orthogonalize_balanced import (
-    orthogonalize_balanced,
+from optax_matrix.transforms.orthogonalization._orthogonalize import (
+    orthogonalize as orthogonalize,
 )
-
-__all__ = [
-    "orthogonalize",
-    "orthogonalize_balanced",
-]
+from optax_matrix.transforms.orthogonalization._orthogonalize_balanced import (
+    orthogonalize_balanced as orthogonalize_balanced,
+)

@@ -25,42 +25,29 @@ rows of the gradient and may reach full size.
 """
 
 from optax_matrix.transforms.rotation._in_eigenbasis import (
-    InEigenbasisState,
-    in_eigenbasis,
+    InEigenbasisState as InEigenbasisState,
+    in_eigenbasis as in_eigenbasis,
 )
 from optax_matrix.transforms.rotation._joint_equilibration import (
-    equilibrate_rows_jointly,
-    sinkhorn_jointly,
+    equilibrate_rows_jointly as equilibrate_rows_jointly,
+    sinkhorn_jointly as sinkhorn_jointly,
 )
 from optax_matrix.transforms.rotation._policies import (
-    Policy,
-    PolicyInput,
-    PolicyLike,
-    PolicyName,
-    rgd,
+    Policy as Policy,
+    PolicyInput as PolicyInput,
+    PolicyLike as PolicyLike,
+    PolicyName as PolicyName,
+    rgd as rgd,
 )
-from optax_matrix.transforms.rotation._rotate import RotateState, rotate
+from optax_matrix.transforms.rotation._rotate import (
+    RotateState as RotateState,
+    rotate as rotate,
+)
 from optax_matrix.transforms.rotation._rotate_shared import (
-    RotateSharedState,
-    Sets,
-    rotate_shared,
+    RotateSharedState as RotateSharedState,
+    Sets as Sets,
+    rotate_shared as rotate_shared,
 )
-from optax_matrix.transforms.rotation._spectrum import scale_by_spectrum
-
-__all__ = [
-    "InEigenbasisState",
-    "Policy",
-    "PolicyInput",
-    "PolicyLike",
-    "PolicyName",
-    "RotateSharedState",
-    "RotateState",
-    "Sets",
-    "equilibrate_rows_jointly",
-    "in_eigenbasis",
-    "rgd",
-    "rotate",
-    "rotate_shared",
-    "scale_by_spectrum",
-    "sinkhorn_jointly",
-]
+from optax_matrix.transforms.rotation._spectrum import (
+    scale_by_spectrum as scale_by_spectrum,
+)

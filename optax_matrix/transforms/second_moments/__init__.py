@@ -7,25 +7,15 @@ so far.
 """
 
 from optax_matrix.transforms.second_moments._precondition import (
-    PreconditionState,
-    precondition,
+    PreconditionState as PreconditionState,
+    precondition as precondition,
 )
 from optax_matrix.transforms.second_moments._scale_by_amsgrad import (
-    ScaleByAmsgradState,
-    scale_by_amsgrad,
+    ScaleByAmsgradState as ScaleByAmsgradState,
+    scale_by_amsgrad as scale_by_amsgrad,
 )
 from optax_matrix.transforms.second_moments._scale_by_second_moment import (
-    ScaleBySecondMomentState,
-    scale_by_second_moment,
+    ScaleBySecondMomentState as ScaleBySecondMomentState,
+    scale_by_second_moment as scale_by_second_moment,
 )
-from optax_matrix.transforms.second_moments.gram import Gram
-
-__all__ = [
-    "Gram",
-    "PreconditionState",
-    "ScaleByAmsgradState",
-    "ScaleBySecondMomentState",
-    "precondition",
-    "scale_by_amsgrad",
-    "scale_by_second_moment",
-]
+from optax_matrix.transforms.second_moments.gram import Gram as Gram

@@ -10,16 +10,13 @@ alone.
 """
 
 from optax_matrix.transforms.stochastic_primitives._adam_per_matrix import (
-    ScaleByAdamPerMatrixState,
-    scale_by_adam_per_matrix,
+    ScaleByAdamPerMatrixState as ScaleByAdamPerMatrixState,
+    scale_by_adam_per_matrix as scale_by_adam_per_matrix,
 )
-from optax_matrix.transforms.stochastic_primitives._spo import SpoState, spo
-from optax_matrix.transforms.stochastic_primitives.skew_bound import limit_skew_norm
-
-__all__ = [
-    "ScaleByAdamPerMatrixState",
-    "SpoState",
-    "limit_skew_norm",
-    "scale_by_adam_per_matrix",
-    "spo",
-]
+from optax_matrix.transforms.stochastic_primitives._spo import (
+    SpoState as SpoState,
+    spo as spo,
+)
+from optax_matrix.transforms.stochastic_primitives.skew_bound import (
+    limit_skew_norm as limit_skew_norm,
+)

@@ -7,23 +7,15 @@ a given root mean square (`match_rms`), restored to the norm before a transforma
 """
 
 from optax_matrix.transforms.update_size._limit_norm_growth import (
-    LimitNormGrowthState,
-    limit_norm_growth,
+    LimitNormGrowthState as LimitNormGrowthState,
+    limit_norm_growth as limit_norm_growth,
 )
-from optax_matrix.transforms.update_size._match_rms import match_rms
-from optax_matrix.transforms.update_size._preserve_norm import preserve_norm
+from optax_matrix.transforms.update_size._match_rms import match_rms as match_rms
+from optax_matrix.transforms.update_size._preserve_norm import (
+    preserve_norm as preserve_norm,
+)
 from optax_matrix.transforms.update_size._scale_by_shape import (
-    SHAPE_RULES,
-    ShapeRule,
-    scale_by_shape,
+    SHAPE_RULES as SHAPE_RULES,
+    ShapeRule as ShapeRule,
+    scale_by_shape as scale_by_shape,
 )
-
-__all__ = [
-    "SHAPE_RULES",
-    "LimitNormGrowthState",
-    "ShapeRule",
-    "limit_norm_growth",
-    "match_rms",
-    "preserve_norm",
-    "scale_by_shape",
-]

@@ -1,11 +1,6 @@
 """Variance reduction: the gradient plus a multiple of its last change (MARS)."""
 
 from optax_matrix.transforms.variance_reduction._correct_variance import (
-    CorrectVarianceState,
-    correct_variance,
+    CorrectVarianceState as CorrectVarianceState,
+    correct_variance as correct_variance,
 )
-
-__all__ = [
-    "CorrectVarianceState",
-    "correct_variance",
-]

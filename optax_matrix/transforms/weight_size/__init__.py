@@ -1,6 +1,9 @@
 """Weight size: steps that keep the norm of the weights, and decay that is cautious."""
 
-from optax_matrix.transforms.weight_size._cautious_decay import add_cautious_decay
-from optax_matrix.transforms.weight_size._fix_norm import FixNormState, fix_norm
-
-__all__ = ["FixNormState", "add_cautious_decay", "fix_norm"]
+from optax_matrix.transforms.weight_size._cautious_decay import (
+    add_cautious_decay as add_cautious_decay,
+)
+from optax_matrix.transforms.weight_size._fix_norm import (
+    FixNormState as FixNormState,
+    fix_norm as fix_norm,
+)

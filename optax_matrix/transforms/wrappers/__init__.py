@@ -5,17 +5,17 @@ They change the precision of computation (`in_float32`, `keep_dtype`) or of stor
 gradient along a chain (`with_gradient`).
 """
 
-from optax_matrix.transforms.wrappers._inject_hyperparams import inject_hyperparams
-from optax_matrix.transforms.wrappers._precision import in_float32, keep_dtype
-from optax_matrix.transforms.wrappers._quantize_state import quantize_state
-from optax_matrix.transforms.wrappers._with_gradient import with_gradient
-from optax_matrix.transforms.wrappers.quantizer import QuantizedState
-
-__all__ = [
-    "QuantizedState",
-    "in_float32",
-    "inject_hyperparams",
-    "keep_dtype",
-    "quantize_state",
-    "with_gradient",
-]
+from optax_matrix.transforms.wrappers._inject_hyperparams import (
+    inject_hyperparams as inject_hyperparams,
+)
+from optax_matrix.transforms.wrappers._precision import (
+    in_float32 as in_float32,
+    keep_dtype as keep_dtype,
+)
+from optax_matrix.transforms.wrappers._quantize_state import (
+    quantize_state as quantize_state,
+)
+from optax_matrix.transforms.wrappers._with_gradient import (
+    with_gradient as with_gradient,
+)
+from optax_matrix.transforms.wrappers.quantizer import QuantizedState as QuantizedState
