@@ -79,8 +79,13 @@ def has_gradient(g: jax.Array) -> jax.Array:
 
 def rank_of(rank: Any, whole: int) -> int:
     """The number of columns that a rank means: at most ``whole``, or a fraction."""
-    is_real = isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
-    return min(math.ceil(rank * whole) if is_real else int(rank), whole)
+    number = math.ceil(rank * whole) if _is_fraction(rank) else int(rank)
+    return min(number, whole)
+
+
+def _is_fraction(rank: Any) -> bool:
+    """Whether a rank is a real number, also one of NumPy, but not an integer."""
+    return isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
 
 
 def identity_overlap(sigma: jax.Array) -> jax.Array:
