@@ -8,17 +8,17 @@ blocks work on plain matrices.
 A method is a chain of blocks. Some blocks run an inner transformation f:
 
 =========================  =========================================================
-``first_moments``            the average of the gradients
-``equilibration``            ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
-``orthogonalization``        ``U V'`` of the SVD ``M = U S V'``
-``second_moments``           ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``
-``rotation``                 ``R f(R' M)``, R orthogonal
-``low_rank``                 ``U f(U' G)``, U with few orthonormal columns
-``stochastic_primitives``    ``W = R W_0 P``, where f moves orthogonal R and P
-``variance_reduction``       ``G_t + c (G_t - G_(t-1))``
-``update_size``              ``c M``, c from the shape or a norm
-``weight_size``              ``|W| = |W_0|``; decay
-``wrappers``                 f in another precision, or with injected hyperparameters
+``first_moments``          the average of the gradients
+``equilibration``          ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
+``orthogonalization``      ``U V'`` of the SVD ``M = U S V'``
+``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``
+``rotation``               ``R f(R' M)``, R orthogonal
+``low_rank``               ``U f(U' G)``, U with few orthonormal columns
+``stochastic_primitives``  ``W = R W_0 P``, where f moves orthogonal R and P
+``variance_reduction``     ``G_t + c (G_t - G_(t-1))``
+``update_size``            ``c M``, c from the shape or a norm
+``weight_size``            ``|W| = |W_0|``; decay
+``wrappers``               f in another precision, or with injected hyperparameters
 =========================  =========================================================
 
 For example:
@@ -38,7 +38,7 @@ For example:
 The guide to blocks lists them by what they are for, with the choices of each. Families
 may use one another, but never in circles. What they share: ``numerics`` (norms and
 quotients that neither overflow nor vanish), ``sides`` (rows, columns or both),
-``arguments`` (checks).
+``arguments``              (checks).
 """
 
 from optax_matrix.transforms.equilibration import (
