@@ -77,12 +77,8 @@ def has_gradient(g: jax.Array) -> jax.Array:
     return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
 
 
-def rank_of(rank: float, whole: int) -> int:
+def rank_of(rank: Any, whole: int) -> int:
     """The number of columns that a rank means: at most ``whole``, or a fraction."""
-<<<<<<< HEAD
-    is_count = isinstance(rank, numbers.Integral)
-    return min(int(rank) if is_count else math.ceil(rank * whole), whole)
-=======
     number = math.ceil(rank * whole) if _is_fraction(rank) else int(rank)
     return min(number, whole)
 
@@ -90,7 +86,6 @@ def rank_of(rank: float, whole: int) -> int:
 def _is_fraction(rank: Any) -> bool:
     """Whether a rank is a real number, also one of NumPy, but not an integer."""
     return isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
->>>>>>> 5d6153999bb7d455cf5a764775fcc6188dfefa8a
 
 
 def identity_overlap(sigma: jax.Array) -> jax.Array:
