@@ -76,7 +76,7 @@ def rotate(
     ===============  ===================================================================
 
     A zero momentum leaves its rotation unchanged. Rows of a rotated momentum that are
-    rounding noise are set to zero before the base sees them (`transforms.rotation` says
+    rounding noise are set to zero before the base sees them (``transforms.rotation`` says
     when, and what is left of noise).
 
     Args:
