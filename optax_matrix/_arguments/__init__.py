@@ -22,8 +22,12 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from typing_extensions import TypeAliasType
 
-from optax_matrix._arguments._alike import check_alike
-from optax_matrix._arguments._injectable import KERNELS as KERNELS, injectable, plain
+from optax_matrix._arguments._functions import (
+    KERNELS as KERNELS,
+    check_alike,
+    injectable,
+    plain,
+)
 from optax_matrix._arguments._numbers import (
     check_at_least_one,
     check_bound,
@@ -97,7 +101,8 @@ class Checker:
             raise TypeError(f"{self.name}() {error}; {self._hint(kwargs)}") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            bound.arguments[name] = plain(name, value)
+            if isinstance(value, str | np.generic):
+                bound.arguments[name] = plain(name, value)
         for name, value in bound.arguments.items():
             self.rules[name](name, value)
             if name in self.kernels:

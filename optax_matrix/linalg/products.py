@@ -11,7 +11,6 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.loops import looped_on_tpu
-from optax_matrix.linalg.scale import work_dtype
 
 Product = Callable[[Array, Array], Array]
 
@@ -23,9 +22,13 @@ _TILE_SIZE = 2**26
 _LARGE = 512
 
 
+def _wide(x: Array) -> jnp.dtype:
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
 def dot(x: Array, y: Array) -> Array:
     """Multiply; accumulate and return at least float32."""
-    return jnp.matmul(x, y, preferred_element_type=work_dtype(x.dtype))
+    return jnp.matmul(x, y, preferred_element_type=_wide(x))
 
 
 def precise_dot(x: Array, y: Array) -> Array:
@@ -34,7 +37,7 @@ def precise_dot(x: Array, y: Array) -> Array:
         x,
         y,
         precision=jax.lax.Precision.HIGH,
-        preferred_element_type=work_dtype(x.dtype),
+        preferred_element_type=_wide(x),
     )
 
 

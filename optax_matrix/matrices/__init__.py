@@ -46,11 +46,11 @@ rate than A, which `scale_by_path` does. For B alone, exclude A:
 >>> faster_b = optax.chain(om.muoneq(1e-4), om.scale_by_path({"lora_b": 16.0}))
 """
 
-from optax_matrix.matrices._default_rule import default_rule
 from optax_matrix.matrices._heads import heads_as_matrices
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._labels import label_params
 from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
+from optax_matrix.matrices.names import default_rule
 from optax_matrix.matrices.rules import (
     PathRule,
     UnmatchedPatternWarning,

@@ -4,14 +4,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from optax_matrix.matrices._default_rule import (
+from optax_matrix.matrices.boxes import is_box, names_of
+from optax_matrix.matrices.names import (
+    RESIDUAL,
     Answer,
     default_full_rule,
     default_rule,
     is_excluded,
+    without_index,
 )
-from optax_matrix.matrices.boxes import is_box, names_of
-from optax_matrix.matrices.names import RESIDUAL, without_index
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixDimensionNumbers

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.matrices._default_rule import Guess, default_rule
+from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
 from optax_matrix.matrices.paths import named_leaves, path_name
 from optax_matrix.matrices.rules import PathRule

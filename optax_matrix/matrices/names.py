@@ -1,8 +1,12 @@
-"""The usual names of layers, and what they say about the residual stream."""
+"""The default rule: which leaves are matrices by their names, shapes and dtypes."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
-from optax_matrix.matrices.view import Side
+import jax.numpy as jnp
+
+from optax_matrix.matrices.view import MatrixDimensionNumbers, Side, make_view
 
 EMBEDDINGS = (
     r"(^|[/_])((pos|tok|token)?emb(s|eds?|edder|eddings?)?"
@@ -63,3 +67,210 @@ def side_by_name(path: str) -> Side | None:
     if _WRITES.search(path) or EMBEDDING.search(path):
         return "out"
     return "in" if HEAD.search(path) else None
+
+
+_HEAD_READERS = named(r"[qkv]_(proj|einsum)")
+_HEAD_WRITERS = named(r"o_proj|[^/]*out_proj|attention_output|attn_vec_einsum")
+_FUSED = {
+    named(r"qkv(_proj|_einsum)?|query_key_value"): 3,
+    named(r"kv(_proj|_einsum)?|wi|gate_up(_proj)?|gating_einsum"): 2,
+}
+_EITHER_ORDER = named(r"gating_einsum")  # Gemma has (2, in, out) and (2, out, in).
+
+Answer = tuple[Any, str]  # Dimension numbers, or None, and the reason.
+
+
+def numbers_of_fused(path: str, shape: Sequence[int]) -> Answer | None:
+    """The dimension numbers of a kernel with heads or several matrices, by its name.
+
+    No width of a model is less than its number of heads or their dimension, so the
+    longest axis of an attention kernel is the residual stream. Of equal ones it is the
+    first if the kernel reads the stream, the last if it writes it. In a fused kernel
+    the first axis of size 3 (query, key, value) or 2 (key and value, gate and up)
+    counts matrices. Layers, where they are stacked, are on the first axis. None for
+    other names and axes.
+    """
+    name = without_index(path)
+    axes = list(range(1 if SCANNED.search(path) else 0, len(shape)))
+    for pattern, count in _FUSED.items():
+        found = [a for a in axes if shape[a] == count]
+        if len(axes) > 2 and found and pattern.search(name):
+            axes.remove(found[0])
+            return _reader(name, shape, axes)
+    if len(axes) > 2 and _HEAD_READERS.search(name):
+        return _reader(name, shape, axes)
+    if len(axes) > 2 and _HEAD_WRITERS.search(name):
+        stream = max(reversed(axes), key=shape.__getitem__)
+        heads = tuple(a for a in axes if a != stream)
+        numbers = MatrixDimensionNumbers(heads, stream, residual="out")
+        return numbers, _reason(shape, {stream: "out"} | _named_heads(heads))
+    return None
+
+
+def _reader(name: str, shape: Sequence[int], axes: list[int]) -> Answer:
+    if len(axes) == 2:
+        longer = shape[axes[0]] > shape[axes[1]]
+        into, out = axes[::-1] if longer and _EITHER_ORDER.search(name) else axes
+        numbers = MatrixDimensionNumbers(into, out, residual="in")
+        return numbers, _reason(shape, {into: "in", out: "out"})
+    stream = max(axes, key=shape.__getitem__)
+    heads = tuple(a for a in axes if a != stream)
+    numbers = MatrixDimensionNumbers(stream, heads, residual="in")
+    return numbers, _reason(shape, {stream: "in"} | _named_heads(heads))
+
+
+def _named_heads(axes: Sequence[int]) -> dict[int, str]:
+    return dict.fromkeys(axes, "heads") | {axes[-1]: "dim"}
+
+
+def _reason(shape: Sequence[int], roles: dict[int, str]) -> str:
+    words = [roles.get(axis, str(size)) for axis, size in enumerate(shape)]
+    kind = "attention" if "dim" in words else "fused"
+    return f"{kind} kernel ({', '.join(words)})"
+
+
+class Guess(str):
+    """A reason of the default rule: names and shapes suggest it, nobody said so."""
+
+
+_VECTORS = r"(^|/)([^/]*_)?bias(_[^/]*|\d*)$|(^|/)(scale|gain|gamma|beta)$"
+_NORMS = r"norm[_\d]*(/|$)|(^|/)ln(_[^/]*|\d*)(/|$)"
+_ROUTERS = r"(^|[/_])router([/_]|$)"
+_STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
+
+
+def _compiled(reasons: dict[str, str]) -> tuple[tuple[re.Pattern, str], ...]:
+    return tuple((re.compile(p, re.IGNORECASE), why) for p, why in reasons.items())
+
+
+_VOCABULARIES = _compiled(
+    {EMBEDDINGS: "an embedding by its name", HEADS: "an output head by its name"}
+)
+_OTHERS = _compiled(
+    {
+        _VECTORS: "a bias or scale by its name",
+        _NORMS: "a norm by its name",
+        _ROUTERS: "a router by its name",
+        _STATE_SPACES: "a state-space or 1-D convolution parameter by its name",
+    }
+)
+_CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
+_PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
+_LORA_FACTOR = re.compile(r"(^|/)([^/]*_)?lora_([ab])(/[^/]*)?$", re.IGNORECASE)
+_READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
+_WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
+
+
+def default_rule(path: str, leaf: Any) -> Answer:
+    """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
+
+    Embeddings, output heads, norms, biases, routers and depthwise convolutions are
+    recognized by name and get the other optimizer. Kernels are ``(..., in, out)``, as
+    in Flax, with leading batch axes for layers and experts. Convolutions
+    ``(h, w, in, out)`` sum over all axes but the last. In query, key, value and out
+    kernels of Flax attention, heads and head dimension are merged. Projections of other
+    names (``q_proj``, ``qkv_einsum``, ``attn_out_proj``) have their axes in any order:
+    the longest is on the residual stream, and one of size 2 or 3 in a fused kernel
+    counts matrices, as does that of size 2 in ``wi`` and ``gating_einsum``. Indices at
+    the end of a path, as in ``q_proj/weight/0``, are no part of a name.
+
+    Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
+    ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
+    ``scan`` with no index after it. The side on the residual stream is known for the
+    usual names: query, key, value, up and gate read the stream on their input side; o
+    and down write it on their output side. Layouts that names do not reveal (layers on
+    another axis than the first, Equinox's ``(out, in)`` weights) are given by
+    `by_path`, `infer` or dimension numbers. `describe` shows what was decided for each
+    leaf.
+
+    Args:
+        path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
+        leaf: Anything with ``shape`` and ``dtype``.
+
+    Returns:
+        The dimension numbers (None for the other optimizer) and the reason.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> default_rule("layers/0/up/kernel", jnp.ones((4, 8)))[1]
+        'kernel (in, out)'
+        >>> default_rule("lm_head/kernel", jnp.ones((4, 8)))
+        (None, 'an output head by its name')
+    """
+    return _guess(path, leaf, _VOCABULARIES + _OTHERS)
+
+
+def default_full_rule(path: str, leaf: Any) -> Answer:
+    """`default_rule`, except that embeddings and heads are matrices."""
+    return _guess(path, leaf, _OTHERS)
+
+
+def _guess(path: str, leaf: Any, others: Any) -> Answer:
+    shape = leaf.shape
+    if reason := _excluded(path, leaf, others):
+        return None, Guess(reason)
+    numbers, reason = numbers_of_kernel(path, shape)
+    view = make_view(shape, numbers, path)
+    if min(view.rows, view.cols) < 2:
+        return None, Guess("a side of length one")
+    return numbers, Guess(reason)
+
+
+def is_excluded(path: str, leaf: Any, full: bool = False) -> bool:
+    """Whether the default rule excludes a leaf whatever its axes are.
+
+    It is a vector, an integer, a depthwise convolution, or excluded by its name; with
+    ``full``, embeddings and heads are not.
+    """
+    others = _OTHERS if full else _VOCABULARIES + _OTHERS
+    return _excluded(path, leaf, others) is not None
+
+
+def _excluded(path: str, leaf: Any, others: Any) -> str | None:
+    shape = leaf.shape
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
+    if len(shape) < 2:
+        return "a vector" if shape else "a scalar"
+    name = without_index(path)
+    for pattern, reason in others:
+        if pattern.search(name):
+            return reason
+    if _is_convolution(path, shape) and shape[-2] == 1:
+        return "a convolution of one input channel, as depthwise ones are"
+    return None
+
+
+def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
+    """The dimension numbers of a kernel that is a matrix, and the reason for them."""
+    name = without_index(path)
+    heads = len(shape) > (3 if SCANNED.search(path) else 2)
+    if heads and _READ_HEADS.search(name):
+        numbers = MatrixDimensionNumbers(-3, (-2, -1), residual="in")
+        return numbers, "attention kernel (in, heads, dim)"
+    if heads and _WRITE_HEADS.search(name):
+        numbers = MatrixDimensionNumbers((-3, -2), -1, residual="out")
+        return numbers, "attention kernel (heads, dim, out)"
+    if heads and (fused := numbers_of_fused(path, shape)):
+        return fused
+    if _is_convolution(path, shape):
+        inputs = tuple(range(len(shape) - 1))
+        return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
+    numbers = MatrixDimensionNumbers(-2, -1, residual=side_by_name(path))
+    many = len(shape) > 2
+    if factor := _LORA_FACTOR.search(path):
+        sides = "(in, rank)" if factor[3] in "aA" else "(rank, out)"
+        return numbers, f"a LoRA factor {sides}"
+    return (
+        numbers,
+        "kernels (..., in, out), batch first" if many else "kernel (in, out)",
+    )
+
+
+def _is_convolution(path: str, shape: tuple[int, ...]) -> bool:
+    if len(shape) < 3:
+        return False
+    square = len(shape) == 4 and shape[0] == shape[1]
+    if square and (shape[0] in (3, 5, 7) or _PATCHES.search(path)):
+        return True
+    return _CONVOLUTIONS.search(path) is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from optax_matrix.matrices._default_rule import (
+from optax_matrix.matrices.names import (
     Answer,
     default_full_rule,
     default_rule,

@@ -1,7 +1,7 @@
 """Runs a transformation of matrix stacks on any parameter tree."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
@@ -21,18 +21,11 @@ from optax_matrix._surroundings.observation import observed
 from optax_matrix.matrices.boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
-from optax_matrix.matrices.paths import flatten_named, named_leaves
+from optax_matrix.matrices.paths import apart, flatten_named, named_leaves
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.tree._mistakes import (
-    check_manifest,
-    check_shapes,
-    check_structure,
-    is_ours,
-    with_updates_only,
-)
 from optax_matrix.tree._nonfinite import (
     NonFinite,
     check_finite,
@@ -42,7 +35,17 @@ from optax_matrix.tree._nonfinite import (
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build, check_arguments
-from optax_matrix.tree.state import OnMatricesState, check_method, entry_of, is_state
+from optax_matrix.tree.state import (
+    OnMatricesState,
+    check_manifest,
+    check_method,
+    check_shapes,
+    check_structure,
+    entry_of,
+    has_fields,
+    is_ours,
+    with_updates_only,
+)
 
 OfTree = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
 
@@ -180,7 +183,7 @@ class _OnMatrices:
         if not self.moves_zeros:
             warn_of_zero_leaves(leaves, views, self.name or "this transformation")
         state = self._init_matrices(params, leaves, views)
-        matrices, others = _apart(rebuild, leaves, views)
+        matrices, others = apart(rebuild, leaves, views)
         return state._replace(
             after=self.after and self.after(params).init(matrices),
             other=self.other and _init_other(self.other(params), others),
@@ -213,7 +216,7 @@ class _OnMatrices:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         tree = updates if params is None else with_updates_only(params, updates)
-        if not self._fits(state):
+        if not has_fields(state, after=self.after, other=self.other):
             check_structure(self.init, state, tree)
         check_method(state, self.name)
         if self.needs_params and params is None:
@@ -222,23 +225,18 @@ class _OnMatrices:
                 "parameters; call tx.update(updates, state, params)."
             )
         try:
-            return self._update(updates, state, params, extra_args)
+            return self._update(updates, state, params, tree, extra_args)
         except Exception as error:
             # Only now, as it traces `init`; a state of the right form is not the cause.
             if not is_ours(error):
                 check_structure(self.init, state, tree)
             raise
 
-    def _fits(self, state: Any) -> bool:
-        pairs = (("after", self.after), ("other", self.other))
-        return is_state(state) and all(
-            (getattr(state, name) is None) == (make is None) for name, make in pairs
-        )
-
-    def _update(self, updates: Any, state: Any, params: Any, extra_args: Any):
+    def _update(
+        self, updates: Any, state: Any, params: Any, whole: Any, extra_args: Any
+    ):
+        # Shapes and dtypes are those of ``whole``, the parameters that have updates.
         leaves, rebuild = flatten_named(updates)
-        # Shapes and dtypes are those of the parameters that have updates.
-        whole = updates if params is None else with_updates_only(params, updates)
         named, rebuild_params = flatten_named(whole)
         check_shapes(leaves, named)
         like = {path: named[path] for path in leaves}
@@ -248,9 +246,9 @@ class _OnMatrices:
         new, inner = self._update_matrices(leaves, inner, like, views, extra_args)
 
         new = {**leaves, **new}
-        trees, own = _apart(rebuild, new, views), (None, None)
+        trees, own = apart(rebuild, new, views), (None, None)
         if params is not None:
-            own = _apart(rebuild_params, named, views)
+            own = apart(rebuild_params, named, views)
         rest = {"after": (self.after, trees[0], own[0])}
         rest["other"] = (self.other, trees[1], own[1])
         states = {}
@@ -313,14 +311,6 @@ class _OnMatrices:
 
 
 _OPAQUE: Any = object()
-
-
-def _apart(rebuild: Callable, leaves: Mapping[str, Any], views: Mapping[str, Any]):
-    """The tree with None in place of other leaves, and in place of matrices."""
-    return [
-        rebuild({p: x if (p in views) == kept else None for p, x in leaves.items()})
-        for kept in (True, False)
-    ]
 
 
 def _init_other(other: optax.GradientTransformation, others: Any) -> Any:

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix._surroundings import within
-from optax_matrix._surroundings.padding import on_real_matrices
+from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding import _owner_layout
 from optax_matrix.sharding._owner_layout import owner_layout

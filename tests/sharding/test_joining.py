@@ -11,8 +11,8 @@ from _tiers import tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix._surroundings import joining, within
-from optax_matrix._surroundings.joining import jointly
+from optax_matrix._surroundings import kernels, within
+from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.stacks.layout import default_batch
 
 # Nearly square: one gradient has to determine the eigenvectors of both sides.
@@ -140,7 +140,7 @@ def test_joined_stacks_move_as_they_do_apart(name, kind, cpus, monkeypatch):
 
     with jax.set_mesh(mesh):
         out, state, size = run()
-        monkeypatch.setattr(joining, "_joined", lambda stacks, _: [[n] for n in stacks])
+        monkeypatch.setattr(kernels, "_joined", lambda stacks, _: [[n] for n in stacks])
         apart, apart_state, apart_size = run()
     assert size < 0.9 * apart_size
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

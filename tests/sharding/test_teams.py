@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix._surroundings import within
-from optax_matrix._surroundings.padding import on_real_matrices
+from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding._ownership import Ownership

@@ -5,7 +5,6 @@ import optax
 
 from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg.scale import unit_peak, widened
-from optax_matrix.transforms._map_matrices import map_matrices
 from optax_matrix.transforms.update_size import preserve_norm
 
 
@@ -45,4 +44,4 @@ def compress_entries(power: Positive = 0.5) -> optax.GradientTransformationExtra
         y, _ = unit_peak(widened(x))
         return (jnp.sign(y) * jnp.abs(y) ** power).astype(x.dtype)
 
-    return preserve_norm(map_matrices(compressed))
+    return preserve_norm(optax.stateless_with_tree_map(lambda x, _: compressed(x)))

@@ -3,7 +3,6 @@
 import optax
 
 from optax_matrix._arguments import Kernel, checked
-from optax_matrix.transforms._map_matrices import map_matrices
 
 
 @checked
@@ -37,4 +36,5 @@ def equilibrate(
         >>> updates["w"].round(3).tolist()
         [[0.6..., 0.8...], [0.0, 1.0]]
     """
-    return map_matrices(kernel)
+    each = optax.stateless_with_tree_map(lambda x, _: kernel(x))
+    return optax.with_extra_args_support(each)

@@ -1,5 +1,6 @@
 """Momentum as an average of the gradients."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,6 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, checked
 from optax_matrix._surroundings.observation import report
-from optax_matrix.linalg.scale import widened
 
 
 class MomentumState(NamedTuple):
@@ -78,7 +78,8 @@ def momentum(
 
     def init_fn(params):
         mu = jax.tree.map(lambda p: jnp.zeros_like(p, dtype), params)
-        zeros = lambda p: jnp.zeros(p.shape[:-2], widened(p).dtype)
+        wide = lambda p: jnp.promote_types(p.dtype, jnp.float32)
+        zeros = lambda p: jnp.zeros(p.shape[:-2], wide(p))
         weight = jax.tree.map(zeros, params) if bias_correction else None
         return MomentumState(mu, weight)
 
@@ -96,7 +97,7 @@ def momentum(
         return ahead, MomentumState(kept, weight)
 
     def mixed(old, new):
-        wide = jnp.promote_types(widened(old).dtype, widened(new).dtype)
+        wide = functools.reduce(jnp.promote_types, (old.dtype, new.dtype, jnp.float32))
         b = jnp.asarray(decay, wide)
         return b * old.astype(wide) + (1 - b) * new.astype(wide)
 

@@ -16,7 +16,7 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
-from optax_matrix._surroundings.joining import jointly
+from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import Subspace, identity_overlap, rank_of
 from optax_matrix.transforms.low_rank._combine import (

@@ -6,8 +6,8 @@ from typing import Any
 import optax
 
 from optax_matrix._arguments import KERNELS, Kernel, checked
+from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix._surroundings.observation import report
-from optax_matrix._surroundings.padding import on_real_matrices
 from optax_matrix.linalg import balanced_polar, newton_schulz
 
 

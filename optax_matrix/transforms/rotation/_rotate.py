@@ -76,8 +76,8 @@ def rotate(
     ===============  ===================================================================
 
     A zero momentum leaves its rotation unchanged. Rows of a rotated momentum that are
-    rounding noise are set to zero before the base sees them (``transforms.rotation`` says
-    when, and what is left of noise).
+    rounding noise are set to zero before the base sees them (``transforms.rotation``
+    says when, and what is left of noise).
 
     Args:
         base: A transformation of stacks. It sees the rotated side as rows (with

@@ -10,7 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
-from optax_matrix._surroundings.joining import jointly
+from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened

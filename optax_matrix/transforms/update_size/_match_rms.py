@@ -5,7 +5,6 @@ import optax
 
 from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
-from optax_matrix.transforms._map_matrices import map_matrices
 
 
 @checked
@@ -42,4 +41,5 @@ def match_rms(target: Positive = 0.2) -> optax.GradientTransformationExtraArgs:
         unit = safe_divide(y, matrix_norm(y)) * (target * size**0.5)
         return unit.reshape(x.shape).astype(x.dtype)
 
-    return map_matrices(scale)
+    each = optax.stateless_with_tree_map(lambda x, _: scale(x))
+    return optax.with_extra_args_support(each)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Literal
 
+import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import check_choice
-from optax_matrix.transforms._map_matrices import map_matrices
 
 ShapeRule = Literal["out/in", "unclipped", "max", "sqrt_max", "sum", "none"]
 SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
@@ -56,4 +56,5 @@ def scale_by_shape(
     if not callable(rule):
         check_choice("rule", rule, SHAPE_RULES)
         rule = SHAPE_RULES[rule]
-    return map_matrices(lambda x: x * rule(x.shape[-2], x.shape[-1]))
+    each = optax.stateless_with_tree_map(lambda x, _: x * rule(*jnp.shape(x)[-2:]))
+    return optax.with_extra_args_support(each)
