@@ -11,12 +11,7 @@ import optax
 
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.observation import Measure, ObservedState
-from optax_matrix.diagnostics._measures import (
-    BLOCKS,
-    OF_STACKS,
-    OF_UPDATES,
-    itself,
-)
+from optax_matrix.diagnostics._measures import BLOCKS, OF_STACKS, OF_UPDATES, itself
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.tree.state import states_in

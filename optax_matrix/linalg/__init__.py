@@ -88,15 +88,8 @@ from optax_matrix.linalg.coefficients import (
     cans,
     polar_express,
 )
-from optax_matrix.linalg.rotations import (
-    cross_gram,
-    power_step,
-)
-from optax_matrix.linalg.skew import (
-    from_skew,
-    skew_norm,
-    to_skew,
-)
+from optax_matrix.linalg.rotations import cross_gram, power_step
+from optax_matrix.linalg.skew import from_skew, skew_norm, to_skew
 
 KERNELS.update(
     polar={

@@ -34,10 +34,7 @@ def dot(x: Array, y: Array) -> Array:
 def precise_dot(x: Array, y: Array) -> Array:
     """Multiply; float32 operands are not rounded to a single bfloat16 pass."""
     return jnp.matmul(
-        x,
-        y,
-        precision=jax.lax.Precision.HIGH,
-        preferred_element_type=_wide(x),
+        x, y, precision=jax.lax.Precision.HIGH, preferred_element_type=_wide(x)
     )
 
 

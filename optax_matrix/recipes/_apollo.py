@@ -82,11 +82,7 @@ def _apollo(
 
 @preset(
     _apollo,
-    fixed={
-        "norm": "channel",
-        "transport": "keep",
-        "qr": cholesky_qr,
-    },
+    fixed={"norm": "channel", "transport": "keep", "qr": cholesky_qr},
     types={"basis": GivenBasis},
 )
 def apollo():

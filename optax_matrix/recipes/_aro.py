@@ -143,18 +143,12 @@ def aro(
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
     return Method(
-        chain,
-        dimension_numbers=numbers,
-        other=other,
-        couples=sharing is not None,
+        chain, dimension_numbers=numbers, other=other, couples=sharing is not None
     )
 
 
 _eigen = partial(
-    preset,
-    aro,
-    types={"policy": Literal["eigen", "eigen_exact"]},
-    policy="eigen",
+    preset, aro, types={"policy": Literal["eigen", "eigen_exact"]}, policy="eigen"
 )
 _FIXED = {"b2": 0.95, "sharing": None, "joint": True, "full_model": False}
 

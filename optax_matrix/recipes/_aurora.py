@@ -9,11 +9,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt,
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import (
-    momentum,
-    orthogonalize_balanced,
-    scale_by_shape,
-)
+from optax_matrix.transforms import momentum, orthogonalize_balanced, scale_by_shape
 from optax_matrix.transforms.update_size import ShapeRule
 
 _TWELVE_STEPS = partial(newton_schulz, coefficients=((2.0, -1.5, 0.5),), steps=12)

@@ -5,14 +5,7 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix._arguments import (
-    Decay,
-    Dtype,
-    Kernel,
-    NotNegative,
-    PositiveInt,
-    Rate,
-)
+from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, PositiveInt, Rate
 from optax_matrix.linalg import YOU, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe

@@ -6,11 +6,7 @@ from typing import Literal, Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
-from optax_matrix.linalg import (
-    scale_columns,
-    scale_rows,
-    scale_rows_and_columns,
-)
+from optax_matrix.linalg import scale_columns, scale_rows, scale_rows_and_columns
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import equilibrate, momentum, orthogonalize, scale_by_shape

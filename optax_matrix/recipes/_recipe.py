@@ -42,23 +42,6 @@ from optax_matrix.tree import NonFinite
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs
 
-_DIRECTION = """\
-The update of `{name}` for matrices; other leaves pass through unchanged.
-
-    Args:
-        **options: Those of `{name}`, without those of the learning rate, the weight
-            decay and the other leaves.
-
-    Returns:
-        A transformation, without learning rate and weight decay.
-
-    Examples:
-        >>> import optax
-        >>> import optax_matrix as om
-        >>> step = optax.scale_by_learning_rate(1e-3)
-        >>> tx = optax.chain(om.scale_by_{name}(), step)
-    """
-
 
 class Common(TypedDict, total=False):
     """Keywords of every recipe; the docstring of the package explains them."""
@@ -112,6 +95,24 @@ def preset(
     return lambda f: _public(made, f.__name__, f.__doc__, optimizer_of_tree)
 
 
+def _update_of_muon():
+    """The update of `muon` for matrices; other leaves pass through unchanged.
+
+    Args:
+        **options: Those of `muon`, without those of the learning rate, the weight
+            decay and the other leaves.
+
+    Returns:
+        A transformation, without learning rate and weight decay.
+
+    Examples:
+        >>> import optax
+        >>> import optax_matrix as om
+        >>> step = optax.scale_by_learning_rate(1e-3)
+        >>> tx = optax.chain(om.scale_by_muon(), step)
+    """
+
+
 def direction(
     base: Callable[Concatenate[Rate, P], Optimizer], without: Collection[str] = ()
 ) -> Callable[P, Optimizer]:
@@ -125,7 +126,7 @@ def direction(
     parameters = [of.signature.parameters[name] for name in names]
     fixed = {**of.fixed, "learning_rate": 0.0}  # No chain depends on it.
     made = _Recipe(of.factory, of.signature.replace(parameters=parameters), fixed)
-    doc = _DIRECTION.format(name=base.__name__)
+    doc = str(_update_of_muon.__doc__).replace("muon", base.__name__)
     return _public(made, f"scale_by_{base.__name__}", doc, update_of_matrices)
 
 

@@ -6,12 +6,7 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix._mesh import (
-    Recorder,
-    recording,
-    visible_mesh,
-    visible_spec,
-)
+from optax_matrix._mesh import Recorder, recording, visible_mesh, visible_spec
 from optax_matrix.matrices.boxes import boxes_of, names_of
 from optax_matrix.matrices.paths import named_leaves, path_name
 from optax_matrix.sharding._param_specs import (

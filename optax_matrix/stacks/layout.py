@@ -269,10 +269,7 @@ def group_matrices(
             size=lambda piece: piece[2],
         )
     ]
-    return Layout(
-        groups={group.name: group for group in groups},
-        views=views,
-    )
+    return Layout(groups={group.name: group for group in groups}, views=views)
 
 
 def _group(

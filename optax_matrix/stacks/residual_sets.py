@@ -8,9 +8,6 @@ from optax_matrix.matrices.names import RESIDUAL
 from optax_matrix.stacks._layers import layers_of
 from optax_matrix.stacks.layout import Group, Layout, identities
 
-SHARINGS = ("global", "chain")
-"""How matrices may share what belongs to the residual stream."""
-
 
 def residual_sets(layout: Layout, sharing: str) -> tuple[dict[str, ArrayLike], int]:
     """Assigns every matrix to a set that shares one rotation of the residual stream.

@@ -111,12 +111,6 @@ def turned_back(views: Any, tree: Any, like: Any) -> Any:
     return jax.tree.map(back, views, tree, like)
 
 
-def no_pair(x: Any) -> Pair:
-    """A `Pair` with no value for either side."""
-    del x
-    return Pair(None, None)
-
-
 def _view(side: str, shape: tuple[int, ...]) -> SideView:
     if len(shape) < 2:
         raise ValueError(

@@ -26,12 +26,7 @@ from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.tree._nonfinite import (
-    NonFinite,
-    check_finite,
-    finite_part,
-    settled,
-)
+from optax_matrix.tree._nonfinite import NonFinite, check_finite, finite_part, settled
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build, check_arguments
@@ -249,19 +244,15 @@ class _OnMatrices:
         trees, own = apart(rebuild, new, views), (None, None)
         if params is not None:
             own = apart(rebuild_params, named, views)
-        rest = {"after": (self.after, trees[0], own[0])}
-        rest["other"] = (self.other, trees[1], own[1])
-        states = {}
-        for name, (make, update, params_) in rest.items():
-            states[name] = getattr(state, name)
+        whole = None if params is None else whole
+        for name, part, params in zip(("after", "other"), trees, own, strict=True):
+            make, held = getattr(self, name), getattr(state, name)
             if make is not None:
-                tx = make(None if params is None else whole)
-                update, states[name] = tx.update(
-                    update, states[name], params_, **extra_args
-                )
-                found = named_leaves(update).items()
+                part, held = make(whole).update(part, held, params, **extra_args)
+                found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
-        return rebuild(new), inner._replace(**states)
+            inner = inner._replace(**{name: held})
+        return rebuild(new), inner
 
     def _update_matrices(
         self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any

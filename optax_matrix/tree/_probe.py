@@ -64,10 +64,7 @@ def _small(layout: Layout, newcomers: int) -> Layout:
         first = group.members[0]
         newcomer = Member(f"newcomer beside {first.path}", first.piece, 0, newcomers)
         views[newcomer.path] = views[first.path]
-        members = (
-            newcomer,
-            dataclasses.replace(first, start=newcomers, count=_COUNT),
-        )
+        members = (newcomer, dataclasses.replace(first, start=newcomers, count=_COUNT))
         groups[name] = dataclasses.replace(
             group,
             rows=min(group.rows, _SIDE),

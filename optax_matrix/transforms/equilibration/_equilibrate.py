@@ -6,9 +6,7 @@ from optax_matrix._arguments import Kernel, checked
 
 
 @checked
-def equilibrate(
-    kernel: Kernel,
-) -> optax.GradientTransformationExtraArgs:
+def equilibrate(kernel: Kernel) -> optax.GradientTransformationExtraArgs:
     r"""Rescales rows or columns of every matrix with a stateless kernel.
 
     .. math::

@@ -8,12 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix._arguments import (
-    AtLeastOne,
-    Decay,
-    NotNegative,
-    checked,
-)
+from optax_matrix._arguments import AtLeastOne, Decay, NotNegative, checked
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.equilibration import equilibrate_with_ema

@@ -6,13 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import (
-    Decay,
-    Dtype,
-    Kernel,
-    Rank,
-    checked,
-)
+from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import folded, normal, seeded

@@ -6,12 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import (
-    AtLeastOne,
-    NotNegative,
-    Positive,
-    checked,
-)
+from optax_matrix._arguments import AtLeastOne, NotNegative, Positive, checked
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.update_size import limit_norm_growth
 

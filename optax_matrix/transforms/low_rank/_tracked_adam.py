@@ -9,14 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix._arguments import (
-    Decay,
-    Dtype,
-    Kernel,
-    Rank,
-    Seed,
-    checked,
-)
+from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Seed, checked
 from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import folded, seeded
@@ -28,10 +21,7 @@ from optax_matrix.transforms.low_rank._basis import (
     rank_of,
 )
 from optax_matrix.transforms.low_rank._combine import coordinates
-from optax_matrix.transforms.low_rank._renewal import (
-    BasisState,
-    new_vectors,
-)
+from optax_matrix.transforms.low_rank._renewal import BasisState, new_vectors
 from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
 from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
 from optax_matrix.transforms.sides import (

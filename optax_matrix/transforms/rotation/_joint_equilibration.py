@@ -5,10 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import (
-    PositiveInt,
-    checked,
-)
+from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import inverse, safe_divide, safe_root, unit_max
 

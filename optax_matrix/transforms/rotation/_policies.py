@@ -10,11 +10,7 @@ import jax.numpy as jnp
 
 from optax_matrix._arguments import Positive, PositiveInt, check_callable, checked
 from optax_matrix._surroundings.kernels import jointly
-from optax_matrix.linalg import (
-    cross_gram,
-    eigenbasis,
-    polar_qr,
-)
+from optax_matrix.linalg import cross_gram, eigenbasis, polar_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.rotations import project_tangent, qr_retraction
 from optax_matrix.linalg.scale import matrix_norm, unit_peak
@@ -99,9 +95,7 @@ def _check_policy(name: str, value: Any) -> None:
 PolicyName = Literal["aro", "eigen", "eigen_exact", "polar", "rgd", "identity"]
 GramPolicyName = Literal["eigen", "eigen_exact", "identity"]
 PolicyLike = Annotated[
-    Policy | Callable[[PolicyInput], jax.Array],
-    _check_policy,
-    "a Policy, a function",
+    Policy | Callable[[PolicyInput], jax.Array], _check_policy, "a Policy, a function"
 ]
 
 

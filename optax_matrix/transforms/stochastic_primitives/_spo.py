@@ -9,14 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import (
-    Dtype,
-    Kernel,
-    Positive,
-    PositiveInt,
-    Seed,
-    checked,
-)
+from optax_matrix._arguments import Dtype, Kernel, Positive, PositiveInt, Seed, checked
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg import cayley
 from optax_matrix.linalg.permuted_blocks import (

@@ -24,9 +24,7 @@ class LimitNormGrowthState(NamedTuple):
 
 @checked
 def limit_norm_growth(
-    max_growth: AtLeastOne = 1.01,
-    *,
-    max_shrink: AtLeastOne | None = 2.0,
+    max_growth: AtLeastOne = 1.01, *, max_shrink: AtLeastOne | None = 2.0
 ) -> optax.GradientTransformationExtraArgs:
     r"""Lets the norm of each matrix's update grow by at most a factor per step.
 

@@ -10,9 +10,7 @@ from optax_matrix.transforms.arguments import Transformation
 
 
 @checked
-def preserve_norm(
-    inner: Transformation,
-) -> optax.GradientTransformationExtraArgs:
+def preserve_norm(inner: Transformation) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation and rescales its output to the norm of its input.
 
     .. math::

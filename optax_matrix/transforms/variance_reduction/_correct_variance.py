@@ -6,13 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import (
-    Bound,
-    Decay,
-    Dtype,
-    NotNegative,
-    checked,
-)
+from optax_matrix._arguments import Bound, Decay, Dtype, NotNegative, checked
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 
 

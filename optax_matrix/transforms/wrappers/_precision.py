@@ -11,9 +11,7 @@ from optax_matrix.transforms.arguments import Transformation
 
 
 @checked
-def in_float32(
-    inner: Transformation,
-) -> optax.GradientTransformationExtraArgs:
+def in_float32(inner: Transformation) -> optax.GradientTransformationExtraArgs:
     """Runs a transformation in float32 where the updates are in half precision.
 
     optax keeps second moments in the parameters' dtype; with a decay of 0.999 a
@@ -54,9 +52,7 @@ def in_float32(
 
 
 @checked
-def keep_dtype(
-    inner: Transformation,
-) -> optax.GradientTransformationExtraArgs:
+def keep_dtype(inner: Transformation) -> optax.GradientTransformationExtraArgs:
     """Runs a transformation and casts its updates to the dtype of the parameters.
 
     For example, a traced learning rate is a float32 array, which promotes bfloat16
