@@ -32,7 +32,7 @@ THIRD_PARTY = {
     "_arguments": {"jax", "numpy", "typing_extensions"},
     "_surroundings": {"jax", "jaxtyping", "optax"},
     "linalg": {"jax", "jaxtyping", "numpy"},
-    "transforms": {"jax", "optax", "typing_extensions"},
+    "transforms": {"jax", "numpy", "optax", "typing_extensions"},
     "matrices": {"jax", "jaxtyping", "numpy", "optax"},
     "stacks": {"jax", "jaxtyping", "numpy", "optax"},
     "sharding": {"jax", "jaxtyping", "numpy", "optax"},

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
@@ -22,8 +23,8 @@ _TILE_SIZE = 2**26
 _LARGE = 512
 
 
-def _wide(x: Array) -> jnp.dtype:
-    return jnp.promote_types(x.dtype, jnp.float32)
+def _wide(x: Array) -> np.dtype:
+    return np.promote_types(x.dtype, np.float32)  # That of JAX may be forbidden.
 
 
 def dot(x: Array, y: Array) -> Array:

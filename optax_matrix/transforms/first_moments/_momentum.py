@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, checked
@@ -63,6 +64,7 @@ def momentum(
 
     Examples:
         >>> import jax.numpy as jnp
+    import numpy as np
         >>> import optax_matrix as om
         >>> tx = om.momentum(0.75)
         >>> w = {"w": jnp.array([[4.0, -8.0]])}
@@ -78,7 +80,7 @@ def momentum(
 
     def init_fn(params):
         mu = jax.tree.map(lambda p: jnp.zeros_like(p, dtype), params)
-        wide = lambda p: jnp.promote_types(p.dtype, jnp.float32)
+        wide = lambda p: np.promote_types(p.dtype, np.float32)
         zeros = lambda p: jnp.zeros(p.shape[:-2], wide(p))
         weight = jax.tree.map(zeros, params) if bias_correction else None
         return MomentumState(mu, weight)
@@ -97,7 +99,7 @@ def momentum(
         return ahead, MomentumState(kept, weight)
 
     def mixed(old, new):
-        wide = functools.reduce(jnp.promote_types, (old.dtype, new.dtype, jnp.float32))
+        wide = functools.reduce(np.promote_types, (np.float32, old.dtype, new.dtype))
         b = jnp.asarray(decay, wide)
         return b * old.astype(wide) + (1 - b) * new.astype(wide)
 
