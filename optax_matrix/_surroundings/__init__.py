@@ -48,8 +48,6 @@ class Surroundings:
 
 # A context variable, since a block is an optax transformation, and between it and
 # whoever runs the step are others, to which nothing but arrays can be passed.
-# A context variable, since blocks run inside of optax's and users' transformations, which
-# hand on arrays and nothing else.
 _here = contextvars.ContextVar("surroundings", default=Surroundings())  # noqa: B039
 here = _here.get
 
