@@ -71,5 +71,5 @@ def test_the_chain_is_the_recipe(name, options, monkeypatch):
 def test_every_direction_has_its_name(monkeypatch):
     monkeypatch.setattr(optax, "optax_matrix", types.SimpleNamespace(), raising=False)
     big_vision.register()
-    names = {n for n in om.recipes.names() if n.startswith("scale_by_")}
+    names = {n for n in om.recipes.__all__ if n.startswith("scale_by_")}
     assert set(vars(optax.optax_matrix)) == names
