@@ -23,8 +23,8 @@ _TILE_SIZE = 2**26
 _LARGE = 512
 
 
-def _wide(x: Array) -> np.dtype:
-    return np.promote_types(x.dtype, np.float32)  # That of JAX may be forbidden.
+# The function of JAX may be forbidden (`jax_numpy_dtype_promotion`).
+_wide = lambda x: np.promote_types(x.dtype, np.float32)
 
 
 def dot(x: Array, y: Array) -> Array:

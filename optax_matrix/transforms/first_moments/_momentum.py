@@ -64,7 +64,6 @@ def momentum(
 
     Examples:
         >>> import jax.numpy as jnp
-    import numpy as np
         >>> import optax_matrix as om
         >>> tx = om.momentum(0.75)
         >>> w = {"w": jnp.array([[4.0, -8.0]])}
