@@ -312,10 +312,9 @@ def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
             raise
         raise ValueError(
             "`other` must run on the tree with None in place of matrices, and its "
-            f"`init` raised {type(error).__name__}: {error}. If it has a mask that "
-            "needs the whole tree, pass a function of the parameters, "
-            "other=lambda params: optax.adamw(rate, mask=mask(params)); of recipes, "
-            "`weight_decay_mask` gets the whole tree."
+            f"`init` raised {type(error).__name__}: {error}. If its mask is a function "
+            "that needs the whole tree, call it first: a tree of True and False for "
+            "all parameters fits, as in optax.adamw(rate, mask=mask(params))."
         ) from error
 
 

@@ -466,3 +466,18 @@ def test_state_is_a_plain_named_tuple():
     state = _tx().init({"w": _draw(3, 5)})
     assert isinstance(state, OnMatricesState)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
+
+
+def test_a_mask_that_needs_the_whole_tree_is_refused_with_a_way_that_works():
+    params = {"up": {"kernel": _draw(3, 5), "bias": jnp.ones(5)}}
+
+    def mask(params):
+        return {"up": {"kernel": params["up"]["kernel"].ndim > 1, "bias": False}}
+
+    masked = lambda mask: optax.adamw(1e-3, mask=mask)
+    with pytest.raises(ValueError, match=r"call it first.* mask=mask\(params\)"):
+        on_matrices(optax.scale(1.0), other=masked(mask)).init(params)
+    for other in (masked(mask(params)), lambda params: masked(mask(params))):
+        tx = on_matrices(optax.scale(1.0), other=other)
+        updates, _ = tx.update(params, tx.init(params), params)
+        np.testing.assert_allclose(updates["up"]["bias"], -1e-3, rtol=1e-4)
