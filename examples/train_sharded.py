@@ -63,7 +63,7 @@ RECIPES = [name for name in OPTIMIZERS if hasattr(om, name)]
 HEARTBEAT = 30
 
 # The mesh axis that cuts an axis of the weights, by the name the model gives it.
-# Other mesh axes, as `data`, cut the batch alone.
+# The mesh axis `data` cuts the batch alone.
 RULES = {"embed": "fsdp", "heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp"}
 
 
@@ -80,6 +80,10 @@ def mesh_axes(text: str) -> dict[str, int]:
 def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
     """A mesh of all devices of all processes; without axes, all of them are `fsdp`."""
     axes = axes or {"fsdp": jax.device_count()}
+    if unknown := axes.keys() - {*RULES.values(), "data"}:
+        raise SystemExit(
+            f"error: --mesh must have axes of fsdp, tp and data, got {min(unknown)}."
+        )
     if math.prod(axes.values()) != jax.device_count():
         raise SystemExit(f"error: --mesh must use all {jax.device_count()} devices.")
     auto = (AxisType.Auto,) * len(axes)

@@ -4,7 +4,7 @@ A block transforms ``{name: (batch, m, n)}`` and knows nothing of meshes or obse
 Whoever runs it may know more, and says so by `within` while the step is traced. All of
 it is in `Surroundings`, and nothing else reaches a block from the side:
 
-* `joining.jointly` computes stacks of one shape together, where a `limit` is given;
+* `kernels.jointly` computes stacks of one shape together, where a `limit` is given;
 * `padding.on_real_matrices` leaves out matrices that are not `real`, and lets devices
   compute together what is `shared`;
 * `observation.report` offers a value to measures that were asked for, in `found`.

@@ -93,11 +93,17 @@ def on_real_matrices(
     Stacks ``(batch, m, n)`` with padding are processed one matrix at a time, so that
     each device takes the time of its own, but for what devices share. A kernel is
     `transposable` if its value of the transpose is the transpose of its value: then
-    stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `joining`.
+    stacks of ``(m, n)`` and ``(n, m)`` may be joined, see `jointly`.
     """
     paths, structure = jax.tree.flatten_with_path(stacks)
     names = [_stack_name(keys) for keys, _ in paths]
     leaves = [x for _, x in paths]
+    for x in leaves:
+        if x.ndim < 2:
+            raise ValueError(
+                f"`updates` must be matrices (..., m, n), got shape {x.shape}; run it "
+                "in `on_matrices`, which leaves out vectors."
+            )
     found = [_shared(kernel, *pair) for pair in zip(names, leaves, strict=True)]
     wide = lambda x: x.mT if transposable and x.shape[-2] > x.shape[-1] else x
     rest = {i: wide(leaves[i]) for i, y in enumerate(found) if y is None}

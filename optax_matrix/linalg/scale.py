@@ -57,6 +57,7 @@ def unit_peak(
     divisor counts as a constant in derivatives, which is exact where it cancels out of
     the result, as it should wherever this is used.
     """
+    check_matrices(x)
     peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)

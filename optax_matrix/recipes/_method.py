@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
+from optax_matrix.transforms.arguments import check_fits
 from optax_matrix.tree import on_matrices
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
@@ -129,6 +130,8 @@ def decayed_weights(
         return optax.identity()
     if callable(mask) and params is not None:
         mask = mask(params)
+    if mask is not None and params is not None:
+        check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)
     return optax.add_decayed_weights(rate, mask)

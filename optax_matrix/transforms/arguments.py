@@ -30,6 +30,27 @@ def check_mask(name: str, value: Any) -> None:
         )
 
 
+def check_fits(name: str, mask: Any, params: Any) -> None:
+    """Raises unless a mask has the structure of the parameters, or a prefix of it."""
+    try:
+        jax.tree.map(lambda *_: None, mask, params)
+    except ValueError:
+        paths = [
+            {jax.tree_util.keystr(keys) for keys, _ in jax.tree.leaves_with_path(tree)}
+            for tree in (mask, params)
+        ]
+        raise ValueError(
+            f"`{name}` must be a tree of True and False like the parameters, which are "
+            f"{_listed(paths[1])}, got one of {_listed(paths[0])}; pass a function, "
+            "such as lambda params: jax.tree.map(lambda p: p.ndim > 1, params)."
+        ) from None
+
+
+def _listed(paths: set[str]) -> str:
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(sorted(paths)[:5]) + more
+
+
 def _is_flag(leaf: Any) -> bool:
     is_scalar = getattr(leaf, "shape", None) == () and leaf.dtype == jnp.bool_
     return isinstance(leaf, bool) or is_scalar

@@ -28,6 +28,11 @@ from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.tree._nonfinite import NonFinite, check_finite, finite_part, settled
 from optax_matrix.tree._probe import refuse_coupling
+from optax_matrix.tree._refusals import (
+    params_wanted,
+    refuse_missing,
+    refuse_nested,
+)
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build, check_arguments
 from optax_matrix.tree.state import (
@@ -186,7 +191,6 @@ class _OnMatrices:
 
     def _init_matrices(self, params: Any, leaves: Any, views: Any) -> OnMatricesState:
         layout = self.placement.layout(leaves, views, self.max_batch)
-        self._refuse_coupling(layout)
         matrices = {path: leaves[path] for path in views}
         check_one_mesh(matrices)
 
@@ -194,12 +198,14 @@ class _OnMatrices:
 
         def make_state(local, stacks, arrays):
             inner_state = observed(join(arrays)(local)).init(stacks)
+            refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             return OnMatricesState(entry_of(self.name), manifest, inner_state)
 
         state = self.placement.init(
             layout, make_state, matrices, arrays, self.needs_params
         )
+        self._refuse_coupling(layout)
         specs = partial(self.placement.specs, layout, state)
         if known := recorder():
             known.note(state, specs(known.specs, known.mesh))
@@ -223,6 +229,7 @@ class _OnMatrices:
             return self._update(updates, state, params, tree, extra_args)
         except Exception as error:
             # Only now, as it traces `init`; a state of the right form is not the cause.
+            refuse_missing(self.init, state, updates, params)
             if not is_ours(error):
                 check_structure(self.init, state, tree)
             raise
@@ -248,7 +255,8 @@ class _OnMatrices:
         for name, part, params in zip(("after", "other"), trees, own, strict=True):
             make, held = getattr(self, name), getattr(state, name)
             if make is not None:
-                part, held = make(whole).update(part, held, params, **extra_args)
+                with params_wanted(params):
+                    part, held = make(whole).update(part, held, params, **extra_args)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
             inner = inner._replace(**{name: held})

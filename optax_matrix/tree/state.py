@@ -95,10 +95,11 @@ def check_structure(init: Callable, state: Any, params: Any) -> None:
             "dicts instead of named tuples); restore it with tx.init(params) as the "
             "target."
         )
+    differences = {"lacks": needed - held, "has too many entries:": held - needed}
+    found = [f"{what} {_listed(paths)}" for what, paths in differences.items() if paths]
     raise ValueError(
-        f"{must}, but it lacks {_listed(needed - held)} and has "
-        f"{_listed(held - needed)} instead; pass tx.init(params), or restore a "
-        "checkpoint of this optimizer."
+        f"{must}, but it {' and '.join(found)}; pass tx.init(params), restore a "
+        "checkpoint of this optimizer, or pass updates for all its parameters."
     )
 
 
@@ -109,7 +110,7 @@ def _paths(tree: Any) -> set[str]:
 def _listed(paths: set[str]) -> str:
     first = sorted(paths)[:3]
     more = len(paths) - len(first)
-    return (", ".join(first) or "nothing") + (f" and {more} more" if more else "")
+    return ", ".join(first) + (f" and {more} more" if more else "")
 
 
 def check_manifest(layout: Layout, state: OnMatricesState) -> None:

@@ -10,7 +10,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import folded, normal, seeded
-from optax_matrix.linalg.scale import safe_divide, unit_peak, widened
+from optax_matrix.linalg.scale import check_matrices, safe_divide, unit_peak, widened
 from optax_matrix.transforms.low_rank._basis import rank_of
 
 
@@ -81,6 +81,7 @@ def orthogonalize_low_rank(
     """
 
     def init_fn(params):
+        jax.tree.map(check_matrices, params)
         zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)
         starts = jax.tree.map(lambda p: rank_of(rank, min(p.shape[-2:])), params)
         if ids is None:

@@ -8,7 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix.linalg import newton_schulz
-from optax_matrix.linalg.scale import widened
+from optax_matrix.linalg.scale import check_matrices, widened
 from optax_matrix.transforms.low_rank._basis import rank_of
 
 
@@ -69,6 +69,7 @@ def orthogonalize_selected(
     """
 
     def init_fn(params):
+        jax.tree.map(check_matrices, params)
         zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)
         return OrthogonalizeSelectedState(jax.tree.map(zeros, params))
 

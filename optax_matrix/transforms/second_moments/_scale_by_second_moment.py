@@ -8,7 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, NotNegative, checked
 from optax_matrix._surroundings.observation import is_observed, report
-from optax_matrix.linalg.scale import safe_divide, widened
+from optax_matrix.linalg.scale import check_matrices, safe_divide, widened
 
 _ROUNDING = 1e-5  # At the first step many ratios are equal to the bound.
 
@@ -84,6 +84,8 @@ def scale_by_second_moment(
     """
 
     def init_fn(params):
+        if bias_correction:  # By one number per matrix.
+            jax.tree.map(check_matrices, params)
         root = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)
         weight = jax.tree.map(lambda x: jnp.zeros(x.shape[:-2], x.dtype), root)
         return ScaleBySecondMomentState(root, weight if bias_correction else None)

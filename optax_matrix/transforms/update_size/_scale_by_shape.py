@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import check_choice
+from optax_matrix.linalg.scale import check_matrices
 
 ShapeRule = Literal["out/in", "unclipped", "max", "sqrt_max", "sum", "none"]
 SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
@@ -56,5 +57,10 @@ def scale_by_shape(
     if not callable(rule):
         check_choice("rule", rule, SHAPE_RULES)
         rule = SHAPE_RULES[rule]
-    each = optax.stateless_with_tree_map(lambda x, _: x * rule(*jnp.shape(x)[-2:]))
-    return optax.with_extra_args_support(each)
+
+    def scaled(x, _):
+        if jnp.ndim(x) < 2:
+            check_matrices(x)  # Says what is wrong.
+        return x * rule(*jnp.shape(x)[-2:])
+
+    return optax.with_extra_args_support(optax.stateless_with_tree_map(scaled))

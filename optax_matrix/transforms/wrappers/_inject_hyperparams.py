@@ -35,7 +35,8 @@ def inject_hyperparams(
         A factory with the signature of `factory`.
 
     Raises:
-        ValueError: If `static_args` names an argument that `factory` does not have.
+        ValueError: If `factory` is a transformation, or `static_args` names an argument
+            that `factory` does not have.
 
     Examples:
         >>> import jax.numpy as jnp, optax, optax_matrix as om
@@ -45,6 +46,12 @@ def inject_hyperparams(
         >>> state.hyperparams["b1"].dtype.name
         'float32'
     """
+    if isinstance(factory, optax.GradientTransformation):
+        raise ValueError(
+            "`factory` must be the function that makes a transformation, got a "
+            "transformation; write om.inject_hyperparams(om.muoneq)(3e-3), not "
+            "om.inject_hyperparams(om.muoneq(3e-3))."
+        )
     signature = inspect.signature(factory, eval_str=True)
     parameters = signature.parameters
     if unknown := sorted(set(static_args) - set(parameters)):

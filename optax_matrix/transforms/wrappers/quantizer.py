@@ -102,7 +102,8 @@ class Quantizer:
             _check_is_quantized(leaf)
             return False
         known = _field(keys) in self.signed | self.unsigned
-        if not (known and jnp.issubdtype(leaf.dtype, jnp.floating)):
+        has_batch = leaf.ndim >= self.batch_axes
+        if not (known and has_batch and jnp.issubdtype(leaf.dtype, jnp.floating)):
             return False
         return math.prod(leaf.shape[self.batch_axes :]) >= self.min_size
 

@@ -1,0 +1,58 @@
+"""Mistakes that `on_matrices` names before JAX or optax raises about a detail."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from optax_matrix.matrices.paths import flatten_named
+from optax_matrix.tree.state import is_state
+
+
+def refuse_nested(inner_state: Any) -> None:
+    """Raises if the transformation of the stacks is an optimizer of whole trees."""
+    nodes = jax.tree.leaves(inner_state, is_leaf=is_state)
+    names = [name for node in nodes if is_state(node) for name in node.method]
+    if any(map(is_state, nodes)):
+        raise ValueError(
+            "`build` must be a transformation of stacks of matrices, such as "
+            "om.momentum(0.9) or a chain of blocks, but it contains "
+            f"{' and '.join(names) or '`on_matrices`'}, which finds the matrices of a "
+            "tree by itself; use that without `on_matrices`."
+        )
+
+
+@contextlib.contextmanager
+def params_wanted(params: Any) -> Iterator[None]:
+    """Says in which of our calls parameters are missing, as optax does not know."""
+    try:
+        yield
+    except ValueError as error:
+        if params is not None or "requires the current value of" not in str(error):
+            raise
+        raise ValueError(
+            "`params` must be passed to `update`, since weight decay or `other` uses "
+            "the parameters; call tx.update(updates, state, params), or leave out the "
+            "decay with weight_decay=0.0."
+        ) from None
+
+
+def refuse_missing(init: Callable, state: Any, updates: Any, params: Any) -> None:
+    """Raises if a gradient is None but `init` saw its parameter."""
+    if params is None:
+        return
+    held, known = flatten_named(updates)[0], flatten_named(params)[0]
+    missing = sorted(known.keys() - held.keys())
+    if not missing:
+        return
+    try:
+        wanted = jax.eval_shape(init, params)
+    except Exception:  # Then the missing gradients are not the cause.
+        return
+    if jax.tree.structure(state) == jax.tree.structure(wanted):
+        raise ValueError(
+            "`updates` must have a gradient for every parameter that `init` saw, got "
+            f"None for {missing[0]!r}; pass zeros, or give `init` and `update` only "
+            "the parameters that are trained, for example with optax.partition."
+        )

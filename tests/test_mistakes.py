@@ -1,0 +1,115 @@
+"""Mistakes that newcomers make: one sentence that names what to do, at once."""
+
+import _registry
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import optax
+import pytest
+
+import optax_matrix as om
+from examples import train_sharded
+
+PARAMS = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)}}
+CORE = ("muon", "soap", "poet")
+ELEMENTWISE = (
+    *("match_rms", "in_float32", "scale_by_second_moment", "scale_by_amsgrad"),
+    *("quantize_state", "with_gradient"),
+)
+every_recipe = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in CORE else pytest.mark.slow)
+        for name in _registry.RECIPES
+    ],
+)
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Without the checks of shapes that only tests have."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("shape", [(), (5,)])
+@pytest.mark.parametrize("name", _registry.BLOCKS)
+@pytest.mark.usefixtures("as_users_run_it")
+def test_a_block_refuses_vectors_or_handles_them(name, shape):
+    tx, params = _registry.BLOCKS[name](), {"bias": jnp.ones(shape)}
+    step = lambda: tx.update(params, tx.init(params), params)
+    if name in ELEMENTWISE:
+        assert step()[0]["bias"].shape == shape
+    else:
+        with pytest.raises(ValueError, match="must be matrices"):
+            step()
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda tx: tx, lambda tx: optax.chain(optax.clip(1.0), tx)]
+)
+def test_an_optimizer_of_trees_is_no_block(wrap):
+    with pytest.raises(ValueError, match="contains muoneq, which finds the matrices"):
+        om.on_matrices(wrap(om.muoneq(1e-3))).init(PARAMS)
+
+
+def test_a_transformation_is_no_factory():
+    with pytest.raises(ValueError, match=r"write om.inject_hyperparams\(om.muoneq\)"):
+        om.inject_hyperparams(om.muoneq(1e-3))
+
+
+@every_recipe
+@pytest.mark.parametrize("missing", ["kernel", "bias"])
+def test_a_gradient_of_none(name, missing):
+    tx = _registry.RECIPES[name](1e-2)
+    state, grads = tx.init(PARAMS), {"up": PARAMS["up"] | {missing: None}}
+    with pytest.raises(ValueError, match=f"got None for 'up/{missing}'; pass zeros"):
+        tx.update(grads, state, PARAMS)
+
+
+@every_recipe
+def test_parameters_that_no_gradient_is_for_may_be_left_out_from_the_start(name):
+    tx = _registry.RECIPES[name](1e-2)
+    part = {"up": {"kernel": PARAMS["up"]["kernel"], "bias": None}}
+    updates, _ = tx.update(part, tx.init(part), PARAMS)
+    assert updates["up"]["bias"] is None
+
+
+@every_recipe
+def test_a_random_key_among_the_parameters(name):
+    tx = _registry.RECIPES[name](1e-2)
+    with pytest.raises(ValueError, match="random key at 'dropout/key'"):
+        tx.init(PARAMS | {"dropout": {"key": jax.random.key(0)}})
+
+
+@every_recipe
+def test_parameters_are_missing_only_where_something_uses_them(name):
+    factory = _registry.RECIPES[name]
+    tx = factory(1e-2, weight_decay=0.1)
+    state = tx.init(PARAMS)
+    with pytest.raises(ValueError, match="`params` must be passed to `update`"):
+        tx.update(PARAMS, state)
+    tx = factory(1e-2, weight_decay=0.0)
+    if name.partition("-")[0] not in {"poet", "oft"}:  # Multiplicative.
+        tx.update(PARAMS, tx.init(PARAMS))
+
+
+@every_recipe
+@pytest.mark.parametrize("mask", [{"kernl": True}, {"up": {"kernel": True}}])
+def test_a_mask_of_another_tree(name, mask):
+    tx = _registry.RECIPES[name](1e-2, weight_decay=0.1, weight_decay_mask=mask)
+    with pytest.raises(ValueError, match="`weight_decay_mask` must be a tree of True"):
+        tx.init(PARAMS)
+
+
+def test_updates_that_lack_a_parameter():
+    tx = om.muoneq(1e-3)
+    state, part = tx.init(PARAMS), {"up": {"kernel": PARAMS["up"]["kernel"]}}
+    with pytest.raises(ValueError, match="has too many entries: other/0/mu/up/bias"):
+        tx.update(part, state, part)
+
+
+def test_an_axis_that_the_example_does_not_know():
+    with pytest.raises(SystemExit, match="axes of fsdp, tp and data, got fspd"):
+        train_sharded.make_mesh({"fspd": 4, "tp": 2})
