@@ -1,5 +1,7 @@
 """Mistakes that newcomers make: one sentence that names what to do, at once."""
 
+import functools
+
 import _registry
 import jax
 import jax.numpy as jnp
@@ -57,6 +59,91 @@ def test_an_optimizer_of_trees_is_no_block(wrap):
 def test_a_transformation_is_no_factory():
     with pytest.raises(ValueError, match=r"write om.inject_hyperparams\(om.muoneq\)"):
         om.inject_hyperparams(om.muoneq(1e-3))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        (optax.constant_schedule, "is <function"),
+        (lambda count: None, "is None"),  # noqa: ARG005
+        (lambda count, total: 1e-3, "raises TypeError: .*'total'"),  # noqa: ARG005
+        (lambda count: jnp.ones(3), r"is an array of shape \(3,\)"),  # noqa: ARG005
+    ],
+)
+@every_recipe
+def test_a_schedule_gives_a_number(name, schedule, said):
+    factory = _registry.RECIPES[name]
+    for argument in ("learning_rate", "weight_decay"):
+        rest = {} if argument == "learning_rate" else {"learning_rate": 1e-2}
+        with pytest.raises(ValueError, match=rf"{argument}\(count\) {said}"):
+            factory(**rest, **{argument: schedule})
+
+
+def test_a_schedule_may_need_the_value_of_the_count():
+    tx = om.muoneq(lambda count: 0.1 if count < 1 else 0.0, weight_decay=0.0)
+    assert tx.update(PARAMS, tx.init(PARAMS))[0]["up"]["kernel"].any()
+
+
+polar = functools.partial(functools.partial, om.linalg.newton_schulz)
+COEFFICIENTS = ((3.4445, -4.775, 2.0315),)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "instead"),
+    [
+        *[("muon", word, {"learning_rate": 1e-2}) for word in ("lr", "params")],
+        ("muon", "muon_params", {"learning_rate": 1e-2}),
+        ("muon", "adamw_params", {"learning_rate": 1e-2}),
+        ("muon", "beta", {"b1": 0.9}),
+        ("muon", "momentum", {"b1": 0.9}),
+        ("muon", "ns_steps", {"polar": polar(steps=5)}),
+        ("muon", "ns_coeffs", {"polar": polar(coefficients=COEFFICIENTS)}),
+        ("muon", "ns_coefficients", {"polar": polar(coefficients=COEFFICIENTS)}),
+        ("muon", "eps", {"polar": polar(eps=1e-7)}),
+        ("muon", "adaptive", {}),
+        ("muon", "preconditioning", {}),
+        ("muon", "consistent_rms", {"scaling": "max"}),
+        ("muon", "adjust_lr_fn", {"scaling": "out/in"}),
+        ("muon", "adam_b1", {"other": optax.adamw(1e-2, b1=0.9)}),
+        ("muon", "adam_b2", {"other": optax.adamw(1e-2, b2=0.999)}),
+        ("muon", "adam_eps_root", {"other": optax.adamw(1e-2, eps_root=0.0)}),
+        ("muon", "adamw_betas", {"other": optax.adamw(1e-2, b1=0.9, b2=0.95)}),
+        ("muon", "adamw_eps", {"other": optax.adamw(1e-2, eps=1e-8)}),
+        ("muon", "adamw_lr", {"other_learning_rate": 1e-2}),
+        ("muon", "adam_learning_rate", {"other_learning_rate": 1e-2}),
+        ("muon", "muon_weight_dimension_numbers", {"dimension_numbers": None}),
+        ("scale_by_muon", "weight_dimension_numbers", {"dimension_numbers": None}),
+        ("scale_by_muon", "learning_rate", {}),
+        ("muon", "wd", {"weight_decay": 0.1}),
+        ("muon", "mask", {"weight_decay_mask": None}),
+        ("muon", "world_size", {"placement": om.owners("fsdp")}),
+        ("soap", "betas", {"b1": 0.9, "b2": 0.95}),
+        ("soap", "shampoo_beta", {"b3": 0.9}),
+        ("soap", "precondition_frequency", {"update_interval": 10}),
+        ("soap", "max_precond_dim", {"max_dim": 10_000}),
+        ("soap", "merge_dims", {}),
+        ("soap", "precondition_1d", {}),
+        ("soap", "normalize_grads", {}),
+        ("soap", "data_format", {}),
+        ("soap", "correct_bias", {"bias_correction": True}),
+        ("soap", "precision", {}),
+        ("galore", "update_proj_gap", {"update_interval": 200}),
+        ("galore", "proj_type", {"side": "short"}),
+        ("galore", "no_deprecation_warning", {}),
+    ],
+)
+def test_words_of_other_programs(name, word, instead):
+    """The hint names what to write, and that is accepted."""
+    factory, rate = getattr(om, name), {"learning_rate": 1e-2}
+    if name.startswith("scale_by_") or word in {"lr", "params"}:
+        rate = {}
+    with pytest.raises(TypeError) as error:
+        factory(**rate, **{word: 1})
+    said = str(error.value)
+    assert all(argument in said for argument in instead), said
+    assert instead or "leave it out" in said or "scale_by_learning_rate" in said
+    tx = factory(**{**rate, **instead})
+    jax.eval_shape(tx.init, PARAMS)
 
 
 @every_recipe

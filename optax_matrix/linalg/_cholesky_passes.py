@@ -11,7 +11,6 @@ from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.random import hash_uint32
-from optax_matrix.linalg.scale import inverse
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) took ten factorizations, three of which were repeats.
@@ -119,4 +118,5 @@ def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
 
 
 def _unit_columns(y: Array) -> Array:
-    return y * inverse(jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True)))
+    norms = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    return y * jnp.where(norms == 0, norms, 1 / jnp.where(norms == 0, 1, norms))

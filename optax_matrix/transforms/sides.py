@@ -97,7 +97,8 @@ def side_views(side: Any, tree: Any) -> Any:
 
 def turned(views: Any, tree: Any) -> Any:
     """A tree of stacks as a block sees them, at least float32."""
-    return jax.tree.map(lambda v, x: v.turn(widened(x)), views, tree)
+    wide = jax.tree.map(widened, tree)
+    return jax.tree.map(lambda v, x: v.turn(x), views, wide)
 
 
 def turned_zeros(views: Any, tree: Any) -> Any:

@@ -29,8 +29,8 @@ from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.tree._nonfinite import NonFinite, check_finite, finite_part, settled
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._refusals import (
-    params_wanted,
-    refuse_missing,
+    refuse_missing_params,
+    refuse_missing_updates,
     refuse_nested,
 )
 from optax_matrix.tree._replicated import warn_of_replicated
@@ -229,7 +229,9 @@ class _OnMatrices:
             return self._update(updates, state, params, tree, extra_args)
         except Exception as error:
             # Only now, as it traces `init`; a state of the right form is not the cause.
-            refuse_missing(self.init, state, updates, params)
+            if params is None:
+                refuse_missing_params(error)
+            refuse_missing_updates(self.init, state, updates, params)
             if not is_ours(error):
                 check_structure(self.init, state, tree)
             raise
@@ -255,8 +257,7 @@ class _OnMatrices:
         for name, part, params in zip(("after", "other"), trees, own, strict=True):
             make, held = getattr(self, name), getattr(state, name)
             if make is not None:
-                with params_wanted(params):
-                    part, held = make(whole).update(part, held, params, **extra_args)
+                part, held = make(whole).update(part, held, params, **extra_args)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
             inner = inner._replace(**{name: held})

@@ -1,7 +1,6 @@
 """Mistakes that `on_matrices` names before JAX or optax raises about a detail."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,14 +22,9 @@ def refuse_nested(inner_state: Any) -> None:
         )
 
 
-@contextlib.contextmanager
-def params_wanted(params: Any) -> Iterator[None]:
-    """Says in which of our calls parameters are missing, as optax does not know."""
-    try:
-        yield
-    except ValueError as error:
-        if params is not None or "requires the current value of" not in str(error):
-            raise
+def refuse_missing_params(error: Exception) -> None:
+    """Raises in our words if an error of optax's is about missing parameters."""
+    if "requires the current value of parameters" in str(error):
         raise ValueError(
             "`params` must be passed to `update`, since weight decay or `other` uses "
             "the parameters; call tx.update(updates, state, params), or leave out the "
@@ -38,7 +32,9 @@ def params_wanted(params: Any) -> Iterator[None]:
         ) from None
 
 
-def refuse_missing(init: Callable, state: Any, updates: Any, params: Any) -> None:
+def refuse_missing_updates(
+    init: Callable, state: Any, updates: Any, params: Any
+) -> None:
     """Raises if a gradient is None but `init` saw its parameter."""
     if params is None:
         return

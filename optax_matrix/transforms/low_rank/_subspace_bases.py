@@ -144,9 +144,9 @@ def subspace_basis(
 
     def refresh(s: Subspace) -> jax.Array:
         core, x = _factored(s, decay) if tracks else (None, unit_peak(s.gradient)[0])
-        u, known = s.vectors, is_some(s.vectors)
+        u, known, finds = s.vectors, is_some(s.vectors), is_some(x)
         u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
-        steps = jnp.where(known | ~is_some(x), 1, _FIRST_STEPS)[..., 0, 0]
+        steps = jnp.where(known | ~finds, 1, _FIRST_STEPS)[..., 0, 0]
         ritz = subspace_iteration(
             u, core, x, iterations=steps, most=_FIRST_STEPS, qr=qr
         )[1]

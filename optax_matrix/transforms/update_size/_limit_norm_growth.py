@@ -79,7 +79,8 @@ def limit_norm_growth(
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
 
-        norms = jax.tree.map(lambda x: matrix_norm(x)[..., 0, 0], updates)
+        norms = jax.tree.map(matrix_norm, updates)
+        norms = jax.tree.map(lambda norm: norm[..., 0, 0], norms)
         sizes = jax.tree.map(limited, norms, state.norm)
         if is_observed():
             is_limited = lambda norm, size: (size < norm).astype(norm.dtype)
