@@ -52,6 +52,7 @@ T = TypeVar("T")
 def checked(factory: Callable[P, T]) -> Callable[P, T]:
     """Checks the arguments of a factory against its annotations.
 
+    >>> from typing import Literal
     >>> @checked
     ... def average(decay: Decay, mode: Literal["sum", "mean"] = "sum"):
     ...     return decay, mode

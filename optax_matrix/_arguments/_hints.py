@@ -27,9 +27,7 @@ _RENAMED = {
 }
 _KERNEL = "write polar=functools.partial(om.linalg.newton_schulz, {})."
 _OTHER = "write other=optax.adamw(rate, {}), the optimizer of all other leaves."
-_PARAMS = (
-    "the parameters go to `init`: write tx = f(learning_rate), then tx.init(params)."
-)
+_PARAMS = "give the parameters to `init`: f(learning_rate).init(params)."
 # What to write, if the function has an argument: {word: (argument, sentence)}.
 _INSTEAD = {
     "betas": ("b1", "write b1=0.9, b2=0.95; a method without `b2` has one momentum."),

@@ -55,7 +55,6 @@ def test_decay_can_be_turned_on_later():
     [
         ("weight_decay_mask", lambda: om.muoneq(0.1, mask=None)),
         ("b1", lambda: om.muon(0.1, beta=0.9)),
-        ("polar", lambda: om.muon(0.1, ns_steps=5)),
         ("other_learning_rate", lambda: om.muon(0.1, adam_learning_rate=0.1)),
     ],
 )
