@@ -38,6 +38,7 @@ from optax_matrix._arguments._numbers import (
     check_positive_int,
     check_rank,
     check_rate,
+    check_share,
 )
 
 P = ParamSpec("P")
@@ -224,6 +225,7 @@ def check_dtype(name: str, value: Any) -> None:
 
 # Aliases, so that `help` shows `b1: Decay` and not what it stands for.
 Decay = TypeAliasType("Decay", Annotated[ArrayLike, check_decay])
+Share = TypeAliasType("Share", Annotated[ArrayLike, check_share])
 Positive = TypeAliasType("Positive", Annotated[ArrayLike, check_positive])
 Bound = TypeAliasType("Bound", Annotated[ArrayLike, check_bound])
 NotNegative = TypeAliasType("NotNegative", Annotated[ArrayLike, check_not_negative])

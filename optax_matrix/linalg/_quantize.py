@@ -188,7 +188,8 @@ def _nearest(size: Array, signed: bool, threshold: float | Array) -> Array:
     level = decade + (0 if signed else 1)
     steps = jax.lax.shift_left(jnp.ones_like(level), level)
     along = (size / _power_of_ten(decade, size.dtype) - 0.1) / 0.9
-    step = jnp.clip(jnp.floor(along * steps).astype(jnp.int32), 0, steps - 1)
+    step = jnp.floor(along * steps.astype(size.dtype)).astype(jnp.int32)
+    step = jnp.clip(step, 0, steps - 1)
     index = steps + step - (0 if signed else 1)
     over = _value(index, signed, size.dtype) > size
     below = index - over.astype(jnp.int32)
