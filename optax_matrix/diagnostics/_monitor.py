@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_matrix._mesh import without_axes
 from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import Measure, ObservedState
 from optax_matrix.diagnostics._measures import BLOCKS, OF_STACKS, OF_UPDATES, itself
@@ -108,7 +109,12 @@ def monitor(
             return MonitorState(_OPAQUE, _OPAQUE, previous, state)
         _check_reports(wanted, state)
         decisions = decide(params, dimension_numbers)
-        start = lambda path, x: jnp.zeros(_batch(decisions[path].view, x), jnp.float32)
+
+        def start(path, leaf):
+            view = decisions[path].view
+            zeros = lambda _: jnp.zeros(_batch(view, leaf), jnp.float32)
+            return without_axes(zeros, _axes(view, leaf), leaf)(leaf)
+
         leaves = named_leaves(params)
         paths = {path: jnp.asarray(_crc(path)) for path in leaves}
         values = {n: {p: start(p, x) for p, x in leaves.items()} for n in outer}
@@ -132,7 +138,8 @@ def monitor(
         def value(measure, path):
             axes = _axes(decisions[path].view, leaves["u"][path])
             have = {n: x[path] for n, x in leaves.items() if path in x}
-            return measure(axes, **have).astype(jnp.float32)
+            of = lambda have: measure(axes, **have).astype(jnp.float32)
+            return without_axes(of, axes, have["u"])(have)
 
         values = {
             name: {path: value(measure, path) for path in leaves["u"]}
