@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from _combinations import RATE, draw, mesh_of, optimizer, plain, saved, tree
+from _registry import ROTATED
 
 STEPS, SAVED = 4, 2
 CASES, CHUNK = 500, 20
@@ -101,7 +101,18 @@ def alone(case):
 def assert_near(got, want, tolerance):
     for x, y in zip(*map(jax.tree.leaves, (got, want)), strict=True):
         x, y = (np.asarray(a, np.float64) for a in (x, y))
-        assert np.linalg.norm(x - y) <= tolerance * np.linalg.norm(y)
+        error, size = np.linalg.norm(x - y), np.linalg.norm(y)
+        assert error <= tolerance * size, error / size
+
+
+def compared(case):
+    """In how many steps the updates have to be those of the recipe alone."""
+    if case.dtype == "float32":
+        return STEPS
+    if "in_float32" in case.wrappers:
+        return 0
+    # A frame turns with the rounding of its gradient, and signs and null spaces in it.
+    return 1 if case.name.split("-")[0] in ROTATED else STEPS
 
 
 def types(pytree):
@@ -124,9 +135,8 @@ def check_case(case, wanted):
     for params, updates, state in seen:
         assert types(state) == types(start)
         assert types(updates) == types(params) == types(run.params)
-    if case.dtype == "float32" or "in_float32" not in case.wrappers:
-        for (_, updates, _), want in zip(seen, wanted, strict=True):
-            assert_near(run.fast(updates), want, TOLERANCE[case.dtype])
+    for (_, updates, _), want in zip(seen[: compared(case)], wanted, strict=False):
+        assert_near(run.fast(updates), want, TOLERANCE[case.dtype])
 
     params, _, state = seen[SAVED - 1]
     again = trained(run, run.save(case.save, state, params), params, run.stream[SAVED:])
