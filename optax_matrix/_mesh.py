@@ -108,6 +108,18 @@ def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
     return with_auto_axes(f, sharding)(leaf, *args)
 
 
+def without_axes(f: Callable, axes: Iterable[int], leaf: Any) -> Callable:
+    """`f`, whose value has the type of the leaf without some of its axes.
+
+    JAX cannot batch a branch over arrays with Explicit axes, so `f` runs without them.
+    """
+    mesh = own_mesh(leaf)
+    if mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return f
+    rest = [x for i, x in enumerate(explicit_spec(leaf)) if i not in axes]
+    return with_auto_axes(f, NamedSharding(mesh, PartitionSpec(*rest)))
+
+
 @dataclasses.dataclass
 class Recorder:
     """Collects the specs of the state that `on_matrices` makes.

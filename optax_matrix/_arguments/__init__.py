@@ -39,6 +39,7 @@ from optax_matrix._arguments._rules import (
     check_positive_int,
     check_rank,
     check_rate,
+    check_share,
     is_kernel,
     is_number,
     members as members,
@@ -109,6 +110,7 @@ class Checker:
 
 # Aliases, so that `help` shows `b1: Decay` and not what it stands for.
 Decay = TypeAliasType("Decay", Annotated[ArrayLike, check_decay])
+Share = TypeAliasType("Share", Annotated[ArrayLike, check_share])
 Positive = TypeAliasType("Positive", Annotated[ArrayLike, check_positive])
 Bound = TypeAliasType("Bound", Annotated[ArrayLike, check_bound])
 NotNegative = TypeAliasType("NotNegative", Annotated[ArrayLike, check_not_negative])

@@ -124,6 +124,11 @@ def check_decay(name: str, value: Any) -> None:
     _check_number(name, value, "be in [0, 1)", lambda x: 0 <= x < 1)
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raises unless a number lies in ``[0, 1]``."""
+    _check_number(name, value, "be a number from 0 to 1", lambda x: 0 <= x <= 1)
+
+
 def check_positive(name: str, value: Any) -> None:
     """Raises unless a number is above zero."""
     _check_number(name, value, "be positive", lambda x: x > 0)

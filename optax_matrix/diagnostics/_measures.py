@@ -20,16 +20,20 @@ def _scaled(x, axes):
     return safe_divide(x, peak), jnp.squeeze(peak, axes)
 
 
+def _square(x):
+    return jnp.real(x * jnp.conj(x))
+
+
 def _norm(x, axes):
     """Norms in one pass; in two if a sum of squares overflows or may have vanished."""
     x = widened(x)
-    plain = jnp.sum(x * x, axes)
+    plain = jnp.sum(_square(x), axes)
     limits = jnp.finfo(x.dtype)
     is_exact = (plain > limits.tiny / limits.eps**2) & (plain < limits.max)
 
     def careful(x, _):
         unit, peak = _scaled(x, axes)
-        return peak * jnp.sqrt(jnp.sum(unit * unit, axes))
+        return peak * jnp.sqrt(jnp.sum(_square(unit), axes))
 
     of_plain = lambda _, plain: jnp.sqrt(plain)
     return jax.lax.cond(jnp.all(is_exact), of_plain, careful, x, plain)
@@ -37,8 +41,8 @@ def _norm(x, axes):
 
 def _cosine(x, y, axes):
     x, y = _scaled(x, axes)[0], _scaled(y, axes)[0]
-    norms = jnp.sqrt(jnp.sum(x * x, axes) * jnp.sum(y * y, axes))
-    return safe_divide(jnp.sum(x * y, axes), norms)
+    norms = jnp.sqrt(jnp.sum(_square(x), axes) * jnp.sum(_square(y), axes))
+    return safe_divide(jnp.sum(jnp.real(x * jnp.conj(y)), axes), norms)
 
 
 def _rms(axes, u, **_):

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix._surroundings import within
+from optax_matrix._mesh import without_axes
+from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import Measure, ObservedState
 from optax_matrix.diagnostics._measures import BLOCKS, OF_STACKS, OF_UPDATES, itself
 from optax_matrix.matrices.decisions import decide
@@ -101,14 +102,19 @@ def monitor(
     keeps_previous = "update_cosine" in measures
 
     def init_fn(params):
-        with within(measures=wanted):
+        with within(measures=_with_outer(wanted)):
             state = inner.init(params)
         if type(params).__name__ == "_ParamsPlaceholder":  # Of optax.tree.map_params.
             previous = params if keeps_previous else None
             return MonitorState(_OPAQUE, _OPAQUE, previous, state)
         _check_reports(wanted, state)
         decisions = decide(params, dimension_numbers)
-        start = lambda path, x: jnp.zeros(_batch(decisions[path].view, x), jnp.float32)
+
+        def start(path, leaf):
+            view = decisions[path].view
+            zeros = lambda _: jnp.zeros(_batch(view, leaf), jnp.float32)
+            return without_axes(zeros, _axes(view, leaf), leaf)(leaf)
+
         leaves = named_leaves(params)
         paths = {path: jnp.asarray(_crc(path)) for path in leaves}
         values = {n: {p: start(p, x) for p, x in leaves.items()} for n in outer}
@@ -121,7 +127,7 @@ def monitor(
                 "`params` must be passed to `update` for the measure "
                 "'update_to_weight'; call tx.update(updates, state, params)."
             )
-        with within(measures=wanted):
+        with within(measures=_with_outer(wanted)):
             new, inner_state = inner.update(
                 updates, state.inner_state, params, **extra_args
             )
@@ -132,13 +138,16 @@ def monitor(
         def value(measure, path):
             axes = _axes(decisions[path].view, leaves["u"][path])
             have = {n: x[path] for n, x in leaves.items() if path in x}
-            return measure(axes, **have).astype(jnp.float32)
+            of = lambda have: measure(axes, **have).astype(jnp.float32)
+            return without_axes(of, axes, have["u"])(have)
 
         values = {
             name: {path: value(measure, path) for path in leaves["u"]}
             for name, measure in outer.items()
         }
-        previous = new if keeps_previous else None
+        previous = None
+        if keeps_previous:  # In the dtype of `init`, or a scan would refuse the state.
+            previous = optax.tree.cast_like(new, state.previous)
         return new, MonitorState(state.paths, values, previous, inner_state)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -146,6 +155,10 @@ def monitor(
 
 def read_monitor(opt_state: Any) -> dict[str, dict[str, Any]]:
     """The values of every `monitor` in a state, by path and measure.
+
+    Where several of them have the same measure of a path, the value of the last one
+    counts, which is closest to the final update: the outer one of two inside of one
+    another. Pass a part of the state for the others.
 
     Args:
         opt_state: A state with `MonitorState` anywhere inside: of ``optax.chain``,
@@ -162,29 +175,47 @@ def read_monitor(opt_state: Any) -> dict[str, dict[str, Any]]:
         ValueError: If there is no `MonitorState`.
     """
     found: dict[str, dict[str, Any]] = {}
-    monitors = list(_nodes(opt_state, MonitorState))
-    if not monitors:
+    if not _read(opt_state, found):
         raise ValueError(
             "`opt_state` must hold the state of diagnostics.monitor, got "
             f"{type(opt_state).__name__} without it; wrap the optimizer in monitor."
         )
-    for node in monitors:
-        for name, values in node.values.items():
-            for path, value in values.items():
-                found.setdefault(path, {})[name] = _number(_array(value))
-        paths = {int(_crc(path)): path for path in node.paths}
-        for _, state in states_in(node.inner_state):
-            if isinstance(state.inner_state, ObservedState):
-                _read_stacks(state, paths, found)
     return found
 
 
 _OPAQUE: Any = object()  # `optax.tree.map_params` finds no parameters below it.
 
 
+def _with_outer(wanted: Mapping[str, Measure]) -> dict[str, Measure]:
+    """What is wanted here, and by the monitors around this one."""
+    asked = here().measures
+    for name, measure in wanted.items():
+        if asked.get(name, measure) != measure:
+            raise ValueError(
+                f"`captures` must name the same steps in a monitor inside of another, "
+                f"got {asked[name].steps} and {measure.steps} for {name!r}; name all "
+                "of them in one."
+            )
+    return {**asked, **wanted}
+
+
+def _read(tree: Any, found: dict[str, dict[str, Any]]) -> bool:
+    """Adds the values of every monitor, inner ones first; whether there is one."""
+    monitors = list(_nodes(tree, MonitorState))
+    for node in monitors:
+        _read(node.inner_state, found)
+        for name, values in node.values.items():
+            for path, value in values.items():
+                found.setdefault(path, {})[name] = _number(_array(value))
+        paths = {int(_crc(path)): path for path in node.paths}
+        for _, state in states_in(node.inner_state):
+            _read_stacks(state, paths, found)
+    return bool(monitors)
+
+
 def _read_stacks(state: Any, paths: Mapping[int, str], found: Any) -> None:
     """Adds the values of stacks, in the order of the matrices in their leaves."""
-    for name, stacks in state.inner_state.values.items():
+    for name, stacks in _values(state).items():
         parts: dict[str, list[tuple[int, np.ndarray]]] = {}
         for group, values in stacks.items():
             rows, values = _array(state.manifest[group]), _array(values)
@@ -196,6 +227,12 @@ def _read_stacks(state: Any, paths: Mapping[int, str], found: Any) -> None:
             alike = len({value.shape for value in ordered}) == 1
             whole = np.stack(ordered) if alike else ordered
             found.setdefault(path, {})[name] = _number(whole)
+
+
+def _values(state: Any) -> dict[str, Any]:
+    """The measures of a chain's stacks, also if its state is in eight bits."""
+    observed = _nodes(state.inner_state, ObservedState)
+    return {name: stacks for node in observed for name, stacks in node.values.items()}
 
 
 def _number(value: Any) -> Any:
@@ -256,7 +293,7 @@ def _check(measures: Any, captures: Any) -> None:
 def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:
     """Raises if no block reports what a measure needs."""
     states: list[Any] = [s for _, s in states_in(state) if s.manifest and wanted]
-    measured = {name for s in states for name in s.inner_state.values}
+    measured = {name for s in states for name in _values(s)}
     for name, measure in wanted.items():
         if states and name not in measured:
             blocks = " and ".join(BLOCKS[need] for need in measure.needs)

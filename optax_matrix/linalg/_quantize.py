@@ -85,6 +85,32 @@ def quantize(
     return _unblocked(index.astype(jnp.uint8), x.shape, batch_axes), scales[..., 0]
 
 
+def requantize(
+    x: Float[Array, "..."],
+    codes: UInt8[Array, "..."],
+    scales: Float[Array, "..."],
+    block_size: int = 256,
+    *,
+    signed: bool = True,
+    batch_axes: int = 0,
+    noise: Float[Array, "..."] | None = None,
+) -> tuple[UInt8[Array, "..."], Float[Array, "..."]]:
+    """`quantize`, but a block that equals that of the old codes keeps them.
+
+    Rounded once more, it would shrink if its largest entry is negative.
+    """
+    kind = {"signed": signed, "batch_axes": batch_axes}
+    new_codes, new_scales = quantize(x, block_size, noise=noise, **kind)
+    differs = x != dequantize(codes, scales, block_size, **kind)
+    blocks = _blocks(differs, block_size, batch_axes)  # Padded with False.
+    changed = jnp.any(blocks, axis=-1, keepdims=True)
+    every = _unblocked(jnp.broadcast_to(changed, blocks.shape), x.shape, batch_axes)
+    return (
+        jnp.where(every, new_codes, codes),
+        jnp.where(changed[..., 0], new_scales, scales),
+    )
+
+
 def dequantize(
     codes: UInt8[Array, "..."],
     scales: Float[Array, "..."],
@@ -162,7 +188,8 @@ def _nearest(size: Array, signed: bool, threshold: float | Array) -> Array:
     level = decade + (0 if signed else 1)
     steps = jax.lax.shift_left(jnp.ones_like(level), level)
     along = (size / _power_of_ten(decade, size.dtype) - 0.1) / 0.9
-    step = jnp.clip(jnp.floor(along * steps).astype(jnp.int32), 0, steps - 1)
+    step = jnp.floor(along * steps.astype(size.dtype)).astype(jnp.int32)
+    step = jnp.clip(step, 0, steps - 1)
     index = steps + step - (0 if signed else 1)
     over = _value(index, signed, size.dtype) > size
     below = index - over.astype(jnp.int32)

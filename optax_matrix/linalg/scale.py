@@ -37,8 +37,9 @@ def work_dtype(dtype: DTypeLike) -> jnp.dtype:
 
 
 def widened(x: Any) -> Any:
-    """Cast half precision to float32; float32 and float64 stay as they are."""
-    return x.astype(work_dtype(x.dtype))
+    """Cast half precision to float32; all other dtypes stay as they are."""
+    is_real = jnp.issubdtype(x.dtype, jnp.floating)
+    return x.astype(work_dtype(x.dtype)) if is_real else x
 
 
 def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:

@@ -252,6 +252,8 @@ class owners:
         in_specs = (dict.fromkeys(leaves, like_leaves), manual, PartitionSpec())
         whole = dict.fromkeys(leaves, like_whole), full
         leaves, state = as_specified((leaves, state), whole, layout.mesh)
+        # Every device gets all of an extra argument; what is not used is not sent.
+        arrays = as_specified(arrays, [PartitionSpec()] * len(arrays), layout.mesh)
         run = on_every_device(
             layout, on_device, in_specs, (like_leaves, manual), (like_whole, full)
         )

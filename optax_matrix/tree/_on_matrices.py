@@ -113,7 +113,8 @@ def on_matrices(
             `optax.apply_if_finite` and loggers notice; ``"skip"`` gives zero;
             ``"zero"`` takes the gradient for zero, so that momentum moves the matrix
             on; ``"raise"`` is ``"propagate"`` with an error that names the leaf, under
-            `jax.experimental.checkify`.
+            `jax.experimental.checkify`. JAX's `checkify` fails on the ``shard_map`` of
+            `owners` if the mesh has Explicit axes or is set by `jax.set_mesh`.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import optax
 from jax.typing import ArrayLike
 
@@ -67,7 +68,8 @@ def scale_by_path(
             factor = next(found, None)
             return update if factor is None else (factor * update).astype(update.dtype)
 
-        return map_named(scaled, updates), state
+        with jax.numpy_dtype_promotion("standard"):  # A traced factor is float32.
+            return map_named(scaled, updates), state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

@@ -143,7 +143,8 @@ def apply_adapter(
             change = jax.device_put(change, leaf.sharding)
         return (leaf + change).astype(leaf.dtype)
 
-    return map_named(add, params)
+    with jax.numpy_dtype_promotion("standard"):
+        return map_named(add, params)
 
 
 def _factors(view: MatrixView, old: Array, new: Array, rank: int | None) -> Adapter:

@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix._arguments import NotNegativeInt, Positive, checked
+from optax_matrix._arguments import NotNegativeInt, Positive, Share, checked
 from optax_matrix._mesh import keep_sharding
 from optax_matrix.matrices.paths import map_named, named_leaves
 
@@ -22,7 +23,7 @@ def clip_qk(
     max_logits: Any,
     tau: Positive = 100.0,
     *,
-    balance: float = 0.5,
+    balance: Share = 0.5,
     layer_axis: NotNegativeInt = 0,
     query: str = _QUERY,
     key: str = _KEY,
@@ -82,7 +83,6 @@ def clip_qk(
         shared keys this function takes the smallest factor of their heads, and corrects
         the query of each, to the same effect. Latent attention is not supported.
     """
-    _check_balance(balance)
     leaves = named_leaves(params)
     _refuse_norms(leaves, query, key)
     attentions: dict[str, dict[str, str]] = {}
@@ -111,15 +111,8 @@ def clip_qk(
         product = lambda leaf, factor: (leaf * factor).astype(leaf.dtype)
         return keep_sharding(product, leaf, factors[path])
 
-    return map_named(scaled, params)
-
-
-def _check_balance(balance: float) -> None:
-    if not isinstance(balance, int | float) or not 0 <= balance <= 1:
-        raise ValueError(
-            f"`balance` must be a number from 0 to 1, got {balance!r}; 0.5 treats "
-            "queries and keys alike."
-        )
+    with jax.numpy_dtype_promotion("standard"):
+        return map_named(scaled, params)
 
 
 def _role(path: str, query: str, key: str) -> tuple[str, str] | None:
@@ -219,7 +212,7 @@ def _key_heads(
 
 
 def _factors(
-    largest: Array, tau: Any, balance: float, key_heads: int
+    largest: Array, tau: Any, balance: Any, key_heads: int
 ) -> dict[str, Array]:
     """The factors of query and key heads."""
     exceeds = jnp.isfinite(largest) & (largest > tau)

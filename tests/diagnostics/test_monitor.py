@@ -313,3 +313,59 @@ def test_a_state_without_monitor_is_refused():
     plain = state._replace(inner_state=om.muon(0.1).init(params))
     with pytest.raises(ValueError, match="`state` must"):
         tx.update(tree(1), plain, params)
+
+
+def test_a_monitor_inside_of_a_monitor():
+    """Both have their values, and where both measure the same the outer ones count."""
+    inner = monitor(om.muon(0.1), ("update_rms", "orthogonality_error"))
+    halved = optax.chain(inner, optax.scale(0.5))
+    outer = monitor(halved, ("update_rms", "outside_momentum"))
+    _, state = trained(outer)
+    _, alone = trained(monitor(om.muon(0.1), ("orthogonality_error",)))
+    got, inside = read(state)["up/kernel"], read(state.inner_state)["up/kernel"]
+    assert set(got) == {"update_rms", "orthogonality_error", "outside_momentum"}
+    assert got["orthogonality_error"] == read(alone)["up/kernel"]["orthogonality_error"]
+    assert got["update_rms"] == pytest.approx(inside["update_rms"] / 2)
+
+
+def test_monitors_inside_of_one_another_agree_on_the_steps_of_a_capture():
+    inner = monitor(om.muon(0.1), captures={"direction": (0,)})
+    read(trained(monitor(inner, captures={"direction": (0,)}))[1])
+    with pytest.raises(ValueError, match=r"`captures` must name the same steps"):
+        monitor(inner, captures={"direction": (2,)}).init(tree(0))
+
+
+def test_measures_of_stacks_whose_moments_have_eight_bits():
+    """After one step, before which there was no moment to round."""
+    measures, captures = ("orthogonality_error",), {"polar_input": (0,)}
+    values = [
+        read(trained(monitor(tx, measures, captures=captures), steps=1)[1])
+        for tx in (om.muon(0.1), om.muon(0.1, placement=om.quantized(min_size=1)))
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *values)
+    assert "polar_input" in values[0]["layers/o/kernel"]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float32])
+def test_a_scan_carries_updates_of_another_dtype(dtype):
+    """Those of a traced rate are float32 whatever the parameters are."""
+    tx, params = monitor(optax.scale(jnp.float32(0.1)), UPDATES), tree(0, dtype)
+    step = lambda state, grads: (tx.update(grads, state, params)[1], None)
+    gradients = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
+    state, _ = jax.lax.scan(step, tx.init(params), gradients)
+    assert read(state)["norm/scale"]["update_cosine"] == pytest.approx(1, abs=1e-2)
+
+
+def test_complex_leaves():
+    u = np.array([3 + 4j, 0, 0, 1j], np.complex64)
+    w = np.array([1, 1j, 1, 1], np.complex64)
+    tx = monitor(optax.scale(-1.0), UPDATES)
+    _, state = tx.update({"b": u}, tx.init({"b": w}), {"b": w})
+    _, state = tx.update({"b": u * 1j}, state, {"b": w})
+    expected = {
+        "update_rms": 26**0.5 / 2,
+        "update_to_weight": 26**0.5 / 2,
+        "gradient_cosine": 1.0,
+        "update_cosine": 0.0,  # A quarter of a turn.
+    }
+    assert read(state)["b"] == pytest.approx(expected, abs=1e-6)

@@ -10,6 +10,7 @@ from _matrices import strict
 from _reference.quantization import BLOCK, blocks, dynamic_map, rounded
 
 from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.linalg._quantize import requantize
 
 
 def spread(*shape, seed=0):
@@ -138,3 +139,19 @@ def test_float64_and_half_precision(x64):
         assert scales.dtype == back.dtype == scale_dtype
     with pytest.raises(ValueError, match="`block_size` must be a positive int"):
         quantize(jnp.ones(3), 0)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("shape", [(3, 40), (2, 8, 33)], ids=["rows", "flat"])
+def test_requantized_blocks_change_only_where_numbers_do(signed, shape):
+    x = spread(*shape) if signed else np.abs(spread(*shape))
+    options = {"block_size": 8, "signed": signed, "batch_axes": 1}
+    old = quantize(jnp.asarray(-x if signed else x), **options)
+    values = dequantize(*old, **options)
+    for got, want in zip(requantize(values, *old, **options), old, strict=True):
+        np.testing.assert_array_equal(got, want)
+    changed = values.at[1].multiply(0.9)
+    new, fresh = requantize(changed, *old, **options), quantize(changed, **options)
+    for got, before, after in zip(new, old, fresh, strict=True):
+        np.testing.assert_array_equal(got[0], before[0])
+        np.testing.assert_array_equal(got[1], after[1])

@@ -261,3 +261,47 @@ def test_automatic_teams_are_none_where_there_can_be_none(options, cpus):
     )
     assert teams() == {(8, 16): 8}
     assert teams(**options) == {}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_sweep_by_vmap_is_its_runs(kind, cpus):
+    """Of recipes in teams, from `init` on, and with as many collectives as one run."""
+    shapes = {f"w/{i}": (8, 16) for i in range(11)}
+    mesh = make_mesh("fsdp4-tp2", kind, cpus)
+    specs = dict.fromkeys(shapes, P("fsdp", "tp"))
+    placement = om.owners(AXES, param_specs=given(mesh, specs), teams={(8, 16): 4})
+    params, noise = (on_mesh(normal(shapes, i), specs, mesh) for i in (0, 1))
+
+    def step(rate, grads):
+        tx = om.muon(rate, placement=placement)
+        _, state = tx.update(grads, tx.init(params), params)
+        return tx.update(params, state, params)[0]
+
+    rates = np.array([0.1, 0.3], np.float32)
+    one, both = jax.jit(step), jax.jit(jax.vmap(step, (0, None)))
+    got = both(rates, noise)
+    for i, rate in enumerate(rates):
+        for path, x in one(rate, noise).items():
+            np.testing.assert_allclose(got[path][i], x, atol=1e-6)
+    sent = [
+        collectives(f.lower(r, noise).compile()) for f, r in ((one, 0.1), (both, rates))
+    ]
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.slow
+def test_derivatives_of_a_team_are_those_of_one_device(cpus):
+    """Forwards and backwards; `jax.vmap` of either is left to JAX."""
+    shapes = {"w": (8, 16)}
+    tx, tree = _placed(cpus, {(8, 16): 8}, shapes)
+    whole, alone = om.on_matrices(om.orthogonalize()), normal(shapes, 0)
+    runs = [(tx, tree), (whole, alone)]
+    ends = [lambda p, tx=tx: tx.update(p, tx.init(p))[0]["w"] for tx, _ in runs]
+    tangents = [jax.jvp(f, (p,), (p,))[1] for f, (_, p) in zip(ends, runs, strict=True)]
+    np.testing.assert_allclose(*map(np.asarray, tangents), atol=1e-5)
+    grads = [
+        jax.grad(lambda p, f=f: (f(p) ** 3).sum())(p)["w"]
+        for f, (_, p) in zip(ends, runs, strict=True)
+    ]
+    np.testing.assert_allclose(*map(np.asarray, grads), atol=1e-4)

@@ -71,3 +71,65 @@ def test_signature_is_the_factorys():
 def test_unknown_static_argument_is_named():
     with pytest.raises(ValueError, match=r"`static_args` must name .*\['rank'\]"):
         om.inject_hyperparams(om.muoneq, static_args=["rank"])
+
+
+OF_OPTAX = {
+    **{n: {} for n in ("adam", "adamw", "lion", "lamb", "nadamw", "amsgrad", "adan")},
+    **{n: {} for n in ("adabelief", "adagrad", "adamax", "novograd", "yogi", "radam")},
+    **{n: {} for n in ("adafactor", "sm3", "lars", "fromage", "adadelta")},
+    "sgd": {"momentum": 0.9},
+    "rmsprop": {"momentum": 0.9},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        if n in ("adam", "adamw", "lion", "sgd")
+        else pytest.param(n, marks=pytest.mark.slow)
+        for n in (*OF_OPTAX, "adamw_8bit")
+    ],
+)
+def test_bfloat16_trees_keep_their_dtypes(name):
+    """Under a scan; the updates are those of numbers that are not injected."""
+    factory = getattr(optax, name, None) or om.adamw_8bit
+    options = {"learning_rate": 0.01, **OF_OPTAX.get(name, {})}
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (64, 72), "bias": (72,)}  # One of them is large enough.
+    params, grads = (
+        {
+            n: jnp.asarray(rng.standard_normal(s), jnp.bfloat16)
+            for n, s in shapes.items()
+        }
+        for _ in range(2)
+    )
+
+    def run(tx):
+        def step(state, _):
+            updates, state = tx.update(grads, state, params)
+            return state, updates
+
+        return jax.jit(lambda s: jax.lax.scan(step, s, length=2))(tx.init(params))[1]
+
+    got, want = run(om.inject_hyperparams(factory)(**options)), run(factory(**options))
+    for path, x in want.items():
+        assert got[path].dtype == jnp.bfloat16
+        x, y = (np.asarray(a, np.float32) for a in (x, got[path]))
+        assert np.linalg.norm(y - x) < 0.03 * np.linalg.norm(x)
+
+
+def test_random_keys_and_python_numbers_pass_through_a_state():
+    start = (jax.random.key(0), 0, jnp.ones((), jnp.bfloat16))
+
+    def make(scale):
+        def update(updates, state, params=None):
+            del params
+            return updates, (state[0], state[1] + 1, state[2] * scale)
+
+        return optax.GradientTransformation(lambda _: start, update)
+
+    tx = om.inject_hyperparams(make)(scale=1.0)
+    _, state = tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+    assert state.inner_state[1] == 1
+    assert state.inner_state[2].dtype == jnp.bfloat16

@@ -235,3 +235,50 @@ def test_mistakes_are_told():
         om.quantize_state(adam_, seed=-1)
     with pytest.raises(ValueError, match=r"om\.quantized\(\)"):
         om.quantize_state(om.muon(1e-3)).init({"kernel": jnp.ones((64, 64))})
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_moves_as_float32_does(dtype, scale):
+    """Squares of float16 gradients vanish below 2e-4 and overflow above 256."""
+    tx = om.adamw_8bit(1e-3)
+    grads = draw(1, scale, dtype)
+    wide = lambda tree: jax.tree.map(lambda x: x.astype(np.float32), tree)
+
+    def run(grads, params):
+        state = tx.init(params)
+        for _ in range(3):
+            updates, state = tx.update(grads, state, params)
+        return updates
+
+    params = draw(0, dtype=dtype)
+    got, want = jax.jit(run)(grads, params), jax.jit(run)(wide(grads), wide(params))
+    for path, x in got.items():
+        assert x.dtype == dtype
+        np.testing.assert_allclose(np.float32(x), want[path], rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_moment_that_does_not_change_keeps_its_codes(seed):
+    """Rounding -1 once more made it -0.993."""
+    freeze = optax.GradientTransformation(
+        optax.trace(0.9).init,
+        lambda g, s, _: (g, s._replace(trace={**s.trace, "odd": g["odd"]})),
+    )
+    tx = om.quantize_state(freeze, seed=seed)
+    put = om.quantize_state(optax.trace(0.9), seed=seed)
+    _, state = put.update(PARAMS, put.init(PARAMS))
+    _, new = jax.jit(tx.update)(draw(1), state)
+    for before, after in (
+        (state.inner_state.trace, new.inner_state.trace),
+        (state.scales["trace"], new.scales["trace"]),
+    ):
+        np.testing.assert_array_equal(before["w"], after["w"])
+        assert (np.asarray(before["odd"]) != np.asarray(after["odd"])).mean() > 0.5
+
+
+def test_complex_leaves_keep_their_imaginary_parts():
+    x = jnp.array([1 + 2j, 1 - 1j], jnp.complex64)
+    for tx in (om.quantize_state(optax.sgd(0.5)), om.in_float32(optax.sgd(0.5))):
+        updates, _ = tx.update({"w": x}, tx.init({"w": x}), {"w": x})
+        np.testing.assert_array_equal(updates["w"], -x / 2)

@@ -23,26 +23,46 @@ class Team(NamedTuple):
 
     def sum_own_rows(self, x: Array) -> Array:
         """This device's rows of the sum of the team's matrices ``(m, n)``."""
-        return jax.lax.psum_scatter(x, self.axes, tiled=True, **self._groups)
+        return jax.lax.psum_scatter(x, self.axes, tiled=True, **self.groups)
 
     def all_rows(self, x: Array) -> Array:
         """The rows of all devices of the team, one below the other."""
-        return jax.lax.all_gather(x, self.axes, tiled=True, **self._groups)
+        return jax.lax.all_gather(x, self.axes, tiled=True, **self.groups)
 
     def split(self, x: Array) -> Array:
         """Own columns ``(size, m, n / size)`` of every matrix, from a whole one."""
-        parts = jax.lax.all_to_all(x, self.axes, 1, 0, tiled=True, **self._groups)
+        parts = _all_to_all(self, x, 1, 0)
         return parts.reshape(self.size, len(x), -1)
 
     def join(self, x: Array) -> Array:
         """Inverts `split`."""
-        flat = x.reshape(-1, x.shape[-1])
-        return jax.lax.all_to_all(flat, self.axes, 0, 1, tiled=True, **self._groups)
+        return _all_to_all(self, x.reshape(-1, x.shape[-1]), 0, 1)
 
     @property
-    def _groups(self) -> dict[str, Any]:
+    def groups(self) -> dict[str, Any]:
+        """The argument of JAX's collectives that says who is in a team."""
         starts = range(0, self.devices, self.size)
         return {"axis_index_groups": [list(range(i, i + self.size)) for i in starts]}
+
+
+def _all_to_all(team: Team, x: Array, split: int, concat: int) -> Array:
+    """The collective, with the rule for `jax.vmap` that JAX lacks where it has groups.
+
+    JAX has none for the derivative under `jax.vmap` either, which this leaves to it.
+    """
+
+    def plain(x: Array) -> Array:
+        options = {"tiled": True, **team.groups}
+        return jax.lax.all_to_all(x, team.axes, split, concat, **options)
+
+    in_lanes = jax.custom_batching.custom_vmap(plain)
+    # One collective for all lanes, whose axis stays in front.
+    in_lanes.def_vmap(
+        lambda *args: (_all_to_all(team, args[2], split + 1, concat + 1), True)
+    )
+    run = jax.custom_jvp(in_lanes)
+    run.defjvp(lambda primals, tangents: (run(*primals), plain(*tangents)))
+    return run(x)
 
 
 class LastRound(NamedTuple):

@@ -60,6 +60,7 @@ def add_cautious_decay(
 
         is_none = lambda x: x is None
         kept = jax.tree.map(agreeing, updates, params, is_leaf=is_none)
-        return decay.update(updates, state, kept)
+        with jax.numpy_dtype_promotion("standard"):  # A traced rate is float32.
+            return decay.update(updates, state, kept)
 
     return optax.GradientTransformationExtraArgs(decay.init, update_fn)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import is_number, members
+from optax_matrix.transforms.wrappers._precision import keep_dtype, with_dtypes_of
 
 
 def inject_hyperparams(
@@ -25,7 +26,8 @@ def inject_hyperparams(
     (`jax.typing.ArrayLike`, `float`, `optax.ScalarOrSchedule`) are static: ints,
     strings, kernels, rules and masks are not changed. Hyperparameters are float32
     whatever the dtype of the parameters. optax rounds them to that dtype, and 0.999 is
-    1.0 in bfloat16.
+    1.0 in bfloat16. Updates still have the dtype of the parameters, and each array of
+    the state that which `init` gave it.
 
     Args:
         factory: A recipe or block of this package or of optax.
@@ -61,8 +63,13 @@ def inject_hyperparams(
         )
     static = {name for name, p in parameters.items() if not _is_dynamic(p.annotation)}
     static |= set(static_args)
+
+    @functools.wraps(factory)
+    def stable(*args, **kwargs):
+        return keep_dtype(_keep_state(factory(*args, **kwargs)))
+
     injected = optax.inject_hyperparams(
-        factory, static_args=static, hyperparam_dtype=jnp.dtype("float32")
+        stable, static_args=static, hyperparam_dtype=jnp.dtype("float32")
     )
 
     @functools.wraps(factory)
@@ -77,6 +84,19 @@ def inject_hyperparams(
         return injected(*bound.args, **bound.kwargs)
 
     return with_floats
+
+
+def _keep_state(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Casts a state to the dtypes of `init`, which float32 numbers promote."""
+    inner = optax.with_extra_args_support(inner)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        updates, new = inner.update(updates, state, params, **extra_args)
+        return updates, with_dtypes_of(state, new)
+
+    return optax.GradientTransformationExtraArgs(inner.init, update_fn)
 
 
 def _is_dynamic(annotation: Any) -> bool:

@@ -10,6 +10,16 @@ from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
 
 
+def with_dtypes_of(old: Any, new: Any) -> Any:
+    """A tree in the dtypes of an old one of its structure, such as a state's."""
+
+    def cast(x: Any, y: Any) -> Any:
+        wanted = getattr(x, "dtype", None)  # A Python number has none.
+        return y if wanted in (None, y.dtype) else y.astype(wanted)
+
+    return jax.tree.map(cast, old, new)
+
+
 @checked
 def in_float32(inner: Transformation) -> optax.GradientTransformationExtraArgs:
     """Runs a transformation in float32 where the updates are in half precision.

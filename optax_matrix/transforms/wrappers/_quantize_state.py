@@ -3,9 +3,11 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import jax
 import optax
 
 from optax_matrix._arguments import checked
+from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.wrappers._precision import keep_dtype
 from optax_matrix.transforms.wrappers.quantizer import (
@@ -34,8 +36,10 @@ def quantize_state(
 
     Each block of numbers has a scale, its largest magnitude. Each number is rounded to
     one of 256 values relative to that scale (`linalg.quantize`). Every update runs
-    ``inner`` on the moments in float32 and then quantizes the new ones. Updates have
-    the dtype of the parameters, or without parameters that of the incoming updates.
+    ``inner`` in float32, on moments, gradients and parameters, and then quantizes the
+    moments; those that are not quantized stay in float32. A moment that an update does
+    not change keeps its codes. Updates have the dtype of the parameters, or without
+    parameters that of the incoming updates.
 
     Inside `on_matrices` pass ``batch_axes=1``, so that no block reaches across two
     matrices. In a recipe pass ``placement=om.quantized()``, which does this.
@@ -86,15 +90,17 @@ def quantize_state(
     )
     inner = optax.with_extra_args_support(inner)
 
+    wide = lambda tree: jax.tree.map(widened, tree)
+
     def init_fn(params):
-        state = inner.init(params)
+        state = inner.init(wide(params))
         if type(params).__name__ == "_ParamsPlaceholder":
             return QuantizedState(state, _OPAQUE, None if seed is None else _OPAQUE)
         return quantizer.pack(state)
 
     def update_fn(updates, state, params=None, **extra_args):
         old = quantizer.unpack(state)
-        updates, new = inner.update(updates, old, params, **extra_args)
+        updates, new = inner.update(wide(updates), old, wide(params), **extra_args)
         return updates, quantizer.repack(new, state)
 
     return keep_dtype(optax.GradientTransformationExtraArgs(init_fn, update_fn))

@@ -12,6 +12,7 @@ import optax
 
 from optax_matrix._arguments import check_not_negative_int, check_positive_int
 from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.linalg._quantize import requantize
 from optax_matrix.linalg.random import folded, seeded
 
 SIGNED = ("mu", "trace", "ema", "momentum")
@@ -20,6 +21,7 @@ UNSIGNED = ("nu", "root", "largest")
 # For calls outside of other jits, as in `init`: compiles one program per shape.
 _STATIC = ("block_size", "signed", "batch_axes")
 _quantize = jax.jit(quantize, static_argnames=_STATIC)
+_requantize = jax.jit(requantize, static_argnames=_STATIC)
 _dequantize = jax.jit(dequantize, static_argnames=_STATIC)
 
 
@@ -76,13 +78,18 @@ class Quantizer:
 
     def pack(self, state: Any) -> QuantizedState:
         """Packs the state of `init`."""
-        chosen = {k for k, x in _leaves(state) if self._is_large_moment(k, x)}
+        large = [k for k, x in _leaves(state) if self._is_large_moment(k, x)]
+        chosen = dict.fromkeys(large, ())
         count = None if self.seed is None else jnp.zeros((), jnp.int32)
         return self._packed(state, chosen, count)
 
     def repack(self, state: Any, old: QuantizedState) -> QuantizedState:
-        """Packs the state of `update`; the same moments are quantized as before."""
-        chosen = {k for k, _ in _leaves(state) if _look_up(old.scales, k) is not None}
+        """Packs the state of `update`; the same moments are quantized as before.
+
+        Blocks that did not change keep their codes.
+        """
+        held = ((k, x, _look_up(old.scales, k)) for k, x in _leaves(old.inner_state))
+        chosen = {k: (x, scales) for k, x, scales in held if scales is not None}
         count = None if old.count is None else optax.safe_increment(old.count)
         return self._packed(state, chosen, count)
 
@@ -107,14 +114,19 @@ class Quantizer:
             return False
         return math.prod(leaf.shape[self.batch_axes :]) >= self.min_size
 
-    def _packed(self, state: Any, chosen: set[tuple], count: Any) -> QuantizedState:
+    def _packed(
+        self, state: Any, chosen: Mapping[Any, tuple], count: Any
+    ) -> QuantizedState:
+        """The state with moments quantized; ``chosen`` has their codes and scales."""
         scales: dict[str, Any] = {}
 
         def store(keys, leaf):
             if keys not in chosen:
                 return leaf
             noise = None if count is None else self._noise(keys, leaf, count)
-            codes, found = _quantize(leaf, noise=noise, **self._options(keys))
+            pack = _requantize if chosen[keys] else _quantize
+            options = self._options(keys)
+            codes, found = pack(leaf, *chosen[keys], noise=noise, **options)
             _put(scales, keys, found)
             return codes
 
