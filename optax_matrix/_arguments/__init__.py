@@ -53,6 +53,7 @@ _SYNONYMS = {
     "adam_b1": "other",
     "adam_b2": "other",
     "adam_learning_rate": "other_learning_rate",
+    "adam_weight_decay": "other_weight_decay",
 }
 
 
