@@ -43,6 +43,7 @@ class Method:
         other_eps: Its epsilon.
         couples: Whether the chain lets matrices influence one another on purpose.
         name: Name of the recipe, which is stored in its state; `recipe` sets it.
+        stops: Whether the chain moves no matrix whose gradient is zero.
         is_step: Whether the chain returns finished steps: it applies the learning rate
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
@@ -57,6 +58,7 @@ class Method:
     other_eps: ArrayLike = 1e-8
     couples: bool = False
     name: str | None = None
+    stops: bool = False
     is_step: bool = False
 
 
@@ -124,12 +126,11 @@ def _on_matrices(method: Method, arguments: Arguments, **rest: Any):
 
 def _zero_gradient(method: Method, arguments: Arguments) -> Any:
     """What `on_matrices` does where gradients are zero: "fade" at the rate ``b1``."""
-    policy = arguments["zero_gradient"] or "fade"
+    policy, decay = arguments["zero_gradient"] or "fade", arguments.get("b1")
     if policy != "fade":
         return policy
-    decay = arguments.get("b1")
     stops = decay is None or (isinstance(decay, int | float) and decay == 0)
-    return "follow" if stops or method.is_step else decay
+    return "follow" if stops or method.stops or method.is_step else decay
 
 
 def decayed_weights(
