@@ -71,6 +71,9 @@ def test_recipe_takes_the_common_keywords(name):
         "placement",
         "other",
         "other_learning_rate",
+        "other_weight_decay",
+        "nonfinite",
+        "zero_gradient",
         "mu_dtype",
     }
     parameters = inspect.signature(getattr(om, name)).parameters

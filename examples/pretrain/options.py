@@ -31,6 +31,7 @@ FIXED = (
         "cautious_decay",
         "other",
         "other_learning_rate",
+        "other_weight_decay",
     ),
     *("dimension_numbers", "placement", "mu_dtype"),
 )

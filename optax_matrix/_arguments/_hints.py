@@ -16,6 +16,7 @@ _RENAMED = {
     "wd": "weight_decay",
     "mask": "weight_decay_mask",
     "adam_learning_rate": "other_learning_rate",
+    "adam_weight_decay": "other_weight_decay",
     "adamw_lr": "other_learning_rate",
     "muon_weight_dimension_numbers": "dimension_numbers",
     "weight_dimension_numbers": "dimension_numbers",

@@ -23,7 +23,17 @@ their updates are finished steps.) Recipes do no arithmetic; read the blocks for
 * ``placement``: where whole matrices live on a mesh, as in `on_matrices`.
 * ``other``: optimizer of all other leaves; None for AdamW.
 * ``other_learning_rate``: learning rate of that AdamW; None for the recipe's choice.
+* ``other_weight_decay``: weight decay of that AdamW; None for that of the matrices.
 * ``nonfinite``: as in `on_matrices`; None for ``"propagate"``.
+* ``zero_gradient``: what happens while the gradient of a matrix is zero (an expert
+  without tokens, a head that is off). ``"fade"`` (None, too) multiplies the k-th update
+  in a row by ``b1**k``, so that the matrix goes on for at most ``b1 / (1 - b1)``
+  ordinary steps, as with SGD or Adam; ``"skip"`` leaves the matrix and its state as
+  they are, without weight decay; ``"follow"`` is the method's letter, and moves a
+  matrix on at full size as long as its momentum is not zero. Methods without momentum
+  stop by themselves, and so does Adam in `poet` and `oft`, whose updates are finished
+  steps and do not fade. The weight decay of your own chain around ``scale_by_<name>``
+  goes on with ``"skip"``.
 
 **Learning rates of the other leaves.** By default, AdamW of the other leaves has the
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods

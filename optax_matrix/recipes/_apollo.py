@@ -77,7 +77,7 @@ def _apollo(
         )
 
     numbers = with_last_layer(last_layer, common)
-    return Method(chain, dimension_numbers=numbers, other_b2=0.999)
+    return Method(chain, dimension_numbers=numbers, other_b2=0.999, stops=True)
 
 
 @preset(

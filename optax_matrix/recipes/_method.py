@@ -14,9 +14,11 @@ from optax_matrix.tree import on_matrices
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),
-    *("other", "other_learning_rate"),
+    *("other", "other_learning_rate", "other_weight_decay"),
 }
-_NOT_IN_CHAINS = TREE_ONLY | {"dimension_numbers", "placement", "nonfinite"}
+_NOT_IN_CHAINS = TREE_ONLY | {
+    *("dimension_numbers", "placement", "nonfinite", "zero_gradient"),
+}
 
 Arguments = Mapping[str, Any]  # Those of a recipe, by name.
 Wrap = Callable[[optax.GradientTransformation], optax.GradientTransformation]
@@ -42,6 +44,7 @@ class Method:
         other_eps: Its epsilon.
         couples: Whether the chain lets matrices influence one another on purpose.
         name: Name of the recipe, which is stored in its state; `recipe` sets it.
+        stops: Whether the chain moves no matrix whose gradient is zero.
         is_step: Whether the chain returns finished steps: it applies the learning rate
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
@@ -56,6 +59,7 @@ class Method:
     other_eps: ArrayLike = 1e-8
     couples: bool = False
     name: str | None = None
+    stops: bool = False
     is_step: bool = False
 
 
@@ -77,6 +81,9 @@ def optimizer_of_tree(
     decay = method.weight_decay
     if decay is None:
         decay = arguments["weight_decay"]
+    other_decay = arguments["other_weight_decay"]
+    if other_decay is None:
+        other_decay = decay
 
     def after(params: Any) -> optax.GradientTransformation:
         decayed = method.wrap_decay(decayed_weights(decay, arguments, params))
@@ -87,7 +94,7 @@ def optimizer_of_tree(
         moments = {"b1": 0.9, "b2": method.other_b2, "eps": method.other_eps}
         return optax.chain(
             optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
-            decayed_weights(decay, arguments, params),
+            decayed_weights(other_decay, arguments, params),
             optax.scale_by_learning_rate(_other_rate(method, arguments)),
         )
 
@@ -112,9 +119,19 @@ def _on_matrices(method: Method, arguments: Arguments, **rest: Any):
         needs_params=method.is_step,
         moves_zeros=not method.is_step,
         nonfinite=arguments["nonfinite"] or "propagate",
+        zero_gradient=_zero_gradient(method, arguments),
         probe=not method.couples and any(map(_is_foreign, inside)),
         **rest,
     )
+
+
+def _zero_gradient(method: Method, arguments: Arguments) -> Any:
+    """What `on_matrices` does where gradients are zero: "fade" at the rate ``b1``."""
+    policy, decay = arguments["zero_gradient"] or "fade", arguments.get("b1")
+    if policy != "fade":
+        return policy
+    stops = decay is None or (isinstance(decay, int | float) and decay == 0)
+    return "follow" if stops or method.stops or method.is_step else decay
 
 
 def decayed_weights(

@@ -98,7 +98,7 @@ def racs(
             optax.scale(scale),
         )
 
-    return Method(chain, other_b2=0.999, other_rate=0.05)
+    return Method(chain, other_b2=0.999, other_rate=0.05, stops=True)
 
 
 scale_by_racs = direction(racs, without=["mu_dtype"])

@@ -37,7 +37,7 @@ from optax_matrix.recipes._method import (
 )
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms.arguments import Mask, Transformation
-from optax_matrix.tree import NonFinite
+from optax_matrix.tree import NonFinite, OnZero
 
 P = ParamSpec("P")
 Optimizer = optax.GradientTransformationExtraArgs
@@ -52,7 +52,9 @@ class Common(TypedDict, total=False):
     placement: Any
     other: Transformation | None
     other_learning_rate: Rate | None
+    other_weight_decay: Rate | None
     nonfinite: NonFinite | None
+    zero_gradient: OnZero | None
 
 
 @dataclasses.dataclass(frozen=True)

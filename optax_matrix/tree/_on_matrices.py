@@ -26,7 +26,7 @@ from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.tree._nonfinite import NonFinite, check_finite, finite_part, settled
+from optax_matrix.tree._nonfinite import NonFinite, check_finite, examined, settled
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._refusals import (
     refuse_missing_params,
@@ -35,6 +35,15 @@ from optax_matrix.tree._refusals import (
 )
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build, check_arguments
+from optax_matrix.tree._zero_gradient import (
+    ZeroGradient,
+    check_zero_gradient,
+    faded,
+    fades,
+    no_zeros,
+    skips,
+    still,
+)
 from optax_matrix.tree.state import (
     OnMatricesState,
     check_manifest,
@@ -63,6 +72,7 @@ def on_matrices(
     moves_zeros: bool = True,
     probe: bool = True,
     nonfinite: NonFinite = "propagate",
+    zero_gradient: ZeroGradient = "follow",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
 
@@ -115,6 +125,15 @@ def on_matrices(
             on; ``"raise"`` is ``"propagate"`` with an error that names the leaf, under
             `jax.experimental.checkify`. JAX's `checkify` fails on the ``shard_map`` of
             `owners` if the mesh has Explicit axes or is set by `jax.set_mesh`.
+        zero_gradient: What happens while the gradient of a matrix is zero (an expert
+            without tokens, a head that is off). A normalized momentum would move the
+            matrix on at full size. A decay rate :math:`\beta`, a number in [0, 1),
+            multiplies the update of the k-th such step in a row by :math:`\beta^k`, so
+            that the matrix goes at most :math:`\beta / (1 - \beta)` ordinary steps
+            further; the state counts them for each matrix, and weight decay goes on.
+            ``"follow"`` leaves the transformation alone. ``"skip"`` neither updates the
+            matrix nor changes its state; nothing that `after` does moves it. Counts
+            that all matrices share go on.
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
@@ -136,6 +155,7 @@ def on_matrices(
     """
     _check(name, placement, max_batch)
     check_choice("nonfinite", nonfinite, get_args(NonFinite))
+    check_zero_gradient(zero_gradient)
     make = _as_build(build)
     check_arguments(make)
     wrapper = _OnMatrices(
@@ -150,6 +170,7 @@ def on_matrices(
         moves_zeros=moves_zeros,
         probe=probe,
         nonfinite=nonfinite,
+        zero_gradient=zero_gradient,
     )
     return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
 
@@ -167,6 +188,7 @@ class _OnMatrices:
     moves_zeros: bool
     probe: bool
     nonfinite: NonFinite
+    zero_gradient: ZeroGradient
     # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
     # The replicated state that `update` has warned of; it does so once.
@@ -176,7 +198,8 @@ class _OnMatrices:
         if type(params).__name__ == "_ParamsPlaceholder":  # `optax.tree.map_params`:
             rest = self.after and self.after(None).init(params)  # stacks are no params.
             other = self.other and self.other(None).init(params)
-            return OnMatricesState(_OPAQUE, _OPAQUE, _OPAQUE, rest, other)
+            zeros = _OPAQUE if fades(self.zero_gradient) else None
+            return OnMatricesState(_OPAQUE, _OPAQUE, _OPAQUE, rest, other, zeros)
         leaves, rebuild = flatten_named(params)
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
@@ -201,7 +224,10 @@ class _OnMatrices:
             inner_state = observed(join(arrays)(local)).init(stacks)
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
-            return OnMatricesState(entry_of(self.name), manifest, inner_state)
+            state = OnMatricesState(entry_of(self.name), manifest, inner_state)
+            if not fades(self.zero_gradient):
+                return state
+            return state._replace(zero_gradients=no_zeros(stacks))
 
         state = self.placement.init(
             layout, make_state, matrices, arrays, self.needs_params
@@ -218,7 +244,9 @@ class _OnMatrices:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         tree = updates if params is None else with_updates_only(params, updates)
-        if not has_fields(state, after=self.after, other=self.other):
+        zeros = fades(self.zero_gradient) or None
+        wanted = {"after": self.after, "other": self.other, "zero_gradients": zeros}
+        if not has_fields(state, **wanted):
             check_structure(self.init, state, tree)
         check_method(state, self.name)
         if self.needs_params and params is None:
@@ -261,6 +289,8 @@ class _OnMatrices:
                 part, held = make(whole).update(part, held, params, **extra_args)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
+            if name == "after" and make is not None and skips(self.zero_gradient):
+                new |= still(views, leaves, new, self.nonfinite == "zero")
             inner = inner._replace(**{name: held})
         return rebuild(new), inner
 
@@ -277,22 +307,27 @@ class _OnMatrices:
             matrices["params"] = {path: like[path] for path in views}
         self._warn_of_replicated(layout, state, like)
 
-        arrays, join = _split((self.build, extra_args))
+        arrays, join = _split((self.build, extra_args, self.zero_gradient))
 
         def step(local, stacks, state, arrays):
-            build, extra_args = join(arrays)
+            build, extra_args, on_zero = join(arrays)
             tx = optax.with_extra_args_support(observed(build(local)))
-            grads, bad = finite_part(stacks["updates"])
+            grads = examined(self.nonfinite, stacks["updates"])
             new: Any
             new, inner_state = tx.update(
-                grads, state.inner_state, stacks.get("params"), **extra_args
+                grads.finite, state.inner_state, stacks.get("params"), **extra_args
             )
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
+            old = state.inner_state, state.zero_gradients
+            held = inner_state, state.zero_gradients
+            if fades(on_zero):
+                new, counts = faded(on_zero, grads.zero, state.zero_gradients, new)
+                held = inner_state, counts
             new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
-            new, inner_state = settled(
-                self.nonfinite, bad, new, inner_state, state.inner_state
-            )
-            return new, state._replace(inner_state=inner_state)
+            if skips(self.zero_gradient):
+                new, held = settled("skip", grads.zero, new, held, old)
+            new, held = settled(self.nonfinite, grads.bad, new, held, old)
+            return new, state._replace(inner_state=held[0], zero_gradients=held[1])
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)
         return dict(new), rebox(state)

@@ -31,6 +31,8 @@ class OnMatricesState(NamedTuple):
             name are per matrix (batch axis in front) or scalars.
         after: State of the transformation `after`, None without one.
         other: State of the optimizer of the other leaves, None without one.
+        zero_gradients: For each group the number of zero gradients in a row of each
+            matrix, int32 ``(count,)``; None unless updates fade with it.
     """
 
     method: dict[str, Array]
@@ -38,6 +40,7 @@ class OnMatricesState(NamedTuple):
     inner_state: optax.OptState
     after: Any = None
     other: Any = None
+    zero_gradients: Any = None
 
 
 def is_ours(error: Exception) -> bool:

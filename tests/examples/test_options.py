@@ -72,6 +72,7 @@ VALUES = {
     "transport": "carry",
     "update_interval": "3",
     "variant": "full:block=0.5",
+    "zero_gradient": "follow",
     "adamuon:variant": "unsigned",
     "aurora:rounds": "3",
     "aurora:scaling": "max",

@@ -77,6 +77,11 @@ def has_gradient(g: jax.Array) -> jax.Array:
     return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
 
 
+def lacks_basis(g: jax.Array, vectors: jax.Array) -> jax.Array:
+    """Which matrices have no basis yet, but a gradient, ``(..., 1, 1)``."""
+    return has_gradient(g) & ~is_some(vectors)
+
+
 def rank_of(rank: Any, whole: int) -> int:
     """The number of columns that a rank means: at most ``whole``, or a fraction."""
     number = math.ceil(rank * whole) if _is_fraction(rank) else int(rank)

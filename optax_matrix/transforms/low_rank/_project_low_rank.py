@@ -84,9 +84,8 @@ def project_low_rank(
     Coordinates below :math:`8 \epsilon \sqrt m` times the norm of their column of G are
     rounding noise and are set to zero. A gradient that is zero or not finite does not
     change its basis, and its coordinates are zero. (Within `on_matrices`, ``nonfinite``
-    decides before that.) A matrix whose gradients have all
-    been of this kind has no basis yet; it gets one at the next renewal, or at the next
-    step t that is a power of two.
+    decides before that.) A matrix whose gradients have all been of this kind has no
+    basis yet; it gets one with its first other gradient.
 
     At a renewal the ``transport`` decides what happens to the inner state:
 

@@ -18,8 +18,10 @@ from optax_matrix.transforms.low_rank._basis import (
     has_gradient,
     identity_overlap,
     is_some,
+    lacks_basis,
 )
 from optax_matrix.transforms.low_rank._combine import coordinates
+from optax_matrix.transforms.turns import any_of
 
 Find = Callable[[Subspace], jax.Array]
 Move = Callable[[Any, list], Any]
@@ -121,13 +123,11 @@ class Renewal:
         finds = [f for f in (self.basis.refresh, self.basis.start) if f is not None]
         branches = [lambda: changing(held, inner_state)]
         branches += [functools.partial(renewed, find) for find in finds]
-        # A matrix has no basis if its gradients have been zero so far, or its state was
-        # added later. Looking for one in every update would run the decomposition in
-        # every update; powers of two are few, and soon enough.
-        seek = (count & (count - 1)) == 0  # Also at the first update.
-        some = functools.reduce(
-            jnp.logical_or, [jnp.any(x) for x in low.values() if x is not None], due
-        )
+        # A first basis comes with the first gradient: at the first update, or later if
+        # gradients have been zero so far or the state of the matrix was added later.
+        lacks = {i: lacks_basis(gradient[i], held[i].vectors) for i in group}
+        seek = any_of(lacks)
+        some = due | any_of([x for x in low.values() if x is not None])
         first = jnp.where(seek, len(finds), 0)
         which = jnp.where(some & (count > 0), 1, first)
         vectors, *rest = jax.lax.switch(which, branches)

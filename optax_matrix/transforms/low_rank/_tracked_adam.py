@@ -16,8 +16,8 @@ from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.low_rank._basis import (
     Subspace,
-    has_gradient,
     is_some,
+    lacks_basis,
     rank_of,
 )
 from optax_matrix.transforms.low_rank._combine import coordinates
@@ -31,6 +31,7 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
+from optax_matrix.transforms.turns import any_of
 
 
 class ScaleByTrackedAdamState(NamedTuple):
@@ -197,19 +198,26 @@ class _TrackedAdam:
         start = jax.random.fold_in(seeded(self.seed), 0)
         keys = [folded(start, i) for i in ids]
 
+        t, pairs = state.count, list(zip(leaves, vectors, strict=True))
+        lacks = [lacks_basis(x, u) for x, u in pairs]
+
         def first():
             return [
-                new_vectors(self.first, x, BasisState(u, None), key, has_gradient(x))
-                for x, u, key in zip(leaves, vectors, keys, strict=True)
+                new_vectors(self.first, x, BasisState(u, None), key, at)
+                for (x, u), key, at in zip(pairs, keys, lacks, strict=True)
             ]
+
+        firsts = jax.lax.cond(any_of(lacks), first, lambda: vectors)
 
         def next_ones():
-            return [
-                self._power_step(x, u, self.adam.mean(m.astype(x.dtype), state.count))
-                for x, u, m in zip(leaves, vectors, mu, strict=True)
-            ]
+            found = []
+            for x, u, m, begun in zip(leaves, vectors, mu, firsts, strict=True):
+                step = self._power_step(x, u, self.adam.mean(m.astype(x.dtype), t))
+                found.append(jnp.where(is_some(u), step, begun))
+            return found
 
-        return structure.unflatten(jax.lax.cond(state.count == 0, first, next_ones))
+        new = jax.lax.cond(t == 0, lambda: firsts, next_ones)
+        return structure.unflatten(new)
 
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
         axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Used where there is no basis.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._surroundings import here
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.rotation._policies import (
@@ -20,6 +21,7 @@ from optax_matrix.transforms.rotation._policies import (
     next_rotations,
 )
 from optax_matrix.transforms.sides import Pair
+from optax_matrix.transforms.turns import any_of, chosen
 
 SMALL = 16  # Longest side at which single entries count as noise.
 
@@ -80,7 +82,8 @@ def _largest(x: jax.Array) -> jax.Array:
 def leading_square(spans: jax.Array | bool, x: jax.Array, rotation: Pair) -> jax.Array:
     """Sets a rotated momentum to zero outside its leading square, where it is noise.
 
-    ``spans`` says whether leading columns of the rotation span the momentum's range.
+    ``spans`` says, for all or each matrix, whether leading columns of the rotation span
+    the momentum's range.
     """
     # A momentum of p rows and fewer columns, q, has a range of at most q dimensions. If
     # the leading columns of its rotation span that range, the other rows are zero, but
@@ -91,16 +94,17 @@ def leading_square(spans: jax.Array | bool, x: jax.Array, rotation: Pair) -> jax
         inside &= jnp.arange(q) < p
     elif rotation.rows is None or p <= q:
         return x
-    return jnp.where(inside | jnp.logical_not(spans), x, 0)
+    elsewhere = jnp.logical_not(spans)[..., None, None]
+    return jnp.where(inside | elsewhere, x, 0)
 
 
-def in_frame(
-    policy: Policy, matrices: Any, rotation: Any, spans: jax.Array | bool = False
-) -> Any:
+def in_frame(policy: Policy, matrices: Any, rotation: Any, spans: Any = False) -> Any:
     """A tree of matrices as the base sees them: rotated, without noise."""
     x = jax.tree.map(into, matrices, rotation)
-    if spans is not False:
-        x = jax.tree.map(functools.partial(leading_square, spans), x, rotation)
+    if spans is True:
+        x = jax.tree.map(functools.partial(leading_square, True), x, rotation)
+    elif spans is not False:
+        x = jax.tree.map(leading_square, spans, x, rotation)
     if policy.rotates:
         x = jax.tree.map(without_noise, x, rotation, matrices)
     return x
@@ -121,10 +125,11 @@ class NextFrame(NamedTuple):
     base: Callable[[Any], Any]
     ahead: Callable[[Any], Any]
 
-    def __call__(
-        self, last: Any, due: jax.Array | bool, momentum: Any, grams: Any = None
-    ) -> Any:
-        """The new rotations where a renewal is due, the last ones elsewhere."""
+    def __call__(self, last: Any, due: Any, momentum: Any, grams: Any = None) -> Any:
+        """The new rotations where a renewal is due, the last ones elsewhere.
+
+        ``due`` is True, or a tree of booleans ``(...)``.
+        """
         if grams is None:
             grams = jax.tree.map(lambda _: Pair(None, None), momentum)
         bases = self._bases(momentum)
@@ -141,7 +146,15 @@ class NextFrame(NamedTuple):
 
         if due is True:
             return renewed(last)
-        return jax.lax.cond(due, renewed, lambda old: old, last)
+
+        def some_renewed(old):
+            swap = lambda d, *pair: jax.tree.map(functools.partial(chosen, d), *pair)
+            return jax.tree.map(swap, due, renewed(old), old)
+
+        # Devices of a team call the base together, but not all of them may be due.
+        if self.policy.uses_direction and here().shared:
+            return some_renewed(last)
+        return jax.lax.cond(any_of(due), some_renewed, lambda old: old, last)
 
     def _inputs(self, m, d, rotation: Pair, gram: Pair, base: Callable) -> Pair:
         """What the policy gets for each side; both sides start from the old frame."""

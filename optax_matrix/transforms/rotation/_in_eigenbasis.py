@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
@@ -42,13 +41,15 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
+from optax_matrix.transforms.turns import begun, counted, no_turns
 
 
 class InEigenbasisState(NamedTuple):
     """State of `in_eigenbasis`, all of it at least float32.
 
     Attributes:
-        count: Number of updates; None where every update renews the rotation.
+        count: Per leaf and matrix the number of updates since its first gradient,
+            int32 ``(...)``; None where every update renews the rotation.
         momentum: State of the momentum, in the frame of the parameters.
         rotation: Per leaf a ``Pair`` of orthogonal matrices, ``(..., p, p)``. Rows and
             columns are those that the base sees.
@@ -111,7 +112,8 @@ def in_eigenbasis(
         side: The sides that rotate, as in `rotate`.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: Number K of updates between renewals of the rotation, at
-            updates 1, K, 2K, ...
+            updates 1, K, 2K, ... of each matrix, counted from its first gradient that
+            is not zero.
         momentum: Transformation from gradients to M, such as `momentum`
             (``om.momentum(0.9)``), in the frame of the parameters; None for M = G.
         renew_after: Whether to renew the rotation after the update, for the next one.
@@ -165,7 +167,7 @@ class _InEigenbasis:
         zeros = turned_zeros(views, params)
         pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, zeros)
         return InEigenbasisState(
-            count=None if self.interval == 1 else jnp.zeros((), jnp.int32),
+            count=None if self.interval == 1 else no_turns(zeros),
             momentum=None if self.momentum is None else self.momentum.init(params),
             rotation=pairs(no_rotation),
             gram=pairs(no_gram),
@@ -204,21 +206,24 @@ class _InEigenbasis:
             base=lambda x: run(x, spectrum)[0],
             ahead=lambda rotation: answer(rotation, spectrum)[0],
         )
-        new = next_frame(state.rotation, self._is_due(state.count), m, gram)
+        count, due = self._turn(state.count, gradient)
+        new = next_frame(state.rotation, due, m, gram)
         used, final = state.rotation if self.renew_after else new, spectrum
         if self.whitens:
             final, gram = self._next_spectrum(spectrum, gram, gradient, used)
         out, base_state = answer(used, final)
         out = turned_back(views, jax.tree.map(out_of, out, used), updates)
-        count = None if state.count is None else optax.safe_increment(state.count)
         new_state = InEigenbasisState(count, momentum, new, gram, base_state, final)
         return out, new_state
 
-    def _is_due(self, count: Any) -> Any:
-        """At updates 1, K, 2K, ...: the first average is that of one gradient."""
+    def _turn(self, count: Any, gradient: Any) -> tuple[Any, Any]:
+        """The new counts, and whether a renewal is due."""
         if self.interval == 1:
-            return True
-        return (count == 0) | ((count + 1) % self.interval == 0)
+            return None, True
+        on = begun(count, gradient)
+        # At updates 1, K, 2K, ...: the first average is that of one gradient.
+        at = lambda n, on: on & ((n == 0) | ((n + 1) % self.interval == 0))
+        return counted(count, on), jax.tree.map(at, count, on)
 
     def _mixed(self, views: Any, gradient: Any, state: Any, spectrum: Any) -> Any:
         """The averages of the Gram matrices, with those of this gradient."""

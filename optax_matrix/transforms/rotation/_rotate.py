@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Kernel, PositiveInt, checked
@@ -30,13 +29,15 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
+from optax_matrix.transforms.turns import begun, counted, no_turns
 
 
 class RotateState(NamedTuple):
     """State of `rotate`, all of it at least float32.
 
     Attributes:
-        count: Number of updates; None where every update renews the rotation.
+        count: Per leaf and matrix the number of updates since its first gradient,
+            int32 ``(...)``; None where every update renews the rotation.
         rotation: Per leaf a ``Pair`` of orthogonal matrices, ``(..., p, p)``. Rows and
             columns are those that the base sees.
         base_state: State of the base.
@@ -90,7 +91,8 @@ def rotate(
         qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         update_interval: Number K of updates between renewals of the rotation, at
-            updates 1, K + 1, 2K + 1, ...
+            updates 1, K + 1, 2K + 1, ... of each matrix, counted from its first
+            momentum that is not zero.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -136,7 +138,7 @@ class _Rotate:
         zeros = turned_zeros(views, params)
         start = lambda v, x: v.pair(no_rotation, x)
         return RotateState(
-            count=None if self.interval == 1 else jnp.zeros((), jnp.int32),
+            count=None if self.interval == 1 else no_turns(zeros),
             rotation=jax.tree.map(start, views, zeros),
             base_state=self.base.init(zeros),
         )
@@ -158,10 +160,17 @@ class _Rotate:
             base=lambda x: run(x)[0],
             ahead=lambda rotation: run(in_frame(self.policy, m, rotation))[0],
         )
-        due = self.interval == 1 or state.count % self.interval == 0
+        count, due = self._turn(state.count, m)
         rotation = next_frame(state.rotation, due, m)
-        spans = self.policy.spans_range and due
+        spans = due if self.policy.spans_range else False
         out, base_state = run(in_frame(self.policy, m, rotation, spans))
         out = turned_back(views, jax.tree.map(out_of, out, rotation), updates)
-        count = None if state.count is None else optax.safe_increment(state.count)
         return out, RotateState(count, rotation, base_state)
+
+    def _turn(self, count: Any, m: Any) -> tuple[Any, Any]:
+        """The new counts, and whether a renewal is due."""
+        if self.interval == 1:
+            return None, True
+        on = begun(count, m)
+        at = lambda n, on: on & (n % self.interval == 0)
+        return counted(count, on), jax.tree.map(at, count, on)

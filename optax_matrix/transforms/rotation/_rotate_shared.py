@@ -33,6 +33,7 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
+from optax_matrix.transforms.turns import chosen, counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,8 @@ class RotateSharedState(NamedTuple):
     """State of `rotate_shared`.
 
     Attributes:
-        count: Number of updates; None where every update renews the rotations.
+        count: Per set the number of updates since its first gradient, int32; None
+            where every update renews the rotations.
         rotation: Orthogonal matrices ``(sets, p, p)``, at least float32, the same on
             every device.
         base_state: State of the base.
@@ -181,9 +183,9 @@ class _Shared:
             )
         first = next(iter(seen.values()), jnp.zeros((0, 0)))
         side, dtype = first.shape[-2], first.dtype
-        eye = jnp.eye(side, dtype=dtype)
+        eye, once = jnp.eye(side, dtype=dtype), self.interval == 1
         return RotateSharedState(
-            count=None if self.interval == 1 else jnp.zeros((), jnp.int32),
+            count=None if once else jnp.zeros(self.sets.count, jnp.int32),
             rotation=jnp.broadcast_to(eye, (self.sets.count, side, side)),
             base_state=self.base.init(seen),
         )
@@ -207,7 +209,9 @@ class _Shared:
         frames = self._frames(rotation)
         out = {n: out_of(x, frames[n]) for n, x in out.items()}
         out = turned_back(views, out, updates)
-        count = None if state.count is None else optax.safe_increment(state.count)
+        count = state.count
+        if count is not None:
+            count = counted(count, (count > 0) | (peak > 0))
         return out, RotateSharedState(count, rotation, base_state)
 
     def _frames(self, rotation: jax.Array) -> dict[str, Pair]:
@@ -222,16 +226,19 @@ class _Shared:
     def _next_rotation(
         self, answer: Callable, unit: Any, live: jax.Array, state: RotateSharedState
     ) -> jax.Array:
+        due = live
+        if self.interval > 1:
+            due = live & (state.count % self.interval == 0)
+
         def renewed(rotation):
             for _ in range(self.policy.rounds):
                 new = next_rotations(self.policy, self._input(answer, unit, rotation))
-                rotation = jnp.where(live[:, None, None], new, rotation)
+                rotation = chosen(due, new, rotation)
             return rotation
 
         if self.interval == 1:
             return renewed(state.rotation)
-        due = state.count % self.interval == 0
-        return jax.lax.cond(due, renewed, lambda old: old, state.rotation)
+        return jax.lax.cond(due.any(), renewed, lambda old: old, state.rotation)
 
     def _input(self, answer: Callable, unit: Any, rotation: jax.Array) -> PolicyInput:
         """Each set as one matrix: its alignments, or its Gram matrices, summed."""

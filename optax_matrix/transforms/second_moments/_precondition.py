@@ -1,7 +1,7 @@
 """Inverse roots of averaged Gram matrices on both sides (Shampoo, Mousse)."""
 
 import dataclasses
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -25,13 +25,15 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
+from optax_matrix.transforms.turns import any_of, begun, chosen, counted, no_turns
 
 
 class PreconditionState(NamedTuple):
     """State of `precondition`, all of it at least float32.
 
     Attributes:
-        count: Number of updates; None where nothing depends on it.
+        count: Per leaf and matrix the number of updates since its first gradient,
+            int32 ``(...)``; None where nothing depends on it.
         momentum: State of the momentum.
         gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the
             inner transformation sees; None for a side that is not preconditioned.
@@ -84,9 +86,8 @@ def precondition(
         eps: Term added to the diagonals, relative to the largest eigenvalue.
         method: ``"newton"`` (matrix products only) or ``"eigh"``, as in
             `linalg.inverse_root`.
-        update_interval: Number of updates between renewals of the roots, the first at
-            update 1. The roots of a matrix are also renewed at its first nonzero
-            gradient.
+        update_interval: Number of updates between renewals of the roots. Each matrix
+            counts from its first nonzero gradient, at which the first renewal is.
         momentum: Transformation from updates to :math:`M`; None for :math:`M = G`.
         graft: Whether to give :math:`\Delta` the norm of the output of ``inner``.
 
@@ -151,7 +152,7 @@ class _Precondition:
         pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, zeros)
         counts = self.corrects or self.interval > 1
         return PreconditionState(
-            count=jnp.zeros((), jnp.int32) if counts else None,
+            count=no_turns(zeros) if counts else None,
             momentum=None if self.momentum is None else self.momentum.init(params),
             gram=pairs(no_gram),
             root=None if self.interval == 1 else pairs(lambda x: no_gram(x).normalized),
@@ -167,14 +168,15 @@ class _Precondition:
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
         gram = jax.tree.map(self._mixed, views, turned(views, updates), state.gram)
-        roots = self._roots(gram, state)
+        on = None if state.count is None else begun(state.count, updates)
+        roots = self._roots(gram, state, on)
         out = jax.tree.map(_whitened, turned(views, mean), roots)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
             out = jax.tree.map(_whitened, new, roots)
             out = jax.tree.map(_resized, out, new) if self.graft else out
-        count = None if state.count is None else optax.safe_increment(state.count)
+        count = None if on is None else counted(state.count, on)
         kept = None if self.interval == 1 else roots
         new_state = PreconditionState(count, momentum, gram, kept, inner_state)
         return turned_back(views, out, updates), new_state
@@ -183,41 +185,43 @@ class _Precondition:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
         return view.pair(lambda x, old: mix_gram(old, x, decay, weight), x, old)
 
-    def _roots(self, gram: Any, state: PreconditionState) -> Any:
+    def _roots(self, gram: Any, state: PreconditionState, on: Any) -> Any:
         """The inverse roots after this gradient; the old ones where none are due."""
-        root = partial(self._root, state.count)
-        grams, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
-        grams = dict(enumerate(grams))
+        leaves, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
+        grams = dict(enumerate(leaves))
         unflatten = lambda found: structure.unflatten(found.values())
+        if on is None:
+            return unflatten(jointly(self._root, grams))
+
+        def of_sides(values: Any) -> dict[int, jax.Array]:  # Those of the matrix.
+            same = lambda x, pair: jax.tree.map(lambda _: x, pair, is_leaf=_is_gram)
+            spread = jax.tree.map(same, values, gram)
+            return dict(enumerate(structure.flatten_up_to(spread)))
+
+        counts = of_sides(state.count)
         if self.interval == 1:
-            return unflatten(jointly(root, grams))
+            return unflatten(jointly(self._root, grams, counts))
         last = dict(enumerate(structure.flatten_up_to(state.root)))
-        due = state.count % self.interval == 0
-        old = structure.flatten_up_to(state.gram)
-        new = {i: due | _begins(x, old[i]) for i, x in grams.items()}
+        at = lambda n, on: on & (n % self.interval == 0)
+        due = of_sides(jax.tree.map(at, state.count, on))
 
         def renewed(_):
-            choose = lambda x, at, old: jnp.where(at, root(x), old)
-            return unflatten(jointly(choose, grams, new, last))
+            choose = lambda x, n, due, old: chosen(due, self._root(x, n), old)
+            return unflatten(jointly(choose, grams, counts, due, last))
 
-        some = reduce(jnp.logical_or, map(jnp.any, new.values()), due)
-        return jax.lax.cond(some, renewed, lambda _: state.root, None)
+        return jax.lax.cond(any_of(due), renewed, lambda _: state.root, None)
 
-    def _root(self, count: Any, gram: Gram) -> jax.Array:
+    def _root(self, gram: Gram, count: Any = None) -> jax.Array:
         root = self.inverse(gram.normalized)
         if self.corrects:
-            weight = 1 - jnp.asarray(self.decay, root.dtype) ** (count + 1)
+            steps = jnp.asarray(count)[..., None, None] + 1
+            weight = 1 - jnp.asarray(self.decay, root.dtype) ** steps
             root = root * weight ** (1 / self.p)
         return safe_divide(root, gram.peak ** (2 / self.p))
 
 
 def _is_gram(x: Any) -> bool:
     return isinstance(x, Gram)
-
-
-def _begins(gram: Gram, old: Gram) -> jax.Array:
-    """Which statistics have just received their first nonzero gradient."""
-    return (old.peak == 0) & (gram.peak > 0)
 
 
 def _whitened(x: jax.Array, root: Pair) -> jax.Array:

@@ -1,0 +1,40 @@
+"""Whose turn it is to be renewed, by the number of each matrix's own updates.
+
+A count starts with the first gradient that is not zero, so that a first frame comes
+with it. `on_matrices` puts the count back where a gradient has no effect.
+"""
+
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def no_turns(tree: Any) -> Any:
+    """Counts before the first update, int32 ``(...)`` for leaves ``(..., m, n)``."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape[:-2], jnp.int32), tree)
+
+
+def begun(counts: Any, gradients: Any) -> Any:
+    """Which matrices have had a gradient, this one included."""
+    some = lambda n, x: (n > 0) | jnp.any(x != 0, axis=(-2, -1))
+    return jax.tree.map(some, counts, gradients)
+
+
+def counted(counts: Any, begun: Any) -> Any:
+    """The counts after an update."""
+    more = lambda n, on: jnp.where(on, optax.safe_increment(n), n)
+    return jax.tree.map(more, counts, begun)
+
+
+def any_of(due: Any) -> jax.Array:
+    """Whether it is any matrix's turn."""
+    each = [jnp.any(x) for x in jax.tree.leaves(due)]
+    return reduce(jnp.logical_or, each, jnp.asarray(False))
+
+
+def chosen(due: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """New arrays ``(..., p, p)`` for matrices whose turn it is."""
+    return jnp.where(due[..., None, None], new, old)
