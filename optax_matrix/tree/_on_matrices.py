@@ -23,6 +23,7 @@ from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.paths import apart, flatten_named, named_leaves
 from optax_matrix.sharding.keep_sharding import KeepSharding
+from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
@@ -172,6 +173,7 @@ class _OnMatrices:
             other = self.other and self.other(None).init(params)
             return OnMatricesState(_OPAQUE, _OPAQUE, _OPAQUE, rest, other)
         leaves, rebuild = flatten_named(params)
+        paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
         views = views_of(decisions)
