@@ -9,9 +9,9 @@ def register_export() -> None:
     """Lets `jax.export` save and load programs whose arguments are optimizer states.
 
     It registers every NamedTuple of optax and of this package, which all their states
-    are, under the name of its module and class. Call it once before ``serialize``, and in the process
-    that calls ``jax.export.deserialize``. What you have registered yourself stays; a
-    second call changes nothing.
+    are, under the name of its module and class. Call it once before ``serialize``, and
+    in the process that calls ``jax.export.deserialize``. What you have registered
+    yourself stays; a second call changes nothing.
 
     Examples:
         >>> import jax, jax.numpy as jnp
