@@ -15,6 +15,10 @@ PARAMS = {"k": {"kernel": jnp.ones((6, 4))}, "b": jnp.ones(4)}
 SAME = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+def _scaled(tx, rate):
+    return optax.chain(tx, optax.scale(rate))
+
+
 def trained(tx, params=PARAMS):
     return jax.jit(tx.update)(params, tx.init(params), params)[1]
 
@@ -42,9 +46,9 @@ def test_a_chain_around_takes_over_the_state(name):
             lambda s: s.inner_opt_state,
         ),
         (
-            lambda tx: om.inject_hyperparams(lambda lr: tx)(lr=1.0),
-            "inner_state",
-            lambda s: s.inner_state,
+            lambda tx: om.inject_hyperparams(_scaled)(tx=tx, rate=1.0),
+            "inner_state/0",
+            lambda s: s.inner_state[0],
         ),
         (
             lambda tx: optax.apply_if_finite(tx, 3),
@@ -70,19 +74,19 @@ def test_wrappers_with_state_of_their_own_keep_it(wrap, place, inside, tx):
 
 
 def test_with_a_renaming():
-    tx, params = om.muon(0.02), {"head": PARAMS["k"], "b": PARAMS["b"]}
+    tx, params = om.muon(0.02), {"up": PARAMS["k"], "b": PARAMS["b"]}
     old = trained(tx)
     wrapped = optax.chain(optax.clip(1.0), tx)
     new = from_portable(
         to_portable(old, PARAMS),
         wrapped.init(params),
         params,
-        rename={"k": "head"},
+        rename={"k": "up"},
         places={"": "1"},
     )
     got, want = to_portable(new, params), to_portable(old, PARAMS)
     for key, x in want.items():
-        renamed = key.replace("k/kernel", "head/kernel")
+        renamed = key.replace("k/kernel", "up/kernel")
         np.testing.assert_array_equal(got[f"1/{renamed}"], x, err_msg=key)
 
 

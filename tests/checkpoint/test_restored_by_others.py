@@ -1,7 +1,10 @@
 """States that others restored: by leaf order, from pure dicts, in another dtype."""
 
+from typing import NamedTuple
+
 import flax.nnx as nnx
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -50,7 +53,7 @@ def test_leaves_in_another_order_are_refused_in_words(name):
         lambda s: om.reset_state(tx, s, params, True),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="`state` .*restored by position; save"):
+        with pytest.raises(ValueError, match=r"`state` .*restored by position; save"):
             call(mixed)
 
 
@@ -108,7 +111,7 @@ def test_a_sweep_is_taken_apart_run_by_run(sweep):
 
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: lambda s: jax.vmap(f)(s)])
 @pytest.mark.parametrize("tx", [om.muon(0.02), optax.adam(1e-3)], ids=["muon", "adam"])
-def test_traced_arrays_are_refused_in_words(tx, wrap, sweep):
+def test_traced_arrays_are_refused_in_words(tx, wrap):
     state = jax.tree.map(lambda x: x[None], tx.init(PARAMS))
     calls = [
         lambda s: to_portable(s, PARAMS),
@@ -169,9 +172,46 @@ def test_stacks_of_one_shape_in_two_dtypes_are_two():
     assert dtypes == {"float32", "bfloat16"}
 
 
-def test_export_of_a_step():
+def kinds_in(node):
+    """The types of all NamedTuples in a state."""
+    if isinstance(node, tuple):
+        yield from [type(node)] if hasattr(node, "_fields") else []
+    if isinstance(node, (tuple, dict)):
+        for part in node.values() if isinstance(node, dict) else node:
+            yield from kinds_in(part)
+
+
+def test_every_state_is_registered_for_export():
+    """In states of all recipes; registering one of their types again raises."""
     om.register_export()
     om.register_export()  # Changes nothing.
+    params = tree(0)
+    txs = [make(1e-2) for make in RECIPES.values()]
+    txs += [optax.chain(optax.clip(1.0), om.inject_hyperparams(om.muon)(1e-2))]
+    txs += [om.diagnostics.monitor(om.muon(1e-2), ("orthogonality_error",))]
+    txs += [om.muon(1e-2, placement=om.quantized(min_size=1))]
+    txs += [optax.MultiSteps(optax.partition({"a": om.muon(1e-2)}, "a"), 2)]
+    kinds = {k for tx in txs for k in kinds_in(jax.eval_shape(tx.init, params))}
+    assert len(kinds) > 20
+    for kind in kinds:
+        with pytest.raises(ValueError, match="Duplicate serialization registration"):
+            jax.export.register_namedtuple_serialization(
+                kind, serialized_name=f"again {kind}"
+            )
+
+
+def test_what_the_user_has_registered_stays():
+    class MineState(NamedTuple):
+        count: int
+
+    MineState.__module__ = "optax.mine"
+    jax.export.register_namedtuple_serialization(MineState, serialized_name="mine")
+    om.register_export()
+
+
+def test_export_of_a_step():
+    pytest.importorskip("flatbuffers")
+    om.register_export()
     params = tree(0)
     for tx in (
         om.muon(0.02),
