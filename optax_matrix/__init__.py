@@ -90,6 +90,8 @@ from optax_matrix.checkpoint import (
     check_restored,
     from_portable,
     muon_state_from_optax,
+    register_export,
+    reset_state,
     to_portable,
 )
 from optax_matrix.matrices import MatrixDimensionNumbers
@@ -172,7 +174,9 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "quantization",
     "quantized",
     "recipes",
+    "register_export",
     "reparameterize",
+    "reset_state",
     "rotate",
     "row_rms",
     "scale_by_path",

@@ -16,7 +16,7 @@ import pytest
 from _registry import BLOCKS, MATRICES, RECIPES, SHAPES, tree
 
 import optax_matrix as om
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.paths import key_name, named_leaves
 from optax_matrix.stacks.layout import make_layout
 from optax_matrix.tree.state import OnMatricesState
 
@@ -352,16 +352,22 @@ def test_works_inside_the_wrappers_of_optax(name):
 
 
 @recipes
-def test_map_params_leaves_stacks_alone(name):
+def test_map_params_sees_what_is_per_matrix(name):
+    """And neither the counts of blocks nor what says whose state it is."""
     tx, _ = compiled(name)
     state = tx.init(PARAMS)
     marked = optax.tree.map_params(tx, lambda x: x + 1, state)
     chex.assert_trees_all_equal_shapes_and_dtypes(marked, state)
-    same = jax.tree.map(
-        lambda a, b: bool((a == b).all()),
-        *(s._replace(other=None) for s in (marked, state)),
+    stacks = set(state.manifest)
+    pairs = zip(
+        jax.tree.leaves_with_path(state._replace(other=None)),
+        jax.tree.leaves(marked._replace(other=None)),
+        strict=True,
     )
-    assert all(jax.tree.leaves(same))
+    for (keys, old), new in pairs:
+        names = set(map(key_name, keys))
+        is_param = bool(stacks & names) and "manifest" not in names
+        assert (new == old + 1 if is_param else new == old).all(), keys
 
 
 # With options that change what a recipe consists of.

@@ -20,14 +20,27 @@ added or frozen layers and other meshes, save the state by path:
 
 With ``missing="init"``, the state of new parameters starts fresh, and so do the shared
 rotations of ``aro(sharing="chain")`` when the number of layers changes. With
-``unused="drop"``, the state of removed parameters is dropped. To carry state over to
+``unused="drop"``, the state of removed parameters is dropped. With
+``places={"": "1"}``, an optimizer that is now the second of an `optax.chain` takes over
+the state that it had by itself. To carry state over to
 another method or to turned parameters on purpose, leave out the entries under
 ``method`` or ``manifest``.
 
-`muon_state_from_optax` takes over the momenta of `optax.contrib.muon`.
+`muon_state_from_optax` takes over the momenta of `optax.contrib.muon`. `reset_state`
+starts the state of dead units and new heads afresh. After `register_export`,
+`jax.export` saves programs whose arguments are states.
 """
 
 from optax_matrix.checkpoint._muon_state_from_optax import muon_state_from_optax
 from optax_matrix.checkpoint._portable import check_restored, from_portable, to_portable
+from optax_matrix.checkpoint._register_export import register_export
+from optax_matrix.checkpoint._reset_state import reset_state
 
-__all__ = ["check_restored", "from_portable", "muon_state_from_optax", "to_portable"]
+__all__ = [
+    "check_restored",
+    "from_portable",
+    "muon_state_from_optax",
+    "register_export",
+    "reset_state",
+    "to_portable",
+]

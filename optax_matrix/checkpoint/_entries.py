@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +13,13 @@ from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.paths import key_name, path_name
 from optax_matrix.stacks.layout import FILLER
-from optax_matrix.tree.state import is_state, states_in
+from optax_matrix.tree.state import (
+    OnMatricesState,
+    check_one_run,
+    check_position,
+    is_state,
+    states_in,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,26 +35,48 @@ class Entry:
         """The key in the portable form."""
         return "/".join(part for part in (self.place, self.path) if part)
 
-    def before(self, rename: Mapping[str, str]) -> "Entry | None":
-        """This entry before paths were renamed (old to new); None if it is new."""
-        path = old_path(self.path, rename)
-        return None if path is None else dataclasses.replace(self, path=path)
+    def before(self, moves: "Moves") -> "Entry | None":
+        """This entry before it was moved; None if it is new."""
+        path = _old(self.path, moves.rename) if self.path else ""
+        place = _old(self.place, moves.places)
+        return None if path is None or place is None else Entry(place, path, self.rows)
 
 
-def old_path(path: str, rename: Mapping[str, str]) -> str | None:
-    """The path that a parameter had before; None if that path has another name now."""
-    moved = [old + path[len(new) :] for old, new in rename.items() if is_in(path, new)]
-    return next((old for old in (*moved, path) if _renamed(old, rename) == path), None)
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """What has another name since a portable form was made, old to new.
+
+    Attributes:
+        rename: Paths of parameters, or their leading parts.
+        places: Places in the state, or their leading parts.
+    """
+
+    rename: Mapping[str, str]
+    places: Mapping[str, str]
 
 
 def is_in(path: str, part: str) -> bool:
     """Whether a path is this one or begins with it."""
-    return path == part or path.startswith((f"{part}/", f"{part}#"))
+    return not part or path == part or path.startswith((f"{part}/", f"{part}#"))
 
 
-def _renamed(path: str, rename: Mapping[str, str]) -> str:
-    known = max((old for old in rename if is_in(path, old)), key=len, default=None)
-    return path if known is None else rename[known] + path[len(known) :]
+def _old(path: str, moved: Mapping[str, str]) -> str | None:
+    """The path before it was moved; None if that path has another name now."""
+    known = [_swapped(path, new, old) for old, new in moved.items() if is_in(path, new)]
+    return next((old for old in (*known, path) if _new(old, moved) == path), None)
+
+
+def _new(path: str, moved: Mapping[str, str]) -> str:
+    known = max((old for old in moved if is_in(path, old)), key=len, default=None)
+    return path if known is None else _swapped(path, known, moved[known])
+
+
+def _swapped(path: str, lead: str, other: str) -> str:
+    """The path with another leading part; either may be empty."""
+    rest = path[len(lead) :]
+    if lead and other:
+        return other + rest
+    return "/".join(part for part in (other, rest.removeprefix("/")) if part)
 
 
 def entries_by_leaf(
@@ -94,13 +123,25 @@ def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
 
 def manifests_of(state: Any) -> dict[tuple, dict[str, np.ndarray]]:
     """The manifest of every state of `on_matrices`, by the keys of that state."""
+    return {keys: manifest_of(node) for keys, node in states_in(state)}
+
+
+def manifest_of(state: OnMatricesState) -> dict[str, np.ndarray]:
+    """The manifest of a state of one run."""
+    check_position(state)
+    check_one_run(state)
     return {
-        keys: {
-            name: on_host(jax.tree.leaves(rows)[0])
-            for name, rows in node.manifest.items()
-        }
-        for keys, node in states_in(state)
+        name: on_host(jax.tree.leaves(rows)[0]) for name, rows in state.manifest.items()
     }
+
+
+def check_values(tree: Any, what: str) -> None:
+    """Raises if arrays are traced, so that there is nothing to save or compare."""
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree)):
+        raise ValueError(
+            f"`{what}` must hold values, got traced arrays; call this outside of "
+            "jax.jit, jax.vmap and other transformations."
+        )
 
 
 def rows_by_path(

@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from optax_matrix.checkpoint._entries import Entry, manifests_of, rows_by_path
+from optax_matrix.checkpoint._entries import (
+    Entry,
+    Moves,
+    manifests_of,
+    rows_by_path,
+)
 from optax_matrix.matrices.paths import path_name
 from optax_matrix.tree.state import entry_of, states_in
 
@@ -28,18 +33,21 @@ class Origin:
     def entries(self) -> dict[str, Any]:
         """The portable form of it."""
         methods = {
-            self._methods + name: np.asarray(number)
+            f"{self._methods}/{name}": np.asarray(number)
             for method in self.method
             for name, number in entry_of(method).items()
         }
         return {**methods, **{self._form(p).key: x for p, x in self.forms.items()}}
 
-    def check(self, portable: Mapping[str, Any], rename: Mapping[str, str]) -> set[str]:
+    def check(self, portable: Mapping[str, Any], moves: Moves) -> set[str]:
         """Raises if a portable form has another origin.
 
         It returns the keys that it read. What the portable form lacks is not compared.
         """
-        lead = self._methods
+        before = Entry(self._methods, "").before(moves)
+        if before is None:  # Something else was here.
+            return set()
+        lead = f"{before.key}/"
         found = {key for key in portable if key.startswith(lead)}
         if found and {key[len(lead) :] for key in found} != set(self.method):
             others = ", ".join(sorted(key[len(lead) :] for key in found))
@@ -49,7 +57,7 @@ class Origin:
                 f"all the same, leave out its entries {lead}..."
             )
         for path, form in self.forms.items():
-            before = self._form(path).before(rename)
+            before = self._form(path).before(moves)
             if before is None or before.key not in portable:
                 continue
             found.add(before.key)
@@ -65,7 +73,7 @@ class Origin:
 
     @property
     def _methods(self) -> str:
-        return f"{self.place}/method/" if self.place else "method/"
+        return f"{self.place}/method" if self.place else "method"
 
     def _form(self, path: str) -> Entry:
         return Entry(f"{self.place}/manifest" if self.place else "manifest", path)

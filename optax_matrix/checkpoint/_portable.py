@@ -1,6 +1,5 @@
 """Optimizer state by parameter path instead of by stack, for lasting checkpoints."""
 
-import zlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -12,10 +11,17 @@ from jax import dtypes
 from jaxtyping import Array
 
 from optax_matrix._arguments import checked
-from optax_matrix.checkpoint._entries import entries_by_leaf, is_in
+from optax_matrix.checkpoint._entries import (
+    Entry,
+    Moves,
+    check_values,
+    entries_by_leaf,
+    is_in,
+)
 from optax_matrix.checkpoint._origin import origins
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import checksum
 from optax_matrix.tree.state import check_position, states_in
 
@@ -40,7 +46,8 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         A flat dict.
 
     Raises:
-        ValueError: If the state holds a matrix that is not in `params`.
+        ValueError: If the state holds a matrix that is not in `params`, is that of
+            several runs at once (`jax.vmap`), or is traced.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -50,7 +57,8 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
         {'manifest/up/kernel': (2,), 'inner_state/trace/up/kernel': (1, 5, 3)}
     """
-    paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
+    paths = paths_by_checksum(named_leaves(params))
+    check_values(state, "state")
     flat: dict[str, Any] = {}
     for origin in origins(state, paths):
         flat |= origin.entries()
@@ -68,6 +76,7 @@ def from_portable(
     params: Any,
     *,
     rename: Mapping[str, str] | None = None,
+    places: Mapping[str, str] | None = None,
     missing: Literal["error", "init"] = "error",
     unused: Literal["error", "drop"] = "error",
 ) -> optax.OptState:
@@ -80,6 +89,11 @@ def from_portable(
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path. The longest old path
             counts. A parameter whose path is an old one here is new.
+        places: Old place of a state in the whole one (or the leading part of it) to new
+            place, where the optimizer was wrapped or unwrapped: ``{"": "1"}`` if ``tx``
+            is now the second of an `optax.chain`, ``{"": "inner_state"}`` inside
+            `inject_hyperparams`, ``{"1": ""}`` for the way back. State of the wrapper
+            itself is missing from `portable`.
         missing: What to do about state that is missing from `portable` (added layers),
             or that has another shape there and belongs to no parameter (rotations of a
             chain): ``"error"``, or ``"init"`` to keep its initial value.
@@ -92,9 +106,9 @@ def from_portable(
     Raises:
         ValueError: If entries are missing, unused, or of another shape; if they are of
             another method, or of other axes of the same leaf (another orientation of a
-            square matrix, another order of heads); if a renaming concerns nothing. To
-            carry state over to another method on purpose, leave out its entries under
-            ``method``.
+            square matrix, another order of heads); if a renaming concerns nothing; if
+            arrays are traced. To carry state over to another method on purpose, leave
+            out its entries under ``method``.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -104,24 +118,26 @@ def from_portable(
         >>> new = {"gate": jnp.ones((3, 5))}
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
-    paths = {zlib.crc32(path.encode()): path for path in named_leaves(params)}
+    paths = paths_by_checksum(named_leaves(params))
     if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(state)):
         raise ValueError(
             "`state` must hold arrays, as tx.init(params) makes them, got shapes; its "
             "values stay where `portable` has none."
         )
-    rename = rename or {}
-    leaves, used, absent, places = [], set[str](), [], []
+    check_values(state, "state")
+    check_values(dict(portable), "portable")
+    moves = Moves(rename or {}, places or {})
+    leaves, used, absent, found = [], set[str](), [], []
     for origin in origins(state, paths):
-        used |= origin.check(portable, rename)
+        used |= origin.check(portable, moves)
     for leaf, entries in entries_by_leaf(state, paths):
         parts = []
         for entry in entries:
-            before = entry.before(rename)
+            before = entry.before(moves)
             key = entry.key if before is None else before.key
             if before is not None:
                 used.add(key)
-                places.append((before.path, entry.path, key))
+                found.append((before, entry, key))
             if before is None or key not in portable:
                 absent.append(key)
             elif not entry.path and np.shape(portable[key]) != np.shape(_raw(leaf)):
@@ -129,7 +145,7 @@ def from_portable(
             else:
                 parts.append((entry.rows, portable[key], key))
         leaves.append(_fill(leaf, parts) if parts else leaf)
-    _check_renaming(rename, places, portable, paths)
+    _check_moves(moves, found, portable, paths)
     if absent and missing == "error":
         raise ValueError(_complaint("has no state for", absent, "missing", "init"))
     if (extra := sorted(set(portable) - used)) and unused == "error":
@@ -145,21 +161,25 @@ def check_restored(state: optax.OptState) -> None:
     other means than `from_portable`.
 
     Args:
-        state: A restored optimizer state with concrete arrays.
+        state: A restored optimizer state with concrete arrays, of one run or of several
+            (`jax.vmap`).
 
     Raises:
-        ValueError: If a stack holds other matrices than those of its name.
+        ValueError: If a stack holds other matrices than those of its name, or if the
+            state is traced.
 
     Examples:
         >>> import jax.numpy as jnp, optax
         >>> from optax_matrix import on_matrices
         >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
     """
+    check_values(state, "state")
     for _, node in states_in(state):
         check_position(node)
         for name, leaf in node.manifest.items():
             rows = on_host(jax.tree.leaves(leaf)[0])
-            if not name.endswith(f"@{checksum(rows):08x}"):
+            runs = rows.reshape(-1, *rows.shape[-2:])
+            if not all(name.endswith(f"@{checksum(run):08x}") for run in runs):
                 raise ValueError(
                     f"`state` must hold in stack {name!r} the matrices that it is "
                     "named after, but holds others: it was restored by position from "
@@ -230,23 +250,32 @@ def _typed(value: np.ndarray, dtype: np.dtype, key: str) -> np.ndarray:
     )
 
 
-def _check_renaming(
-    rename: Mapping[str, str],
-    places: list[tuple[str, str, str]],
+def _check_moves(
+    moves: Moves,
+    found: list[tuple[Entry, Entry, str]],
     portable: Mapping[str, Any],
     paths: Mapping[int, str],
 ) -> None:
-    """Raises if a renaming has no parameter to give state to, or none to take it from.
+    """Raises if a move has nothing to give state to, or nothing to take it from.
 
-    ``places`` are the old path, the new path and the key of every entry of the state.
+    ``found`` are every entry of the state as it was, as it is, and its old key.
     """
-    for old, new in rename.items():
+    for old, new in moves.places.items():
+        keys = [k for was, now, k in found if is_in(now.place, new)]
+        if not any(key in portable for key in keys):
+            raise ValueError(
+                f"`places` must move state from {old!r} in `portable` to {new!r} in "
+                "`state`, but there is none in both; correct it, or leave it out."
+            )
+    for old, new in moves.rename.items():
         if not any(is_in(path, new) for path in paths.values()):
             raise ValueError(
                 f"`rename` must give paths of `params`, got {new!r}, which `params` do "
                 "not have; correct it, or leave it out."
             )
-        keys = [k for was, now, k in places if is_in(was, old) and is_in(now, new)]
+        keys = [
+            k for was, now, k in found if is_in(was.path, old) and is_in(now.path, new)
+        ]
         if keys and not any(key in portable for key in keys):
             raise ValueError(
                 f"`rename` must take paths of `portable`, got {old!r}, which "

@@ -42,7 +42,8 @@ class Group:
     """Matrices that are stacked and updated together; static but for `ids`.
 
     Attributes:
-        name: Key of the stack: shape, residual side, dtype, checksum of `manifest`.
+        name: Key of the stack: shape, residual side, checksum of `manifest`. Not the
+            dtype: a checkpoint in bfloat16 restores into a run in float32.
         rows: Output size m.
         cols: Reduction size n.
         dtype: Dtype of the leaves.
@@ -102,8 +103,8 @@ def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
 
 def make_group(rows, cols, dtype, residual, spec, members, ids, forms) -> Group:
     """A group, named by its shape and by the checksum of its matrices in order."""
-    parts = [f"{rows}x{cols}", residual, None if dtype == jnp.float32 else dtype.name]
-    name, members = "-".join(p for p in parts if p), tuple(members)
+    name = f"{rows}x{cols}-{residual}" if residual else f"{rows}x{cols}"
+    members = tuple(members)
     group = Group(
         name, rows, cols, dtype, residual, spec, members, len(ids), ids, forms
     )

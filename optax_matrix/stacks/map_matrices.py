@@ -11,6 +11,7 @@ from optax_matrix._mesh import keep_sharding, named_sharding
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import map_named
 from optax_matrix.matrices.view import MatrixView
+from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import ids_of_pieces
 
 
@@ -43,6 +44,7 @@ def map_matrices(
         0.5
     """
     decisions = decide(params, dimension_numbers)
+    paths_by_checksum(decisions)  # Two of one checksum are refused.
 
     def run(params: Any, args: Any) -> Any:
         def one(path: str, leaf: Any) -> Any:

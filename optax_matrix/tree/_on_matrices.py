@@ -23,10 +23,12 @@ from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.paths import apart, flatten_named, named_leaves
 from optax_matrix.sharding.keep_sharding import KeepSharding
+from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.tree._nonfinite import NonFinite, check_finite, examined, settled
+from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._refusals import (
     refuse_missing_params,
@@ -137,7 +139,9 @@ def on_matrices(
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
-        Equinox modules), with `OnMatricesState`.
+        Equinox modules), with `OnMatricesState`. `optax.tree.map_params` sees what it
+        keeps for matrices stack by stack, ``(batch, ...)``, so that no tree of the
+        parameters fits beside it; `state_specs` has the shardings.
 
     Raises:
         ValueError: If an argument is out of range, here or in `build`; at `init`, if
@@ -195,12 +199,17 @@ class _OnMatrices:
     warned: list[str] = dataclasses.field(default_factory=list)
 
     def init(self, params: Any) -> Any:
-        if type(params).__name__ == "_ParamsPlaceholder":  # `optax.tree.map_params`:
-            rest = self.after and self.after(None).init(params)  # stacks are no params.
-            other = self.other and self.other(None).init(params)
-            zeros = _OPAQUE if fades(self.zero_gradient) else None
-            return OnMatricesState(_OPAQUE, _OPAQUE, _OPAQUE, rest, other, zeros)
+        if is_placeholder(params):
+            counts_zeros = fades(self.zero_gradient)
+            state = placeholder_state(
+                self.build, self.placement, params, counts_zeros=counts_zeros
+            )
+            return state._replace(
+                after=self.after and self.after(None).init(params),
+                other=self.other and self.other(None).init(params),
+            )
         leaves, rebuild = flatten_named(params)
+        paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
         views = views_of(decisions)
@@ -344,9 +353,6 @@ class _OnMatrices:
         if self.probe and stacks not in self.probed:
             refuse_coupling(self.build, layout, self.needs_params)
             self.probed.add(stacks)
-
-
-_OPAQUE: Any = object()
 
 
 def _init_other(other: optax.GradientTransformation, others: Any) -> Any:

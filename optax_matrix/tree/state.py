@@ -123,7 +123,7 @@ def check_manifest(layout: Layout, state: OnMatricesState) -> None:
         raise ValueError(
             "`state` must belong to these parameters: it holds stacks "
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, residual side, dtype, checksum of the parameters' paths, "
+            "(name: shape, residual side, checksum of the parameters' paths, "
             "shapes and axes). "
             "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
             "`dimension_numbers` changed, carry the state over with "
@@ -176,18 +176,59 @@ def check_method(state: Any, method: str | None) -> None:
             "optax_matrix.to_portable and from_portable."
         )
     check_position(state)
+    check_one_run(state)
 
 
 def check_position(state: OnMatricesState) -> None:
-    """Raises if the state's number is visible and is not that of the method's name."""
-    for name, number in state.method.items():
-        (number,) = jax.tree.leaves(number)  # NNX wraps arrays.
-        if _is_visible(number) and int(number) != _number(name):
+    """Raises if the state's labels are not where `init` puts them.
+
+    The number of the method is compared where it is visible. Of several runs at once,
+    as `jax.vmap` of `init` makes them, each has its own.
+    """
+    runs = runs_of(state)
+    for name, leaf in state.method.items():
+        (number,) = jax.tree.leaves(leaf)  # NNX wraps arrays.
+        other = _is_visible(number) and (np.asarray(number) != _number(name)).any()
+        if other or not _has(number, runs):
             raise ValueError(
                 f"`state` is labeled as the state of {name}, but its number is that of "
-                "another method, so it was restored by position; save "
-                "optax_matrix.to_portable(state, params) and restore by from_portable."
+                f"another method, so it {_BY_POSITION}"
             )
+
+
+def runs_of(state: OnMatricesState) -> tuple[int, ...]:
+    """The axes that the state of several runs has in front; ``()`` for one run."""
+    manifest = [x for leaf in state.manifest.values() for x in jax.tree.leaves(leaf)]
+    found = {np.shape(x)[:-2] for x in manifest}
+    if len(found) > 1 or not all(_has(x, (*np.shape(x)[:-1], 4)) for x in manifest):
+        raise ValueError(
+            "`state` must hold under `manifest` which matrices its stacks consist of, "
+            f"but holds other arrays there, so it {_BY_POSITION}"
+        )
+    numbers = map(np.shape, jax.tree.leaves(state.method))
+    return next(iter(found or numbers), ())
+
+
+def check_one_run(state: OnMatricesState) -> None:
+    """Raises if a state is that of several runs at once."""
+    if runs := runs_of(state):
+        raise ValueError(
+            f"`state` must be that of one run, but has the axes {runs} of several in "
+            "front, as jax.vmap(tx.init) makes them; take one run by jax.tree.map("
+            "lambda x: x[0], state), or call `update` under jax.vmap."
+        )
+
+
+_BY_POSITION = (
+    "was restored by position; save optax_matrix.to_portable(state, params) and "
+    "restore by from_portable, or restore with tx.init(params) as the target."
+)
+
+
+def _has(x: Any, shape: tuple[int, ...]) -> bool:
+    """Whether this is an array of labels of this shape."""
+    dtype = getattr(x, "dtype", None)
+    return np.shape(x) == shape and dtype is not None and dtype.kind == "u"
 
 
 def _is_visible(x: Any) -> bool:

@@ -16,6 +16,7 @@ from optax_matrix._mesh import keep_sharding
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.matrices.view import MatrixView
+from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
@@ -86,6 +87,7 @@ class Reparameterization:
             parameters; permutations and rotations are replicated over their mesh.
         """
         views = self._views(params)
+        paths_by_checksum(views)  # Two of one checksum are refused.
         warn_of_zero_leaves(named_leaves(params), views, "rotations")
         is_frozen = lambda path: path in views or not self.train_others
         weights = map_named(lambda p, x: x if is_frozen(p) else _ABSENT, params)

@@ -243,13 +243,15 @@ def test_works_inside_optax_wrappers():
         np.testing.assert_allclose(got["w"], want["w"], rtol=1e-6)
 
 
-def test_map_params_sees_stacks_as_no_parameters():
+def test_map_params_sees_the_arrays_of_matrices():
     params = {"w": _draw(3, 5), "bias": _draw(5)}
     tx = optax.chain(_tx(), optax.scale_by_adam())
     state = tx.init(params)
     mapped = optax.tree.map_params(tx, lambda x: x + 1, state)
     np.testing.assert_array_equal(mapped[1].mu["w"], jnp.ones((3, 5)))
-    jax.tree.map(np.testing.assert_array_equal, mapped[0], state[0])
+    (trace,) = mapped[0].inner_state[0].trace.values()
+    np.testing.assert_array_equal(trace, jnp.ones((1, 5, 3)))
+    jax.tree.map(np.testing.assert_array_equal, mapped[0].manifest, state[0].manifest)
 
 
 def test_extra_args_are_handed_on_traced_or_not():

@@ -1,0 +1,212 @@
+"""Reset of the optimizer state of chosen parameters."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from optax_matrix._mesh import (
+    Recorder,
+    explicit_spec,
+    recording,
+    visible_mesh,
+    with_auto_axes,
+)
+from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
+from optax_matrix.matrices.boxes import unboxed
+from optax_matrix.matrices.paths import key_name, named_leaves, path_name
+from optax_matrix.stacks.layout import FILLER, Layout, identities
+from optax_matrix.tree.state import check_one_run, check_structure, states_in
+
+Masks = Mapping[str, Array]
+
+
+def reset_state(
+    tx: optax.GradientTransformation,
+    opt_state: optax.OptState,
+    params: Any,
+    where: Any,
+) -> optax.OptState:
+    """Starts the state of chosen parameters afresh: dead units, new heads.
+
+    State of a matrix that is chosen as a whole becomes that of ``tx.init(params)``, all
+    of it: momenta, statistics, bases, rotations. Of a matrix that is chosen in part,
+
+    * arrays with a number for each entry (momenta, second moments) start afresh in the
+      chosen entries,
+    * statistics of rows or columns start afresh where a whole row or column is chosen,
+    * everything else stays: eigenbases, Gram matrices, rotations and subspaces, moments
+      inside of these (all of `galore`, ``nu`` of `soap`), POET's rotations, norms of
+      matrices, and sums of weights for bias corrections.
+
+    State of other leaves that has their paths and shapes, such as AdamW's moments, is
+    reset entry by entry. What several leaves share stays: counts (AdamW corrects no
+    bias of moments that start late), schedules, and the rotations of
+    ``aro(sharing=...)``. It works under `jax.jit`, with traced masks, and on meshes.
+
+    Args:
+        tx: The optimizer, with or without `on_matrices` inside.
+        opt_state: Its state.
+        params: The parameters, after their own reset if there is one: the state of
+            `poet` and `hyperball` starts from their values.
+        where: Tree or prefix tree of the parameters. Each leaf is a bool, or a mask of
+            bools that broadcasts to the shape of the parameter.
+
+    Returns:
+        The state, with the same structure, dtypes and shardings.
+
+    Raises:
+        ValueError: If ``where`` does not fit the parameters or holds no bools, if
+            ``opt_state`` is not a state of ``tx``, or if ``tx.init`` is compiled.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}  # (in, out)
+        >>> tx = om.muon(0.1)
+        >>> _, state = tx.update(params, tx.init(params), params)
+        >>> dead = jnp.array([False, True, False])  # The second output unit.
+        >>> state = reset_state(tx, state, params, {"kernel": dead, "bias": dead})
+        >>> (mu,) = state.inner_state[0].mu.values()  # (batch, out, in)
+        >>> mu[0, :, 0].round(2).tolist()
+        [0.05000000074505806, 0.0, 0.05000000074505806]
+    """
+    masks = _masks(where, params)
+    old, rebox = unboxed(opt_state)
+    for _, node in states_in(old):
+        check_one_run(node)
+    recorder = Recorder({}, None)
+    with recording(recorder):
+        fresh = unboxed(tx.init(params))[0]
+    if jax.tree.structure(fresh) != jax.tree.structure(old):
+        check_structure(lambda p: unboxed(tx.init(p))[0], old, params)
+    layouts = {frozenset(layout.groups): layout for layout, _ in recorder.layouts}
+    _check_layouts(layouts, fresh)
+    leaves = list(leaves_of(old, layouts))
+
+    def run(masks: Masks, fresh: Any, old: Any) -> Any:
+        chosen = [_entries(layout, masks) for layout in layouts.values()]
+        entries = {name: x for stacks in chosen for name, x in stacks.items()}
+        new = [
+            _reset(leaf, entries, masks, *pair)
+            for leaf, *pair in zip(
+                leaves, jax.tree.leaves(fresh), jax.tree.leaves(old), strict=True
+            )
+        ]
+        return jax.tree.unflatten(jax.tree.structure(old), new)
+
+    mesh = visible_mesh(dict(enumerate(jax.tree.leaves(old))))
+    if mesh is not None and AxisType.Explicit in mesh.axis_types:
+        of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
+        run = with_auto_axes(run, jax.tree.map(of_type, old))
+    return rebox(jax.tree.map(_placed, run(masks, fresh, old), old))
+
+
+def _masks(where: Any, params: Any) -> dict[str, Array]:
+    """The mask of every parameter, by path, in its shape."""
+    try:
+        given = named_leaves(jax.tree.broadcast(where, params))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            "`where` must be a tree or prefix tree of `params` with bools or masks, "
+            f"got {jax.tree.structure(where)}; give True or False to every parameter."
+        ) from error
+    masks = {}
+    for path, leaf in named_leaves(params).items():
+        mask, shape = jnp.asarray(given[path]), np.shape(leaf)
+        if mask.dtype != bool:
+            raise ValueError(
+                f"`where` must hold bools, got {mask.dtype} for {path!r}; compare, as "
+                "in mask > 0."
+            )
+        try:
+            masks[path] = jnp.broadcast_to(mask, shape)
+        except ValueError as error:
+            raise ValueError(
+                f"`where` must hold masks that broadcast to the parameters, got shape "
+                f"{mask.shape} for {path!r} of shape {shape}; add axes of size 1."
+            ) from error
+    return masks
+
+
+def _check_layouts(layouts: Mapping[frozenset[str], Layout], state: Any) -> None:
+    if any(frozenset(node.manifest) not in layouts for _, node in states_in(state)):
+        raise ValueError(
+            "`tx` must be the transformation itself, but its `init` is wrapped (in "
+            "jax.jit, say), which hides its stacks; pass it unwrapped."
+        )
+
+
+def _entries(layout: Layout, masks: Masks) -> dict[str, Array]:
+    """Which entries of each stack are chosen, ``(count, m, n)``."""
+    entries = {}
+    for name, group in layout.groups.items():
+        pieces, known = [], list[tuple[int, int]]()
+        for path, piece in dict.fromkeys((m.path, m.piece) for m in group.members):
+            if path not in masks:
+                raise ValueError(
+                    f"`params` must hold all that `tx` trains, but lack {path!r}; pass "
+                    "the tree that tx.init gets."
+                )
+            pieces.append(layout.views[path].to_matrices(masks[path][None])[piece])
+            ids = identities(path, piece, np.arange(len(pieces[-1])))
+            known.extend(map(tuple, ids.tolist()))
+        pieces.append(jnp.zeros((1, group.rows, group.cols), bool))
+        row = {identity: i for i, identity in enumerate([*known, FILLER])}
+        order = [row[identity] for identity in map(tuple, group.ids.tolist())]
+        entries[name] = jnp.concatenate(pieces)[np.array(order)]
+    return entries
+
+
+def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:
+    """One array of the state, fresh where it belongs to what is chosen."""
+    if leaf.label:
+        return old
+    if leaf.group is None:
+        path = _path_of(leaf.keys, old, masks)
+        which = None if path is None or leaf.layout else masks[path]
+        if which is not None and which.shape != old.shape:
+            which = jnp.all(which)  # Such as the scales of eight-bit moments.
+    else:
+        which = _of_stack(leaf, entries[leaf.group], old)
+    return old if which is None else jnp.where(which, new.astype(old.dtype), old)
+
+
+def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
+    """The parameter whose path this state has; a count is nobody's."""
+    paths = (path_name(keys[start:]) for start in range(len(keys)))
+    is_count = not old.shape and not jnp.issubdtype(old.dtype, jnp.floating)
+    return None if is_count else next((path for path in paths if path in masks), None)
+
+
+def _of_stack(leaf: StateLeaf, entries: Array, old: Any) -> Array:
+    """Which numbers of a stack's array belong to chosen entries, rows or matrices."""
+    _, rows, cols = entries.shape
+    whole = entries.all((1, 2))
+    if not old.shape:
+        ids = leaf.layout.groups[leaf.group].ids
+        return whole[(ids != np.array(FILLER, np.uint32)).any(1)].all()
+    names, rest = [key_name(key) for key in leaf.keys], old.shape[1:]
+    # A vector of a square matrix says by its name which side it belongs to.
+    is_side = lambda name: rows != cols or name in names
+    if not leaf.shared:
+        if rest == (rows, cols):
+            return entries
+        if rest == (rows, 1) or (rest == (rows,) and is_side("row_scale")):
+            return entries.all(2).reshape(old.shape)
+        if rest == (1, cols) or (rest == (cols,) and is_side("col_scale")):
+            return entries.all(1).reshape(old.shape)
+    return whole.reshape(-1, *[1] * len(rest))
+
+
+def _placed(new: Any, old: Any) -> Any:
+    """The array where the old one was."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in (new, old))
+    at = isinstance(old, jax.Array) and not traced and old.committed
+    return jax.device_put(new, old.sharding) if at else new

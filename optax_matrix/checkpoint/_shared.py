@@ -1,0 +1,79 @@
+"""Which state belongs to whole matrices, and which to their entries, rows or columns.
+
+State that a block keeps in another frame (a subspace, an eigenbasis, permuted rows)
+depends on all entries of a matrix, and so do the arrays that define the frame.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from optax_matrix import transforms
+from optax_matrix.matrices.paths import key_name
+from optax_matrix.stacks.layout import Layout
+from optax_matrix.tree.state import is_state
+
+# Fields that belong to whole matrices, by the state that has them.
+_SHARED = {
+    transforms.InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
+    transforms.OrthogonalizeLowRankState: {"right"},
+    transforms.PreconditionState: {"gram", "root"},
+    transforms.ProjectLowRankState: {"basis", "inner_state", "combine_state"},
+    transforms.QuantizedState: {"scales"},
+    transforms.RotateSharedState: {"rotation", "base_state"},
+    transforms.RotateState: {"rotation", "base_state"},
+    transforms.ScaleByTrackedAdamState: {"vectors", "mu", "root"},
+    transforms.SpoState: set(transforms.SpoState._fields),
+}
+
+
+class StateLeaf(NamedTuple):
+    """A leaf of a state.
+
+    Attributes:
+        keys: Where it is.
+        layout: The layout of its stacks; None if it is not in stacks.
+        group: The name of its stack; None if it belongs to none.
+        shared: Whether it belongs to whole matrices.
+        label: Whether it only says whose state it is.
+    """
+
+    keys: tuple
+    layout: Layout | None
+    group: str | None
+    shared: bool
+    label: bool
+
+
+def leaves_of(
+    state: Any,
+    layouts: dict[frozenset[str], Layout],
+    above: tuple = (),
+    layout: Layout | None = None,
+    shared: bool = False,
+) -> Iterator[StateLeaf]:
+    """What is known of each leaf of a state, in the order of its leaves.
+
+    ``layouts`` are found by the names of their stacks.
+    """
+    is_node = lambda x: is_state(x) or type(x) in _SHARED
+    for keys, node in jax.tree.leaves_with_path(state, is_leaf=is_node):
+        keys = above + keys
+        if not is_node(node):
+            groups = () if layout is None else layout.groups
+            group = next((n for n in map(key_name, keys) if n in groups), None)
+            yield StateLeaf(keys, layout, group, shared, label=False)
+            continue
+        for field, part in zip(node._fields, node, strict=True):
+            inside = (*keys, jax.tree_util.GetAttrKey(field))
+            if not is_state(node):
+                partly = shared or field in _SHARED[type(node)]
+                yield from leaves_of(part, layouts, inside, layout, partly)
+            elif field in ("method", "manifest"):
+                for _ in jax.tree.leaves(part):
+                    yield StateLeaf(inside, None, None, shared=False, label=True)
+            else:
+                own = layouts[frozenset(node.manifest)]
+                own = None if field in ("after", "other") else own
+                yield from leaves_of(part, layouts, inside, own)

@@ -1,0 +1,57 @@
+"""What `optax.tree.map_params` sees of a state: it calls `init` with a placeholder."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix._surroundings import here, within
+from optax_matrix._surroundings.observation import ObservedState
+from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
+from optax_matrix.stacks.layout import EMPTY_LAYOUT, group_matrices
+from optax_matrix.stacks.placement import Placement
+from optax_matrix.tree._trial import Build
+from optax_matrix.tree.state import OnMatricesState
+
+_OPAQUE: Any = object()  # Stands for arrays that belong to no parameter.
+
+
+def is_placeholder(params: Any) -> bool:
+    """Whether `optax.tree.map_params` calls."""
+    return type(params).__name__ == "_ParamsPlaceholder"
+
+
+def placeholder_state(
+    build: Build, placement: Placement[Any], placeholder: Any, *, counts_zeros: bool
+) -> OnMatricesState:
+    """The state with the placeholder in place of everything that is kept by stack.
+
+    Where that is shows the state of a single matrix. A build that cannot do with one,
+    such as rotations that layers share, is seen as a whole that belongs to none.
+    """
+    try:
+        inner = _of_one_matrix(build, placeholder)
+    except Exception:
+        inner = _OPAQUE
+    empty = OnMatricesState(_OPAQUE, _OPAQUE, inner)
+    # The placement may keep state of its own.
+    state = placement.init(EMPTY_LAYOUT, lambda *_: empty, {}, [], False)
+    is_empty = lambda x: isinstance(x, dict) and not x
+    fill = lambda x: _OPAQUE if is_empty(x) else x  # By stack, too.
+    inner = jax.tree.map(fill, state.inner_state, is_leaf=is_empty)
+    if here().measures:
+        inner = ObservedState(_OPAQUE, _OPAQUE, inner)
+    zeros = _OPAQUE if counts_zeros else None
+    return state._replace(inner_state=inner, zero_gradients=zeros)
+
+
+def _of_one_matrix(build: Build, placeholder: Any) -> Any:
+    view = make_view((4, 6), MatrixDimensionNumbers(residual="out"))
+    like = {"kernel": jax.ShapeDtypeStruct(view.shape, jnp.float32)}
+    layout = group_matrices(like, {"kernel": view})
+    with within(measures={}):
+        init = lambda leaves: build(layout).init(layout.stack(leaves))
+        state = jax.eval_shape(init, like)
+    by_stack = lambda x: isinstance(x, dict) and set(x) == set(layout.groups)
+    mark = lambda x: placeholder if by_stack(x) else _OPAQUE
+    return jax.tree.map(mark, state, is_leaf=by_stack)
