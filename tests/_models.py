@@ -105,12 +105,12 @@ def judged(entries):
     params = tree_of(entries)
     decisions = decide(params)
     doubted = doubts(params, decisions)
-    wrong, reported, needless = {}, [], []
+    wrong, reported, needless = {}, {}, {}
     for path, (shape, _, answer, _) in entries.items():
         decision = decisions[path]
         right = same(decision.view, view_of(answer, shape))
         if path in doubted:
-            (needless if right else reported).append(path)
+            (needless if right else reported)[path] = doubted[path]
         elif not right:
             shown = "no matrix" if decision.view is None else str(decision.view)
             wrong[path] = f"{shown} ({decision.reason}), not {answer!r} of {shape}"
@@ -124,4 +124,4 @@ if __name__ == "__main__":
         for path, why in wrong.items():
             print("     ", path, why)
         for path in needless:
-            print("      needless doubt:", path)
+            print("      needless doubt:", path, needless[path])

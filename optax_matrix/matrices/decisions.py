@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
 from optax_matrix.matrices.paths import named_leaves, path_name
@@ -63,7 +64,8 @@ def decide(
         found = decide(params, dimension_numbers.numbers, leaves)
         return {p: d.on_side(dimension_numbers.side(p)) for p, d in found.items()}
     rule = _rule(dimension_numbers, params)
-    return {path: _decision(path, leaf, rule) for path, leaf in leaves.items()}
+    told = leaves_in_tree(params, leaves)
+    return {path: _decision(path, leaf, rule) for path, leaf in told.items()}
 
 
 def _decision(path: str, leaf: Any, rule: Rule) -> Decision:

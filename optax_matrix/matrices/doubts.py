@@ -9,6 +9,7 @@ from typing import Any
 import optax
 
 from optax_matrix.matrices._infer import infer
+from optax_matrix.matrices._suspects import suspects
 from optax_matrix.matrices.boxes import boxes_of
 from optax_matrix.matrices.decisions import Decision, Decisions, views_of
 from optax_matrix.matrices.names import side_by_name
@@ -19,6 +20,7 @@ from optax_matrix.matrices.view import MatrixView, make_view
 _SHOWN = 8
 _VOCABULARY = ("an embedding by its name", "an output head by its name")
 _SMALL_VOCABULARY = 64
+_LAYER = re.compile(r"(?<![^/_])\d+(?=/)")
 _LORA = re.compile("lora", re.IGNORECASE)
 
 
@@ -50,7 +52,10 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     - no other matrix has its sides, but the embedding or output head has, and its name
       does not tell what it is;
     - it has at least twice as many outputs as any side of four or more other matrices,
-      and its name does not tell what it is.
+      and its name does not tell what it is;
+    - it may hold several matrices beside one another (`qkv_proj`, gates), be
+      ``(out, in)``, have layers on axis 1, be a router or embed patches;
+    - it is no matrix only because its name is not one of kernels, or it is complex.
 
     Decisions that `dimension_numbers` make are not doubted. Returns a clause for each
     doubtful parameter, by path.
@@ -58,16 +63,25 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     leaves = named_leaves(params)
     guesses = {path: d for path, d in decisions.items() if d.is_guess}
     found = _many(guesses) | _long(guesses) | _like_vocabularies(guesses, leaves)
+    found |= suspects(guesses, leaves)
     return found | _misnamed(guesses, leaves, params)
 
 
 def _message(found: Mapping[str, str], decisions: Decisions) -> str:
-    line = lambda path: f"  {path}: {_shown(decisions[path])}, but {found[path]}"
-    more = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    alike: dict[str, list[str]] = {}
+    for path in found:
+        alike.setdefault(_LAYER.sub("#", path), []).append(path)
+
+    def line(paths: list[str]) -> str:
+        path, others = paths[0], len(paths) - 1
+        more = f" ({others} more like it)" if others else ""
+        return f"  {path}: {_shown(decisions[path])}, but {found[path]}{more}"
+
+    more = [f"  and {len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else []
     return "\n".join(
         [
             "Are these parameters read as the model means them?",
-            *map(line, list(found)[:_SHOWN]),
+            *map(line, list(alike.values())[:_SHOWN]),
             *more,
             "Settle it by `dimension_numbers=`: matrices.infer(model) reads axis "
             "names, matrices.by_path(numbers={'name': MatrixDimensionNumbers(...)}) "
