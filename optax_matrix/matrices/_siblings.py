@@ -15,6 +15,7 @@ from optax_matrix.matrices._words import (
     without_index,
 )
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
+from optax_matrix.matrices.paths import prefixes
 from optax_matrix.matrices.view import make_view
 
 ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)
@@ -68,8 +69,8 @@ class Siblings:
             return "a stack of vectors: its siblings are stacks of matrices"
         if self._is_router(path):
             return "a router beside experts"
-        is_kernel = is_kernel_by_name(path) or not self._has_names
-        return None if is_kernel else NO_NAME
+        is_kernel = is_kernel_by_name(path) or is_embedding(path)
+        return NO_NAME if self._has_names and not is_kernel else None
 
     @functools.cached_property
     def _has_names(self) -> bool:
@@ -95,10 +96,15 @@ class Siblings:
                 return True
             parent = _scopes(path)[0]
             return scope == parent and any(
-                _scopes(p)[0] == parent and size in self.shapes[p][len(front) :]
+                _scopes(p)[0] == parent and self._is_clear(p, len(front), size)
                 for p in stacks
             )
         return False
+
+    def _is_clear(self, path: str, front: int, size: int) -> bool:
+        """Whether a stack has a side of this size and few matrices for their sides."""
+        stack, sides = self.shapes[path][:front], self.shapes[path][front:]
+        return size in sides and max(stack) <= max(16, *sides) and min(sides) >= 8
 
     def _is_stack(self, path: str, front: tuple[int, ...]) -> bool:
         shape, n = self.shapes[path], len(front)
@@ -259,5 +265,4 @@ class Siblings:
 @functools.cache
 def _scopes(path: str) -> list[str]:
     """The paths above a leaf, the nearest first; the root is ``""``."""
-    parts = path.split("/")
-    return ["/".join(parts[:k]) for k in range(len(parts) - 1, -1, -1)]
+    return [*prefixes(path)[1:], ""]

@@ -30,9 +30,9 @@ _STATE_SPACES = (
     r"|conv1d(/[^/]*)?$"
 )
 _TABLES = (
-    r"(^|/)([^/]*_)?(tables?|codebooks?|tokens?|latents|prompts?|registers?|queries"
+    r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|prompts?|registers?|queries"
     r"|(query_)?pos|slots(_\w+)?|centers|anchors|prototypes|modulations?|memory)$"
-    r"|(^|/)time_(decay|first|faaaa|(maa|mix)(_[a-z])?)$"
+    r"|[^/]+_token$|(^|/)time_(decay|first|faaaa|(maa|mix)(_[a-z])?)$"
     r"|(^|/)([^/]*_)?(freqs?|frequenc(y|ies)|decays?|temp(erature)?|shift)$"
     r"|(^|/)(fourier|random_?fourier|rff)[^/]*(/[^/]*)?$"
 )

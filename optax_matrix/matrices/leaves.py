@@ -10,8 +10,9 @@ from optax_matrix.matrices.paths import named_leaves
 
 def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves with what the whole tree says of them; scalars and vectors as they are."""
-    every = {p: x for p, x in named_leaves(params).items() if hasattr(x, "shape")}
-    layers, siblings = layers_of(params), Siblings(every | dict(leaves))
+    every = named_leaves(params) | dict(leaves)
+    arrays = {path: x for path, x in every.items() if hasattr(x, "shape")}
+    layers, siblings = layers_of(params), Siblings(arrays)
 
     def of(path: str, leaf: Any) -> Any:
         if len(getattr(leaf, "shape", ())) < 2:

@@ -178,7 +178,7 @@ def default_full_rule(path: str, leaf: Any) -> Answer:
 
 
 def _guess(path: str, leaf: Any, others: Any) -> Answer:
-    if reason := _excluded(path, leaf, others):
+    if reason := _excluded(path, leaf, others) or getattr(leaf, "other", None):
         return None, Guess(reason)
     numbers, reason = numbers_of_kernel(path, leaf)
     view = make_view(leaf.shape, numbers, path)
@@ -190,8 +190,8 @@ def _guess(path: str, leaf: Any, others: Any) -> Answer:
 def is_excluded(path: str, leaf: Any, full: bool = False) -> bool:
     """Whether the default rule excludes a leaf whatever its axes are.
 
-    It is a vector, an integer, a depthwise convolution, or excluded by its name; with
-    ``full``, embeddings and heads are not.
+    It is a vector, an integer, a depthwise convolution, or excluded by its name or
+    layer; with ``full``, embeddings and heads are not.
     """
     others = OTHERS if full else VOCABULARIES + OTHERS
     return _excluded(path, leaf, others) is not None
@@ -208,11 +208,7 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
     numbers, reason = getattr(leaf, "layer", None) or ((), "")
     if numbers is None and (others is not OTHERS or "embedding" not in reason):
         return reason
-    if numbers:
-        return None
-    if reason := getattr(leaf, "other", None):
-        return reason
-    if _is_convolution(path, shape) and shape[-2] == 1:
+    if not numbers and _is_convolution(path, shape) and shape[-2] == 1:
         return "a convolution of one input channel, as depthwise ones are"
     return None
 
