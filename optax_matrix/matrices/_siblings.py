@@ -74,11 +74,9 @@ class Siblings:
 
     @functools.cached_property
     def _has_names(self) -> bool:
-        """Whether kernels have the usual names in this tree."""
-        return any(
-            len(shape) > 1 and module_and_name(without_index(p))[1] in _USUAL
-            for p, shape in self.shapes.items()
-        )
+        """Whether kernels have the usual names in the modules of this tree."""
+        names = (module_and_name(without_index(p)) for p in self.shapes)
+        return any(module and name in _USUAL for module, name in names)
 
     def _is_stack_of_vectors(self, path: str) -> bool:
         """Whether all axes but the last are those of a stack of kernels.

@@ -26,7 +26,7 @@ _VECTORS = (
 _NORMS = r"norm[_\d]*(/[^/]*)?$|(^|/)ln(_[^/]*|\d*)(/[^/]*)?$"
 _ROUTERS = r"(^|[/_])router([/_][^/]*)?(/[^/]*)?$"
 _STATE_SPACES = (
-    r"(^|/)(a_log|dt_bias|d|log_step|lambda\w*|(nu|theta|gamma)_log|[bc]_(re|im)\w*)$"
+    r"(^|/)(a_log|dt_bias|(?-i:D)|log_step|lambda\w*|(nu|theta|gamma)_log|[bc]_(re|im)\w*)$"
     r"|conv1d(/[^/]*)?$"
 )
 _TABLES = (

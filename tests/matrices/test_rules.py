@@ -280,7 +280,7 @@ def test_describe_says_where_and_why():
     lines = str(table).splitlines()
     assert lines[0].split() == ["leaf", "shape", "view", "group", "optimizer", "why"]
     assert len(lines) == 5
-    assert lines[-1].startswith("27% muon, 58% embeddings and heads")
+    assert lines[-1].startswith("30% muon, 70% embeddings and heads")
 
 
 def test_tied_embedding_is_one_leaf_for_the_other_optimizer():
