@@ -493,9 +493,10 @@ def _layer(tree, keys):
         return None
 
 
-def main():
+def write(models, script):
+    """Writes the table of the models beside the script that lists them."""
     table = {}
-    for name, (package, make, answers) in MODELS.items():
+    for name, (package, make, answers) in models.items():
         version = importlib.metadata.version(package)
         table[name] = {
             "source": f"{package} {version}",
@@ -505,8 +506,8 @@ def main():
     lines = json.dumps(table, indent=1)
     lines = re.sub(r"\n {4,}", " ", lines).replace("[ ", "[").replace(" ]", "]")
     lines = re.sub(r"\n +\]", "]", lines)
-    Path(__file__).with_suffix(".json").write_text(lines + "\n")
+    Path(script).with_suffix(".json").write_text(lines + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    write(MODELS, __file__)
