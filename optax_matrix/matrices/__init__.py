@@ -19,6 +19,7 @@ leaf:
 leaf       shape   view        group  optimizer  why
 up/bias    (8,)    -           -      adamw      a vector
 up/kernel  (4, 8)  1x (8, 4)   ...    muon       kernel (in, out)
+80% muon, 0% embeddings and heads, 20% adamw
 
 Layouts that names do not reveal (layers in an axis other than the first, the ``(out,
 in)`` weights of Equinox) are given by ``dimension_numbers``, which every recipe takes:

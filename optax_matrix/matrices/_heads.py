@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from optax_matrix.matrices.names import HEADS
+from optax_matrix.matrices._words import HEADS
 from optax_matrix.matrices.rules import PathRule, by_path
 
 

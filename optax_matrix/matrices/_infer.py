@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from optax_matrix.matrices._words import without_index
 from optax_matrix.matrices.boxes import is_box, names_of
 from optax_matrix.matrices.names import (
     RESIDUAL,
@@ -11,7 +12,6 @@ from optax_matrix.matrices.names import (
     default_full_rule,
     default_rule,
     is_excluded,
-    without_index,
 )
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import PathRule

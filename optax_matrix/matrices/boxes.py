@@ -29,7 +29,7 @@ def boxes_of(tree: Any) -> dict[str, Any]:
 def names_of(box: Any) -> tuple:
     """What a box says of each axis: mesh axes or logical names; ``()`` for nothing."""
     if _is_named(box):
-        return tuple(box.axis_names)
+        return _names_of_axes(box)
     if _is_linen(box):
         return tuple(box.names)
     key = _sharding_key(box)
@@ -97,7 +97,15 @@ def _is_linen(x: Any) -> bool:
 
 def _is_named(x: Any) -> bool:
     """A named array of haliax."""
-    return type(x).__name__ == "NamedArray" and hasattr(x, "axis_names")
+    kinds = (hasattr(x, "axis_names"), hasattr(x, "axes"))
+    return type(x).__name__ == "NamedArray" and any(kinds)
+
+
+def _names_of_axes(x: Any) -> tuple[str, ...]:
+    """Haliax before 1.5 has axes with a name and size, no ``axis_names``."""
+    if hasattr(x, "axis_names"):
+        return tuple(x.axis_names)
+    return tuple(axis.name for axis in x.axes)
 
 
 def _sharding_key(box: Any) -> str | None:
@@ -109,7 +117,11 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     own = set(_flat(names_of(like)))
     in_own_words = own.issuperset(_flat(spec))
     if _is_named(like):
-        return type(like)(x, _axis_names(spec))
+        names = _axis_names(spec)
+        if hasattr(like, "axis_names"):
+            return type(like)(x, names)
+        axis = type(like.axes[0])
+        return type(like)(x, tuple(map(axis, names, x.shape)))
     if _is_linen(like):
         if in_own_words:
             return like.replace(value=x, names=spec)

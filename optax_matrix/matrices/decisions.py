@@ -1,15 +1,16 @@
 """Which leaves of a tree are matrices: decided once, read by everything else."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
-from optax_matrix.matrices.paths import named_leaves, path_name
+from optax_matrix.matrices.paths import named_leaves, path_name, prefixes
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixView, Side, is_dimension_numbers, make_view
 
@@ -63,7 +64,8 @@ def decide(
         found = decide(params, dimension_numbers.numbers, leaves)
         return {p: d.on_side(dimension_numbers.side(p)) for p, d in found.items()}
     rule = _rule(dimension_numbers, params)
-    return {path: _decision(path, leaf, rule) for path, leaf in leaves.items()}
+    told = leaves_in_tree(params, leaves)
+    return {path: _decision(path, leaf, rule) for path, leaf in told.items()}
 
 
 def _decision(path: str, leaf: Any, rule: Rule) -> Decision:
@@ -90,11 +92,21 @@ def _decision(path: str, leaf: Any, rule: Rule) -> Decision:
     return Decision(make_view(leaf.shape, numbers, path), reason)
 
 
-def _rule(dimension_numbers: Any, params: Any) -> Rule:
-    if dimension_numbers is None:
-        return default_rule
-    if isinstance(dimension_numbers, PathRule):
-        return dimension_numbers.of_leaf
+def refuse_unmatched(dimension_numbers: Any, params: Any, paths: Iterable[str]) -> None:
+    """Raises for numbers of a tree that belong to none of the leaves."""
+    known = {"", *(prefix for path in paths for prefix in prefixes(path))}
+    for path, value in (_table(dimension_numbers, params) or {}).items():
+        if value is not None and path not in known:
+            raise ValueError(
+                f"`dimension_numbers` have an entry for {path!r}, which is no "
+                "parameter; correct its path, or remove it."
+            )
+
+
+def _table(dimension_numbers: Any, params: Any) -> dict[str, Any] | None:
+    """The entries of a tree of dimension numbers by path; None for rules."""
+    if dimension_numbers is None or isinstance(dimension_numbers, (PathRule, Oriented)):
+        return None
     if callable(dimension_numbers) and not is_dimension_numbers(dimension_numbers):
         dimension_numbers = dimension_numbers(params)
     is_leaf = lambda x: x is None or is_dimension_numbers(x)
@@ -107,12 +119,20 @@ def _rule(dimension_numbers: Any, params: Any) -> Rule:
             "`dimension_numbers` must hold MatrixDimensionNumbers or None, got "
             f"{value!r} at {path!r}."
         )
+    return table
+
+
+def _rule(dimension_numbers: Any, params: Any) -> Rule:
+    if isinstance(dimension_numbers, PathRule):
+        return dimension_numbers.of_leaf
+    table = _table(dimension_numbers, params)
+    if table is None:
+        return default_rule
 
     def look_up(path: str, leaf: Any) -> tuple[Any, str]:
         del leaf
-        parts = path.split("/")
-        for k in range(len(parts), -1, -1):
-            if (prefix := "/".join(parts[:k])) in table:
+        for prefix in (path, *prefixes(path), ""):
+            if prefix in table:
                 value = table[prefix]
                 return value, "given" if value is not None else "given as None"
         raise ValueError(

@@ -9,34 +9,45 @@ from typing import Any
 import optax
 
 from optax_matrix.matrices._infer import infer
+from optax_matrix.matrices._suspects import suspects
 from optax_matrix.matrices.boxes import boxes_of
-from optax_matrix.matrices.decisions import Decision, Decisions, views_of
+from optax_matrix.matrices.decisions import (
+    Decision,
+    Decisions,
+    decide,
+    refuse_unmatched,
+    views_of,
+)
 from optax_matrix.matrices.names import side_by_name
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import warn_of_unmatched
-from optax_matrix.matrices.view import MatrixView, make_view
+from optax_matrix.matrices.shares import VOCABULARY, few_matrices
+from optax_matrix.matrices.view import MatrixView
 
 _SHOWN = 8
-_VOCABULARY = ("an embedding by its name", "an output head by its name")
 _SMALL_VOCABULARY = 64
+_LAYER = re.compile(r"(?<![^/_])\d+(?=/)")
 _LORA = re.compile("lora", re.IGNORECASE)
 
 
 class DoubtfulMatrixWarning(UserWarning):
-    """The default rule reads a parameter as its model may not mean it."""
+    """The default rule reads parameters as their model may not mean them."""
 
 
 def warn_of_mistakes(
     dimension_numbers: Any, params: Any, decisions: Mapping[str, Decision]
 ) -> None:
-    """Warns of expressions that match nothing, and of doubtful decisions."""
+    """Warns of expressions that match nothing, and of doubtful or few matrices."""
     is_masked = lambda x: isinstance(x, optax.MaskedNode)
     leaves = named_leaves(params, is_leaf=lambda x: x is None or is_masked(x))
     if not leaves or any(map(is_masked, leaves.values())):
         return  # Another optimizer has the other leaves.
     warn_of_unmatched(dimension_numbers, leaves)
-    if found := doubts(params, decisions):
-        warnings.warn(_message(found, decisions), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
+    refuse_unmatched(dimension_numbers, params, leaves)
+    few, found = few_matrices(leaves, decisions), doubts(params, decisions)
+    said = [few] if few else []
+    if said := said + ([_message(found, decisions)] if found else []):
+        warnings.warn("\n".join(said), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
 
 
 def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
@@ -50,7 +61,10 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     - no other matrix has its sides, but the embedding or output head has, and its name
       does not tell what it is;
     - it has at least twice as many outputs as any side of four or more other matrices,
-      and its name does not tell what it is.
+      and its name does not tell what it is;
+    - it may hold several matrices beside one another (`qkv_proj`, gates), be
+      ``(out, in)``, have layers on axis 1, be a router or embed patches;
+    - it is no matrix only because its name is not one of kernels, or it is complex.
 
     Decisions that `dimension_numbers` make are not doubted. Returns a clause for each
     doubtful parameter, by path.
@@ -58,16 +72,25 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     leaves = named_leaves(params)
     guesses = {path: d for path, d in decisions.items() if d.is_guess}
     found = _many(guesses) | _long(guesses) | _like_vocabularies(guesses, leaves)
-    return found | _misnamed(guesses, leaves, params)
+    found |= suspects(guesses, leaves)
+    return found | _misnamed(guesses, params)
 
 
 def _message(found: Mapping[str, str], decisions: Decisions) -> str:
-    line = lambda path: f"  {path}: {_shown(decisions[path])}, but {found[path]}"
-    more = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    alike: dict[str, list[str]] = {}
+    for path in found:
+        alike.setdefault(_LAYER.sub("#", path), []).append(path)
+
+    def line(paths: list[str]) -> str:
+        path, others = paths[0], len(paths) - 1
+        more = f" ({others} more like it)" if others else ""
+        return f"  {path}: {_shown(decisions[path])}, but {found[path]}{more}"
+
+    more = [f"  and {len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else []
     return "\n".join(
         [
             "Are these parameters read as the model means them?",
-            *map(line, list(found)[:_SHOWN]),
+            *map(line, list(alike.values())[:_SHOWN]),
             *more,
             "Settle it by `dimension_numbers=`: matrices.infer(model) reads axis "
             "names, matrices.by_path(numbers={'name': MatrixDimensionNumbers(...)}) "
@@ -111,7 +134,7 @@ def _like_vocabularies(guesses: Decisions, leaves: Mapping[str, Any]) -> dict[st
     views = {p: v for p, v in views_of(guesses).items() if v.batch == 1}
     sides = {path: tuple(sorted((v.rows, v.cols))) for path, v in views.items()}
     counts = Counter(sides.values())
-    named = [p for p, r in guesses.items() if r.reason in _VOCABULARY]
+    named = [p for p, r in guesses.items() if r.reason in VOCABULARY]
     like = {tuple(sorted(leaves[path].shape)): path for path in named}
     return {
         path: f"it has the sides of {like[s]} and may be an embedding or output head"
@@ -121,18 +144,15 @@ def _like_vocabularies(guesses: Decisions, leaves: Mapping[str, Any]) -> dict[st
     }
 
 
-def _misnamed(
-    guesses: Decisions, leaves: Mapping[str, Any], params: Any
-) -> dict[str, str]:
+def _misnamed(guesses: Decisions, params: Any) -> dict[str, str]:
     boxes = boxes_of(params)
-    by_names, found = infer(params), {}
+    by_names = decide(params, infer(params)) if boxes else {}
+    found = {}
     for path, guess in guesses.items():
-        if path not in boxes:
-            continue
-        numbers, reason = by_names.of_leaf(path, leaves[path])
-        view = numbers and make_view(leaves[path].shape, numbers, path)
-        if reason != guess.reason and _matrix(view) != _matrix(guess.view):
-            found[path] = f"its axis names say {_shown(Decision(view, reason))}"
+        named = by_names[path] if path in boxes else guess
+        same = _matrix(named.view) == _matrix(guess.view)
+        if named.reason != guess.reason and not same:
+            found[path] = f"its axis names say {_shown(named)}"
     return found
 
 

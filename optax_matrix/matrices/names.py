@@ -1,22 +1,22 @@
 """The default rule: which leaves are matrices by their names, shapes and dtypes."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
+from optax_matrix.matrices._words import (
+    HEADS,
+    OTHERS,
+    VOCABULARIES,
+    is_embedding,
+    why_other,
+    without_index,
+)
 from optax_matrix.matrices.view import MatrixDimensionNumbers, Side, make_view
 
-EMBEDDINGS = (
-    r"(^|[/_])((pos|tok|token)?emb(s|eds?|edder|eddings?)?"
-    r"(_tokens|_positions|_table|_\d+)?|wte|wpe)(/|$)"
-)
-HEADS = (
-    r"(^|/)((lm_|cls_|mlm_|output_|classifier_|classification_)?heads?(_\d+)?"
-    r"|logits?(_?dense)?|classifier|unembed(ding)?|embed_out)(/[^/]*)?(/\d+)?$"
-)
-"""Regular expression of the paths of output heads (the last layer)."""
 RESIDUAL = ("embed", "d_model", "hidden")
 """Logical names of the axis of the residual stream."""
 LEAF = r"(/(kernel|weight|w))?$"
@@ -41,15 +41,8 @@ def named(names: str) -> re.Pattern:
     return re.compile(rf"(^|/)({names}){LEAF}", re.IGNORECASE)
 
 
-def without_index(path: str) -> str:
-    """The path without the indices at its end, as in ``weight/0`` of a named array."""
-    return _INDEX.sub("", path) or path
-
-
-_INDEX = re.compile(r"(/\d+)+$")
 QKV = named(_QKV)
 UP = named(_UP)
-EMBEDDING = re.compile(EMBEDDINGS, re.IGNORECASE)
 HEAD = re.compile(HEADS, re.IGNORECASE)
 _READS = named(f"{_QKV}|{_UP}|{_GATE}")
 _WRITES = named(f"{_WRITERS}|{_ATTENTION_OUT}")
@@ -64,7 +57,7 @@ def side_by_name(path: str) -> Side | None:
     path = without_index(path)
     if _READS.search(path):
         return "in"
-    if _WRITES.search(path) or EMBEDDING.search(path):
+    if _WRITES.search(path) or is_embedding(path):
         return "out"
     return "in" if HEAD.search(path) else None
 
@@ -80,18 +73,18 @@ _EITHER_ORDER = named(r"gating_einsum")  # Gemma has (2, in, out) and (2, out, i
 Answer = tuple[Any, str]  # Dimension numbers, or None, and the reason.
 
 
-def numbers_of_fused(path: str, shape: Sequence[int]) -> Answer | None:
+def numbers_of_fused(path: str, shape: Sequence[int], stack: int) -> Answer | None:
     """The dimension numbers of a kernel with heads or several matrices, by its name.
 
     No width of a model is less than its number of heads or their dimension, so the
     longest axis of an attention kernel is the residual stream. Of equal ones it is the
     first if the kernel reads the stream, the last if it writes it. In a fused kernel
     the first axis of size 3 (query, key, value) or 2 (key and value, gate and up)
-    counts matrices. Layers, where they are stacked, are on the first axis. None for
-    other names and axes.
+    counts matrices. The first ``stack`` axes are of layers. None for other names and
+    axes.
     """
     name = without_index(path)
-    axes = list(range(1 if SCANNED.search(path) else 0, len(shape)))
+    axes = list(range(stack, len(shape)))
     for pattern, count in _FUSED.items():
         found = [a for a in axes if shape[a] == count]
         if len(axes) > 2 and found and pattern.search(name):
@@ -133,27 +126,6 @@ class Guess(str):
     """A reason of the default rule: names and shapes suggest it, nobody said so."""
 
 
-_VECTORS = r"(^|/)([^/]*_)?bias(_[^/]*|\d*)$|(^|/)(scale|gain|gamma|beta)$"
-_NORMS = r"norm[_\d]*(/|$)|(^|/)ln(_[^/]*|\d*)(/|$)"
-_ROUTERS = r"(^|[/_])router([/_]|$)"
-_STATE_SPACES = r"(^|/)(a_log|dt_bias)$|conv1d"
-
-
-def _compiled(reasons: dict[str, str]) -> tuple[tuple[re.Pattern, str], ...]:
-    return tuple((re.compile(p, re.IGNORECASE), why) for p, why in reasons.items())
-
-
-_VOCABULARIES = _compiled(
-    {EMBEDDINGS: "an embedding by its name", HEADS: "an output head by its name"}
-)
-_OTHERS = _compiled(
-    {
-        _VECTORS: "a bias or scale by its name",
-        _NORMS: "a norm by its name",
-        _ROUTERS: "a router by its name",
-        _STATE_SPACES: "a state-space or 1-D convolution parameter by its name",
-    }
-)
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 _LORA_FACTOR = re.compile(r"(^|/)([^/]*_)?lora_([ab])(/[^/]*)?$", re.IGNORECASE)
@@ -197,20 +169,19 @@ def default_rule(path: str, leaf: Any) -> Answer:
         >>> default_rule("lm_head/kernel", jnp.ones((4, 8)))
         (None, 'an output head by its name')
     """
-    return _guess(path, leaf, _VOCABULARIES + _OTHERS)
+    return _guess(path, leaf, VOCABULARIES + OTHERS)
 
 
 def default_full_rule(path: str, leaf: Any) -> Answer:
     """`default_rule`, except that embeddings and heads are matrices."""
-    return _guess(path, leaf, _OTHERS)
+    return _guess(path, leaf, OTHERS)
 
 
 def _guess(path: str, leaf: Any, others: Any) -> Answer:
-    shape = leaf.shape
-    if reason := _excluded(path, leaf, others):
+    if reason := _excluded(path, leaf, others) or getattr(leaf, "other", None):
         return None, Guess(reason)
-    numbers, reason = numbers_of_kernel(path, shape)
-    view = make_view(shape, numbers, path)
+    numbers, reason = numbers_of_kernel(path, leaf)
+    view = make_view(leaf.shape, numbers, path)
     if min(view.rows, view.cols) < 2:
         return None, Guess("a side of length one")
     return numbers, Guess(reason)
@@ -219,10 +190,10 @@ def _guess(path: str, leaf: Any, others: Any) -> Answer:
 def is_excluded(path: str, leaf: Any, full: bool = False) -> bool:
     """Whether the default rule excludes a leaf whatever its axes are.
 
-    It is a vector, an integer, a depthwise convolution, or excluded by its name; with
-    ``full``, embeddings and heads are not.
+    It is a vector, an integer, a depthwise convolution, or excluded by its name or
+    layer; with ``full``, embeddings and heads are not.
     """
-    others = _OTHERS if full else _VOCABULARIES + _OTHERS
+    others = OTHERS if full else VOCABULARIES + OTHERS
     return _excluded(path, leaf, others) is not None
 
 
@@ -232,39 +203,46 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
         return f"dtype {jnp.dtype(leaf.dtype).name} is not floating"
     if len(shape) < 2:
         return "a vector" if shape else "a scalar"
-    name = without_index(path)
-    for pattern, reason in others:
-        if pattern.search(name):
-            return reason
-    if _is_convolution(path, shape) and shape[-2] == 1:
+    if reason := why_other(path, others):
+        return reason
+    numbers, reason = getattr(leaf, "layer", None) or ((), "")
+    if numbers is None and (others is not OTHERS or "embedding" not in reason):
+        return reason
+    if not numbers and _is_convolution(path, shape) and shape[-2] == 1:
         return "a convolution of one input channel, as depthwise ones are"
     return None
 
 
-def numbers_of_kernel(path: str, shape: tuple[int, ...]) -> tuple[Any, str]:
+def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     """The dimension numbers of a kernel that is a matrix, and the reason for them."""
-    name = without_index(path)
-    heads = len(shape) > (3 if SCANNED.search(path) else 2)
+    numbers, reason = getattr(leaf, "layer", None) or (None, "")
+    if numbers is not None:
+        return dataclasses.replace(numbers, residual=side_by_name(path)), reason
+    name, shape = without_index(path), leaf.shape
+    stack = max(getattr(leaf, "stack", 0), 1 if SCANNED.search(path) else 0)
+    heads = len(shape) > 2 + stack
     if heads and _READ_HEADS.search(name):
         numbers = MatrixDimensionNumbers(-3, (-2, -1), residual="in")
         return numbers, "attention kernel (in, heads, dim)"
     if heads and _WRITE_HEADS.search(name):
         numbers = MatrixDimensionNumbers((-3, -2), -1, residual="out")
         return numbers, "attention kernel (heads, dim, out)"
-    if heads and (fused := numbers_of_fused(path, shape)):
+    if heads and (fused := numbers_of_fused(path, shape, stack)):
         return fused
-    if _is_convolution(path, shape):
-        inputs = tuple(range(len(shape) - 1))
+    first = getattr(leaf, "sums_from", None)
+    if _is_convolution(path, shape) or first is not None:
+        inputs = tuple(range(first or 0, len(shape) - 1))
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
-    numbers = MatrixDimensionNumbers(-2, -1, residual=side_by_name(path))
-    many = len(shape) > 2
+    side = side_by_name(path)
+    if getattr(leaf, "is_transposed", False):
+        return MatrixDimensionNumbers(-1, -2, residual=side), "kernel (out, in)"
     if factor := _LORA_FACTOR.search(path):
         sides = "(in, rank)" if factor[3] in "aA" else "(rank, out)"
-        return numbers, f"a LoRA factor {sides}"
-    return (
-        numbers,
-        "kernels (..., in, out), batch first" if many else "kernel (in, out)",
-    )
+        reason = f"a LoRA factor {sides}"
+    else:
+        many = len(shape) > 2
+        reason = "kernels (..., in, out), batch first" if many else "kernel (in, out)"
+    return MatrixDimensionNumbers(-2, -1, residual=side), reason
 
 
 def _is_convolution(path: str, shape: tuple[int, ...]) -> bool:

@@ -3,13 +3,14 @@
 import dataclasses
 from typing import Any
 
-from optax_matrix.matrices.names import EMBEDDING, HEAD, QKV, UP, without_index
+from optax_matrix.matrices._words import is_embedding, without_index
+from optax_matrix.matrices.names import HEAD, QKV, UP
 from optax_matrix.matrices.view import Side
 
 _EXCEPT = {
-    "except_up": (UP,),
-    "except_qkv": (QKV,),
-    "except_embeddings": (EMBEDDING, HEAD),
+    "except_up": UP.search,
+    "except_qkv": QKV.search,
+    "except_embeddings": lambda path: is_embedding(path) or HEAD.search(path),
 }
 
 
@@ -37,9 +38,8 @@ class Oriented:
         brings their width to the side that rotates.
         """
         path = without_index(path)
-        right, left = ("out", "in") if EMBEDDING.search(path) else ("in", "out")
-        excepted = any(pattern.search(path) for pattern in _EXCEPT[self.rule])
-        return left if excepted else right
+        right, left = ("out", "in") if is_embedding(path) else ("in", "out")
+        return left if _EXCEPT[self.rule](path) else right
 
 
 def oriented(dimension_numbers: Any, orientation: str) -> Any:

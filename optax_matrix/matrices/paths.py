@@ -26,6 +26,12 @@ def path_name(keys: tuple[Any, ...]) -> str:
     return "/".join(key_name(k) for k in keys)
 
 
+def prefixes(path: str) -> list[str]:
+    """The path and those above it without the root, the longest first."""
+    parts = path.split("/")
+    return ["/".join(parts[:k]) for k in range(len(parts), 0, -1)]
+
+
 def group_of(keys: tuple[Any, ...], groups: Any) -> Any:
     """The group under whose name a leaf of state is; None if there is none."""
     names = map(key_name, keys)

@@ -98,7 +98,7 @@ def by_path(
             if pattern and applies and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
         if include_ and include_.search(path) and len(leaf.shape) >= 2:
-            value = numbers_of_kernel(path, leaf.shape)[0]
+            value = numbers_of_kernel(path, leaf)[0]
             return value, f"included by {include!r}"
         return fallback(path, leaf)
 

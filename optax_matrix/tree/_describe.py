@@ -1,11 +1,13 @@
 """A table of which optimizer each leaf gets, and why."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import doubts
 from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.shares import shares
 from optax_matrix.stacks.layout import group_matrices
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import zero_leaves
@@ -36,9 +38,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """Rows of `describe`; prints as a table."""
+    """Rows of `describe`, and how many parameters are what; prints as a table."""
 
     rows: tuple[Row, ...]
+    shares: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         header = [f.name for f in dataclasses.fields(Row)]
@@ -46,9 +49,10 @@ class Description:
         if not any(row.owners for row in self.rows):
             table = [line[:-1] for line in table]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join(
-            "  ".join(map(str.ljust, line, widths)).rstrip() for line in table
-        )
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+        total = sum(self.shares.values()) or 1
+        shown = (f"{100 * n / total:.0f}% {what}" for what, n in self.shares.items())
+        return "\n".join([*lines, *([", ".join(shown)] if self.shares else [])])
 
 
 def describe(
@@ -74,7 +78,8 @@ def describe(
         max_batch: As in `on_matrices`.
 
     Returns:
-        The rows; `print` shows a table.
+        The rows, and the number of parameters that each optimizer has; `print` shows a
+        table that ends with their shares.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -83,6 +88,7 @@ def describe(
         leaf       shape   view       group            optimizer  why
         up/bias    (5,)    -          -                adamw      a vector
         up/kernel  (3, 5)  1x (5, 3)  5x3-in@969525da  muoneq     kernel (in, out)
+        75% muoneq, 0% embeddings and heads, 25% adamw
     """
     decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
     make = group_matrices if placement is None else placement.layout
@@ -106,4 +112,7 @@ def describe(
         why += "; all zeros" if path in zeros else ""
         return Row(path, shape, str(view), names, matrix, why, layout.owners_of(path))
 
-    return Description(tuple(row(path, leaf) for path, leaf in leaves.items()))
+    found = shares(leaves, decisions)
+    names = (matrix, "embeddings and heads", other)
+    rows = tuple(row(path, leaf) for path, leaf in leaves.items())
+    return Description(rows, dict(zip(names, found.values(), strict=True)))

@@ -207,6 +207,8 @@ def test_infer_reads_named_arrays_and_the_sides_of_their_layers():
     decisions = decide(model, infer(model))
     assert "embedding or head" in decisions["token/0"].reason
     assert decisions["up/bias/0"].reason == "a bias or scale by its name"
-    told = " ".join(_messages(model))
-    assert "up/weight/0: 3x (64, 256)" in told
-    assert "its axis names say 3x (256, 64)" in told
+    # Without the names, biases tell the sides of all weights.
+    assert str(decide(model)["down/weight/0"].view) == "3x (64, 256)"
+    (told,) = _messages({"down": model["down"]})
+    assert "down/weight/0: 3x (256, 64)" in told
+    assert "its axis names say 3x (64, 256)" in told

@@ -191,7 +191,7 @@ class _Block(nnx.Module):
             use_bias=False,
             rngs=rngs,
         )
-        self.inner = nnx.Param(
+        self.w_inner = nnx.Param(
             jnp.ones((5, 7)), out_sharding=("mlp", "mlp2"), eager_sharding=False
         )
         self.tok = nnx.Param(
@@ -208,7 +208,7 @@ class _Block(nnx.Module):
         self.gates = nnx.Param(
             jnp.ones((3, 6)), out_sharding=("layers", "embed"), eager_sharding=False
         )
-        self.plain = nnx.Param(jnp.ones((4, 6)))
+        self.w_plain = nnx.Param(jnp.ones((4, 6)))
 
 
 def test_infer_reads_nnx_axis_names():
@@ -222,12 +222,12 @@ def test_infer_reads_nnx_axis_names():
     assert (piece.count, piece.rows, piece.cols, residual) == (1, 6, 8, "out")
     piece, residual = view("experts")
     assert (piece.count, piece.rows, piece.cols, residual) == (2, 4, 6, "in")
-    assert layout.views["inner"].residual is None
+    assert layout.views["w_inner"].residual is None
     decisions = decide(params, infer(model))
     assert "embedding or head" in decisions["tok"].reason
     assert "norm by its name" in decisions["norm"].reason
     assert "not a matrix" in decisions["gates"].reason
-    assert "plain" in layout.views
+    assert "w_plain" in layout.views
 
 
 def test_infer_agrees_with_itself_on_pure_arrays():
@@ -279,7 +279,8 @@ def test_describe_says_where_and_why():
     assert rows["attn/query/kernel"].why == "attention kernel (in, heads, dim)"
     lines = str(table).splitlines()
     assert lines[0].split() == ["leaf", "shape", "view", "group", "optimizer", "why"]
-    assert len(lines) == 4
+    assert len(lines) == 5
+    assert lines[-1].startswith("30% muon, 70% embeddings and heads")
 
 
 def test_tied_embedding_is_one_leaf_for_the_other_optimizer():

@@ -1,0 +1,77 @@
+"""What the types of layers say of their arrays: Equinox has ``(out, in)`` weights.
+
+No framework is imported: a layer is known by the module and name of its class, also if
+a class is derived from it.
+"""
+
+import math
+import re
+from typing import Any
+
+import jax
+
+from optax_matrix.matrices.paths import path_name
+from optax_matrix.matrices.view import MatrixDimensionNumbers
+
+_VECTORS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "PReLU")
+_GATES = {"GRUCell": 3, "LSTMCell": 4}
+_KINDS = ("Linear", "Conv", "ConvTranspose", "Embedding", *_VECTORS, *_GATES)
+
+_DIMENSION = re.compile(r"\dd$")  # Of Conv2d.
+
+Answer = tuple[Any, str]
+
+
+def layers_of(tree: Any) -> dict[str, Answer]:
+    """Dimension numbers (or None) and reason of each leaf of a known layer, by path."""
+    pairs = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: _kind(x) is not None
+    )[0]
+    found = {}
+    for keys, layer in pairs:
+        if kind := _kind(layer):
+            for inside, leaf in jax.tree_util.tree_flatten_with_path(layer)[0]:
+                name = path_name(inside)
+                answer = _answer(kind, layer, name, leaf)
+                if answer is not None:
+                    found[path_name((*keys, *inside))] = answer
+    return found
+
+
+def _kind(x: Any) -> str | None:
+    for base in type(x).__mro__:
+        name = _DIMENSION.sub("", base.__name__)
+        if base.__module__.startswith("equinox.nn") and name in _KINDS:
+            return name
+    return None
+
+
+def _answer(kind: str, layer: Any, name: str, leaf: Any) -> Answer | None:
+    shape = getattr(leaf, "shape", ())
+    if len(shape) < 2 or "." in name:
+        return None
+    if not name.startswith("weight"):
+        return None, f"a bias of {kind}" if name.startswith("bias") else f"of {kind}"
+    if kind in _VECTORS:
+        return None, f"scales of {kind}"
+    if kind == "Embedding":
+        return None, "an embedding by its layer"
+    if kind in _GATES:
+        numbers = MatrixDimensionNumbers(-1, -2, output_sections=_GATES[kind])
+        return numbers, f"{_GATES[kind]} gates of {kind} (out, in)"
+    if kind == "Linear":
+        return MatrixDimensionNumbers(-1, -2), "weight (out, in) of Linear"
+    spatial = _spatial_axes(layer)
+    axes = tuple(range(-spatial - 1, 0))
+    if shape[-spatial - 1] == 1 and math.prod(shape[-spatial:]) > 1:
+        return None, "a convolution of one input channel, as depthwise ones are"
+    numbers = MatrixDimensionNumbers(axes, -spatial - 2)
+    return numbers, f"weight (out, in, ...) of {kind}"
+
+
+def _spatial_axes(layer: Any) -> int:
+    """Of a convolution; its name tells them if it does not."""
+    given = getattr(layer, "num_spatial_dims", None)
+    name = type(layer).__name__
+    named = int(name[-2]) if name.endswith("d") and name[-2:-1].isdigit() else None
+    return given or named or len(layer.weight.shape) - 2

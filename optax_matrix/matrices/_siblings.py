@@ -1,0 +1,266 @@
+"""What the leaves around a leaf say of it: stacks, routers, orientation."""
+
+import dataclasses
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from optax_matrix.matrices._words import (
+    is_embedding,
+    is_kernel_by_name,
+    is_vector_by_name,
+    module_and_name,
+    without_index,
+)
+from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
+from optax_matrix.matrices.paths import prefixes
+from optax_matrix.matrices.view import make_view
+
+ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)
+_UP = re.compile(r"(^|/)(up|w3|wi)(_proj)?(/(kernel|weight|w))?$", re.I)
+_EXPERTS = re.compile(r"(^|/)(experts?|expert_\d+)(/|$)", re.I)
+
+
+_USUAL = ("kernel", "weight", "w")
+NO_NAME = "two axes, but not the name of a kernel"
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A leaf as the default rule sees it.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its dtype.
+        layer: Dimension numbers (or None) and the reason, if the type of its layer
+            tells them.
+        other: Why its siblings say that it is no kernel, or None.
+        stack: Number of axes in front that count layers, experts or members.
+        is_transposed: Whether its siblings say that it is ``(out, in)``.
+        sums_from: The first axis of all but the last, if its bias says that it sums
+            over them.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    layer: tuple[Any, str] | None = None
+    other: str | None = None
+    stack: int = 0
+    is_transposed: bool = False
+    sums_from: int | None = None
+
+
+class Siblings:
+    """The shapes of a tree, with questions about one path of them."""
+
+    def __init__(self, leaves: Mapping[str, Any]):
+        self.shapes = {p: tuple(x.shape) for p, x in leaves.items()}
+        self.stack = functools.cache(self._stack)
+        self.scopes: dict[str, list[str]] = defaultdict(list)
+        for path in self.shapes:
+            for scope in _scopes(path):
+                self.scopes[scope].append(path)
+
+    def why_other(self, path: str) -> str | None:
+        """Why a leaf is no kernel: a stack of vectors, or a router; else None."""
+        if self._is_stack_of_vectors(path):
+            return "a stack of vectors: its siblings are stacks of matrices"
+        if self._is_router(path):
+            return "a router beside experts"
+        is_kernel = is_kernel_by_name(path) or is_embedding(path)
+        return NO_NAME if self._has_names and not is_kernel else None
+
+    @functools.cached_property
+    def _has_names(self) -> bool:
+        """Whether kernels have the usual names in the modules of this tree."""
+        names = (module_and_name(without_index(p)) for p in self.shapes)
+        return any(module and name in _USUAL for module, name in names)
+
+    def _is_stack_of_vectors(self, path: str) -> bool:
+        """Whether all axes but the last are those of a stack of kernels.
+
+        In the smallest scope that has such kernels, all leaves must have these axes in
+        front, or such a kernel must be beside the leaf and have a side of its size.
+        """
+        *front, size = self.shapes[path]
+        front = tuple(front)
+        for scope in _scopes(path):
+            stacks = [p for p in self.scopes[scope] if self._is_stack(p, front)]
+            if not stacks:
+                continue
+            if all(self._starts(p, front) for p in self.scopes[scope]):
+                return True
+            parent = _scopes(path)[0]
+            return scope == parent and any(
+                _scopes(p)[0] == parent and self._is_clear(p, len(front), size)
+                for p in stacks
+            )
+        return False
+
+    def _is_clear(self, path: str, front: int, size: int) -> bool:
+        """Whether a stack has a side of this size and few matrices for their sides."""
+        stack, sides = self.shapes[path][:front], self.shapes[path][front:]
+        return size in sides and max(stack) <= max(16, *sides) and min(sides) >= 8
+
+    def _is_stack(self, path: str, front: tuple[int, ...]) -> bool:
+        shape, n = self.shapes[path], len(front)
+        if len(shape) < n + 2 or shape[:n] != front or is_vector_by_name(path):
+            return False
+        return self._batch_axes(path)[:n] == tuple(range(n))
+
+    def _batch_axes(self, path: str) -> tuple[int, ...]:
+        leaf = Leaf(self.shapes[path], None, stack=self.stack(path))
+        leaf = dataclasses.replace(leaf, sums_from=self.sums_from(path))
+        return make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path).batch_axes
+
+    def _starts(self, path: str, front: tuple[int, ...]) -> bool:
+        return self.shapes[path][: len(front)] == front
+
+    def _stack(self, path: str) -> int:
+        """One if a scope of the leaf is stacked, as its named vectors of two axes say.
+
+        All leaves of the scope have the same first axis, and one of them is a bias or
+        scale by its name.
+        """
+        first = self.shapes[path][:1]
+        for scope in _scopes(path):
+            members = self.scopes[scope]
+            if not all(self._starts(p, first) for p in members):
+                return 0
+            if any(len(self.shapes[p]) == 2 and is_vector_by_name(p) for p in members):
+                return 1
+        return 0
+
+    def _is_router(self, path: str) -> bool:
+        """A gate beside stacks of experts; not one beside an `up` of its own shape."""
+        shape = self.shapes[path]
+        name = without_index(path)
+        if not ROUTER.search(name) or len(shape) != 2 + self.stack(path):
+            return False
+        parent = _scopes(module_and_name(name)[0])[0]
+        around = self.scopes.get(parent, [])
+        if any(_UP.search(p) and self.shapes[p] == shape for p in around):
+            return False
+        inside = [p.removeprefix(parent) for p in around if p != path]
+        n = len(shape) - 2
+        counts = {self.shapes[p][n] for p in around if len(self.shapes[p]) == n + 3}
+        return any(map(_EXPERTS.search, inside)) or bool(counts & set(shape[n:]))
+
+    def sums_from(self, path: str) -> int | None:
+        """The first of several axes that a kernel sums over, by the axes of its bias.
+
+        The bias has the axes of a stack, if there is one, and the last one.
+        """
+        shape, bias = self.shapes[path], self._bias(path)
+        if bias is None or len(shape) < len(bias) + 2:
+            return None
+        front = len(bias) - 1
+        matches = bias == (*shape[:front], shape[-1])
+        return front if matches and not is_vector_by_name(path) else None
+
+    def _bias(self, path: str) -> tuple[int, ...] | None:
+        path = without_index(path)
+        module, name = module_and_name(path)
+        own = re.sub(r"weights?|kernel", "bias", name)
+        own = re.sub(r"(?<![^_])w(?=\d*$)", "b", own)
+        names = (own, "bias", "b") if name in _USUAL else (own,)
+        paths = (f"{module}/{n}{end}".lstrip("/") for n in names for end in ("", "/0"))
+        return next(
+            (self.shapes[p] for p in paths if p in self.shapes and p != path), None
+        )
+
+    def is_transposed(self, path: str) -> bool:
+        """Whether a leaf of two axes (and stack) is ``(out, in)``.
+
+        Its bias tells it, or the width of the embedding beside its name; else it is as
+        all leaves of this name are of which that is known.
+        """
+        own = self._transposed(path)
+        return self._convention(path) == {True} if own is None else own
+
+    def is_of_unknown_side(self, path: str) -> bool:
+        """Whether a ``weight`` could as well be ``(out, in)``."""
+        name = module_and_name(without_index(path))[1]
+        known = self._transposed(path) is not None or len(self._convention(path)) == 1
+        has_flax = any(p.rpartition("/")[2] == "kernel" for p in self.shapes)
+        return name == "weight" and not known and not has_flax
+
+    def _convention(self, path: str) -> set[bool]:
+        return self._conventions[module_and_name(without_index(path))[1]]
+
+    @functools.cached_property
+    def _conventions(self) -> dict[str, set[bool]]:
+        found = defaultdict(set)
+        for path in self.shapes:
+            if (known := self._transposed(path)) is not None:
+                found[module_and_name(without_index(path))[1]].add(known)
+        return found
+
+    def _transposed(self, path: str) -> bool | None:
+        *front, first, last = (1, 1, *self.shapes[path])
+        if first == last or len(front) - 2 != self._layers(path):
+            return None
+        bias = self._bias(path)
+        if bias and bias[-1] in (first, last):
+            return bias[-1] == first
+        side = side_by_name(path)
+        is_named = module_and_name(without_index(path))[1] == "weight"
+        if side and is_named and not is_embedding(path):
+            width = {"in": (first, last), "out": (last, first)}[side]
+            found = [self._width == w for w in width]
+            return found[1] if any(found) else None
+        return None
+
+    def _layers(self, path: str) -> int:
+        """Axes in front of a kernel, if its stack or the axes of its bias tell them."""
+        bias = self._bias(path)
+        in_front = len(self.shapes[path]) - 2
+        shares = bias is not None and len(bias) == in_front + 1
+        return (
+            in_front if shares and self._starts(path, bias[:-1]) else self._only(path)
+        )
+
+    def _only(self, path: str) -> int:
+        return min(self.stack(path) or 0, len(self.shapes[path]) - 2)
+
+    @functools.cached_property
+    def _width(self) -> int | None:
+        """The width of the model: the shorter side of its largest embedding."""
+        tables = [
+            shape
+            for path, shape in self.shapes.items()
+            if len(shape) == 2 and is_embedding(path)
+        ]
+        return min(max(tables, key=max)) if tables else None
+
+    def layers_on_axis_one(self, path: str) -> int | None:
+        """The size of axis 1 if all leaves of a scope have it, and not one axis 0."""
+        for scope in _scopes(path):
+            shapes = [self.shapes[p] for p in self.scopes[scope]]
+            if sum(len(s) > 2 for s in shapes) < 2 or any(len(s) < 2 for s in shapes):
+                continue
+            kernels = {s[0] for s in shapes if len(s) > 2}
+            if len({s[1] for s in shapes}) == 1 and len(kernels) > 1:
+                return shapes[0][1]
+        return None
+
+    def beside(self, path: str) -> dict[str, tuple[int, ...]]:
+        """The other kernels of the smallest scope that has some."""
+        for scope in _scopes(path):
+            found = {p: self.shapes[p] for p in self.scopes[scope] if p != path}
+            found = {
+                p: shape
+                for p, shape in found.items()
+                if len(shape) >= 2 and not is_vector_by_name(p)
+            }
+            if found:
+                return found
+        return {}
+
+
+@functools.cache
+def _scopes(path: str) -> list[str]:
+    """The paths above a leaf, the nearest first; the root is ``""``."""
+    return [*prefixes(path)[1:], ""]

@@ -1,0 +1,42 @@
+"""How many of the parameters are matrices."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from optax_matrix.matrices._words import is_vector_by_name
+from optax_matrix.matrices.decisions import Decisions
+
+VOCABULARY = (
+    "an embedding by its name",
+    "an embedding by its layer",
+    "an embedding of patches by its name",
+    "an output head by its name",
+)
+
+
+def shares(leaves: Mapping[str, Any], decisions: Decisions) -> dict[str, int]:
+    """Numbers of parameters: in matrices, in embeddings and heads, in other leaves."""
+    counts = {"matrix": 0, "vocabulary": 0, "other": 0}
+    for path, decision in decisions.items():
+        is_vocabulary = decision.reason in VOCABULARY
+        other = "vocabulary" if is_vocabulary else "other"
+        counts["matrix" if decision.view else other] += math.prod(leaves[path].shape)
+    return counts
+
+
+def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
+    """A sentence if hardly any parameter is a matrix, as far as nobody said so."""
+    left = {p: d for p, d in decisions.items() if d.is_guess or d.view is not None}
+    counts = shares(leaves, left)
+    rest = counts["matrix"] + counts["other"]
+    if all(d.view is None and is_vector_by_name(p) for p, d in left.items()):
+        return None  # Biases alone: no kernel can be missed.
+    if counts["matrix"] and 3 * counts["matrix"] >= rest:
+        return None
+    return (
+        f"Only {counts['matrix']:,} of {rest:,} parameters beyond embeddings and heads "
+        "are in matrices: all others get the other optimizer, at its rate. "
+        "`describe` shows why. optax.flatten and other wrappers that change shapes "
+        "must not stand around a method."
+    )
