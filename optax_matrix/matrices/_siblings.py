@@ -39,8 +39,7 @@ class Leaf:
         other: Why its siblings say that it is no kernel, or None.
         stack: Number of axes in front that count layers, experts or members.
         is_transposed: Whether its siblings say that it is ``(out, in)``.
-        sums_from: The first axis of all but the last, if its bias says that it sums
-            over them.
+        axes: Those of its inputs and of its outputs, if its siblings tell them.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +48,7 @@ class Leaf:
     other: str | None = None
     stack: int = 0
     is_transposed: bool = False
-    sums_from: int | None = None
+    axes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 class Siblings:
@@ -112,7 +111,7 @@ class Siblings:
 
     def _batch_axes(self, path: str) -> tuple[int, ...]:
         leaf = Leaf(self.shapes[path], None, stack=self.stack(path))
-        leaf = dataclasses.replace(leaf, sums_from=self.sums_from(path))
+        leaf = dataclasses.replace(leaf, axes=self.axes(path))
         return make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path).batch_axes
 
     def _starts(self, path: str, front: tuple[int, ...]) -> bool:
@@ -148,24 +147,40 @@ class Siblings:
         counts = {self.shapes[p][n] for p in around if len(self.shapes[p]) == n + 3}
         return any(map(_EXPERTS.search, inside)) or bool(counts & set(shape[n:]))
 
-    def sums_from(self, path: str) -> int | None:
-        """The first of several axes that a kernel sums over, by the axes of its bias.
+    def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Axes of inputs and outputs of a kernel of three or more, by its siblings.
 
-        The bias has the axes of a stack, if there is one, and the last one.
+        A bias has the axes of a stack, if there is one, and that of the outputs: the
+        last, or the first of a convolution ``(out, in, ...)``. Attention kernels
+        ``(in, heads, dim)`` and ``(heads, dim, out)`` share their axes of heads.
         """
         shape, bias = self.shapes[path], self._bias(path)
-        if bias is None or len(shape) < len(bias) + 2:
+        n = len(shape)
+        if n < 3 or is_vector_by_name(path):
             return None
-        front = len(bias) - 1
-        matches = bias == (*shape[:front], shape[-1])
-        return front if matches and not is_vector_by_name(path) else None
+        if bias is not None:
+            front = len(bias) - 1
+            if bias == (*shape[:front], shape[-1]):
+                several = n > front + 2
+                return (tuple(range(front, n - 1)), (n - 1,)) if several else None
+            sizes = tuple(size for size in bias if size > 1)
+            if sizes == shape[:1] and bias[0] != shape[-1]:
+                return tuple(range(1, n)), (0,)
+        if n == 3 and bias is None:
+            around = [s for s in self.beside(path, 3).values() if len(s) == 3]
+            if any(s[1:] == shape[:2] and s[0] != shape[0] for s in around):
+                return (0, 1), (2,)
+            if any(s[:2] == shape[1:] and s[0] != shape[0] for s in around):
+                return (0,), (1, 2)
+        return None
 
     def _bias(self, path: str) -> tuple[int, ...] | None:
         path = without_index(path)
         module, name = module_and_name(path)
         own = re.sub(r"weights?|kernel", "bias", name)
         own = re.sub(r"(?<![^_])w(?=\d*$)", "b", own)
-        names = (own, "bias", "b") if name in _USUAL else (own,)
+        is_usual = name in (*_USUAL, "weight_v")  # The direction of a weight norm.
+        names = (own, "bias", "b") if is_usual else (own,)
         paths = (f"{module}/{n}{end}".lstrip("/") for n in names for end in ("", "/0"))
         return next(
             (self.shapes[p] for p in paths if p in self.shapes and p != path), None
@@ -246,14 +261,14 @@ class Siblings:
                 return shapes[0][1]
         return None
 
-    def beside(self, path: str) -> dict[str, tuple[int, ...]]:
-        """The other kernels of the smallest scope that has some."""
+    def beside(self, path: str, axes: int = 2) -> dict[str, tuple[int, ...]]:
+        """The other kernels, of so many axes, of the smallest scope that has some."""
         for scope in _scopes(path):
             found = {p: self.shapes[p] for p in self.scopes[scope] if p != path}
             found = {
                 p: shape
                 for p, shape in found.items()
-                if len(shape) >= 2 and not is_vector_by_name(p)
+                if len(shape) >= axes and not is_vector_by_name(p)
             }
             if found:
                 return found

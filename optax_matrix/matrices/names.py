@@ -229,9 +229,11 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
         return numbers, "attention kernel (heads, dim, out)"
     if heads and (fused := numbers_of_fused(path, shape, stack)):
         return fused
-    first = getattr(leaf, "sums_from", None)
-    if _is_convolution(path, shape) or first is not None:
-        inputs = tuple(range(first or 0, len(shape) - 1))
+    if axes := getattr(leaf, "axes", None):
+        numbers = MatrixDimensionNumbers(*axes, residual=side_by_name(path))
+        return numbers, "a kernel whose siblings tell its axes"
+    if _is_convolution(path, shape):
+        inputs = tuple(range(len(shape) - 1))
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
     side = side_by_name(path)
     if getattr(leaf, "is_transposed", False):
