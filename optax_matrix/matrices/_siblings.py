@@ -57,6 +57,8 @@ class Siblings:
     def __init__(self, leaves: Mapping[str, Any]):
         self.shapes = {p: tuple(x.shape) for p, x in leaves.items()}
         self.stack = functools.cache(self._stack)
+        self._stacks_of = functools.cache(self._find_stacks)
+        self._all_start = functools.cache(self._do_all_start)
         self.scopes: dict[str, list[str]] = defaultdict(list)
         for path in self.shapes:
             for scope in _scopes(path):
@@ -86,10 +88,10 @@ class Siblings:
         *front, size = self.shapes[path]
         front = tuple(front)
         for scope in _scopes(path):
-            stacks = [p for p in self.scopes[scope] if self._is_stack(p, front)]
+            stacks = self._stacks_of(scope, front)
             if not stacks:
                 continue
-            if all(self._starts(p, front) for p in self.scopes[scope]):
+            if self._all_start(scope, front):
                 return True
             parent = _scopes(path)[0]
             return scope == parent and any(
@@ -102,6 +104,12 @@ class Siblings:
         """Whether a stack has a side of this size and few matrices for their sides."""
         stack, sides = self.shapes[path][:front], self.shapes[path][front:]
         return size in sides and max(stack) <= max(16, *sides) and min(sides) >= 8
+
+    def _find_stacks(self, scope: str, front: tuple[int, ...]) -> list[str]:
+        return [p for p in self.scopes[scope] if self._is_stack(p, front)]
+
+    def _do_all_start(self, scope: str, front: tuple[int, ...]) -> bool:
+        return all(self._starts(p, front) for p in self.scopes[scope])
 
     def _is_stack(self, path: str, front: tuple[int, ...]) -> bool:
         shape, n = self.shapes[path], len(front)
@@ -126,7 +134,7 @@ class Siblings:
         first = self.shapes[path][:1]
         for scope in _scopes(path):
             members = self.scopes[scope]
-            if not all(self._starts(p, first) for p in members):
+            if not self._all_start(scope, first):
                 return 0
             if any(len(self.shapes[p]) == 2 and is_vector_by_name(p) for p in members):
                 return 1

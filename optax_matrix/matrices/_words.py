@@ -4,6 +4,7 @@ A name is that of the leaf or of its module. What stands farther up in the path,
 ``embedder/layers/0/mlp/up/kernel``, says nothing of the leaf.
 """
 
+import functools
 import re
 
 EMBEDDINGS = (
@@ -69,6 +70,7 @@ _PARTS = re.compile(r"(re|im|real|imag)$", re.IGNORECASE)  # Of complex paramete
 _INDEX = re.compile(r"(/(\d+|data_array))+$")
 
 
+@functools.lru_cache(8192)
 def without_index(path: str) -> str:
     """The path without what its container adds, as in ``weight/0`` of a named array.
 
@@ -88,6 +90,7 @@ def own_names(path: str) -> str:
     return "/".join(without_index(path).rsplit("/", 2)[-2:])
 
 
+@functools.lru_cache(8192)
 def why_other(path: str, reasons: tuple[tuple[re.Pattern, str], ...]) -> str | None:
     """Why a leaf is no kernel by its name, or None."""
     near = own_names(path)
