@@ -6,11 +6,14 @@ biases. A rule (`default_rule`, `by_path`, `infer`) decides for each leaf whethe
 a matrix, and which of its axes are outputs and inputs (`MatrixDimensionNumbers`). A
 `MatrixView` presents the leaf as matrices ``(batch, out, in)``.
 
-The default rule decides by path, shape and dtype, the same way at ``init`` and at
-``update``. Embeddings, output heads, routers, norms, biases and depthwise convolutions
-are recognized by name and left to the other optimizer. Kernels are ``(..., in, out)``
-as in Flax, with layers and experts in front. `describe` shows the decision for every
-leaf:
+The default rule decides by path, shape and dtype of a leaf and of those around it, the
+same way at ``init`` and at ``update``. Embeddings, output heads, routers, norms,
+biases, tables and depthwise convolutions are recognized and left to the other
+optimizer, and so are vectors ``(layers, n)`` of stacked layers. Kernels are
+``(..., in, out)`` as in Flax, with layers and experts in front; layers of Equinox are
+``(out, in)``. `init` warns of what stays open, and if less than a third of the
+parameters beyond embeddings and head is in matrices. `describe` shows the decision for
+every leaf, and their shares:
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om
@@ -21,16 +24,16 @@ up/bias    (8,)    -           -      adamw      a vector
 up/kernel  (4, 8)  1x (8, 4)   ...    muon       kernel (in, out)
 80% muon, 0% embeddings and heads, 20% adamw
 
-Layouts that names do not reveal (layers in an axis other than the first, the ``(out,
-in)`` weights of Equinox) are given by ``dimension_numbers``, which every recipe takes:
+Layouts that the tree does not reveal (layers in an axis other than the first, flat
+fused kernels) are given by ``dimension_numbers``, which every recipe takes:
 
 >>> from optax_matrix.matrices import MatrixDimensionNumbers, by_path
 >>> by_name = by_path(include="embed", exclude="layers/11/")
->>> equinox = by_path(numbers={"weight": MatrixDimensionNumbers(1, 0)})
+>>> torch = by_path(numbers={"weight": MatrixDimensionNumbers(1, 0)})
 >>> fused = MatrixDimensionNumbers(output_sections=(512, 128, 128))
 >>> qkv = by_path(numbers={"qkv": fused})
 >>> optax_numbers = optax.contrib.MuonDimensionNumbers(0, (1, 2))  # Also accepted.
->>> tx = om.muon(0.02, dimension_numbers=equinox)
+>>> tx = om.muon(0.02, dimension_numbers=torch)
 
 ``MatrixDimensionNumbers(reduction_axis, output_axis)`` names the two axes of the
 matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a

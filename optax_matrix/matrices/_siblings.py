@@ -7,7 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from optax_matrix.matrices._words import names_of
+from optax_matrix.matrices._words import (
+    is_embedding,
+    is_kernel_by_name,
+    is_vector_by_name,
+    module_and_name,
+    without_index,
+)
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
 from optax_matrix.matrices.paths import prefixes
 from optax_matrix.matrices.view import make_view
@@ -33,8 +39,7 @@ class Leaf:
         other: Why its siblings say that it is no kernel, or None.
         stack: Number of axes in front that count layers, experts or members.
         is_transposed: Whether its siblings say that it is ``(out, in)``.
-        sums_from: The first axis of all but the last, if its bias says that it sums
-            over them.
+        axes: Those of its inputs and of its outputs, if its siblings tell them.
     """
 
     shape: tuple[int, ...]
@@ -43,7 +48,7 @@ class Leaf:
     other: str | None = None
     stack: int = 0
     is_transposed: bool = False
-    sums_from: int | None = None
+    axes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 class Siblings:
@@ -51,10 +56,9 @@ class Siblings:
 
     def __init__(self, leaves: Mapping[str, Any]):
         self.shapes = {p: tuple(x.shape) for p, x in leaves.items()}
-        self.names = names_of(self.shapes)
         self.stack = functools.cache(self._stack)
-        # What may stand in front of the axes of a kernel.
-        self.fronts = {s[:n] for s in self.shapes.values() for n in range(len(s) - 1)}
+        self._stacks_of = functools.cache(self._find_stacks)
+        self._all_start = functools.cache(self._do_all_start)
         self.scopes: dict[str, list[str]] = defaultdict(list)
         for path in self.shapes:
             for scope in _scopes(path):
@@ -66,14 +70,14 @@ class Siblings:
             return "a stack of vectors: its siblings are stacks of matrices"
         if self._is_router(path):
             return "a router beside experts"
-        name = self.names[path]
-        is_known = name.is_kernel or name.is_embedding
-        return NO_NAME if self._has_names and not is_known else None
+        is_kernel = is_kernel_by_name(path) or is_embedding(path)
+        return NO_NAME if self._has_names and not is_kernel else None
 
     @functools.cached_property
     def _has_names(self) -> bool:
         """Whether kernels have the usual names in the modules of this tree."""
-        return any(x.name in _USUAL and "/" in x.path for x in self.names.values())
+        names = (module_and_name(without_index(p)) for p in self.shapes)
+        return any(module and name in _USUAL for module, name in names)
 
     def _is_stack_of_vectors(self, path: str) -> bool:
         """Whether all axes but the last are those of a stack of kernels.
@@ -83,13 +87,11 @@ class Siblings:
         """
         *front, size = self.shapes[path]
         front = tuple(front)
-        if front not in self.fronts:
-            return False
         for scope in _scopes(path):
-            stacks = [p for p in self.scopes[scope] if self._is_stack(p, front)]
+            stacks = self._stacks_of(scope, front)
             if not stacks:
                 continue
-            if all(self._starts(p, front) for p in self.scopes[scope]):
+            if self._all_start(scope, front):
                 return True
             parent = _scopes(path)[0]
             return scope == parent and any(
@@ -103,15 +105,21 @@ class Siblings:
         stack, sides = self.shapes[path][:front], self.shapes[path][front:]
         return size in sides and max(stack) <= max(16, *sides) and min(sides) >= 8
 
+    def _find_stacks(self, scope: str, front: tuple[int, ...]) -> list[str]:
+        return [p for p in self.scopes[scope] if self._is_stack(p, front)]
+
+    def _do_all_start(self, scope: str, front: tuple[int, ...]) -> bool:
+        return all(self._starts(p, front) for p in self.scopes[scope])
+
     def _is_stack(self, path: str, front: tuple[int, ...]) -> bool:
         shape, n = self.shapes[path], len(front)
-        if len(shape) < n + 2 or shape[:n] != front or self.names[path].is_vector:
+        if len(shape) < n + 2 or shape[:n] != front or is_vector_by_name(path):
             return False
         return self._batch_axes(path)[:n] == tuple(range(n))
 
     def _batch_axes(self, path: str) -> tuple[int, ...]:
         leaf = Leaf(self.shapes[path], None, stack=self.stack(path))
-        leaf = dataclasses.replace(leaf, sums_from=self.sums_from(path))
+        leaf = dataclasses.replace(leaf, axes=self.axes(path))
         return make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path).batch_axes
 
     def _starts(self, path: str, front: tuple[int, ...]) -> bool:
@@ -126,21 +134,19 @@ class Siblings:
         first = self.shapes[path][:1]
         for scope in _scopes(path):
             members = self.scopes[scope]
-            if not all(self._starts(p, first) for p in members):
+            if not self._all_start(scope, first):
                 return 0
-            if any(
-                len(self.shapes[p]) == 2 and self.names[p].is_vector for p in members
-            ):
+            if any(len(self.shapes[p]) == 2 and is_vector_by_name(p) for p in members):
                 return 1
         return 0
 
     def _is_router(self, path: str) -> bool:
         """A gate beside stacks of experts; not one beside an `up` of its own shape."""
         shape = self.shapes[path]
-        name = self.names[path].path
+        name = without_index(path)
         if not ROUTER.search(name) or len(shape) != 2 + self.stack(path):
             return False
-        parent = _scopes(self.names[path].module)[0]
+        parent = _scopes(module_and_name(name)[0])[0]
         around = self.scopes.get(parent, [])
         if any(_UP.search(p) and self.shapes[p] == shape for p in around):
             return False
@@ -149,27 +155,43 @@ class Siblings:
         counts = {self.shapes[p][n] for p in around if len(self.shapes[p]) == n + 3}
         return any(map(_EXPERTS.search, inside)) or bool(counts & set(shape[n:]))
 
-    def sums_from(self, path: str) -> int | None:
-        """The first of several axes that a kernel sums over, by the axes of its bias.
+    def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Axes of inputs and outputs of a kernel of three or more, by its siblings.
 
-        The bias has the axes of a stack, if there is one, and the last one.
+        A bias has the axes of a stack, if there is one, and that of the outputs: the
+        last, or the first of a convolution ``(out, in, ...)``. Attention kernels
+        ``(in, heads, dim)`` and ``(heads, dim, out)`` share their axes of heads.
         """
         shape, bias = self.shapes[path], self._bias(path)
-        if bias is None or len(shape) < len(bias) + 2:
+        n = len(shape)
+        if n < 3 or is_vector_by_name(path):
             return None
-        front = len(bias) - 1
-        matches = bias == (*shape[:front], shape[-1])
-        return front if matches and not self.names[path].is_vector else None
+        if bias is not None:
+            front = len(bias) - 1
+            if bias == (*shape[:front], shape[-1]):
+                several = n > front + 2
+                return (tuple(range(front, n - 1)), (n - 1,)) if several else None
+            sizes = tuple(size for size in bias if size > 1)
+            if sizes == shape[:1] and bias[0] != shape[-1]:
+                return tuple(range(1, n)), (0,)
+        if n == 3 and bias is None:
+            around = [s for s in self.beside(path, 3).values() if len(s) == 3]
+            if any(s[1:] == shape[:2] and s[0] != shape[0] for s in around):
+                return (0, 1), (2,)
+            if any(s[:2] == shape[1:] and s[0] != shape[0] for s in around):
+                return (0,), (1, 2)
+        return None
 
     def _bias(self, path: str) -> tuple[int, ...] | None:
-        of_path = self.names[path]
-        plain, module, name = of_path.path, of_path.module, of_path.name
+        path = without_index(path)
+        module, name = module_and_name(path)
         own = re.sub(r"weights?|kernel", "bias", name)
         own = re.sub(r"(?<![^_])w(?=\d*$)", "b", own)
-        names = (own, "bias", "b") if name in _USUAL else (own,)
+        is_usual = name in (*_USUAL, "weight_v")  # The direction of a weight norm.
+        names = (own, "bias", "b") if is_usual else (own,)
         paths = (f"{module}/{n}{end}".lstrip("/") for n in names for end in ("", "/0"))
         return next(
-            (self.shapes[p] for p in paths if p in self.shapes and p != plain), None
+            (self.shapes[p] for p in paths if p in self.shapes and p != path), None
         )
 
     def is_transposed(self, path: str) -> bool:
@@ -183,20 +205,20 @@ class Siblings:
 
     def is_of_unknown_side(self, path: str) -> bool:
         """Whether a ``weight`` could as well be ``(out, in)``."""
-        name = self.names[path].name
+        name = module_and_name(without_index(path))[1]
         known = self._transposed(path) is not None or len(self._convention(path)) == 1
         has_flax = any(p.rpartition("/")[2] == "kernel" for p in self.shapes)
         return name == "weight" and not known and not has_flax
 
     def _convention(self, path: str) -> set[bool]:
-        return self._conventions[self.names[path].name]
+        return self._conventions[module_and_name(without_index(path))[1]]
 
     @functools.cached_property
     def _conventions(self) -> dict[str, set[bool]]:
         found = defaultdict(set)
         for path in self.shapes:
             if (known := self._transposed(path)) is not None:
-                found[self.names[path].name].add(known)
+                found[module_and_name(without_index(path))[1]].add(known)
         return found
 
     def _transposed(self, path: str) -> bool | None:
@@ -207,8 +229,8 @@ class Siblings:
         if bias and bias[-1] in (first, last):
             return bias[-1] == first
         side = side_by_name(path)
-        is_named = self.names[path].name == "weight"
-        if side and is_named and not self.names[path].is_embedding:
+        is_named = module_and_name(without_index(path))[1] == "weight"
+        if side and is_named and not is_embedding(path):
             width = {"in": (first, last), "out": (last, first)}[side]
             found = [self._width == w for w in width]
             return found[1] if any(found) else None
@@ -232,7 +254,7 @@ class Siblings:
         tables = [
             shape
             for path, shape in self.shapes.items()
-            if len(shape) == 2 and self.names[path].is_embedding
+            if len(shape) == 2 and is_embedding(path)
         ]
         return min(max(tables, key=max)) if tables else None
 
@@ -247,14 +269,14 @@ class Siblings:
                 return shapes[0][1]
         return None
 
-    def beside(self, path: str) -> dict[str, tuple[int, ...]]:
-        """The other kernels of the smallest scope that has some."""
+    def beside(self, path: str, axes: int = 2) -> dict[str, tuple[int, ...]]:
+        """The other kernels, of so many axes, of the smallest scope that has some."""
         for scope in _scopes(path):
             found = {p: self.shapes[p] for p in self.scopes[scope] if p != path}
             found = {
                 p: shape
                 for p, shape in found.items()
-                if len(shape) >= 2 and not self.names[p].is_vector
+                if len(shape) >= axes and not is_vector_by_name(p)
             }
             if found:
                 return found

@@ -19,12 +19,13 @@ _TWO = re.compile(
     rf"(^|/)(gate_up|up_gate|(to_|w)?kv|gating_einsum){_END}", re.IGNORECASE
 )
 _CELL = re.compile(
-    r"(lstm|gru)[^/]*(/[^/]*)?/(w|kernel|weight)\w*$"
+    r"(lstm|gru)[^/]*(/linear)?/(w|kernel|weight)\w*$"
     r"|(^|/)(dense|linear|w|weight|kernel)_(i|h|ih|hh)(/[^/]*)?$",
     re.IGNORECASE,
 )
 _ONE_GATE = re.compile(r"(^|/)[ih][a-z]_?/[^/]*$")
 _MODULATION = re.compile(r"modulation|ada_?(ln|layer_?norm|norm)", re.IGNORECASE)
+_DEPTHWISE = re.compile(r"depth|dw|conv1d|separable|mobile", re.IGNORECASE)
 _OUT = re.compile(r"(^|/)(o|[^/]*out|c|proj)(_proj)?(/|$)", re.IGNORECASE)
 
 
@@ -52,6 +53,8 @@ def _of_other(path: str, leaf: Any, reason: str) -> str | None:
     is_kernel = why_other(path, VOCABULARIES + OTHERS) is None
     if is_complex and is_kernel and len(leaf.shape) > 1:
         return "the methods take real matrices; hold its real and imaginary parts"
+    if reason.startswith("a convolution of one input") and not _DEPTHWISE.search(path):
+        return f"its name is not of depthwise ones: include={_quoted(path)}"
     if reason == "an output head by its name" and len(leaf.shape) > 2:
         return "it has more axes than an output head"
     return None
@@ -96,8 +99,8 @@ def _sections(path: str, cols: int, out: int, siblings: Siblings) -> Any:
         return 3 if out % 3 == 0 else "(q, k, v)"
     if _TWO.search(near):
         return 2
-    if _CELL.search(path) and not _ONE_GATE.search(path):
-        hidden = [n for n in (cols, *(n for s in beside.values() for n in s)) if n]
+    if _CELL.search(path) and not _ONE_GATE.search(path) and out > cols:
+        hidden = {cols, *(n for shape in beside.values() for n in shape)}
         return next((k for k in (4, 3) if out % k == 0 and out // k in hidden), 4)
     if _MODULATION.search(path):
         return next((k for k in (9, 6, 3, 2) if out == k * cols), None)

@@ -4,10 +4,8 @@ A name is that of the leaf or of its module. What stands farther up in the path,
 ``embedder/layers/0/mlp/up/kernel``, says nothing of the leaf.
 """
 
-import dataclasses
 import functools
 import re
-from collections.abc import Iterable
 
 EMBEDDINGS = (
     r"(^|[/_])((pos|tok|token)?emb(s|eds?|edder|eddings?)?"
@@ -72,6 +70,7 @@ _PARTS = re.compile(r"(re|im|real|imag)$", re.IGNORECASE)  # Of complex paramete
 _INDEX = re.compile(r"(/(\d+|data_array))+$")
 
 
+@functools.lru_cache(8192)
 def without_index(path: str) -> str:
     """The path without what its container adds, as in ``weight/0`` of a named array.
 
@@ -91,6 +90,7 @@ def own_names(path: str) -> str:
     return "/".join(without_index(path).rsplit("/", 2)[-2:])
 
 
+@functools.lru_cache(8192)
 def why_other(path: str, reasons: tuple[tuple[re.Pattern, str], ...]) -> str | None:
     """Why a leaf is no kernel by its name, or None."""
     near = own_names(path)
@@ -107,40 +107,12 @@ def is_embedding(path: str) -> bool:
     return why_other(path, VOCABULARIES[:1]) is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class Name:
-    """What the path of a leaf says of it.
-
-    Attributes:
-        path: The path without what its container adds.
-        module: The path of its module.
-        name: The name of the leaf.
-        is_embedding: Whether it is an embedding.
-        is_vector: Whether it is a bias or the scale of a norm.
-        is_kernel: Whether its name is one of kernels.
-    """
-
-    path: str
-    module: str
-    name: str
-    is_embedding: bool
-    is_vector: bool
-    is_kernel: bool
+def is_vector_by_name(path: str) -> bool:
+    """Whether a leaf is a bias or the scale of a norm by its name."""
+    return why_other(path, OTHERS[:2]) is not None
 
 
-def names_of(paths: Iterable[str]) -> dict[str, Name]:
-    """What every path says of its leaf."""
-    return {path: _name_of(path, without_index(path)) for path in paths}
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _name_of(path: str, plain: str) -> Name:
-    module, name = module_and_name(plain)
-    return Name(
-        plain,
-        module,
-        name,
-        is_embedding=is_embedding(path),
-        is_vector=why_other(path, OTHERS[:2]) is not None,
-        is_kernel=_KERNELS.search(name) is not None and not _PARTS.search(name),
-    )
+def is_kernel_by_name(path: str) -> bool:
+    """Whether the name of a leaf is one of kernels."""
+    name = module_and_name(without_index(path))[1]
+    return _KERNELS.search(name) is not None and _PARTS.search(name) is None

@@ -24,7 +24,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
             siblings.why_other(path),
             siblings.stack(path),
             siblings.is_transposed(path),
-            siblings.sums_from(path),
+            siblings.axes(path),
         )
 
     return {path: of(path, leaf) for path, leaf in leaves.items()}

@@ -136,28 +136,37 @@ _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE
 def default_rule(path: str, leaf: Any) -> Answer:
     """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
 
-    Embeddings, output heads, norms, biases, routers and depthwise convolutions are
-    recognized by name and get the other optimizer. Kernels are ``(..., in, out)``, as
-    in Flax, with leading batch axes for layers and experts. Convolutions
-    ``(h, w, in, out)`` sum over all axes but the last. In query, key, value and out
-    kernels of Flax attention, heads and head dimension are merged. Projections of other
-    names (``q_proj``, ``qkv_einsum``, ``attn_out_proj``) have their axes in any order:
-    the longest is on the residual stream, and one of size 2 or 3 in a fused kernel
-    counts matrices, as does that of size 2 in ``wi`` and ``gating_einsum``. Indices at
-    the end of a path, as in ``q_proj/weight/0``, are no part of a name.
+    Embeddings, output heads, norms, biases, routers, tables, tokens, frequencies and
+    depthwise convolutions are recognized by the name of the leaf or of its module, not
+    by what stands farther up in the path; they get the other optimizer. Kernels are
+    ``(..., in, out)``, as in Flax, with leading batch axes for layers and experts.
+    Convolutions ``(h, w, in, out)`` sum over all axes but the last. In query, key,
+    value and out kernels of Flax attention, heads and head dimension are merged.
+    Projections of other names (``q_proj``, ``qkv_einsum``, ``attn_out_proj``) have
+    their axes in any order: the longest is on the residual stream, and one of size 2 or
+    3 in a fused kernel counts matrices, as does that of size 2 in ``wi`` and
+    ``gating_einsum``. Indices at the end of a path, as in ``q_proj/weight/0``, are no
+    part of a name.
 
     Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
     ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
     ``scan`` with no index after it. The side on the residual stream is known for the
     usual names: query, key, value, up and gate read the stream on their input side; o
-    and down write it on their output side. Layouts that names do not reveal (layers on
-    another axis than the first, Equinox's ``(out, in)`` weights) are given by
-    `by_path`, `infer` or dimension numbers. `describe` shows what was decided for each
-    leaf.
+    and down write it on their output side.
+
+    Recipes ask the rule of a leaf in its tree. There, the type of a layer of Equinox
+    tells that its weight is ``(out, in)``, and the leaves around a leaf tell more: a
+    leaf ``(layers, n)`` beside kernels ``(layers, m, n)`` is a stack of vectors; a
+    ``gate`` beside stacks of experts is a router; a bias, or the width of the
+    embedding, tells which axis of a ``weight`` is the output; where kernels have the
+    usual names, a leaf of two axes without such a name is no kernel. What stays open
+    (flat fused kernels, gates of a cell, layers on axis 1) is a
+    `DoubtfulMatrixWarning` at `init`, with the line that settles it. `by_path`, `infer`
+    or dimension numbers give it. `describe` shows what was decided for each leaf.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
-        leaf: Anything with ``shape`` and ``dtype``.
+        leaf: Anything with ``shape`` and ``dtype``; without its tree.
 
     Returns:
         The dimension numbers (None for the other optimizer) and the reason.
@@ -229,9 +238,11 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
         return numbers, "attention kernel (heads, dim, out)"
     if heads and (fused := numbers_of_fused(path, shape, stack)):
         return fused
-    first = getattr(leaf, "sums_from", None)
-    if _is_convolution(path, shape) or first is not None:
-        inputs = tuple(range(first or 0, len(shape) - 1))
+    if axes := getattr(leaf, "axes", None):
+        numbers = MatrixDimensionNumbers(*axes, residual=side_by_name(path))
+        return numbers, "a kernel whose siblings tell its axes"
+    if _is_convolution(path, shape):
+        inputs = tuple(range(len(shape) - 1))
         return MatrixDimensionNumbers(inputs, -1), "a convolution (..., in, out)"
     side = side_by_name(path)
     if getattr(leaf, "is_transposed", False):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from optax_matrix.matrices._words import names_of
+from optax_matrix.matrices._words import is_vector_by_name, module_and_name
 from optax_matrix.matrices.decisions import Decisions
 
 VOCABULARY = (
@@ -30,9 +30,8 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
     left = {p: d for p, d in decisions.items() if d.is_guess or d.view is not None}
     counts = shares(leaves, left)
     rest = counts["matrix"] + counts["other"]
-    names = names_of(left)
-    if all(d.view is None and names[p].is_vector for p, d in left.items()):
-        return None  # Biases alone: no kernel can be missed.
+    if all(d.view is None and _is_bias(p) for p, d in left.items()):
+        return None  # No kernel can have been missed.
     if counts["matrix"] and 3 * counts["matrix"] >= rest:
         return None
     return (
@@ -41,3 +40,7 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
         "`describe` shows why. optax.flatten and other wrappers that change shapes "
         "must not stand around a method."
     )
+
+
+def _is_bias(path: str) -> bool:
+    return is_vector_by_name(path) or module_and_name(path)[1] == "b"

@@ -38,7 +38,7 @@ def test_no_leaf_of_a_model_is_wrong_in_silence(model):
 
 def test_the_table_is_as_large_as_it_says_and_its_answers_are_answers():
     record = json.loads((_models.FOLDER / "errors.json").read_text())
-    (start,) = record.values()
+    start = record["at commit 312c73b"]
     assert len(TABLE) >= start["models"] >= 40
     kinds = {answer for entries in TABLE.values() for *_, answer, _ in entries.values()}
     assert {"-", "io", "oi", "bio", "iiio", "io/3"} <= kinds
