@@ -7,13 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from optax_matrix.matrices._words import (
-    is_embedding,
-    is_kernel_by_name,
-    is_vector_by_name,
-    module_and_name,
-    without_index,
-)
+from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
 from optax_matrix.matrices.paths import prefixes
 from optax_matrix.matrices.view import make_view
@@ -56,6 +50,7 @@ class Siblings:
 
     def __init__(self, leaves: Mapping[str, Any]):
         self.shapes = {p: tuple(x.shape) for p, x in leaves.items()}
+        self.names = {path: name_of(path) for path in self.shapes}
         self.stack = functools.cache(self._stack)
         self._stacks_of = functools.cache(self._find_stacks)
         self._all_start = functools.cache(self._do_all_start)
@@ -70,14 +65,14 @@ class Siblings:
             return "a stack of vectors: its siblings are stacks of matrices"
         if self._is_router(path):
             return "a router beside experts"
-        is_kernel = is_kernel_by_name(path) or is_embedding(path)
-        return NO_NAME if self._has_names and not is_kernel else None
+        name = self.names[path]
+        is_known = name.is_kernel or name.is_embedding
+        return NO_NAME if self._has_names and not is_known else None
 
     @functools.cached_property
     def _has_names(self) -> bool:
         """Whether kernels have the usual names in the modules of this tree."""
-        names = (module_and_name(without_index(p)) for p in self.shapes)
-        return any(module and name in _USUAL for module, name in names)
+        return any(x.module and x.name in _USUAL for x in self.names.values())
 
     def _is_stack_of_vectors(self, path: str) -> bool:
         """Whether all axes but the last are those of a stack of kernels.
@@ -113,7 +108,7 @@ class Siblings:
 
     def _is_stack(self, path: str, front: tuple[int, ...]) -> bool:
         shape, n = self.shapes[path], len(front)
-        if len(shape) < n + 2 or shape[:n] != front or is_vector_by_name(path):
+        if len(shape) < n + 2 or shape[:n] != front or self.names[path].is_vector:
             return False
         return self._batch_axes(path)[:n] == tuple(range(n))
 
@@ -136,17 +131,18 @@ class Siblings:
             members = self.scopes[scope]
             if not self._all_start(scope, first):
                 return 0
-            if any(len(self.shapes[p]) == 2 and is_vector_by_name(p) for p in members):
+            vectors = (p for p in members if self.names[p].is_vector)
+            if any(len(self.shapes[p]) == 2 for p in vectors):
                 return 1
         return 0
 
     def _is_router(self, path: str) -> bool:
         """A gate beside stacks of experts; not one beside an `up` of its own shape."""
         shape = self.shapes[path]
-        name = without_index(path)
+        name = self.names[path].path
         if not ROUTER.search(name) or len(shape) != 2 + self.stack(path):
             return False
-        parent = _scopes(module_and_name(name)[0])[0]
+        parent = _scopes(self.names[path].module)[0]
         around = self.scopes.get(parent, [])
         if any(_UP.search(p) and self.shapes[p] == shape for p in around):
             return False
@@ -164,7 +160,7 @@ class Siblings:
         """
         shape, bias = self.shapes[path], self._bias(path)
         n = len(shape)
-        if n < 3 or is_vector_by_name(path):
+        if n < 3 or self.names[path].is_vector:
             return None
         if bias is not None:
             front = len(bias) - 1
@@ -183,15 +179,15 @@ class Siblings:
         return None
 
     def _bias(self, path: str) -> tuple[int, ...] | None:
-        path = without_index(path)
-        module, name = module_and_name(path)
+        of_path = self.names[path]
+        plain, module, name = of_path.path, of_path.module, of_path.name
         own = re.sub(r"weights?|kernel", "bias", name)
         own = re.sub(r"(?<![^_])w(?=\d*$)", "b", own)
         is_usual = name in (*_USUAL, "weight_v")  # The direction of a weight norm.
         names = (own, "bias", "b") if is_usual else (own,)
         paths = (f"{module}/{n}{end}".lstrip("/") for n in names for end in ("", "/0"))
         return next(
-            (self.shapes[p] for p in paths if p in self.shapes and p != path), None
+            (self.shapes[p] for p in paths if p in self.shapes and p != plain), None
         )
 
     def is_transposed(self, path: str) -> bool:
@@ -205,20 +201,20 @@ class Siblings:
 
     def is_of_unknown_side(self, path: str) -> bool:
         """Whether a ``weight`` could as well be ``(out, in)``."""
-        name = module_and_name(without_index(path))[1]
+        name = self.names[path].name
         known = self._transposed(path) is not None or len(self._convention(path)) == 1
         has_flax = any(p.rpartition("/")[2] == "kernel" for p in self.shapes)
         return name == "weight" and not known and not has_flax
 
     def _convention(self, path: str) -> set[bool]:
-        return self._conventions[module_and_name(without_index(path))[1]]
+        return self._conventions[self.names[path].name]
 
     @functools.cached_property
     def _conventions(self) -> dict[str, set[bool]]:
         found = defaultdict(set)
         for path in self.shapes:
             if (known := self._transposed(path)) is not None:
-                found[module_and_name(without_index(path))[1]].add(known)
+                found[self.names[path].name].add(known)
         return found
 
     def _transposed(self, path: str) -> bool | None:
@@ -229,8 +225,8 @@ class Siblings:
         if bias and bias[-1] in (first, last):
             return bias[-1] == first
         side = side_by_name(path)
-        is_named = module_and_name(without_index(path))[1] == "weight"
-        if side and is_named and not is_embedding(path):
+        is_named = self.names[path].name == "weight"
+        if side and is_named and not self.names[path].is_embedding:
             width = {"in": (first, last), "out": (last, first)}[side]
             found = [self._width == w for w in width]
             return found[1] if any(found) else None
@@ -254,7 +250,7 @@ class Siblings:
         tables = [
             shape
             for path, shape in self.shapes.items()
-            if len(shape) == 2 and is_embedding(path)
+            if len(shape) == 2 and self.names[path].is_embedding
         ]
         return min(max(tables, key=max)) if tables else None
 
@@ -276,7 +272,7 @@ class Siblings:
             found = {
                 p: shape
                 for p, shape in found.items()
-                if len(shape) >= axes and not is_vector_by_name(p)
+                if len(shape) >= axes and not self.names[p].is_vector
             }
             if found:
                 return found

@@ -4,6 +4,7 @@ A name is that of the leaf or of its module. What stands farther up in the path,
 ``embedder/layers/0/mlp/up/kernel``, says nothing of the leaf.
 """
 
+import dataclasses
 import functools
 import re
 
@@ -107,12 +108,37 @@ def is_embedding(path: str) -> bool:
     return why_other(path, VOCABULARIES[:1]) is not None
 
 
-def is_vector_by_name(path: str) -> bool:
-    """Whether a leaf is a bias or the scale of a norm by its name."""
-    return why_other(path, OTHERS[:2]) is not None
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """What the path of a leaf says of it.
+
+    Attributes:
+        path: The path without what its container adds.
+        module: The path of its module.
+        name: The name of the leaf.
+        is_embedding: Whether it is an embedding.
+        is_vector: Whether it is a bias or the scale of a norm.
+        is_kernel: Whether its name is one of kernels.
+    """
+
+    path: str
+    module: str
+    name: str
+    is_embedding: bool
+    is_vector: bool
+    is_kernel: bool
 
 
-def is_kernel_by_name(path: str) -> bool:
-    """Whether the name of a leaf is one of kernels."""
-    name = module_and_name(without_index(path))[1]
-    return _KERNELS.search(name) is not None and _PARTS.search(name) is None
+@functools.lru_cache(8192)
+def name_of(path: str) -> Name:
+    """What the path of a leaf says of it."""
+    plain = without_index(path)
+    module, name = module_and_name(plain)
+    return Name(
+        plain,
+        module,
+        name,
+        is_embedding=is_embedding(path),
+        is_vector=why_other(path, OTHERS[:2]) is not None,
+        is_kernel=_KERNELS.search(name) is not None and not _PARTS.search(name),
+    )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from optax_matrix.matrices._words import is_vector_by_name, module_and_name
+from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.decisions import Decisions
 
 VOCABULARY = (
@@ -43,4 +43,4 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
 
 
 def _is_bias(path: str) -> bool:
-    return is_vector_by_name(path) or module_and_name(path)[1] == "b"
+    return name_of(path).is_vector or name_of(path).name == "b"
