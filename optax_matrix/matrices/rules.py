@@ -9,13 +9,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
     default_full_rule,
     default_rule,
     numbers_of_kernel,
 )
-from optax_matrix.matrices.paths import map_named
+from optax_matrix.matrices.paths import map_named, named_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,8 @@ class PathRule:
                 "optax.inject_hyperparams calls functions among the arguments as "
                 "schedules, so use om.inject_hyperparams."
             )
-        return map_named(lambda path, leaf: self.of_leaf(path, leaf)[0], params)
+        told = leaves_in_tree(params, named_leaves(params))
+        return map_named(lambda path, _: self.of_leaf(path, told[path])[0], params)
 
 
 def by_path(

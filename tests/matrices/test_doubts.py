@@ -12,6 +12,7 @@ import pytest
 
 import optax_matrix as om
 from optax_matrix.matrices import infer
+from optax_matrix.matrices.boxes import boxed, names_of
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
 from optax_matrix.matrices.rules import by_path
@@ -212,3 +213,40 @@ def test_infer_reads_named_arrays_and_the_sides_of_their_layers():
     (told,) = _messages({"down": model["down"]})
     assert "down/weight/0: 3x (256, 64)" in told
     assert "its axis names say 3x (64, 256)" in told
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Named13:
+    """As in Haliax 1.3 and 1.4: axes with names and sizes, no ``axis_names``."""
+
+    array: Any
+    axes: tuple
+
+    def tree_flatten(self):
+        return (self.array,), self.axes
+
+    @classmethod
+    def tree_unflatten(cls, axes, children):
+        return cls(children[0], axes)
+
+
+Named13.__name__ = "NamedArray"
+
+
+def test_axes_of_haliax_before_axis_names_are_read():
+    array = lambda *axes: Named13(jnp.zeros([a.size for a in axes]), axes)
+    up = Linear(array(LAYER, MLP, EMBED), None, EMBED, MLP)
+    model = {"up": up, "token": array(VOCAB, EMBED)}
+    decisions = decide(model, infer(model))
+    assert str(decisions["up/weight/0"].view) == "3x (256, 64)"
+    assert "embedding or head" in decisions["token/0"].reason
+    assert "its axis names say 3x (256, 64)" in " ".join(_messages({"up": up}))
+
+
+def test_a_box_of_haliax_before_axis_names_is_made_as_it_was():
+    like = Named13(jnp.zeros((64, 256)), (EMBED, MLP))
+    assert names_of(like) == ("embed", "mlp")
+    specs = {"a": ("mlp", None)}
+    made = boxed({"a": jnp.zeros((256, 3))}, specs, {"w/0": like}, {})["a"]
+    assert made.axes == (MLP, Axis("unsharded_1", 3))

@@ -82,6 +82,13 @@ def test_vectors_of_scanned_layers_are_moved_as_vectors():
     assert "batch first" in reasons["up/kernel"]
 
 
+def test_a_rule_that_makes_a_tree_sees_the_tree():
+    params = {"blocks": {"w": _shape(6, 8, 16), "anything": _shape(6, 16)}}
+    tree = om.matrices.by_path()(params)
+    assert tree["blocks"]["anything"] is None
+    assert tree["blocks"]["w"] is not None
+
+
 def test_the_same_vectors_without_a_stack_of_matrices_are_no_vectors():
     alone = {"up": {"kernel": _shape(16, 32)}, "w_mix": _shape(12, 16)}
     assert decide(alone)["w_mix"].view is not None
