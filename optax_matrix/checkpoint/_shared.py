@@ -9,22 +9,32 @@ from typing import Any, NamedTuple
 
 import jax
 
-from optax_matrix import transforms
 from optax_matrix.matrices.paths import key_name
 from optax_matrix.stacks.layout import Layout
+from optax_matrix.transforms import (
+    InEigenbasisState,
+    OrthogonalizeLowRankState,
+    PreconditionState,
+    ProjectLowRankState,
+    QuantizedState,
+    RotateSharedState,
+    RotateState,
+    ScaleByTrackedAdamState,
+    SpoState,
+)
 from optax_matrix.tree.state import is_state
 
 # Fields that belong to whole matrices, by the state that has them.
 _SHARED = {
-    transforms.InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
-    transforms.OrthogonalizeLowRankState: {"right"},
-    transforms.PreconditionState: {"gram", "root"},
-    transforms.ProjectLowRankState: {"basis", "inner_state", "combine_state"},
-    transforms.QuantizedState: {"scales"},
-    transforms.RotateSharedState: {"rotation", "base_state"},
-    transforms.RotateState: {"rotation", "base_state"},
-    transforms.ScaleByTrackedAdamState: {"vectors", "mu", "root"},
-    transforms.SpoState: set(transforms.SpoState._fields),
+    InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
+    OrthogonalizeLowRankState: {"right"},
+    PreconditionState: {"gram", "root"},
+    ProjectLowRankState: {"basis", "inner_state", "combine_state"},
+    QuantizedState: {"scales"},
+    RotateSharedState: {"rotation", "base_state"},
+    RotateState: {"rotation", "base_state"},
+    ScaleByTrackedAdamState: {"vectors", "mu", "root"},
+    SpoState: set(SpoState._fields),
 }
 
 
