@@ -116,7 +116,8 @@ def on_matrices(
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
         Equinox modules), with `OnMatricesState`. `optax.tree.map_params` sees what it
         keeps for matrices stack by stack, ``(batch, ...)``, so that no tree of the
-        parameters fits beside it; `state_specs` has the shardings.
+        parameters fits beside it, and the ``manifest`` as one dict that belongs to no
+        parameter; `state_specs` has the shardings.
 
     Raises:
         ValueError: If an argument is out of range, here or in `build`; at `init`, if
@@ -172,7 +173,7 @@ class _OnMatrices:
 
     def init(self, params: Any) -> Any:
         if is_placeholder(params):
-            state = placeholder_state(self.build, self.placement, params)
+            state = placeholder_state(self.name, self.build, self.placement, params)
             return state._replace(
                 after=self.after and self.after(None).init(params),
                 other=self.other and self.other(None).init(params),
