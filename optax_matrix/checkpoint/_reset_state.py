@@ -21,7 +21,7 @@ from optax_matrix._mesh import (
 from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.paths import key_name, named_leaves, path_name
-from optax_matrix.stacks.layout import FILLER, Layout, identities
+from optax_matrix.stacks.layout import FILLER, Group, Layout, identities
 from optax_matrix.tree.state import check_one_run, check_structure, states_in
 
 Masks = Mapping[str, Array]
@@ -101,7 +101,7 @@ def reset_state(
         ]
         return jax.tree.unflatten(jax.tree.structure(old), new)
 
-    mesh = visible_mesh(dict(enumerate(jax.tree.leaves(old))))
+    mesh = visible_mesh(named_leaves(old))
     if mesh is not None and AxisType.Explicit in mesh.axis_types:
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         run = with_auto_axes(run, jax.tree.map(of_type, old))
@@ -166,16 +166,15 @@ def _entries(layout: Layout, masks: Masks) -> dict[str, Array]:
 
 def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:
     """One array of the state, fresh where it belongs to what is chosen."""
-    if leaf.label:
-        return old
-    if leaf.group is None:
-        path = _path_of(leaf.keys, old, masks)
-        which = None if path is None or leaf.layout else masks[path]
-        if which is not None and which.shape != old.shape:
-            which = jnp.all(which)  # Such as the scales of eight-bit moments.
+    if leaf.group is not None:
+        which = _of_stack(leaf, leaf.group, entries[leaf.group.name], old)
+    elif leaf.is_free and (path := _path_of(leaf.keys, old, masks)) is not None:
+        which = masks[path]
+        if which.shape != old.shape:  # Such as the scales of eight-bit moments.
+            which = jnp.all(which)
     else:
-        which = _of_stack(leaf, entries[leaf.group], old)
-    return old if which is None else jnp.where(which, new.astype(old.dtype), old)
+        return old
+    return jnp.where(which, new.astype(old.dtype), old)
 
 
 def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
@@ -185,17 +184,16 @@ def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
     return None if is_count else next((path for path in paths if path in masks), None)
 
 
-def _of_stack(leaf: StateLeaf, entries: Array, old: Any) -> Array:
+def _of_stack(leaf: StateLeaf, group: Group, entries: Array, old: Any) -> Array:
     """Which numbers of a stack's array belong to chosen entries, rows or matrices."""
-    _, rows, cols = entries.shape
+    _, rows, cols = group.shape
     whole = entries.all((1, 2))
     if not old.shape:
-        ids = leaf.layout.groups[leaf.group].ids
-        return whole[(ids != np.array(FILLER, np.uint32)).any(1)].all()
+        return whole[(group.ids != np.array(FILLER, np.uint32)).any(1)].all()
     names, rest = [key_name(key) for key in leaf.keys], old.shape[1:]
     # A vector of a square matrix says by its name which side it belongs to.
     is_side = lambda name: rows != cols or name in names
-    if not leaf.shared:
+    if not leaf.is_shared:
         if rest == (rows, cols):
             return entries
         if rest == (rows, 1) or (rest == (rows,) and is_side("row_scale")):

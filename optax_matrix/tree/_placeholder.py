@@ -33,7 +33,7 @@ def placeholder_state(
         inner = _of_one_matrix(build, placeholder)
     except Exception:
         inner = _OPAQUE
-    method = dict.fromkeys(entry_of(name), _OPAQUE)
+    method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
     empty = OnMatricesState(method, _OPAQUE, inner)
     # The placement may keep state of its own.
     state = placement.init(EMPTY_LAYOUT, lambda *_: empty, {}, [], False)
