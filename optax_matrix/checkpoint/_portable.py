@@ -86,7 +86,8 @@ def from_portable(
             structure, dtypes and sharding.
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path. The longest old path
-            counts. A parameter whose path is an old one here is new.
+            counts, and ``""`` is that of all paths. A parameter whose path is an old
+            one here is new.
         places: Old place of a state in the whole one (or the leading part of it) to new
             place, where the optimizer was wrapped or unwrapped: ``{"": "1"}`` if ``tx``
             is now the second of an `optax.chain`, ``{"": "inner_state"}`` inside
@@ -117,11 +118,6 @@ def from_portable(
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
     paths = paths_by_checksum(named_leaves(params))
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(state)):
-        raise ValueError(
-            "`state` must hold arrays, as tx.init(params) makes them, got shapes; its "
-            "values stay where `portable` has none."
-        )
     check_values(state, "state")
     check_values(dict(portable), "portable")
     moves = Moves(rename or {}, places or {})

@@ -84,7 +84,7 @@ def reset_state(
     recorder = Recorder({}, None)
     with recording(recorder):
         fresh = unboxed(tx.init(params))[0]
-    if jax.tree.structure(fresh) != jax.tree.structure(old):
+    if _places(fresh) != _places(old):
         check_structure(lambda p: unboxed(tx.init(p))[0], old, params)
     layouts = {frozenset(layout.groups): layout for layout, _ in recorder.layouts}
     _check_layouts(layouts, fresh)
@@ -106,6 +106,12 @@ def reset_state(
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         run = with_auto_axes(run, jax.tree.map(of_type, old))
     return rebox(jax.tree.map(_placed, run(masks, fresh, old), old))
+
+
+def _places(state: Any) -> list:
+    """Where the arrays and the states of `on_matrices` are, in any kind of tree."""
+    arrays = [path_name(keys) for keys, _ in jax.tree.leaves_with_path(state)]
+    return [arrays, [path_name(keys) for keys, _ in states_in(state)]]
 
 
 def _masks(where: Any, params: Any) -> dict[str, Array]:
