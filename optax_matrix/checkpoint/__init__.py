@@ -31,8 +31,9 @@ starts the state of dead units and new heads afresh. After `register_export`,
 `jax.export` saves programs whose arguments are states.
 """
 
+from optax_matrix.checkpoint._check_restored import check_restored
 from optax_matrix.checkpoint._muon_state_from_optax import muon_state_from_optax
-from optax_matrix.checkpoint._portable import check_restored, from_portable, to_portable
+from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint._register_export import register_export
 from optax_matrix.checkpoint._reset_state import reset_state
 

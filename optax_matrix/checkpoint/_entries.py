@@ -136,11 +136,17 @@ def manifest_of(state: OnMatricesState) -> dict[str, np.ndarray]:
 
 
 def check_values(tree: Any, what: str) -> None:
-    """Raises if arrays are traced, so that there is nothing to save or compare."""
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree)):
+    """Raises if there is nothing to save or compare."""
+    leaves = jax.tree.leaves(tree)
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
         raise ValueError(
             f"`{what}` must hold values, got traced arrays; call this outside of "
             "jax.jit, jax.vmap and other transformations."
+        )
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in leaves):
+        raise ValueError(
+            f"`{what}` must hold values, got shapes; pass arrays, such as those of "
+            "tx.init(params)."
         )
 
 

@@ -22,8 +22,6 @@ from optax_matrix.checkpoint._origin import origins
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.stacks.checksums import paths_by_checksum
-from optax_matrix.stacks.layout import checksum
-from optax_matrix.tree.state import check_position, states_in
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
@@ -88,7 +86,8 @@ def from_portable(
             structure, dtypes and sharding.
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path. The longest old path
-            counts. A parameter whose path is an old one here is new.
+            counts, and ``""`` is that of all paths. A parameter whose path is an old
+            one here is new.
         places: Old place of a state in the whole one (or the leading part of it) to new
             place, where the optimizer was wrapped or unwrapped: ``{"": "1"}`` if ``tx``
             is now the second of an `optax.chain`, ``{"": "inner_state"}`` inside
@@ -119,11 +118,6 @@ def from_portable(
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
     paths = paths_by_checksum(named_leaves(params))
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(state)):
-        raise ValueError(
-            "`state` must hold arrays, as tx.init(params) makes them, got shapes; its "
-            "values stay where `portable` has none."
-        )
     check_values(state, "state")
     check_values(dict(portable), "portable")
     moves = Moves(rename or {}, places or {})
@@ -151,41 +145,6 @@ def from_portable(
     if (extra := sorted(set(portable) - used)) and unused == "error":
         raise ValueError(_complaint("holds state of no use:", extra, "unused", "drop"))
     return jax.tree.unflatten(jax.tree.structure(state), leaves)
-
-
-def check_restored(state: optax.OptState) -> None:
-    """Checks that the stacks of a restored state hold the matrices of their names.
-
-    A restore by position instead of by name can give one layer the momentum of another;
-    then names and contents disagree. Call this after restoring a checkpoint by any
-    other means than `from_portable`.
-
-    Args:
-        state: A restored optimizer state with concrete arrays, of one run or of several
-            (`jax.vmap`).
-
-    Raises:
-        ValueError: If a stack holds other matrices than those of its name, or if the
-            state is traced.
-
-    Examples:
-        >>> import jax.numpy as jnp, optax
-        >>> from optax_matrix import on_matrices
-        >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
-    """
-    check_values(state, "state")
-    for _, node in states_in(state):
-        check_position(node)
-        for name, leaf in node.manifest.items():
-            rows = on_host(jax.tree.leaves(leaf)[0])
-            runs = rows.reshape(-1, *rows.shape[-2:])
-            if not all(name.endswith(f"@{checksum(run):08x}") for run in runs):
-                raise ValueError(
-                    f"`state` must hold in stack {name!r} the matrices that it is "
-                    "named after, but holds others: it was restored by position from "
-                    "the state of other parameters; save optax_matrix.to_portable("
-                    "state, params) and restore by from_portable(..., rename=...)."
-                )
 
 
 def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:

@@ -11,7 +11,7 @@ def register_export() -> None:
     It registers every NamedTuple of optax and of this package, which all their states
     are, under the name of its module and class. Call it once before ``serialize``, and
     in the process that calls ``jax.export.deserialize``. What you have registered
-    yourself stays; a second call changes nothing.
+    yourself stays; a second call changes nothing. JAX needs ``flatbuffers`` for it.
 
     Examples:
         >>> import jax.export, jax.numpy as jnp
@@ -20,7 +20,7 @@ def register_export() -> None:
         >>> params, tx = {"kernel": jnp.ones((4, 8))}, om.muon(0.02)
         >>> step = jax.export.export(jax.jit(tx.update))
         >>> program = step(params, tx.init(params), params)
-        >>> saved = program.serialize()  # doctest: +SKIP (needs flatbuffers)
+        >>> saved = program.serialize()  # doctest: +SKIP
         >>> loaded = jax.export.deserialize(saved)  # doctest: +SKIP
         >>> updates, state = program.call(params, tx.init(params), params)
     """

@@ -21,7 +21,7 @@ from optax_matrix._mesh import (
 from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.paths import key_name, named_leaves, path_name
-from optax_matrix.stacks.layout import FILLER, Layout, identities
+from optax_matrix.stacks.layout import FILLER, Group, Layout, identities
 from optax_matrix.tree.state import check_one_run, check_structure, states_in
 
 Masks = Mapping[str, Array]
@@ -74,8 +74,8 @@ def reset_state(
         >>> dead = jnp.array([False, True, False])  # The second output unit.
         >>> state = reset_state(tx, state, params, {"kernel": dead, "bias": dead})
         >>> (mu,) = state.inner_state[0].mu.values()  # (batch, out, in)
-        >>> mu[0, :, 0].round(2).tolist()
-        [0.05000000074505806, 0.0, 0.05000000074505806]
+        >>> (mu[0, :, 0] == 0).tolist()
+        [False, True, False]
     """
     masks = _masks(where, params)
     old, rebox = unboxed(opt_state)
@@ -84,7 +84,7 @@ def reset_state(
     recorder = Recorder({}, None)
     with recording(recorder):
         fresh = unboxed(tx.init(params))[0]
-    if jax.tree.structure(fresh) != jax.tree.structure(old):
+    if _places(fresh) != _places(old):
         check_structure(lambda p: unboxed(tx.init(p))[0], old, params)
     layouts = {frozenset(layout.groups): layout for layout, _ in recorder.layouts}
     _check_layouts(layouts, fresh)
@@ -101,11 +101,17 @@ def reset_state(
         ]
         return jax.tree.unflatten(jax.tree.structure(old), new)
 
-    mesh = visible_mesh(dict(enumerate(jax.tree.leaves(old))))
+    mesh = visible_mesh(named_leaves(old))
     if mesh is not None and AxisType.Explicit in mesh.axis_types:
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         run = with_auto_axes(run, jax.tree.map(of_type, old))
     return rebox(jax.tree.map(_placed, run(masks, fresh, old), old))
+
+
+def _places(state: Any) -> list:
+    """Where the arrays and the states of `on_matrices` are, in any kind of tree."""
+    arrays = [path_name(keys) for keys, _ in jax.tree.leaves_with_path(state)]
+    return [arrays, [path_name(keys) for keys, _ in states_in(state)]]
 
 
 def _masks(where: Any, params: Any) -> dict[str, Array]:
@@ -166,16 +172,15 @@ def _entries(layout: Layout, masks: Masks) -> dict[str, Array]:
 
 def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:
     """One array of the state, fresh where it belongs to what is chosen."""
-    if leaf.label:
-        return old
-    if leaf.group is None:
-        path = _path_of(leaf.keys, old, masks)
-        which = None if path is None or leaf.layout else masks[path]
-        if which is not None and which.shape != old.shape:
-            which = jnp.all(which)  # Such as the scales of eight-bit moments.
+    if leaf.group is not None:
+        which = _of_stack(leaf, leaf.group, entries[leaf.group.name], old)
+    elif leaf.is_free and (path := _path_of(leaf.keys, old, masks)) is not None:
+        which = masks[path]
+        if which.shape != old.shape:  # Such as the scales of eight-bit moments.
+            which = jnp.all(which)
     else:
-        which = _of_stack(leaf, entries[leaf.group], old)
-    return old if which is None else jnp.where(which, new.astype(old.dtype), old)
+        return old
+    return jnp.where(which, new.astype(old.dtype), old)
 
 
 def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
@@ -185,17 +190,16 @@ def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
     return None if is_count else next((path for path in paths if path in masks), None)
 
 
-def _of_stack(leaf: StateLeaf, entries: Array, old: Any) -> Array:
+def _of_stack(leaf: StateLeaf, group: Group, entries: Array, old: Any) -> Array:
     """Which numbers of a stack's array belong to chosen entries, rows or matrices."""
-    _, rows, cols = entries.shape
+    _, rows, cols = group.shape
     whole = entries.all((1, 2))
     if not old.shape:
-        ids = leaf.layout.groups[leaf.group].ids
-        return whole[(ids != np.array(FILLER, np.uint32)).any(1)].all()
+        return whole[(group.ids != np.array(FILLER, np.uint32)).any(1)].all()
     names, rest = [key_name(key) for key in leaf.keys], old.shape[1:]
     # A vector of a square matrix says by its name which side it belongs to.
     is_side = lambda name: rows != cols or name in names
-    if not leaf.shared:
+    if not leaf.is_shared:
         if rest == (rows, cols):
             return entries
         if rest == (rows, 1) or (rest == (rows,) and is_side("row_scale")):

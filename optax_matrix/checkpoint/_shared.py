@@ -9,23 +9,34 @@ from typing import Any, NamedTuple
 
 import jax
 
-from optax_matrix import transforms
-from optax_matrix.matrices.paths import key_name
-from optax_matrix.stacks.layout import Layout
+from optax_matrix.matrices.paths import group_of
+from optax_matrix.stacks.layout import EMPTY_LAYOUT, Group, Layout
+from optax_matrix.transforms import (
+    InEigenbasisState,
+    OrthogonalizeLowRankState,
+    PreconditionState,
+    ProjectLowRankState,
+    QuantizedState,
+    RotateSharedState,
+    RotateState,
+    ScaleByTrackedAdamState,
+    SpoState,
+)
 from optax_matrix.tree.state import is_state
 
 # Fields that belong to whole matrices, by the state that has them.
 _SHARED = {
-    transforms.InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
-    transforms.OrthogonalizeLowRankState: {"right"},
-    transforms.PreconditionState: {"gram", "root"},
-    transforms.ProjectLowRankState: {"basis", "inner_state", "combine_state"},
-    transforms.QuantizedState: {"scales"},
-    transforms.RotateSharedState: {"rotation", "base_state"},
-    transforms.RotateState: {"rotation", "base_state"},
-    transforms.ScaleByTrackedAdamState: {"vectors", "mu", "root"},
-    transforms.SpoState: set(transforms.SpoState._fields),
+    InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
+    OrthogonalizeLowRankState: {"right"},
+    PreconditionState: {"gram", "root"},
+    ProjectLowRankState: {"basis", "inner_state", "combine_state"},
+    QuantizedState: {"scales"},
+    RotateSharedState: {"rotation", "base_state"},
+    RotateState: {"rotation", "base_state"},
+    ScaleByTrackedAdamState: {"vectors", "mu", "root"},
+    SpoState: set(SpoState._fields),
 }
+_LABELS = {"method": EMPTY_LAYOUT, "manifest": EMPTY_LAYOUT}  # They hold no state.
 
 
 class StateLeaf(NamedTuple):
@@ -33,17 +44,15 @@ class StateLeaf(NamedTuple):
 
     Attributes:
         keys: Where it is.
-        layout: The layout of its stacks; None if it is not in stacks.
-        group: The name of its stack; None if it belongs to none.
-        shared: Whether it belongs to whole matrices.
-        label: Whether it only says whose state it is.
+        is_free: Whether it is outside of what `on_matrices` keeps for matrices.
+        group: Its stack; None if it belongs to none.
+        is_shared: Whether it belongs to whole matrices.
     """
 
     keys: tuple
-    layout: Layout | None
-    group: str | None
-    shared: bool
-    label: bool
+    is_free: bool
+    group: Group | None
+    is_shared: bool
 
 
 def leaves_of(
@@ -61,19 +70,15 @@ def leaves_of(
     for keys, node in jax.tree.leaves_with_path(state, is_leaf=is_node):
         keys = above + keys
         if not is_node(node):
-            groups = () if layout is None else layout.groups
-            group = next((n for n in map(key_name, keys) if n in groups), None)
-            yield StateLeaf(keys, layout, group, shared, label=False)
+            group = None if layout is None else group_of(keys, layout.groups)
+            yield StateLeaf(keys, layout is None, group, shared)
             continue
         for field, part in zip(node._fields, node, strict=True):
             inside = (*keys, jax.tree_util.GetAttrKey(field))
             if not is_state(node):
                 partly = shared or field in _SHARED[type(node)]
                 yield from leaves_of(part, layouts, inside, layout, partly)
-            elif field in ("method", "manifest"):
-                for _ in jax.tree.leaves(part):
-                    yield StateLeaf(inside, None, None, shared=False, label=True)
             else:
                 own = layouts[frozenset(node.manifest)]
-                own = None if field in ("after", "other") else own
+                own = {"after": None, "other": None, **_LABELS}.get(field, own)
                 yield from leaves_of(part, layouts, inside, own)

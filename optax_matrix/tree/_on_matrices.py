@@ -141,7 +141,8 @@ def on_matrices(
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
         Equinox modules), with `OnMatricesState`. `optax.tree.map_params` sees what it
         keeps for matrices stack by stack, ``(batch, ...)``, so that no tree of the
-        parameters fits beside it; `state_specs` has the shardings.
+        parameters fits beside it, and the ``manifest`` as one dict that belongs to no
+        parameter; `state_specs` has the shardings.
 
     Raises:
         ValueError: If an argument is out of range, here or in `build`; at `init`, if
@@ -200,10 +201,9 @@ class _OnMatrices:
 
     def init(self, params: Any) -> Any:
         if is_placeholder(params):
-            counts_zeros = fades(self.zero_gradient)
-            state = placeholder_state(
-                self.build, self.placement, params, counts_zeros=counts_zeros
-            )
+            state = placeholder_state(self.name, self.build, self.placement, params)
+            if fades(self.zero_gradient):
+                state = state._replace(zero_gradients=state.manifest)
             return state._replace(
                 after=self.after and self.after(None).init(params),
                 other=self.other and self.other(None).init(params),

@@ -11,7 +11,7 @@ from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 from optax_matrix.stacks.layout import EMPTY_LAYOUT, group_matrices
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._trial import Build
-from optax_matrix.tree.state import OnMatricesState
+from optax_matrix.tree.state import OnMatricesState, entry_of
 
 _OPAQUE: Any = object()  # Stands for arrays that belong to no parameter.
 
@@ -22,7 +22,7 @@ def is_placeholder(params: Any) -> bool:
 
 
 def placeholder_state(
-    build: Build, placement: Placement[Any], placeholder: Any, *, counts_zeros: bool
+    name: str | None, build: Build, placement: Placement[Any], placeholder: Any
 ) -> OnMatricesState:
     """The state with the placeholder in place of everything that is kept by stack.
 
@@ -33,7 +33,8 @@ def placeholder_state(
         inner = _of_one_matrix(build, placeholder)
     except Exception:
         inner = _OPAQUE
-    empty = OnMatricesState(_OPAQUE, _OPAQUE, inner)
+    method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
+    empty = OnMatricesState(method, _OPAQUE, inner)
     # The placement may keep state of its own.
     state = placement.init(EMPTY_LAYOUT, lambda *_: empty, {}, [], False)
     is_empty = lambda x: isinstance(x, dict) and not x
@@ -41,8 +42,7 @@ def placeholder_state(
     inner = jax.tree.map(fill, state.inner_state, is_leaf=is_empty)
     if here().measures:
         inner = ObservedState(_OPAQUE, _OPAQUE, inner)
-    zeros = _OPAQUE if counts_zeros else None
-    return state._replace(inner_state=inner, zero_gradients=zeros)
+    return state._replace(inner_state=inner)
 
 
 def _of_one_matrix(build: Build, placeholder: Any) -> Any:

@@ -261,7 +261,7 @@ def test_a_restored_replicated_state_is_brought_home(cpus):
 def test_shapes_cannot_be_filled():
     params, tx = _params("a"), _tx()
     state = tx.init(params)
-    with pytest.raises(ValueError, match=r"`state` must hold arrays"):
+    with pytest.raises(ValueError, match=r"`state` must hold values, got shapes"):
         from_portable(
             to_portable(state, params), jax.eval_shape(tx.init, params), params
         )

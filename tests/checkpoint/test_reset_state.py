@@ -1,5 +1,6 @@
 """`reset_state`: chosen matrices as in a fresh state, all others bit for bit."""
 
+import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,6 +213,68 @@ def test_sections_and_heads_of_a_fused_kernel():
     want = {"qkv": jnp.where(head, 0, g["qkv"])}
     _, want = tx.update(want, tx.init(params), params)
     jax.tree.map(np.testing.assert_array_equal, new, want)
+
+
+def test_eight_bit_moments_start_afresh_in_part():
+    """A code of zero is zero whatever the scale of its block, and scales stay."""
+    placement = om.quantized(min_size=1, block_size=4)
+    tx = om.normuon(1e-2, placement=placement, other=om.adamw_8bit(1e-2, min_size=1))
+    params = {"kernel": jnp.ones((6, 4)), "bias": jnp.ones(4)}
+    g = jax.tree.map(
+        lambda x: 1 + jax.random.uniform(jax.random.key(0), x.shape), params
+    )
+    _, state = tx.update(g, tx.init(params), params)
+    new = reset_state(tx, state, params, UNIT)
+    jax.tree.map(
+        np.testing.assert_array_equal, new.inner_state.scales, state.inner_state.scales
+    )
+    (codes,), (scales,) = (
+        x.values()
+        for x in (new.inner_state.inner_state[0].mu, new.inner_state.scales["0"]["mu"])
+    )
+    mu = om.linalg.dequantize(codes, scales, block_size=4, batch_axes=1)
+    (old,) = state.inner_state.inner_state[0].mu.values()
+    assert not mu[0, 1].any()
+    np.testing.assert_array_equal(codes[0, ~UNIT], old[0, ~UNIT])
+    assert codes.dtype == np.uint8
+
+
+@pytest.mark.broad
+def test_shared_rotations_stay():
+    kernels = lambda i: {"up": {"kernel": tree(i)["wide"]["kernel"]}}
+    params = {"layers": {str(i): {"mlp": kernels(i)} for i in range(2)}}
+    tx = om.aro(1e-2, sharing="chain")
+    update, state = jax.jit(tx.update), tx.init(params)
+    for _ in range(2):
+        _, state = update(params, state, params)
+    where = {"layers": {"0": True, "1": False}}
+    old, new = (
+        to_portable(s, params) for s in (state, reset_state(tx, state, params, where))
+    )
+    changed = {key for key in old if not np.array_equal(old[key], new[key])}
+    assert changed == {key for key in old if key.endswith("mu/layers/0/mlp/up/kernel")}
+    assert len(changed) == 1
+
+
+def test_state_of_nnx():
+    model = nnx.Linear(6, 4, rngs=nnx.Rngs(0))
+    tx = om.muon(1e-2)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    params = nnx.state(model, nnx.Param)
+    optimizer.update(model, jax.tree.map(jnp.cos, params))
+    where = jax.tree.map(lambda _: UNIT, nnx.as_pure(params))
+    for held, given in (
+        (optimizer.opt_state, params),
+        (nnx.as_pure(optimizer.opt_state), nnx.as_pure(params)),
+    ):
+        new = reset_state(tx, held, given, where if given is not params else UNIT)
+        assert jax.tree.structure(new) == jax.tree.structure(held)
+        old, got = (to_portable(s, params) for s in (held, new))
+        (mu,) = (x for key, x in got.items() if key.endswith("mu/kernel"))
+        assert not mu[0, 1].any()
+        assert mu[0, ~UNIT].all()
+        changed = [k for k in old if not np.array_equal(old[k], got[k])]
+        assert len(changed) == 3  # The momentum, and AdamW's moments of the bias.
 
 
 @pytest.mark.parametrize(

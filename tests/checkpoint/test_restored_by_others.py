@@ -126,6 +126,18 @@ def test_traced_arrays_are_refused_in_words(tx, wrap):
         wrap(lambda s: from_portable(s, fresh, PARAMS))({"mu": jnp.ones((1, 2))})
 
 
+def test_shapes_are_refused_in_words():
+    shapes = jax.eval_shape(om.muon(0.02).init, PARAMS)
+    calls = [
+        lambda s: to_portable(s, PARAMS),
+        lambda s: from_portable({}, s, PARAMS),
+        lambda s: check_restored(s),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="`state` must hold values, got shapes"):
+            call(shapes)
+
+
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_a_pure_dict_of_nnx_restores_without_a_target(name, tmp_path):
     class Model(nnx.Module):

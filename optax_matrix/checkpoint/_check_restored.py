@@ -1,0 +1,44 @@
+"""Whether a state that others restored is the right one."""
+
+import jax
+import optax
+
+from optax_matrix.checkpoint._entries import check_values
+from optax_matrix.checkpoint.gathering import on_host
+from optax_matrix.stacks.layout import checksum
+from optax_matrix.tree.state import check_position, states_in
+
+
+def check_restored(state: optax.OptState) -> None:
+    """Checks that the stacks of a restored state hold the matrices of their names.
+
+    A restore by position instead of by name can give one layer the momentum of another;
+    then names and contents disagree. Call this after restoring a checkpoint by any
+    other means than `from_portable`.
+
+    Args:
+        state: A restored optimizer state with concrete arrays, of one run or of several
+            (`jax.vmap`).
+
+    Raises:
+        ValueError: If a stack holds other matrices than those of its name, or if the
+            state is traced.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> from optax_matrix import on_matrices
+        >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
+    """
+    check_values(state, "state")
+    for _, node in states_in(state):
+        check_position(node)
+        for name, leaf in node.manifest.items():
+            rows = on_host(jax.tree.leaves(leaf)[0])
+            runs = rows.reshape(-1, *rows.shape[-2:])
+            if not all(name.endswith(f"@{checksum(run):08x}") for run in runs):
+                raise ValueError(
+                    f"`state` must hold in stack {name!r} the matrices that it is "
+                    "named after, but holds others: it was restored by position from "
+                    "the state of other parameters; save optax_matrix.to_portable("
+                    "state, params) and restore by from_portable(..., rename=...)."
+                )
