@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from _combinations import RATE, draw, mesh_of, optimizer, plain, saved, tree
 from _registry import ROTATED
 

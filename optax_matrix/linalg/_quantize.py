@@ -21,6 +21,7 @@ def quantize(
     signed: bool = True,
     batch_axes: int = 0,
     noise: Float[Array, "..."] | None = None,
+    old: tuple[UInt8[Array, "..."], Float[Array, "..."]] | None = None,
 ) -> tuple[UInt8[Array, "..."], Float[Array, "..."]]:
     r"""Round numbers to one byte each, relative to the largest of their block.
 
@@ -41,6 +42,9 @@ def quantize(
         batch_axes: Number of leading axes that blocks do not extend across.
         noise: Uniform numbers in [0, 1) of the shape of x, for stochastic rounding;
             None rounds to the nearest value.
+        old: Codes and scales of which a block is kept where the numbers are what it
+            stands for. Rounded once more, a block would shrink if its largest entry is
+            negative.
 
     Returns:
         ``(codes, scales)``: uint8 codes of the shape of x; scales, at least float32,
@@ -82,33 +86,14 @@ def quantize(
     else:
         index = jnp.where(unit > 0, jnp.maximum(index, 1), index)
     index = jnp.where(scales == 0, _ZERO if signed else 0, index)
-    return _unblocked(index.astype(jnp.uint8), x.shape, batch_axes), scales[..., 0]
-
-
-def requantize(
-    x: Float[Array, "..."],
-    codes: UInt8[Array, "..."],
-    scales: Float[Array, "..."],
-    block_size: int = 256,
-    *,
-    signed: bool = True,
-    batch_axes: int = 0,
-    noise: Float[Array, "..."] | None = None,
-) -> tuple[UInt8[Array, "..."], Float[Array, "..."]]:
-    """`quantize`, but a block that equals that of the old codes keeps them.
-
-    Rounded once more, it would shrink if its largest entry is negative.
-    """
-    kind = {"signed": signed, "batch_axes": batch_axes}
-    new_codes, new_scales = quantize(x, block_size, noise=noise, **kind)
-    differs = x != dequantize(codes, scales, block_size, **kind)
-    blocks = _blocks(differs, block_size, batch_axes)  # Padded with False.
-    changed = jnp.any(blocks, axis=-1, keepdims=True)
+    codes = _unblocked(index.astype(jnp.uint8), x.shape, batch_axes)
+    if old is None:
+        return codes, scales[..., 0]
+    differs = x != dequantize(*old, block_size, signed=signed, batch_axes=batch_axes)
+    changed = jnp.any(_blocks(differs, block_size, batch_axes), axis=-1, keepdims=True)
     every = _unblocked(jnp.broadcast_to(changed, blocks.shape), x.shape, batch_axes)
-    return (
-        jnp.where(every, new_codes, codes),
-        jnp.where(changed[..., 0], new_scales, scales),
-    )
+    kept = jnp.where(changed[..., 0], scales[..., 0], old[1])
+    return jnp.where(every, codes, old[0]), kept
 
 
 def dequantize(

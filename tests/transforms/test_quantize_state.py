@@ -240,7 +240,10 @@ def test_mistakes_are_told():
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e3])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_precision_moves_as_float32_does(dtype, scale):
-    """Squares of float16 gradients vanish below 2e-4 and overflow above 256."""
+    """Squares of float16 gradients vanish below 2e-4 and overflow above 256.
+
+    A rounded moment may get the next code, 2% away.
+    """
     tx = om.adamw_8bit(1e-3)
     grads = draw(1, scale, dtype)
     wide = lambda tree: jax.tree.map(lambda x: x.astype(np.float32), tree)
@@ -255,7 +258,7 @@ def test_half_precision_moves_as_float32_does(dtype, scale):
     got, want = jax.jit(run)(grads, params), jax.jit(run)(wide(grads), wide(params))
     for path, x in got.items():
         assert x.dtype == dtype
-        np.testing.assert_allclose(np.float32(x), want[path], rtol=1e-2, atol=1e-6)
+        np.testing.assert_allclose(np.float32(x), want[path], rtol=3e-2, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [None, 0])

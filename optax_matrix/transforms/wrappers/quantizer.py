@@ -12,7 +12,6 @@ import optax
 
 from optax_matrix._arguments import check_not_negative_int, check_positive_int
 from optax_matrix.linalg import dequantize, quantize
-from optax_matrix.linalg._quantize import requantize
 from optax_matrix.linalg.random import folded, seeded
 
 SIGNED = ("mu", "trace", "ema", "momentum")
@@ -21,7 +20,6 @@ UNSIGNED = ("nu", "root", "largest")
 # For calls outside of other jits, as in `init`: compiles one program per shape.
 _STATIC = ("block_size", "signed", "batch_axes")
 _quantize = jax.jit(quantize, static_argnames=_STATIC)
-_requantize = jax.jit(requantize, static_argnames=_STATIC)
 _dequantize = jax.jit(dequantize, static_argnames=_STATIC)
 
 
@@ -124,9 +122,8 @@ class Quantizer:
             if keys not in chosen:
                 return leaf
             noise = None if count is None else self._noise(keys, leaf, count)
-            pack = _requantize if chosen[keys] else _quantize
-            options = self._options(keys)
-            codes, found = pack(leaf, *chosen[keys], noise=noise, **options)
+            old = chosen[keys] or None
+            codes, found = _quantize(leaf, noise=noise, old=old, **self._options(keys))
             _put(scales, keys, found)
             return codes
 
