@@ -236,13 +236,9 @@ class Siblings:
         """Axes in front of a kernel, if its stack or the axes of its bias tell them."""
         bias = self._bias(path)
         in_front = len(self.shapes[path]) - 2
-        shares = bias is not None and len(bias) == in_front + 1
-        return (
-            in_front if shares and self._starts(path, bias[:-1]) else self._only(path)
-        )
-
-    def _only(self, path: str) -> int:
-        return min(self.stack(path) or 0, len(self.shapes[path]) - 2)
+        if bias and len(bias) == in_front + 1 and self._starts(path, bias[:-1]):
+            return in_front
+        return min(self.stack(path), in_front)
 
     @functools.cached_property
     def _width(self) -> int | None:
