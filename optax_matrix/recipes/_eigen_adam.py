@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, PositiveInt, Rate
 from optax_matrix.matrices.oriented import oriented
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
@@ -22,6 +22,7 @@ def eigen_adam(
     orientation: Orientation = "short",
     bias_correction: bool = False,
     bounded: bool = True,
+    eps: NotNegative = 0.0,
     qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -54,6 +55,10 @@ def eigen_adam(
         bias_correction: Whether to correct both moments as Adam does. The paper does
             not.
         bounded: Whether no ratio exceeds Adam's largest (`scale_by_second_moment`).
+        eps: Added to the root of the second moment, relative to its largest entry in
+            the matrix. Without it, directions with singular values far below the
+            largest, which are rounding noise, move at full size. In float64 on a PINN
+            1e-6 mends that.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves; none in the paper.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
@@ -81,6 +86,7 @@ def eigen_adam(
 
     def chain(layout):
         options = {"bias_correction": bias_correction, "bounded": bounded}
+        options["relative_eps"] = eps
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,

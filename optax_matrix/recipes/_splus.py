@@ -2,9 +2,19 @@
 
 from typing import Literal, Unpack
 
+import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
+from optax_matrix._arguments import (
+    Decay,
+    Dtype,
+    Kernel,
+    NotNegative,
+    Positive,
+    PositiveInt,
+    Rate,
+)
+from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.on_mapped_params import on_mapped_params
@@ -25,6 +35,7 @@ def splus(
     update_interval: PositiveInt = 10,
     side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
+    eps: NotNegative = 0.0,
     qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
@@ -56,6 +67,8 @@ def splus(
             ``update_interval`` steps; the paper has 100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
+        eps: The sign of x is x / (\|x\| + ``eps`` max \|x\|), so that entries far below
+            the largest of the rotated matrix, which are rounding noise, move little.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule; that
             of matrices is scaled as below.
@@ -91,7 +104,7 @@ def splus(
 
     def chain(layout):
         rotated = in_eigenbasis(
-            optax.scale_by_sign(),
+            _signs(eps),
             policy=policy,
             side=sides_within(layout, side, max_dim),
             qr=qr,
@@ -110,6 +123,19 @@ def splus(
         ),
         other_rate=0.001,
     )
+
+
+def _signs(eps):
+    """Signs, of entries far below the largest smoothed."""
+    if isinstance(eps, int | float) and eps == 0:
+        return optax.scale_by_sign()
+
+    def smoothed(x, _):
+        size = jnp.abs(x)
+        peak = jnp.max(size, axis=(-2, -1), keepdims=True)
+        return safe_divide(x, size + jnp.asarray(eps, x.dtype) * peak)
+
+    return optax.stateless_with_tree_map(smoothed)
 
 
 def _scaled(w, ids, scale):

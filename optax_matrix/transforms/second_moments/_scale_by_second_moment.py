@@ -33,6 +33,7 @@ def scale_by_second_moment(
     *,
     bias_correction: bool = False,
     eps: NotNegative = 0.0,
+    relative_eps: NotNegative = 0.0,
     bounded: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Divides every entry by the square root of its averaged square.
@@ -62,13 +63,15 @@ def scale_by_second_moment(
         eps: The number :math:`\epsilon`. It is added before the correction, and so
             divided by :math:`\sqrt{1 - \beta^t}` with it, as in the programs of GaLore,
             Fira and APOLLO; Adam adds it afterwards.
+        relative_eps: A number that is added like ``eps``, times the largest entry of
+            :math:`\sqrt{V_t}` in the matrix: entries far below that move less.
         bounded: Whether the result has the bound above.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1), or ``eps`` is negative.
+        ValueError: If ``decay`` is not in [0, 1), or an epsilon is negative.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -84,7 +87,7 @@ def scale_by_second_moment(
     """
 
     def init_fn(params):
-        if bias_correction:  # By one number per matrix.
+        if bias_correction or not _is_zero(relative_eps):  # One number per matrix.
             jax.tree.map(check_matrices, params)
         root = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)
         weight = jax.tree.map(lambda x: jnp.zeros(x.shape[:-2], x.dtype), root)
@@ -109,27 +112,35 @@ def scale_by_second_moment(
         return jnp.hypot(jnp.sqrt(b) * old, jnp.sqrt(1 - b) * new.astype(old.dtype))
 
     def divided(x, root, weight=None):
-        ratio, bound = _quotient(x, root, weight, decay, eps)
+        ratio, bound = _quotient(x, root, weight, decay, eps, relative_eps)
         if bounded:
             within = _is_within(ratio, bound)
             ratio = jnp.where(within, ratio, bound**2 / jnp.where(within, 1, ratio))
         return ratio.astype(x.dtype)
 
     def share_beyond(x, root, weight=None):
-        within = _is_within(*_quotient(x, root, weight, decay, eps))
+        within = _is_within(*_quotient(x, root, weight, decay, eps, relative_eps))
         return jnp.mean(~within, axis=(-2, -1), dtype=jnp.float32)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def _quotient(x, root, weight, decay, eps):
+def _quotient(x, root, weight, decay, eps, relative_eps):
     """The result without its bound, and the bound."""
     bound = jnp.sqrt(1 / (1 - jnp.asarray(decay, root.dtype)))
-    root = root + jnp.asarray(eps, root.dtype)
+    floor = jnp.asarray(eps, root.dtype)
+    if not _is_zero(relative_eps):
+        largest = jnp.max(root, axis=(-2, -1), keepdims=True)
+        floor = floor + jnp.asarray(relative_eps, root.dtype) * largest
+    root = root + floor
     if weight is not None:
         weight = jnp.sqrt(weight)[..., None, None]
         root, bound = root / weight, bound * weight
     return safe_divide(widened(x), root), bound
+
+
+def _is_zero(number):
+    return isinstance(number, int | float) and number == 0
 
 
 def _is_within(ratio, bound):
