@@ -148,6 +148,11 @@ def test_words_of_other_programs(name, word, instead):
         jax.eval_shape(tx.init, PARAMS)
 
 
+def test_a_learning_rate_for_a_direction():
+    with pytest.raises(TypeError, match=r"scale_by_learning_rate\(rate\)"):
+        om.scale_by_muoneq(3e-3)
+
+
 @pytest.mark.parametrize("word", inspect.signature(optax.contrib.muon).parameters)
 def test_every_word_of_optax_is_known_or_answered(word):
     if word not in inspect.signature(om.muon).parameters:

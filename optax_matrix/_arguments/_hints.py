@@ -72,12 +72,13 @@ _INSTEAD = {
 
 def hint(function: str, given: Collection[str], known: Collection[str]) -> str:
     """What to write instead of the first unknown keyword, or all the arguments."""
-    for name in sorted(set(given) - set(known)):
-        if name == "learning_rate":
-            return (
-                "it has no learning rate: write optax.chain("
-                f"om.{function}(), optax.scale_by_learning_rate(rate))."
-            )
+    unknown = sorted(set(given) - set(known))
+    if "learning_rate" in unknown or (function.startswith("scale_by_") and not unknown):
+        return (
+            "it has no learning rate: write optax.chain("
+            f"om.{function}(), optax.scale_by_learning_rate(rate))."
+        )
+    for name in unknown:
         if _RENAMED.get(name) in known:
             return f"here `{name}` is called `{_RENAMED[name]}`."
         argument, sentence = _INSTEAD.get(name, ("", ""))
