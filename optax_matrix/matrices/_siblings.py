@@ -155,8 +155,8 @@ class Siblings:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.
 
         A bias has the axes of a stack, if there is one, and that of the outputs: the
-        last, or the first of a convolution ``(out, in, ...)``. Attention kernels
-        ``(in, heads, dim)`` and ``(heads, dim, out)`` share their axes of heads.
+        last, or the first of a convolution ``(out, in, ...)``. Kernels ``(in, heads,
+        dim)`` and ``(heads, dim, out)`` of one attention share their axes of heads.
         """
         shape, bias = self.shapes[path], self._bias(path)
         n = len(shape)
@@ -171,12 +171,18 @@ class Siblings:
             if sizes == shape[:1] and bias[0] != shape[-1]:
                 return tuple(range(1, n)), (0,)
         if n == 3 and bias is None:
-            around = [s for s in self.beside(path, 3).values() if len(s) == 3]
+            scope = self._scope(path)
+            kernels = (p for p in self.scopes[scope] if self._scope(p) == scope)
+            around = [s for p in kernels if len(s := self.shapes[p]) == 3]
             if any(s[1:] == shape[:2] and s[0] != shape[0] for s in around):
                 return (0, 1), (2,)
             if any(s[:2] == shape[1:] and s[0] != shape[0] for s in around):
                 return (0,), (1, 2)
         return None
+
+    def _scope(self, path: str) -> str:
+        """The scope that the module of a leaf is in."""
+        return self.names[path].module.rpartition("/")[0]
 
     def _bias(self, path: str) -> tuple[int, ...] | None:
         of_path = self.names[path]
@@ -261,14 +267,14 @@ class Siblings:
                 return shapes[0][1]
         return None
 
-    def beside(self, path: str, axes: int = 2) -> dict[str, tuple[int, ...]]:
-        """The other kernels, of so many axes, of the smallest scope that has some."""
+    def beside(self, path: str) -> dict[str, tuple[int, ...]]:
+        """The other kernels of the smallest scope that has some."""
         for scope in _scopes(path):
             found = {p: self.shapes[p] for p in self.scopes[scope] if p != path}
             found = {
                 p: shape
                 for p, shape in found.items()
-                if len(shape) >= axes and not self.names[p].is_vector
+                if len(shape) >= 2 and not self.names[p].is_vector
             }
             if found:
                 return found

@@ -125,8 +125,8 @@ def on_matrices(
             `optax.apply_if_finite` and loggers notice; ``"skip"`` gives zero;
             ``"zero"`` takes the gradient for zero, so that momentum moves the matrix
             on; ``"raise"`` is ``"propagate"`` with an error that names the leaf, under
-            `jax.experimental.checkify`. JAX's `checkify` fails on the ``shard_map`` of
-            `owners` if the mesh has Explicit axes or is set by `jax.set_mesh`.
+            `jax.experimental.checkify`, which fails on the ``shard_map`` of `owners` if
+            the mesh has Explicit axes or is set by `jax.set_mesh`.
         zero_gradient: What happens while the gradient of a matrix is zero (an expert
             without tokens, a head that is off). A normalized momentum would move the
             matrix on at full size. A decay rate :math:`\beta`, a number in [0, 1),
@@ -203,7 +203,7 @@ class _OnMatrices:
         if is_placeholder(params):
             state = placeholder_state(self.name, self.build, self.placement, params)
             if fades(self.zero_gradient):
-                state = state._replace(zero_gradients=state.manifest)
+                state = state._replace(zero_gradients=params)
             return state._replace(
                 after=self.after and self.after(None).init(params),
                 other=self.other and self.other(None).init(params),

@@ -268,9 +268,10 @@ def test_state_is_stable_and_knows_its_parameters():
     counted = optax.tree.map_params(
         tx, lambda _: 1, start, transform_non_params=lambda _: 0
     )
-    # Momenta of the stacks; AdamW of the norm has two moments; one last update.
+    # Momenta and counts of the stacks; AdamW of the norm has two moments; one last
+    # update.
     stacks = len(start.inner_state.manifest)
-    assert sum(jax.tree.leaves(counted)) == stacks + 2 + len(SHAPES)
+    assert sum(jax.tree.leaves(counted)) == 2 * stacks + 2 + len(SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -358,8 +359,8 @@ def test_a_scan_carries_updates_of_another_dtype(dtype):
 
 
 def test_complex_leaves():
-    u = np.array([3 + 4j, 0, 0, 1j], np.complex64)
-    w = np.array([1, 1j, 1, 1], np.complex64)
+    u = jnp.array([3 + 4j, 0, 0, 1j], jnp.complex64)
+    w = jnp.array([1, 1j, 1, 1], jnp.complex64)
     tx = monitor(optax.scale(-1.0), UPDATES)
     _, state = tx.update({"b": u}, tx.init({"b": w}), {"b": w})
     _, state = tx.update({"b": u * 1j}, state, {"b": w})

@@ -72,6 +72,7 @@ def test_names_are_those_of_the_method():
     own = {
         "method/soap",
         "manifest",
+        "zero_gradients",
         "momentum/mu",
         "momentum/weight",
         "root",
@@ -111,7 +112,7 @@ def test_nothing_is_allocated():
     """Shapes of 10 TB: no array of their size can have been made."""
     params = {"kernel": jax.ShapeDtypeStruct((10**6, 2500000), jnp.float32)}
     counted = state_bytes(om.muon(1e-3), params)
-    assert counted.bytes == 10**13 + 16 + 4 + 4
+    assert counted.bytes == 10**13 + 16 + 4 + 4 + 4
 
 
 def test_table_has_a_line_for_each_array():

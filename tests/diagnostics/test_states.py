@@ -22,9 +22,9 @@ PROBES = definitions(
 # Kernels (in, out); one stack, because nearly all of the time is compilation.
 PARAMS = {
     "up": {"kernel": jnp.float32(gaussian(10, 6, seed=1)), "bias": jnp.ones(6)},
-    "stacked": jnp.float32(gaussian(2, 10, 6, seed=2)),
+    "w_stacked": jnp.float32(gaussian(2, 10, 6, seed=2)),
 }
-PATHS = {"up/kernel", "stacked"}
+PATHS = {"up/kernel", "w_stacked"}
 
 
 def gradients(seed, params=PARAMS):
@@ -53,7 +53,7 @@ def test_bases_are_those_of_galore():
     _, state = after(om.galore(1e-3, rank=2, basis="svd"), 1)
     got, g = d.bases(state, PARAMS), gradients(0)
     assert set(got) == PATHS
-    for path, x in (("up/kernel", g["up"]["kernel"]), ("stacked", g["stacked"])):
+    for path, x in (("up/kernel", g["up"]["kernel"]), ("w_stacked", g["w_stacked"])):
         cosines = d.eigenvector_cosines(
             got[path], left_vectors(x.reshape(-1, 10, 6), 2)
         )
@@ -71,7 +71,7 @@ def test_stability_over_renewals_from_states():
         held.append(d.bases(state, PARAMS))
     measures = definitions("06_subspaces", "basis_stability")
     cosines = measures.basis_stability(held)
-    assert cosines["stacked"].shape == (2, 2, 2)
+    assert cosines["w_stacked"].shape == (2, 2, 2)
     for path, values in cosines.items():
         np.testing.assert_allclose(values[0], 1, rtol=1e-4, err_msg=path)
         assert (values[1] < 0.999).any()
@@ -80,7 +80,7 @@ def test_stability_over_renewals_from_states():
 @pytest.mark.slow
 def test_rotations_of_frames_that_rotate_on_both_sides():
     _, state = after(om.soap(1e-3), 2)
-    got = d.bases(state, PARAMS)["stacked"]
+    got = d.bases(state, PARAMS)["w_stacked"]
     assert got.rows.shape == (2, 6, 6)  # Outputs: kernels are (in, out).
     assert got.cols.shape == (2, 10, 10)
     for side in got:
@@ -91,10 +91,10 @@ def test_rotations_of_frames_that_rotate_on_both_sides():
 @pytest.mark.slow
 def test_bases_of_both_sides():
     project = project_both_sides(optax.identity(), rank=2, basis="svd")
-    got = d.bases(after(om.on_matrices(project), 1)[1], PARAMS)["stacked"]
+    got = d.bases(after(om.on_matrices(project), 1)[1], PARAMS)["w_stacked"]
     assert got.rows.shape == (2, 6, 2)
     assert got.cols.shape == (2, 10, 2)
-    x = gradients(0)["stacked"].swapaxes(-1, -2)
+    x = gradients(0)["w_stacked"].swapaxes(-1, -2)
     inside = np.linalg.norm(got.rows.mT @ x @ got.cols, axis=(-2, -1)) ** 2
     # Singular vectors on both sides hold the energy of the two leading values.
     s = d.singular_values(x)[:, :2]
@@ -136,11 +136,11 @@ def test_rotations_of_poet_are_its_factors(options):
         kernel = functools.partial(om.linalg.cayley_neumann, terms=4)
     held = d.rotations(state, PARAMS, orthogonal=kernel)
     assert set(held) == PATHS
-    equals_r_w_p(held["stacked"], PARAMS["stacked"], new["stacked"])
+    equals_r_w_p(held["w_stacked"], PARAMS["w_stacked"], new["w_stacked"])
     kernels = PARAMS["up"]["kernel"], new["up"]["kernel"]
     equals_r_w_p(held["up/kernel"], *kernels)
     sides = options.get("sides", "both")
-    for x, side in ((held["stacked"].r, "in"), (held["stacked"].p, "out")):
+    for x, side in ((held["w_stacked"].r, "in"), (held["w_stacked"].p, "out")):
         assert (x is None) == (sides not in ("both", side))
         if x is not None:
             assert (d.orthogonality_error(x) < 1e-4).all()
@@ -151,11 +151,11 @@ def test_rotations_of_poet_are_its_factors(options):
 @pytest.mark.parametrize("variant", ["block", "full"])
 def test_rotations_of_the_reparameterized_form(variant):
     poet = om.reparameterize(variant=variant, block=4)
-    frozen, trainable = poet.split({"w": PARAMS["stacked"]})
+    frozen, trainable = poet.split({"w": PARAMS["w_stacked"]})
     trainable = moved(trainable, 0.3)
     held = d.rotations(trainable, frozen)["w"]
     new = jax.jit(poet.materialize)(frozen, trainable)["w"]
-    equals_r_w_p(held, PARAMS["stacked"], new)
+    equals_r_w_p(held, PARAMS["w_stacked"], new)
     # Norms of Q: those of the blocks, made from the triangles by hand.
     triangles = np.asarray(trainable.rotations["w"][0]["in"])
     k, b = triangles.shape[1], 4
@@ -213,7 +213,7 @@ def test_block_primitives_update_every_entry_and_full_ones_some():
 
 @pytest.mark.slow
 def test_mixed_parts_are_refused():
-    frozen, trainable = om.reparameterize(block=4).split({"w": PARAMS["stacked"]})
+    frozen, trainable = om.reparameterize(block=4).split({"w": PARAMS["w_stacked"]})
     with pytest.raises(ValueError, match=r"must both be parts of `reparameterize`"):
         d.rotations(trainable, PARAMS)
     with pytest.raises(ValueError, match=r"must both be parts of `reparameterize`"):

@@ -94,6 +94,13 @@ def test_the_same_vectors_without_a_stack_of_matrices_are_no_vectors():
     assert decide(alone)["w_mix"].view is not None
 
 
+def test_attention_elsewhere_says_nothing_of_stacked_layers():
+    heads = {name: {"kernel": _shape(8, 4, 2)} for name in ("query", "key", "value")}
+    tree = {"attn": heads, "layers": {"kernel": _shape(3, 8, 4)}}
+    view = decide(tree)["layers/kernel"].view
+    assert (view.reduction_axes, view.output_axes) == ((1,), (2,))
+
+
 @pytest.mark.parametrize(
     ("gate", "around", "kind"),
     [

@@ -242,7 +242,7 @@ def test_mistakes_are_told():
 def test_half_precision_moves_as_float32_does(dtype, scale):
     """Squares of float16 gradients vanish below 2e-4 and overflow above 256.
 
-    A rounded moment may get the next code, 2% away.
+    A rounded moment may get the next code, 4% away.
     """
     tx = om.adamw_8bit(1e-3)
     grads = draw(1, scale, dtype)
@@ -258,7 +258,7 @@ def test_half_precision_moves_as_float32_does(dtype, scale):
     got, want = jax.jit(run)(grads, params), jax.jit(run)(wide(grads), wide(params))
     for path, x in got.items():
         assert x.dtype == dtype
-        np.testing.assert_allclose(np.float32(x), want[path], rtol=3e-2, atol=1e-6)
+        np.testing.assert_allclose(np.float32(x), want[path], rtol=5e-2, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [None, 0])

@@ -72,8 +72,9 @@ def test_formulas(method, size, with_head):
     assert found.parameters == sum(m * n for m, n in sides) + others
     # With the head among them, every m is the width, which is the shorter side.
     assert found.elements == sum(STATE[method](*x, rank) for x in sides) + 2 * others
-    # Four numbers that say which matrix, norms, scales, weights; name, counters.
-    few = 8 * len(sides) + 5 + 6
+    # Four numbers that say which matrix, norms, scales, weights, counts of renewals and
+    # of zero gradients; name, counters.
+    few = 10 * len(sides) + 5 + 6
     assert found.scalars <= few
 
 

@@ -15,7 +15,7 @@ def with_dtypes_of(old: Any, new: Any) -> Any:
 
     def cast(x: Any, y: Any) -> Any:
         wanted = getattr(x, "dtype", None)  # A Python number has none.
-        return y if wanted in (None, y.dtype) else y.astype(wanted)
+        return y if wanted in (None, getattr(y, "dtype", None)) else y.astype(wanted)
 
     return jax.tree.map(cast, old, new)
 
