@@ -74,7 +74,7 @@ def _decision(path: str, leaf: Any, rule: Rule) -> Decision:
             f"`params` must hold arrays, got {leaf!r} at {path!r}; use jnp.array, or "
             "for an Equinox model eqx.filter(model, eqx.is_inexact_array)."
         )
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         raise ValueError(
             f"`params` must hold arrays of numbers, got a random key at {path!r}; pass "
             "parameters only, such as nnx.state(model, nnx.Param)."

@@ -85,8 +85,11 @@ def eigen_adam(
     """
 
     def chain(layout):
-        options = {"bias_correction": bias_correction, "bounded": bounded}
-        options["relative_eps"] = eps
+        options = {
+            "bias_correction": bias_correction,
+            "bounded": bounded,
+            "relative_eps": eps,
+        }
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,

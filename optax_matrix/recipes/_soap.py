@@ -92,8 +92,11 @@ def soap(
     """
 
     def chain(layout):
-        options = {"bias_correction": bias_correction, "bounded": bounded}
-        options["relative_eps"] = eps
+        options = {
+            "bias_correction": bias_correction,
+            "bounded": bounded,
+            "relative_eps": eps,
+        }
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
