@@ -222,7 +222,6 @@ def test_what_the_user_has_registered_stays():
 
 
 def test_export_of_a_step():
-    pytest.importorskip("flatbuffers")
     om.register_export()
     params = tree(0)
     for tx in (
