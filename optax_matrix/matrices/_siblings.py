@@ -155,7 +155,8 @@ class Siblings:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.
 
         A bias has the axes of a stack, if there is one, and that of the outputs: the
-        last, or the first of a convolution ``(out, in, ...)``. Kernels ``(in, heads,
+        last, the first of a convolution ``(out, in, ...)``, or the last but one of a
+        transposed one, ``(..., out, in)``. Kernels ``(in, heads,
         dim)`` and ``(heads, dim, out)`` of one attention share their axes of heads.
         """
         shape, bias = self.shapes[path], self._bias(path)
@@ -170,6 +171,8 @@ class Siblings:
             sizes = tuple(size for size in bias if size > 1)
             if sizes == shape[:1] and bias[0] != shape[-1]:
                 return tuple(range(1, n)), (0,)
+            if n > 3 and sizes == shape[-2:-1] and sizes != shape[-1:]:
+                return (*range(n - 2), n - 1), (n - 2,)
         if n == 3 and bias is None:
             scope = self._scope(path)
             kernels = (p for p in self.scopes[scope] if self._scope(p) == scope)

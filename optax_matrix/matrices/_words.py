@@ -29,7 +29,7 @@ _NORMS = r"norm[_\d]*(/[^/]*)?$|(^|/)ln(_[^/]*|\d*)(/[^/]*)?$"
 _ROUTERS = r"(^|[/_])router([/_][^/]*)?(/[^/]*)?$"
 _STATE_SPACES = (
     r"(^|/)(a_log|dt_bias|(?-i:D)|log_step|lambda\w*|(nu|theta|gamma)_log|[bc]_(re|im)\w*)$"
-    r"|conv1d(/[^/]*)?$"
+    r"|conv_?1d(/[^/]*)?$"
 )
 _TABLES = (
     r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|prompts?|registers?|queries"
