@@ -116,6 +116,7 @@ BLOCKS = {
     "orthogonalize_balanced": om.transforms.orthogonalize_balanced,
     "orthogonalize_selected": om.transforms.orthogonalize_selected,
     "compress_entries": om.transforms.compress_entries,
+    "smooth_sign": lambda: om.transforms.smooth_sign(1e-3),
     "with_gradient": lambda: om.transforms.with_gradient(
         optax.chain(om.momentum(0.9), om.scale_by_second_moment())
     ),

@@ -2,7 +2,6 @@
 
 from typing import Literal, Unpack
 
-import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import (
@@ -14,12 +13,11 @@ from optax_matrix._arguments import (
     PositiveInt,
     Rate,
 )
-from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.stacks.on_mapped_params import on_mapped_params
 from optax_matrix.stacks.orientation import sides_within
-from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_shape
+from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_shape, smooth_sign
 from optax_matrix.transforms.sides import MatrixSide
 from optax_matrix.transforms.update_size import SHAPE_RULES
 
@@ -104,7 +102,7 @@ def splus(
 
     def chain(layout):
         rotated = in_eigenbasis(
-            _signs(eps),
+            smooth_sign(eps),
             policy=policy,
             side=sides_within(layout, side, max_dim),
             qr=qr,
@@ -123,19 +121,6 @@ def splus(
         ),
         other_rate=0.001,
     )
-
-
-def _signs(eps):
-    """Signs, of entries far below the largest smoothed."""
-    if isinstance(eps, int | float) and eps == 0:
-        return optax.scale_by_sign()
-
-    def smoothed(x, _):
-        size = jnp.abs(x)
-        peak = jnp.max(size, axis=(-2, -1), keepdims=True)
-        return safe_divide(x, size + jnp.asarray(eps, x.dtype) * peak)
-
-    return optax.stateless_with_tree_map(smoothed)
 
 
 def _scaled(w, ids, scale):

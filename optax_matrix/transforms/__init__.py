@@ -47,6 +47,7 @@ from optax_matrix.transforms.equilibration import (
     equilibrate,
     equilibrate_with_ema,
     row_rms,
+    smooth_sign,
 )
 from optax_matrix.transforms.first_moments import MomentumState, momentum
 from optax_matrix.transforms.low_rank import (
@@ -198,6 +199,7 @@ __all__ = [
     "scale_by_tracked_adam",
     "scale_gradient",
     "sinkhorn_jointly",
+    "smooth_sign",
     "spo",
     "subspace_basis",
     "svd_basis",

@@ -3,7 +3,8 @@
 `equilibrate` computes the scales from the current matrix with a kernel of `linalg`,
 such as `linalg.scale_rows` or `linalg.sinkhorn`. `equilibrate_with_ema` averages them
 over time: all entries of a row or column share one second moment (RACS, NorMuon).
-`compress_entries` makes the sizes of all entries more alike (SOAP-Muon).
+`compress_entries` makes the sizes of all entries more alike (SOAP-Muon), and
+`smooth_sign` makes them equal but for the smallest (SPlus).
 """
 
 from optax_matrix.transforms.equilibration._compress_entries import (
@@ -16,4 +17,7 @@ from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
     EquilibrateWithEmaState as EquilibrateWithEmaState,
     equilibrate_with_ema as equilibrate_with_ema,
     row_rms as row_rms,
+)
+from optax_matrix.transforms.equilibration._smooth_sign import (
+    smooth_sign as smooth_sign,
 )
