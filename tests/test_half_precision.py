@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from _registry import RECIPES
 from _tiers import DAILY
@@ -80,3 +81,24 @@ def test_soap_in_bfloat16_does_not_destroy_a_model():
     params = jax.tree.map(jnp.zeros_like, g)
     updates, _ = jax.jit(tx.update)(g, tx.init(params), params)
     assert float(jnp.abs(updates["kernel"]).max()) < 0.05
+
+
+@pytest.mark.parametrize("other", [None, optax.adamw(1e-2)], ids=["ours", "optax's"])
+@pytest.mark.parametrize("name", cases)
+def test_a_scan_carries_bfloat16_weights_under_float32_gradients(name, other):
+    """Of all leaves; optax's AdamW alone would make its moments float32."""
+    tx = RECIPES[name](1e-2, other=other)
+    params = {
+        "kernel": jnp.ones(SHAPE, jnp.bfloat16),
+        "bias": jnp.ones(8, jnp.bfloat16),
+    }
+    grads = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+
+    def body(carry, _):
+        params, state = carry
+        updates, state = tx.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    run = lambda: jax.lax.scan(body, (params, tx.init(params)), None, length=2)
+    (after, _), _ = jax.eval_shape(run)
+    assert after["bias"].dtype == jnp.bfloat16

@@ -295,7 +295,9 @@ class _OnMatrices:
         for name, part, params in zip(("after", "other"), trees, own, strict=True):
             make, held = getattr(self, name), getattr(state, name)
             if make is not None:
-                part, held = make(whole).update(part, held, params, **extra_args)
+                old = held
+                part, held = make(whole).update(part, old, params, **extra_args)
+                held = _keep_dtypes(held, old)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
             if name == "after" and make is not None and skips(self.zero_gradient):
@@ -412,6 +414,15 @@ def _check(name: Any, placement: Any, max_batch: Any) -> None:
 
 def _keep_dtype(new: Any, old: Any) -> Any:
     return new.astype(old.dtype) if new.dtype != old.dtype else new
+
+
+def _keep_dtypes(new: Any, old: Any) -> Any:
+    """A state in the dtypes that it had, so that a scan can carry it."""
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        return new
+    is_array = lambda x: hasattr(x, "dtype")
+    keep = lambda x, y: _keep_dtype(x, y) if is_array(x) and is_array(y) else x
+    return jax.tree.map(keep, new, old)
 
 
 def _split(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
