@@ -1,0 +1,115 @@
+"""Makes the environments, runs the trials, prints the table.
+
+    python -m examples.frameworks                every framework
+    python -m examples.frameworks maxtext keras  some of them
+    python -m examples.frameworks --page FILE    the table as a page, too
+
+It needs nothing but Python; each framework's environment is deleted after its run.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from examples.frameworks import _report
+from examples.frameworks._environments import ENVIRONMENTS, Environment
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Skipped(Exception):
+    """A framework that this machine cannot run, and why."""
+
+
+def main() -> int:
+    """Runs the frameworks that were named, or all; the exit status of a test."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="frameworks; all if none is named")
+    parser.add_argument("--keep", type=pathlib.Path, help="keep environments here")
+    parser.add_argument("--page", type=pathlib.Path, help="write the table here")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(ENVIRONMENTS)
+    if unknown:
+        parser.error(f"names must be among {', '.join(ENVIRONMENTS)}, got {unknown}")
+    results = {}
+    for name in args.names or ENVIRONMENTS:
+        environment = ENVIRONMENTS[name]
+        try:
+            results[name] = _run(name, environment, args.keep)
+        except Skipped as reason:
+            results[name] = _report.Result(skipped=str(reason))
+        print(_report.lines(name, results[name]), flush=True)
+    print(_report.table(results))
+    if args.page:
+        args.page.write_text(_report.page(results))
+    return _report.status(results)
+
+
+def _run(
+    name: str, environment: Environment, keep: pathlib.Path | None
+) -> _report.Result:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        home = (keep or folder) / "-".join(("env", name))
+        try:
+            python, version = _installed(environment, home)
+            for phase in ("first", "resumed"):
+                command = [python, "-m", f"examples.frameworks.{name}", phase, folder]
+                run = subprocess.run(command, cwd=ROOT, env=_variables(environment))
+                if run.returncode:
+                    error = f"the {phase} process ended with {run.returncode}"
+                    return _report.Result(version, error=error)
+            phases = [
+                json.loads((folder / f"{phase}.json").read_text())
+                for phase in ("first", "resumed")
+            ]
+            return _report.Result(version, *phases)
+        finally:
+            if not keep:
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
+    """The environment's interpreter, and the framework's version."""
+    if environment.source and not os.environ.get(environment.source):
+        raise Skipped(f"set {environment.source} to a checkout of its source")
+    base = shutil.which(f"python3.{environment.python}")
+    if base is None or subprocess.run([base, "-V"], capture_output=True).returncode:
+        raise Skipped(f"python3.{environment.python} is not here")
+    python = str(home / "bin" / "python")
+    if not home.exists():
+        subprocess.run([base, "-m", "venv", home], check=True)
+        pip = [python, "-m", "pip", "install", "-q", "-e", str(ROOT)]
+        done = subprocess.run(
+            [*pip, *environment.requirements], capture_output=True, text=True
+        )
+        if done.returncode:
+            shutil.rmtree(home, ignore_errors=True)
+            raise Skipped("not installed: " + done.stderr.strip().split("\n")[-1])
+    if environment.package is None:
+        return python, "source"
+    ask = f"import importlib.metadata as m; print(m.version({environment.package!r}))"
+    version = subprocess.run(
+        [python, "-c", ask], check=True, capture_output=True, text=True
+    )
+    return python, version.stdout.strip()
+
+
+def _variables(environment: Environment) -> dict[str, str]:
+    """Eight devices on the processor, this checkout and the framework's source."""
+    paths = [str(ROOT), os.environ.get(environment.source or "", "")]
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""What each framework needs: packages, Python, sources."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """How a framework is installed.
+
+    Attributes:
+        requirements: Arguments of pip, after this library itself.
+        package: The distribution whose version the table prints; None for sources.
+        python: Minor version of Python 3 that the framework is installed on.
+        source: Environment variable that names a checkout, for what no index has.
+        required: Whether it may not be skipped where that Python is there.
+    """
+
+    requirements: tuple[str, ...]
+    package: str | None
+    python: int = 12
+    source: str | None = None
+    required: bool = False
+
+
+ENVIRONMENTS = {
+    "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
+    "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
+}
