@@ -1,7 +1,7 @@
 """What the trials found: lines while they run, the table, the page."""
 
 import dataclasses
-import datetime
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,7 +33,8 @@ def faults(result: Result) -> Iterator[str]:
             yield f"{method}: {broken}"
             continue
         if first["stopped"] + second["losses"] != first["losses"]:
-            yield f"{method}: losses after the restart differ by {_apart(first, second)}"
+            gap = _apart(first, second)
+            yield f"{method}: losses after the restart differ by {gap}"
         if not first["losses"][-1] < first["losses"][0]:
             yield f"{method}: the loss did not fall"
         for path, group in first["wrong"].items():
@@ -61,7 +62,7 @@ def page(results: Mapping[str, Result]) -> str:
     """The table as the documentation's page has it."""
     cells = [HEAD, *(r for n, x in results.items() for r in _rows(n, x))]
     rows = ["   * - " + "\n     - ".join(row) for row in cells]
-    date = datetime.date.today().isoformat()
+    date = dt.date.today().isoformat()
     return "\n".join(
         [
             f"Run on {date} by ``make test-frameworks``:",

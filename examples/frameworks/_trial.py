@@ -101,6 +101,7 @@ def main(train: Train, table: dict[str, str]) -> None:
             words of `groups`.
     """
     phase, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    (folder / "checkpoints").mkdir(exist_ok=True)
     report = {}
     for method in METHODS:
         kept = folder / "checkpoints" / method
