@@ -8,24 +8,19 @@ flags and optional arguments need nothing more than their annotation. A violatio
 Tracers pass: their values are not known. Scalars of NumPy and JAX count as numbers.
 """
 
-import functools
-import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from typing_extensions import TypeAliasType
 
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
-    check_alike,
-    injectable,
-    plain,
+    injectable as injectable,
 )
-from optax_matrix._arguments._hints import hint
 from optax_matrix._arguments._rules import (
+    Checker as Checker,
     check_at_least_one,
     check_bound,
     check_callable,
@@ -40,73 +35,10 @@ from optax_matrix._arguments._rules import (
     check_rank,
     check_rate,
     check_share,
-    is_kernel,
-    is_number,
+    checked as checked,
+    is_number as is_number,
     members as members,
-    rule_of,
 )
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def checked(factory: Callable[P, T]) -> Callable[P, T]:
-    """Checks the arguments of a factory against its annotations.
-
-    >>> from typing import Literal
-    >>> @checked
-    ... def average(decay: Decay, mode: Literal["sum", "mean"] = "sum"):
-    ...     return decay, mode
-    >>> average(2.0)
-    Traceback (most recent call last):
-    ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
-    """
-    check = Checker(factory.__name__, inspect.signature(factory, eval_str=True))
-
-    @functools.wraps(factory)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        bound = check(args, kwargs)
-        return factory(*bound.args, **bound.kwargs)
-
-    shown: Any = run
-    shown.__signature__ = injectable(check.signature, is_number)
-    return run
-
-
-class Checker:
-    """Binds the arguments of a call to a signature and checks them."""
-
-    def __init__(self, name: str, signature: inspect.Signature):
-        self.name = name
-        self.signature = signature
-        parameters = signature.parameters.items()
-        self.rules = {key: rule_of(p.annotation) for key, p in parameters}
-        defaults = {key: plain(key, p.default) for key, p in parameters}
-        self.kernels = {
-            key: defaults[key]
-            for key, p in parameters
-            if inspect.isroutine(defaults[key]) and is_kernel(p.annotation)
-        }
-
-    def __call__(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """The arguments of a call, defaults included; kernels as functions."""
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            said = hint(self.name, kwargs, list(self.signature.parameters))
-            raise TypeError(f"{self.name}() {error}; {said}") from None
-        bound.apply_defaults()
-        for name, value in bound.arguments.items():
-            is_name = isinstance(value, str) and name in KERNELS
-            if is_name or isinstance(value, np.generic):
-                bound.arguments[name] = plain(name, value)
-        for name, value in bound.arguments.items():
-            self.rules[name](name, value)
-        for name, default in self.kernels.items():
-            if bound.arguments[name] is not default:
-                check_alike(name, bound.arguments[name], default)
-        return bound
-
 
 # Aliases, so that `help` shows `b1: Decay` and not what it stands for.
 Decay = TypeAliasType("Decay", Annotated[ArrayLike, check_decay])

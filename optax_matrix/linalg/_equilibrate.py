@@ -17,6 +17,7 @@ from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
     as_work,
     inverse,
+    inverse_norms,
     safe_root,
     safe_rsqrt,
     unit_max,
@@ -51,7 +52,7 @@ def scale_rows(
         depend on the scale of ``x``.
     """
     y, _ = unit_peak(as_work(x))
-    return (y * _inverse_norms(y, -1, eps)).astype(x.dtype)
+    return (y * inverse_norms(y, -1, eps)).astype(x.dtype)
 
 
 def scale_columns(
@@ -72,7 +73,7 @@ def scale_columns(
          [0.8 0. ]]
     """
     y, _ = unit_peak(as_work(x))
-    return (y * _inverse_norms(y, -2, eps)).astype(x.dtype)
+    return (y * inverse_norms(y, -2, eps)).astype(x.dtype)
 
 
 def scale_rows_and_columns(
@@ -101,7 +102,7 @@ def scale_rows_and_columns(
     """
     y, _ = unit_peak(as_work(x))
     norm = safe_root(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
-    y = norm * y * _inverse_norms(y, -1, eps) * _inverse_norms(y, -2, eps)
+    y = norm * y * inverse_norms(y, -1, eps) * inverse_norms(y, -2, eps)
     return y.astype(x.dtype)
 
 
@@ -253,12 +254,6 @@ def rank_one_scales(
         q = times(p, s) * inverse(_square_norm(s))
     short, long = _kept_alive(q, y), peak[..., 0] * _kept_alive(s, y.mT)
     return (long, short) if tall else (short, long)
-
-
-def _inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
-    squares = jnp.sum(x * x, axis=axis, keepdims=True)
-    mean = jnp.mean(squares, axis=(-2, -1), keepdims=True)
-    return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
 
 
 def _square_norm(v: Array) -> Array:

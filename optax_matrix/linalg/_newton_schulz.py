@@ -71,8 +71,8 @@ def newton_schulz(
         in bfloat16, see ``compute_dtype``.
     """
     check_matrices(x)
-    rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+    rows = rows_for(coefficients, steps)
 
     def kernel(x: Array, symmetric_dot: Product) -> Array:
         def step(y: Array, row: Array) -> tuple[Array, None]:
@@ -144,8 +144,8 @@ def gram_newton_schulz(
         <https://dao-ailab.github.io/blog/2026/gram-newton-schulz/>`_, 2026.
     """
     check_matrices(x)
-    rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+    rows = rows_for(coefficients, steps)
     kernel = _gram_kernel(rows, restarts, eps, dtype)
     return on_each_platform(kernel, x, precise_dot, cpu_kernel=kernel)
 

@@ -105,6 +105,13 @@ def safe_rsqrt(v: Array) -> Array:
     return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))
 
 
+def inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
+    """Reciprocal norms of rows or columns; ``eps`` is relative to the mean square."""
+    squares = jnp.sum(x * x, axis=axis, keepdims=True)
+    mean = jnp.mean(squares, axis=(-2, -1), keepdims=True)
+    return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
+
+
 def safe_root(v: Array, p: int = 2) -> Array:
     """Take the root of nonnegative entries; the derivative at zero is zero."""
     zero, one = jnp.zeros_like(v), jnp.ones_like(v)

@@ -139,12 +139,13 @@ def _public(made: _Recipe, name: str, doc: str | None, transformation: Any) -> A
     @functools.wraps(made.factory)
     def run(*args: Any, **kwargs: Any) -> Optimizer:
         arguments = {**made.fixed, **check(args, kwargs).arguments}
-        method = dataclasses.replace(
-            made.factory(**arguments),
-            name=name.removeprefix("scale_by_"),
-            chain=_chain(made.factory, arguments),
-        )
-        return transformation(method, arguments)
+        method = made.factory(**arguments)
+        arrays = {k: x for k, x in arguments.items() if isinstance(x, jax.Array)}
+        if arrays:
+            chain = _chain_of_arrays(made.factory, arguments, arrays)
+            method = dataclasses.replace(method, chain=chain)
+        of_name = dataclasses.replace(method, name=name.removeprefix("scale_by_"))
+        return transformation(of_name, arguments)
 
     public: Any = run
     public.recipe = made
@@ -156,7 +157,11 @@ def _public(made: _Recipe, name: str, doc: str | None, transformation: Any) -> A
     return public
 
 
-def _chain(factory: Callable[..., Method], arguments: Mapping[str, Any]) -> Any:
+def _chain_of_arrays(
+    factory: Callable[..., Method],
+    arguments: Mapping[str, Any],
+    arrays: Mapping[str, jax.Array],
+) -> Any:
     """The chain of a method as a function of the arrays among its arguments.
 
     A chain reads them from its factory, but JAX does not let a function on a mesh with
@@ -167,8 +172,6 @@ def _chain(factory: Callable[..., Method], arguments: Mapping[str, Any]) -> Any:
     def chain(layout: Layout, **arrays: jax.Array) -> optax.GradientTransformation:
         return factory(**{**arguments, **arrays}).chain(layout)
 
-    is_array = lambda value: isinstance(value, jax.Array)
-    arrays = {name: x for name, x in arguments.items() if is_array(x)}
     return jax.tree_util.Partial(chain, **arrays)
 
 

@@ -22,6 +22,7 @@ from optax_matrix.matrices.boxes import boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.paths import apart, flatten_named, named_leaves
+from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
@@ -38,12 +39,12 @@ from optax_matrix.tree._refusals import (
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build, check_arguments
 from optax_matrix.tree._zero_gradient import (
+    OnZero,
     ZeroGradient,
     check_zero_gradient,
     faded,
-    fades,
+    kind_of,
     no_zeros,
-    skips,
     still,
 )
 from optax_matrix.tree.state import (
@@ -176,6 +177,7 @@ def on_matrices(
         probe=probe,
         nonfinite=nonfinite,
         zero_gradient=zero_gradient,
+        on_zero=kind_of(zero_gradient),
     )
     return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
 
@@ -194,6 +196,9 @@ class _OnMatrices:
     probe: bool
     nonfinite: NonFinite
     zero_gradient: ZeroGradient
+    on_zero: OnZero
+    # The views that `init` found, by structure and shapes; `update` looks them up.
+    views: dict[Any, dict[str, MatrixView]] = dataclasses.field(default_factory=dict)
     # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
     # The replicated state that `update` has warned of; it does so once.
@@ -202,7 +207,7 @@ class _OnMatrices:
     def init(self, params: Any) -> Any:
         if is_placeholder(params):
             state = placeholder_state(self.name, self.build, self.placement, params)
-            if fades(self.zero_gradient):
+            if self.on_zero == "fade":
                 state = state._replace(zero_gradients=params)
             return state._replace(
                 after=self.after and self.after(None).init(params),
@@ -212,7 +217,7 @@ class _OnMatrices:
         paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
-        views = views_of(decisions)
+        views = self.views[_form(params)] = views_of(decisions)
         if not self.moves_zeros:
             warn_of_zero_leaves(leaves, views, self.name or "this transformation")
         state = self._init_matrices(params, leaves, views)
@@ -234,7 +239,7 @@ class _OnMatrices:
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             state = OnMatricesState(entry_of(self.name), manifest, inner_state)
-            if not fades(self.zero_gradient):
+            if self.on_zero != "fade":
                 return state
             return state._replace(zero_gradients=no_zeros(stacks))
 
@@ -253,7 +258,7 @@ class _OnMatrices:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
         tree = updates if params is None else with_updates_only(params, updates)
-        zeros = fades(self.zero_gradient) or None
+        zeros = self.on_zero == "fade" or None
         wanted = {"after": self.after, "other": self.other, "zero_gradients": zeros}
         if not has_fields(state, **wanted):
             check_structure(self.init, state, tree)
@@ -283,7 +288,7 @@ class _OnMatrices:
         check_shapes(leaves, named)
         like = {path: named[path] for path in leaves}
         tree = updates if params is None else params
-        views = views_of(decide(tree, self.dimension_numbers, like))
+        views = self._views(tree, like)
         inner = state._replace(after=None, other=None)
         new, inner = self._update_matrices(leaves, inner, like, views, extra_args)
 
@@ -300,10 +305,17 @@ class _OnMatrices:
                 held = _keep_dtypes(held, old)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
-            if name == "after" and make is not None and skips(self.zero_gradient):
+            if name == "after" and make is not None and self.on_zero == "skip":
                 new |= still(views, leaves, new, self.nonfinite == "zero")
             inner = inner._replace(**{name: held})
         return rebuild(new), inner
+
+    def _views(self, tree: Any, leaves: Any) -> dict[str, MatrixView]:
+        """The views of some leaves of a tree; after a restart they are found anew."""
+        form = _form(tree)
+        if form not in self.views:
+            self.views[form] = views_of(decide(tree, self.dimension_numbers))
+        return {path: v for path, v in self.views[form].items() if path in leaves}
 
     def _update_matrices(
         self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any
@@ -321,7 +333,7 @@ class _OnMatrices:
         arrays, join = _split((self.build, extra_args, self.zero_gradient))
 
         def step(local, stacks, state, arrays):
-            build, extra_args, on_zero = join(arrays)
+            build, extra_args, decay = join(arrays)
             tx = optax.with_extra_args_support(observed(build(local)))
             grads = examined(self.nonfinite, stacks["updates"])
             new: Any
@@ -331,11 +343,11 @@ class _OnMatrices:
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
             old = state.inner_state, state.zero_gradients
             held = inner_state, state.zero_gradients
-            if fades(on_zero):
-                new, counts = faded(on_zero, grads.zero, state.zero_gradients, new)
+            if self.on_zero == "fade":
+                new, counts = faded(decay, grads.zero, state.zero_gradients, new)
                 held = inner_state, counts
             new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
-            if skips(self.zero_gradient):
+            if self.on_zero == "skip":
                 new, held = settled("skip", grads.zero, new, held, old)
             new, held = settled(self.nonfinite, grads.bad, new, held, old)
             return new, state._replace(inner_state=held[0], zero_gradients=held[1])
@@ -369,6 +381,12 @@ def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
             "that needs the whole tree, call it first: a tree of True and False for "
             "all parameters fits, as in optax.adamw(rate, mask=mask(params))."
         ) from error
+
+
+def _form(tree: Any) -> Any:
+    """What decides which leaves of a tree are matrices; hashable."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((jnp.shape(x), getattr(x, "dtype", None)) for x in leaves)
 
 
 def _as_build(build: Any) -> Any:

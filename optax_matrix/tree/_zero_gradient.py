@@ -14,7 +14,6 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import check_choice, check_decay
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.tree._nonfinite import where
 
 Stacks = Mapping[str, jax.Array]
 Leaves = Mapping[str, jax.Array]
@@ -33,14 +32,10 @@ def check_zero_gradient(value: Any) -> None:
         check_decay("zero_gradient", value)
 
 
-def fades(policy: ZeroGradient) -> bool:
-    """Whether the policy is a decay rate, so that the state counts zero gradients."""
-    return not isinstance(policy, str)
-
-
-def skips(policy: ZeroGradient) -> bool:
-    """Whether a matrix without a gradient stays where it is."""
-    return isinstance(policy, str) and policy == "skip"
+def kind_of(policy: ZeroGradient) -> OnZero:
+    """Which of the words a policy is; a decay rate is "fade"."""
+    kind: Any = policy if isinstance(policy, str) else "fade"
+    return kind
 
 
 def no_zeros(stacks: Stacks) -> dict[str, jax.Array]:
@@ -57,7 +52,8 @@ def faded(
     def shrunk(x: jax.Array, zero: jax.Array, count: jax.Array) -> jax.Array:
         wide = jnp.promote_types(x.dtype, jnp.float32)
         factor = jnp.asarray(decay, wide) ** count.astype(wide)
-        return where(zero, x.astype(wide) * factor[:, None, None], x)
+        faint = (x.astype(wide) * factor[:, None, None]).astype(x.dtype)
+        return jnp.where(zero[:, None, None], faint, x)
 
     return {n: shrunk(x, zero[n], counts[n]) for n, x in new.items()}, counts
 

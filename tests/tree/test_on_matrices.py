@@ -483,3 +483,30 @@ def test_a_mask_that_needs_the_whole_tree_is_refused_with_a_way_that_works():
         tx = on_matrices(optax.scale(1.0), other=other)
         updates, _ = tx.update(params, tx.init(params), params)
         np.testing.assert_allclose(updates["up"]["bias"], -1e-3, rtol=1e-4)
+
+
+def test_what_leaves_are_is_decided_once_for_each_tree():
+    """By `init`; `update` asks again only after a restart or for another tree."""
+    calls = []
+
+    def numbers_of(params):
+        calls.append(len(params))
+        of = lambda x: MatrixDimensionNumbers() if x.ndim == 2 else None
+        return jax.tree.map(of, params)
+
+    tree = {"a": _draw(3, 5), "b": _draw(5)}
+    tx = _tx(dimension_numbers=numbers_of)
+    state = tx.init(tree)
+    asked = len(calls)
+    for _ in range(2):
+        updates, _ = jax.jit(tx.update)(tree, state)
+    assert len(calls) == asked
+    again = _tx(dimension_numbers=numbers_of)
+    got, _ = jax.jit(again.update)(tree, state)
+    assert len(calls) == asked + 1
+    np.testing.assert_array_equal(got["a"], updates["a"])
+    # One tree's views are not another's of the same names, nor those of other shapes.
+    other = {"a": _draw(5), "b": _draw(3, 5)}
+    got, _ = tx.update(other, tx.init(other))
+    assert not np.array_equal(got["b"], other["b"])
+    np.testing.assert_array_equal(got["a"], other["a"])
