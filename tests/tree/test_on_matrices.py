@@ -510,3 +510,5 @@ def test_what_leaves_are_is_decided_once_for_each_tree():
     got, _ = tx.update(other, tx.init(other))
     assert not np.array_equal(got["b"], other["b"])
     np.testing.assert_array_equal(got["a"], other["a"])
+    got, _ = tx.update(tree, state)
+    np.testing.assert_allclose(got["a"], updates["a"], rtol=1e-6)
