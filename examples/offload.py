@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 
@@ -44,7 +44,7 @@ def bytes_by_memory(tree: Any) -> dict[str, int]:
 
 def main(steps: int = 5, memory: str = "pinned_host") -> tuple[list[float], Any]:
     """Trains, and returns the losses and the state."""
-    mesh = jax.make_mesh((jax.device_count(),), ("fsdp",))
+    mesh = jax.make_mesh((jax.device_count(),), ("fsdp",), (AxisType.Explicit,))
     sharding = NamedSharding(mesh, P("fsdp"))
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.standard_normal(shape) / 16, jnp.float32)

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
+from optax_matrix.transforms.weight_size import add_decayed_weights
 from optax_matrix.transforms.arguments import check_fits
 from optax_matrix.tree import on_matrices
 
@@ -151,7 +152,7 @@ def decayed_weights(
         check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)
-    return optax.add_decayed_weights(rate, mask)
+    return add_decayed_weights(rate, mask)
 
 
 def _other_rate(method: Method, arguments: Arguments) -> Any:

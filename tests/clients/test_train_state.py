@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 import pytest
 from clients._training import NAMES, RECIPES, assert_close, assert_equal, train
 from flax.training.train_state import TrainState
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 
@@ -70,7 +70,10 @@ def test_orbax_restores_it_and_training_goes_on_as_if_never_stopped(name, tmp_pa
 @recipes
 def test_state_that_waits_on_the_host_changes_nothing(name, cpus):
     """`state_specs` places it; each step takes it to the device and back."""
-    tx, mesh = make(name), jax.make_mesh((2,), ("data",), devices=cpus[:2])
+    tx, mesh = (
+        make(name),
+        jax.make_mesh((2,), ("data",), (AxisType.Auto,), devices=cpus[:2]),
+    )
     place = lambda kind: lambda spec: NamedSharding(mesh, spec, memory_kind=kind)
     specs = om.state_specs(tx, PARAMS, jax.tree.map(lambda _: P(), PARAMS))
     host, device = (

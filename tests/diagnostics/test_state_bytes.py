@@ -102,9 +102,10 @@ def test_wrappers_and_arrays():
     shared = {f.field for f in counted.fields if f.group == "(shared)"}
     assert {"hyperparams/learning_rate", "mini_step", "count"} <= shared
     sums = counted.by_field()
-    assert sums["acc_grads"] == 4 * ELEMENTS
-    held = jax.tree.leaves(jax.eval_shape(optax.MultiSteps(tx, 2).init, PARAMS))
-    assert counted.bytes == sum(np.prod(x.shape) * x.dtype.itemsize for x in held)
+    held = jax.eval_shape(optax.MultiSteps(tx, 2).init, PARAMS)
+    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    assert sums["acc_grads"] == size(held.acc_grads) >= 3 * ELEMENTS
+    assert counted.bytes == size(held)
     assert sum(counted.by_group().values()) == sum(sums.values()) == counted.bytes
 
 

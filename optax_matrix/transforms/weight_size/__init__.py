@@ -3,6 +3,9 @@
 from optax_matrix.transforms.weight_size._cautious_decay import (
     add_cautious_decay as add_cautious_decay,
 )
+from optax_matrix.transforms.weight_size._decayed_weights import (
+    add_decayed_weights as add_decayed_weights,
+)
 from optax_matrix.transforms.weight_size._fix_norm import (
     FixNormState as FixNormState,
     fix_norm as fix_norm,

@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix._arguments import Rate, checked
 from optax_matrix.transforms.arguments import Mask
+from optax_matrix.transforms.weight_size._decayed_weights import add_decayed_weights
 
 
 @checked
@@ -45,7 +46,7 @@ def add_cautious_decay(
     References:
         Chen et al., `Cautious Weight Decay <https://arxiv.org/abs/2510.12402>`_, 2025.
     """
-    decay = optax.add_decayed_weights(weight_decay, mask)
+    decay = add_decayed_weights(weight_decay, mask)
 
     def update_fn(updates, state, params=None, **extra_args):
         del extra_args

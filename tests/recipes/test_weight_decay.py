@@ -1,10 +1,11 @@
-"""A recipe whose weight decay is zero needs no parameters, as in optax."""
+"""Weight decay by a schedule, and none at all, which needs no parameters."""
 
 import inspect
 
 import jax
 import numpy as np
 import pytest
+from _registry import small
 
 import optax_matrix as om
 
@@ -61,3 +62,30 @@ def test_decay_can_be_turned_on_later():
 def test_words_of_optax_are_answered(name, call):
     with pytest.raises(TypeError, match=f"is called `{name}`"):
         call()
+
+
+QUICK = {"muon", "racs"}
+EACH = [
+    n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(NAMES)
+]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"cautious_decay": True}], ids=["", "cautious"]
+)
+@pytest.mark.parametrize("name", EACH)
+def test_a_schedule_of_the_decay_counts_steps(name, options):
+    """Its second step is that of its second value; optax 0.2.6 stays at the first."""
+
+    def second(weight_decay):
+        tx = small(name)(0.1, weight_decay=weight_decay, **options)
+        step, state = jax.jit(tx.update), tx.init(tree(0))
+        for seed in (1, 2):
+            updates, state = step(tree(seed), state, tree(0))
+        return updates
+
+    scheduled, fixed = second(lambda count: 0.3 * count), second(0.3)
+    without = second(0.0)
+    assert np.any(np.abs(fixed["norm/scale"] - without["norm/scale"]) > 1e-3)
+    for path, x in fixed.items():
+        np.testing.assert_allclose(scheduled[path], x, rtol=1e-5, atol=1e-7)
