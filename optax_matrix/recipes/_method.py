@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
-from optax_matrix.transforms.weight_size import add_decayed_weights
 from optax_matrix.transforms.arguments import check_fits
+from optax_matrix.transforms.weight_size import add_decayed_weights
 from optax_matrix.tree import on_matrices
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
