@@ -468,7 +468,8 @@ def test_any_shape_and_gradient(name, shape, kind, dtype, seed):
     elif kind != "normal":
         x = x * float(kind)
     grads = {"w": jnp.asarray(x, dtype), "v": jnp.ones((3, *shape), dtype)}
-    tx = RECIPES[name](LEARNING_RATE)
+    told = om.MatrixDimensionNumbers(-2, -1)  # By default a side of one is no side.
+    tx = RECIPES[name](LEARNING_RATE, dimension_numbers=told)
     state, update = tx.init(grads), jax.jit(tx.update)
     for _ in range(2):
         updates, state = update(grads, state, grads)
