@@ -9,8 +9,8 @@ with other work where it can. The program prints how many bytes of the state lie
 memory between two steps, by counting its arrays, and the losses, which are those
 without offload.
 
-On CPU both memories are the same RAM, so this shows the mechanism and saves nothing
-there. On GPU and TPU the state leaves the device's memory between steps; during a step
+On CPU (from JAX 0.10 on) both memories are the same RAM, so this shows the mechanism
+and saves nothing there. On GPU and TPU the state leaves the device's memory between steps; during a step
 the part that is in use is there, too.
 """
 

@@ -7,6 +7,10 @@ import pytest
 from examples import offload
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10),
+    reason="before JAX 0.10 CPU devices of a mesh have no memory of the host",
+)
 @pytest.mark.broad
 def test_offloaded_training_is_the_same():
     losses, state = offload.main(3)
