@@ -10,8 +10,8 @@ memory between two steps, by counting its arrays, and the losses, which are thos
 without offload.
 
 On CPU (from JAX 0.10 on) both memories are the same RAM, so this shows the mechanism
-and saves nothing there. On GPU and TPU the state leaves the device's memory between steps; during a step
-the part that is in use is there, too.
+and saves nothing there. On GPU and TPU the state leaves the device's memory between
+steps; during a step the part that is in use is there, too.
 """
 
 from collections import Counter
