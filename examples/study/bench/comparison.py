@@ -24,9 +24,14 @@ LEFT_OUT = {"lora"}  # It fine-tunes.
 OPTIONS = {"shampoo": "shampoo:method=eigh"}
 # On a CPU a run of the larger model takes three times as long with Newton's iteration.
 OF_THE_LARGER = {"mousse": ":method=eigh"}
+# Matched to AdamW's size they would lose what they consist of: APOLLO-Mini becomes the
+# normalized gradient, and RACS loses its limiter. They have their own setting only.
+NOT_MATCHED = {"racs", "apollo_mini"}
 FIRST = REFERENCE, "muon", "muoneq", "aro", "racs", "alice", "sumo", "poet"
 _REST = [name for name in OPTIMIZERS if name not in {*FIRST, *LEFT_OUT}]
-MATCHED = [OPTIONS.get(name, name) for name in (*FIRST, *_REST)]
+MATCHED = [
+    OPTIONS.get(name, name) for name in (*FIRST, *_REST) if name not in NOT_MATCHED
+]
 
 
 class NotYetError(UserError):

@@ -15,7 +15,7 @@ from examples.pretrain.step import state_bytes
 from examples.study.bench.config import Config, Result
 from examples.study.bench.methods import find
 from examples.study.bench.search import TUNING
-from examples.study.bench.tasks import CLIP, TASKS, schedule
+from examples.study.bench.tasks import CLIP, TASKS, WARM_UP, schedule
 
 POINTS = 20  # Of a curve.
 FEWER = 5  # Points of a trial are that many times fewer: no table shows them.
@@ -31,7 +31,8 @@ class Bench:
         self._fresh = jax.jit(self._task.init)
 
     def _optimizer(self, peak):
-        rate = schedule(peak, self._steps)
+        warm_up = getattr(self._build, "warm_up", WARM_UP)
+        rate = schedule(peak, self._steps, warm_up)
         return optax.chain(optax.clip_by_global_norm(CLIP), self._build(rate))
 
     def _start(self, seed: int):

@@ -40,6 +40,12 @@ def _adamw_rates():
     return [entry("digits", REFERENCE, rate=rate, trials=()) for rate in rates]
 
 
+def _tuned():
+    """AdamW with a rate of its own for the other leaves, and a longer warm-up."""
+    found = entry("books", REFERENCE, "tuned", rate=0.004, trials=())
+    return [found, entry("digits", REFERENCE, "tuned")]
+
+
 def _coefficients():
     """The ablation of the coefficients of Newton-Schulz, as in `ablations`."""
     title = ablations.muoneq.COEFFICIENTS.title
@@ -64,6 +70,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "books": lambda _: all_methods("books"),
     "digits": lambda _: all_methods("digits"),
     "adamw_rates": lambda _: _adamw_rates(),
+    "tuned": lambda _: _tuned(),
     "coefficients": lambda _: ablations.entries(_coefficients()),
     "ablations": lambda _: ablations.entries(),
     "reversals": partial(orders.entries, ablation_table.REVERSED),

@@ -67,10 +67,10 @@ class Task:
         return self.loss(nnx.merge(self.graph, params), batch)
 
 
-def schedule(peak, steps: int) -> optax.Schedule:
-    """Warm-up over a twentieth of the steps, then a cosine to a tenth of the peak."""
-    warm_up = max(int(WARM_UP * steps), 1)
-    shape = optax.warmup_cosine_decay_schedule(0.0, 1.0, warm_up, steps, FINAL)
+def schedule(peak, steps: int, warm_up: float = WARM_UP) -> optax.Schedule:
+    """Warm-up over a share of the steps, then a cosine to a tenth of the peak."""
+    first = max(int(warm_up * steps), 1)
+    shape = optax.warmup_cosine_decay_schedule(0.0, 1.0, first, steps, FINAL)
     return lambda count: peak * shape(count + 1)
 
 

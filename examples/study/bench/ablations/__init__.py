@@ -10,13 +10,15 @@ from examples.study.bench.search import Entry
 
 def _alike(ablations: Sequence[Ablation]) -> tuple[Ablation, ...]:
     """The ablations, with the longest search of a method wherever it appears."""
-    trials: dict[str, tuple[int, ...]] = {}
+    trials: dict[tuple[str, str], tuple[int, ...]] = {}
     for variant in (v for x in ablations for v in x.variants):
-        before = trials.get(variant.method, ())
-        trials[variant.method] = max(before, variant.trials, key=len)
+        name = variant.method, variant.setting
+        trials[name] = max(trials.get(name, ()), variant.trials, key=len)
 
     def searched(variants):
-        return tuple(dataclasses.replace(v, trials=trials[v.method]) for v in variants)
+        return tuple(
+            dataclasses.replace(v, trials=trials[v.method, v.setting]) for v in variants
+        )
 
     return tuple(
         dataclasses.replace(x, variants=searched(x.variants)) for x in ablations

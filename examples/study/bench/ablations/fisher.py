@@ -1,5 +1,7 @@
 """Structured Fisher: the parts of Alice, RACS and Shampoo."""
 
+import dataclasses
+
 from examples.study.bench.ablations.form import (
     Ablation,
     Variant,
@@ -11,7 +13,31 @@ from examples.study.bench.ablations.form import (
 _ALICE = "alice:last_layer=method"
 _UNCOMPENSATED = f"{_ALICE}:compensation=None"
 
+# Here the better of their settings; the others are better when matched.
+_OWN = {"racs", "fira", "apollo_svd", "apollo_mini", "galore"}
+_TABLE_2 = ranking(
+    ("alice", "21.79"),
+    ("alice_0", "22.43"),
+    ("racs", "22.67"),
+    ("fira", "22.73"),
+    ("apollo_svd", "22.84"),
+    ("apollo_mini", "23.84"),
+    ("adamw", "25.03"),
+    ("galore", "25.36"),
+)
+
 ABLATIONS = (
+    Ablation(
+        "The methods of the paper",
+        "Alice, Table 2: LLaMA 130M on C4, last layer by Adam, perplexity",
+        tuple(
+            dataclasses.replace(v, setting="own" if v.method in _OWN else v.setting)
+            for v in _TABLE_2
+        ),
+        finding="Each method is in the better of its settings. Fira is ahead of Alice "
+        "and RACS here, on *shakespeare* as well, the reverse of the paper. We have "
+        "not found the reason. APOLLO-Mini, of rank one, is behind AdamW.",
+    ),
     Ablation(
         "Parts of Alice",
         "Alice, Table 5: LLaMA 130M on C4, perplexity",
@@ -81,7 +107,10 @@ ABLATIONS = (
     Ablation(
         "Averages of RACS",
         "RACS, Figure 5 (e): LLaMA 130M on C4",
-        (Variant("racs"), Variant("racs:b1=0", "much worse", "racs")),
+        (
+            Variant("racs", setting="own"),
+            Variant("racs:b1=0", "much worse", "racs", setting="own"),
+        ),
     ),
     Ablation(
         "Shampoo's roots",

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from examples.study.bench.comparison import entry
 from examples.study.bench.search import FEW_TRIALS, TRIALS, Entry
 from examples.study.bench.tasks import TASKS
 
@@ -20,15 +21,20 @@ class Variant:
             is behind the better one, in the loss.
         better: The method that the paper finds better; None for none.
         trials: Learning rates that are tried, as powers of two times `RATE`.
+        setting: As in `Config`. In its paper's, a method is searched as in the study
+            of all methods.
     """
 
     method: str
     figure: str = ""
     better: str | None = None
     trials: tuple[int, ...] = FEW_TRIALS
+    setting: str = "matched"
 
     @property
     def entry(self) -> Entry:
+        if self.setting == "own":
+            return entry(TASK, self.method, "own")
         t = TASKS[TASK]
         return Entry(
             TASK, self.method, "matched", RATE, t.steps, t.batch, trials=self.trials
