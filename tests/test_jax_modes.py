@@ -169,8 +169,13 @@ one_rank = functools.partial(jax.numpy_rank_promotion, "raise")
 schedule = optax.linear_schedule(0.1, 0.01, 10)
 
 
-@promoted
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.broad if n == "muon" else pytest.mark.slow)
+        for n in RECIPES
+    ],
+)
 @pytest.mark.parametrize("mode", [strict, one_rank], ids=["dtypes", "ranks"])
 def test_no_implicit_promotion(name, mode, monkeypatch):
     """Whatever rate and dtype there is: where adamw traces, so does every recipe.

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from optax_matrix._arguments import NotNegativeInt, Positive, Share, checked
@@ -153,7 +154,7 @@ def _by_attention(max_logits: Any, attentions: Mapping[str, Any]) -> dict[str, A
                 "`max_logits` must be (heads,) or (layers, heads), got a scalar at "
                 f"{path!r}; take the maximum over batch and positions only."
             )
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        logits = logits.astype(np.promote_types(logits.dtype, np.float32))
         found[attention] = jnp.maximum(found.get(attention, logits), logits)
     if missing := sorted(set(attentions) - set(found)):
         raise ValueError(

@@ -57,7 +57,7 @@ OWN_RATES = {
 }
 
 
-# Found in 14 trials on *books* with a seed of its own. Its rate is that of the matrices.
+# Found in 14 trials on *books* with a seed of its own. The rate is that of matrices.
 TUNED = {"b1": 0.8, "other": 4.0, "warm_up": 0.2}
 
 

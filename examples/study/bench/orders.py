@@ -7,6 +7,7 @@ the paper's gap is beyond the interval.
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from examples.study.bench.ablation_table import LEVEL, REVERSED, SAME, compared
@@ -46,6 +47,13 @@ class Order:
     def judged(self, results: Results) -> tuple[str, str]:
         """How far the worse is behind, and the verdict; empty if runs are missing."""
         return _judged(self.worse.entry, self.better.entry, results)
+
+    def is_open(self, results: Results) -> bool:
+        """Whether it is level, and the paper's gap, if printed, is in the interval."""
+        if self.judged(results)[1] != LEVEL:
+            return False
+        worse, better = row(self.worse.entry, results), row(self.better.entry, results)
+        return not self.ablation.gap(self.worse) > sum(difference(worse, better))
 
     def runs_again(self, verdict: str, results: Results) -> bool:
         """Whether it has this verdict, and the paper's gap is beyond the interval."""
@@ -105,8 +113,15 @@ def report(verdict: str, results: Results) -> str:
 
 def counts(results: Results) -> str:
     """How many orders of the papers appear here."""
-    found = collections.Counter(order.judged(results)[1] for order in _orders())
+    orders = list(_orders())
+    found = collections.Counter(order.judged(results)[1] for order in orders)
+    undecided = [
+        order.ablation.gap(order.worse) for order in orders if order.is_open(results)
+    ]
+    unprinted = sum(map(math.isnan, undecided))
     return (
         f"Of {found.total() - found['']} orders, {found[SAME]} are those of the "
-        f"papers, {found[LEVEL]} are level and {found[REVERSED]} are reversed."
+        f"papers, {found[LEVEL]} are level and {found[REVERSED]} are reversed. Of the "
+        f"level ones, {len(undecided) - unprinted} have the paper's gap within their "
+        f"interval and {unprinted} have no printed gap: these are undecided."
     )

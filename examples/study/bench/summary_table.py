@@ -3,38 +3,65 @@
 import math
 import statistics
 
-from examples.study.bench.comparison import entry
+from examples.study.bench.comparison import all_methods, entry
 from examples.study.bench.markdown import lines
 from examples.study.bench.search import Results
-from examples.study.bench.statistics import REFERENCE, Row, difference, row, steps_to
+from examples.study.bench.statistics import (
+    REFERENCE,
+    Row,
+    difference,
+    ranked,
+    row,
+    steps_to,
+)
+from examples.study.bench.studies import TUNED, tuned
 from examples.study.bench.tasks import MAIN
 from examples.study.bench.times import Times, read
 from examples.study.compare.table import size
 
-SHOWN = "muoneq", "aro", "racs", "alice", "sumo", "poet", "muon", REFERENCE
+SHOWN = "muoneq", "aro", "soap", "racs", "alice", "sumo", "poet", "muon", REFERENCE
 
 
 def report(results: Results, measured: Times | None = None) -> str:
     """Loss against AdamW's and speedup, task by task; empty cells are still to run.
 
-    Times are those `measured`, or of the file.
+    A method is in the better of its settings, by the losses shown. Times are those
+    `measured`, or of the file.
     """
     measured = read() if measured is None else measured
-    found = {
-        task: {name: row(entry(task, name), results) for name in SHOWN} for task in MAIN
-    }
-    cells = [_cells(name, found, measured) for name in SHOWN]
-    return lines(("method", *MAIN, "time", "state"), cells)
+    headings, columns = [], []
+    for task in MAIN:
+        found = {name: _better(task, name, results) for name in SHOWN}
+        headings.append(task)
+        columns.append(found)
+        if task in TUNED:
+            headings.append(f"{task}, tuned AdamW")
+            columns.append({**found, REFERENCE: row(tuned(task), results)})
+    cells = [_cells(name, columns, measured) for name in SHOWN]
+    return lines(("method", *headings, "time", "state"), cells)
+
+
+def _better(task: str, name: str, results: Results) -> Row | None:
+    """The row of a method in the better of its settings."""
+    if name == REFERENCE:
+        return row(entry(task, name), results)
+    entries = [e for e in all_methods(task) if e.method == name]
+    return next(iter(ranked(entries, results)), None)
 
 
 def _cells(
-    name: str, found: dict[str, dict[str, Row | None]], measured: Times
+    name: str, columns: list[dict[str, Row | None]], measured: Times
 ) -> list[str]:
-    of_tasks = [_against(rows[name], rows[REFERENCE]) for rows in found.values()]
+    of_tasks = [_against(rows[name], rows[REFERENCE]) for rows in columns]
     times = [measured[t, name].relative for t in MAIN if (t, name) in measured]
     time = f"{statistics.mean(times):.2f}" if times else ""
-    state = size(row.state_bytes) if (row := found["books"][name]) else ""
-    return [f"`{name}`", *of_tasks, time, state]
+    of_books = [r for c in columns if (r := c[name]) and r.entry.task == "books"]
+    return [
+        f"`{name}`",
+        *of_tasks,
+        time,
+        size(of_books[0].state_bytes) if of_books else "",
+    ]
 
 
 def _against(ours: Row | None, adamw: Row | None) -> str:
