@@ -302,6 +302,8 @@ class _OnMatrices:
             if make is not None:
                 old = held
                 part, held = make(whole).update(part, old, params, **extra_args)
+                if jax.tree.structure(held) != jax.tree.structure(old):
+                    refuse_missing_updates(self.init, state, updates, whole)
                 held = _keep_dtypes(held, old)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
@@ -386,7 +388,8 @@ def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
 def _form(tree: Any) -> Any:
     """What decides which leaves of a tree are matrices; hashable."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((jnp.shape(x), getattr(x, "dtype", None)) for x in leaves)
+    kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
+    return structure, tuple(map(kind, leaves))
 
 
 def _as_build(build: Any) -> Any:

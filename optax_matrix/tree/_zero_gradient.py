@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 
@@ -50,7 +51,7 @@ def faded(
     counts = {n: _counted(zero[n], x) for n, x in counts.items()}
 
     def shrunk(x: jax.Array, zero: jax.Array, count: jax.Array) -> jax.Array:
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = np.promote_types(x.dtype, np.float32)
         factor = jnp.asarray(decay, wide) ** count.astype(wide)
         faint = (x.astype(wide) * factor[:, None, None]).astype(x.dtype)
         return jnp.where(zero[:, None, None], faint, x)
