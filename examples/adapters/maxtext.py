@@ -75,9 +75,9 @@ def use(recipe: Callable[..., Any], *, placement: Any = None, **options: Any) ->
             made = original(config, learning_rate_schedule, model, mesh=mesh)
         if not hook.called:
             raise RuntimeError(
-                f"`get_optimizer` must call {optimizers.__name__}.{name} for `opt_type` "
-                "'muon', but made an optimizer without; this version of MaxText needs "
-                "another adapter."
+                f"`get_optimizer` must call {optimizers.__name__}.{name} for Muon, but "
+                "made an optimizer without; this version of MaxText needs another "
+                "adapter."
             )
         return made
 
@@ -113,6 +113,7 @@ def with_keywords_of_muon(
         consistent_rms: float | None = None,
         **of_muon: Any,
     ) -> optax.GradientTransformation:
+        del ns_coeffs, ns_steps
         if consistent_rms is not None:
             raise ValueError(
                 "`muon_consistent_rms` must be unset, got "
