@@ -40,7 +40,7 @@ MODEL = {
     "decoder_block": "llama2",
     "base_emb_dim": 64,
     "base_mlp_dim": 128,
-    "base_num_decoder_layers": 2,
+    "base_num_decoder_layers": 4,
     "base_num_query_heads": 4,
     "base_num_kv_heads": 4,
     "head_dim": 16,
@@ -188,12 +188,13 @@ def owners(folder: pathlib.Path) -> None:
     split = {"ici_fsdp_parallelism": 8}
     run = lambda steps, kept: train("muoneq", steps, kept, om.owners("fsdp"), split)
     whole = run(_trial.STEPS, None)
-    losses = [run(x, folder).losses for x in (_trial.STOP, _trial.STEPS)]
+    parts = [run(steps, folder).losses for steps in (_trial.STOP, _trial.STEPS)]
     adamw = train("adamw", 1, None, split=split)
     own, usual = (_trial.bytes_per_device(x.state) for x in (whole, adamw))
+    equal = parts[0] + parts[1] == whole.losses
     print(f"owners: loss {whole.losses[0]:.3f} to {whole.losses[-1]:.3f},", end=" ")
-    print("resumed", "equal" if sum(losses, []) == whole.losses else "UNEQUAL", end=" ")
-    print(f"state {own / 1e3:.1f} kB, {own / usual:.2f} of AdamW's")
+    print("equal after the restart," if equal else "OTHERWISE AFTER IT,", end=" ")
+    print(f"state {own / 1e3:.1f} kB, {own / usual:.2f}")
 
 
 if __name__ == "__main__":

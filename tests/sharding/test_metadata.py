@@ -116,7 +116,7 @@ def test_nnx_state_of_owners_keeps_its_mesh_axes_under_logical_rules(auto, axes)
         if getattr(variable.get_value(), "ndim", 0) == 3:
             rules = (*said.get("sharding_rules", ()), *RULES)
             mapped = nn.logical_to_mesh_axes(said["out_sharding"], rules=rules)
-            found.add(tuple(mapped)[0])
+            found.add(next(iter(mapped)))
     assert found == {axes}
 
 
