@@ -60,8 +60,12 @@ def use(recipe: Callable[..., Any], *, placement: Any = None, **options: Any) ->
 
     @functools.wraps(original)
     def get_optimizer(config, learning_rate_schedule, model=None, mesh=None):
+        given = {} if mesh is None else {"mesh": mesh}  # Earlier versions take none.
+        make = functools.partial(
+            original, config, learning_rate_schedule, model, **given
+        )
         if config.opt_type != "muon":
-            return original(config, learning_rate_schedule, model, mesh=mesh)
+            return make()
         kind = getattr(config, "muon_type", _MUON_TYPES[0])
         if kind not in _MUON_TYPES:
             raise ValueError(
@@ -72,7 +76,7 @@ def use(recipe: Callable[..., Any], *, placement: Any = None, **options: Any) ->
         muon = with_keywords_of_muon(recipe, **placed, **options)
         hook = mock.Mock(side_effect=muon)
         with mock.patch.object(optimizers, name, hook):
-            made = original(config, learning_rate_schedule, model, mesh=mesh)
+            made = make()
         if not hook.called:
             raise RuntimeError(
                 f"`get_optimizer` must call {optimizers.__name__}.{name} for Muon, but "

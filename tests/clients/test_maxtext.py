@@ -106,7 +106,11 @@ def module(**hooks):
         tx = call(getattr(made, config.calls), model, **rate)
         return optax.chain(optax.identity(), tx)  # As `skip_step_on_spikes` wraps it.
 
-    vars(made).update(hooks, get_optimizer=get_optimizer)
+    without_mesh = lambda config, learning_rate_schedule, model=None: get_optimizer(
+        config, learning_rate_schedule, model
+    )
+    before = "muon" in hooks  # The earlier version.
+    vars(made).update(hooks, get_optimizer=without_mesh if before else get_optimizer)
     return made
 
 
