@@ -1,8 +1,8 @@
 """MaxText: `opt_type: "muon"`, with another method behind it.
 
-Call `use` once before a trainer starts, and every trainer that takes its optimizer from
-`maxtext.optimizers.optimizers.get_optimizer` (pre-training, distillation, SFT, DPO) has
-the method::
+Call `use` once before a trainer starts, and every trainer that takes Muon from
+`maxtext.optimizers.optimizers.get_optimizer` (pre-training, SFT, DPO) has the method.
+Those of RL and distillation do not take Muon (0.2.5)::
 
     from examples.adapters.maxtext import use
 
