@@ -1,8 +1,7 @@
 """MaxText: `opt_type: "muon"`, with another method behind it.
 
 Call `use` once before a trainer starts, and every trainer that takes Muon from
-`maxtext.optimizers.optimizers.get_optimizer` (pre-training, SFT, DPO) has the method.
-Those of RL and distillation do not take Muon (0.2.5)::
+`maxtext.optimizers.optimizers.get_optimizer` (pre-training, SFT, DPO) has the method::
 
     from examples.adapters.maxtext import use
 
@@ -14,6 +13,7 @@ schedule, `muon_beta`, `muon_weight_decay`, `mu_dtype`, `muon_include_routers`, 
 the other leaves `adam_*`. So do `skip_step_on_spikes` and `trainable_parameters_mask`,
 which are around the optimizer. An argument of `use` takes precedence. The axes of the
 matrices are those of MaxText's `muon_utils`, with scanned layers where it has them.
+The trainers of RL and distillation cannot have Muon in MaxText 0.2.5, so not these.
 """
 
 import dataclasses
