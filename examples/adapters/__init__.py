@@ -17,7 +17,7 @@ kauldron         2      a named chain in a configuration                konfig, 
 keras_optimizer  1      a subclass of `keras.optimizers.Optimizer`      Keras
 levanter         14     `OptimizerConfig.register_subclass`, and the    haliax, draccus,
                         axes of linear layers                           stand-in
-maxtext          1      the keywords of `optax.contrib.muon`            stand-in
+maxtext          1      `opt_type: "muon"`, for all trainers            MaxText
 nanodo           2      a branch of `_get_base_optimizer`               stand-in
 tunix            1      names for `optimizer_config.opt_type`           Tunix
 ===============  =====  ==============================================  ===============

@@ -24,5 +24,6 @@ class Environment:
 
 ENVIRONMENTS = {
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
+    "maxtext": Environment(("maxtext[tpu]",), "maxtext"),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
 }

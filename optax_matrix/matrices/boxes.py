@@ -131,8 +131,10 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     known = like.get_metadata()
     kept = ("hijax", "ref", "eager_sharding", "mesh", "sharding_rules")
     metadata = {key: known[key] for key in kept if key in known}
-    if not in_own_words and "eager_sharding" in metadata:
-        metadata["eager_sharding"] = False  # The owners have placed it already.
+    if not in_own_words:  # The owners have placed it already, by axes of the mesh.
+        metadata["sharding_rules"] = tuple({(x, x) for x in spec if isinstance(x, str)})
+        if "eager_sharding" in metadata:
+            metadata["eager_sharding"] = False
     key = _sharding_key(like) or "out_sharding"
     metadata[key.replace("optimizer", "out")] = spec
     return type(like).from_metadata(x, metadata)

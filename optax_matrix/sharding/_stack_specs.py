@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from optax_matrix.matrices.paths import group_of, key_name
@@ -27,12 +28,17 @@ def stack_specs(
     All state of a stack has the same such name first on its batch axis. XLA computes
     wrong numbers where a batched product takes one axis of the mesh from the batch and
     puts another, summed over, there (jaxlib 0.10.2).
+
+    Indices, such as POET's permutations, are replicated: XLA cannot compile a gather
+    that has one axis of the mesh both on its indices and on the rest of its operand
+    (jaxlib 0.10.2, 0.12.0).
     """
     sizes = {} if mesh is None else dict(mesh.shape)
 
     def of_leaf(keys, x):
         group = group_of(keys, layout.groups)
-        if group is None or not _is_sharded(keys, x.shape, group):
+        is_index = x.dtype == jnp.int32
+        if group is None or is_index or not _is_sharded(keys, x.shape, group):
             return PartitionSpec(*[None] * len(x.shape))
         wanted, every = _names(layout, group, specs)
         return _spec(x.shape, group, wanted, every, sizes)

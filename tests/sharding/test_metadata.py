@@ -99,6 +99,27 @@ def test_nnx_state_of_owners_says_who_owns_it(auto):
                 _step(model, optimizer)
 
 
+@pytest.mark.parametrize("axes", ["fsdp", AXES])
+def test_nnx_state_of_owners_keeps_its_mesh_axes_under_logical_rules(auto, axes):
+    """MaxText maps names by rules that drop those they do not have."""
+    model = Net(nnx.Rngs(0), ("embed", "mlp"), eager_sharding=False)
+    specs = {
+        "up": {"kernel": NamedSharding(auto, P(*AXES))},
+        "down": {"kernel": NamedSharding(auto, P(*AXES[::-1]))},
+    }
+    tx = om.muon(1e-2, placement=om.owners(axes, param_specs=specs))
+    make = lambda: nnx.Optimizer(model, tx, wrt=nnx.Param)
+    state = nnx.to_flat_state(nnx.state(nnx.eval_shape(make)))
+    found = set()
+    for _, variable in state:
+        said = variable.get_metadata()
+        if getattr(variable.get_value(), "ndim", 0) == 3:
+            rules = (*said.get("sharding_rules", ()), *RULES)
+            mapped = nn.logical_to_mesh_axes(said["out_sharding"], rules=rules)
+            found.add(next(iter(mapped)))
+    assert found == {axes}
+
+
 def test_nnx_state_keeps_logical_names_that_rules_map():
     names = {"sharding_rules": RULES, "eager_sharding": False}
     model = Net(nnx.Rngs(0), ("embed", "mlp"), **names)
