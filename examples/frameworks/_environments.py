@@ -25,4 +25,7 @@ class Environment:
 ENVIRONMENTS = {
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
+    "keras": Environment(("keras",), "keras"),
+    "tunix": Environment(("google-tunix",), "google-tunix"),
+    "easydel": Environment(("easydel", "pillow"), "easydel"),
 }

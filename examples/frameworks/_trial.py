@@ -26,7 +26,7 @@ METHODS = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "soap": {"precondition_frequency": 5},
     "alice": {"rank": 4, "update_interval": 5},
-    "poet": {"block_size": 4},
+    "poet": {"block": 4},
 }
 
 
