@@ -127,10 +127,11 @@ class Matrix(keras.optimizers.Optimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Keras's own variables by number, the recipe's state by weight."""
+        if not self.built:
+            super().save_own_variables(store)
+            return
         for i, variable in enumerate(self._others()):
             store[str(i)] = variable.numpy()
-        if not self.built:
-            return
         params = self._params()
         portable = om.to_portable(self._tree(), params)
         for i, x in enumerate(portable.values()):
@@ -139,11 +140,12 @@ class Matrix(keras.optimizers.Optimizer):
         store["names"] = np.frombuffer(names.encode(), np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote."""
+        """Reads what `save_own_variables` wrote; warns where others wrote, as Keras."""
+        if not self.built or "names" not in store.keys():  # noqa: SIM118
+            super().load_own_variables(store)
+            return
         for i, variable in enumerate(self._others()):
             variable.assign(store[str(i)])
-        if not self.built:
-            return
         old, keys = json.loads(bytes(store["names"]))
         portable = {key: store[f"state_{i}"] for i, key in enumerate(keys)}
         # Keras restores by the order of the weights; their names may have changed.
@@ -155,7 +157,7 @@ class Matrix(keras.optimizers.Optimizer):
 
     def _others(self) -> list[Any]:
         """Keras's own variables: the iteration, the learning rate, averages."""
-        own = {id(v) for v in self._state} if self.built else set()
+        own = {id(v) for v in self._state}
         return [v for v in self.variables if id(v) not in own]
 
     def get_config(self) -> dict[str, Any]:

@@ -27,5 +27,6 @@ ENVIRONMENTS = {
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
     "keras": Environment(("keras",), "keras"),
     "tunix": Environment(("google-tunix",), "google-tunix"),
-    "easydel": Environment(("easydel", "pillow"), "easydel"),
+    # It imports Pillow and PyTorch, but does not require them.
+    "easydel": Environment(("easydel", "pillow", "torch"), "easydel"),
 }
