@@ -1,13 +1,13 @@
 """EasyDeL: recipes as `optimizer` of its `TrainingArguments`.
 
-    register("muoneq", mesh_axes=("fsdp", "tp"))
+    register("muoneq")
     TrainingArguments(optimizer="muoneq", learning_rate=3e-3, ...)
 
 Arguments of a recipe go into `extra_optimizer_kwargs`. `weight_decay` is that of the
 training arguments, which EasyDeL applies after the optimizer to all parameters.
 
 EasyDeL places state by rules over the paths of parameters, and replicates what no path
-matches. `register` puts a rule for stacks of matrices in front of those of every model.
+matches. `register` puts rules for stacks of matrices in front of those of every model.
 State of the other leaves has the paths of the parameters, so it matches as it is.
 """
 
@@ -15,24 +15,25 @@ import dataclasses
 import inspect
 from typing import Any
 
+import jax
 import optax
 from easydel.infra.base_module import EasyDeLBaseModule
+from eformer.escale import get_corrected_named_sharding, match_partition_rules
 from eformer.optimizers import register_optimizer
 from eformer.optimizers._base import OptimizerBuilder
-from jax.sharding import PartitionSpec
+from flax import nnx
 
 import optax_matrix as om
 
 _theirs = EasyDeLBaseModule._get_partition_rules
+_built: list[optax.GradientTransformation] = []  # The last one: EasyDeL trains with it.
 
 
-def register(*names: str, mesh_axes: str | tuple[str, ...] = "fsdp") -> None:
+def register(*names: str) -> None:
     """Adds recipes to EasyDeL's optimizers.
 
     Args:
         *names: Names of recipes, such as `"muoneq"`; `"muon"` is EasyDeL's own.
-        mesh_axes: Mesh axes that share the rows of every stack of matrices. Arrays that
-            they do not divide are replicated.
     """
     for name in names:
         recipe = getattr(om, name)
@@ -40,13 +41,21 @@ def register(*names: str, mesh_axes: str | tuple[str, ...] = "fsdp") -> None:
         namespace = {"build": _build(recipe), "__annotations__": {"config": config}}
         builder = dataclasses.dataclass(type(name, (OptimizerBuilder,), namespace))
         register_optimizer(name)(builder)
-    # Stacks have the checksum of their paths in their names.
-    stacks = (r"/\d+x\d+[^/]*@[0-9a-f]{8}", PartitionSpec(None, mesh_axes))
+    EasyDeLBaseModule._get_partition_rules = _rules
 
-    def rules(self: Any, partition_rules: Any) -> Any:
-        return (stacks, *_theirs(self, partition_rules))
 
-    EasyDeLBaseModule._get_partition_rules = rules
+def _rules(self: Any, partition_rules: Any) -> Any:
+    """Rules of the stacks of the optimizer that was built last, then EasyDeL's."""
+    theirs = _theirs(self, partition_rules)
+    if not _built:
+        return theirs
+    params = nnx.state(self, nnx.Param)
+    with self._get_mesh(None):
+        fit = lambda x, spec: get_corrected_named_sharding(tuple(x.shape), spec)
+        specs = jax.tree.map(fit, params, match_partition_rules(theirs, params))
+    found = om.sharding.state_rules(_built[-1], params, specs)
+    # Stacks have the checksum of their matrices in their names.
+    return (*(rule for rule in found if "@" in rule[0]), *theirs)
 
 
 def _fields(recipe: Any) -> list[tuple[str, Any, Any]]:
@@ -59,6 +68,8 @@ def _fields(recipe: Any) -> list[tuple[str, Any, Any]]:
 def _build(recipe: Any) -> Any:
     def build(self: Any, scheduler: optax.Schedule) -> optax.GradientTransformation:
         names = [field.name for field in dataclasses.fields(self.config)]
-        return recipe(scheduler, **{n: getattr(self.config, n) for n in names})
+        tx = recipe(scheduler, **{n: getattr(self.config, n) for n in names})
+        _built[:] = [tx]
+        return tx
 
     return build

@@ -84,9 +84,12 @@ class Matrix(keras.optimizers.Optimizer):
         self._structure = jax.tree.structure(state)
         leaves = jax.tree.leaves_with_path(state)
         layouts = jax.tree.leaves(layouts) or [None] * len(leaves)
+        # What the state says of itself: names of layers decide it, and it stays.
+        self._fixed = [np.asarray(x) if _is_label(keys) else None for keys, x in leaves]
         self._state = [
             self._variable(keys, x, layout)
             for (keys, x), layout in zip(leaves, layouts, strict=True)
+            if not _is_label(keys)
         ]
 
     def _variable(self, keys: tuple, x: jax.Array, layout: Any) -> Any:
@@ -106,7 +109,14 @@ class Matrix(keras.optimizers.Optimizer):
 
     def _tree(self) -> Any:
         """The state as the recipe has it."""
-        return jax.tree.unflatten(self._structure, [v.value for v in self._state])
+        values = iter([v.value for v in self._state])
+        leaves = [next(values) if x is None else x for x in self._fixed]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def _arrays(self, state: Any) -> list[Any]:
+        """The arrays of a state that variables hold."""
+        leaves = zip(jax.tree.leaves(state), self._fixed, strict=True)
+        return [x for x, fixed in leaves if fixed is None]
 
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
@@ -122,7 +132,7 @@ class Matrix(keras.optimizers.Optimizer):
         updates, state = self._tx.update(grads, state, params)
         for variable in trainable_variables:
             self.assign_add(variable, updates[variable.path])
-        for variable, x in zip(self._state, jax.tree.leaves(state), strict=True):
+        for variable, x in zip(self._state, self._arrays(state), strict=True):
             self.assign(variable, x)
 
     def save_own_variables(self, store: Any) -> None:
@@ -152,7 +162,7 @@ class Matrix(keras.optimizers.Optimizer):
         params = self._params()
         rename = {a: b for a, b in zip(old, params, strict=True) if a != b}
         state = om.from_portable(portable, self._tree(), params, rename=rename)
-        for variable, x in zip(self._state, jax.tree.leaves(state), strict=True):
+        for variable, x in zip(self._state, self._arrays(state), strict=True):
             variable.assign(x)
 
     def _others(self) -> list[Any]:
@@ -164,3 +174,8 @@ class Matrix(keras.optimizers.Optimizer):
         """What makes the same optimizer again."""
         config = {"method": self.method, "options": self.options, "owners": self.owners}
         return {**super().get_config(), **config}
+
+
+def _is_label(keys: tuple) -> bool:
+    """Whether an array says whose state this is."""
+    return any(getattr(key, "name", None) in ("manifest", "method") for key in keys)

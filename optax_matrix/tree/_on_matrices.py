@@ -18,10 +18,10 @@ from optax_matrix._mesh import (
     visible_spec,
 )
 from optax_matrix._surroundings.observation import observed
-from optax_matrix.matrices.boxes import boxed, boxes_of, names_of, unboxed
+from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
-from optax_matrix.matrices.paths import apart, flatten_named, named_leaves
+from optax_matrix.matrices.paths import flatten_named, named_leaves
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout

@@ -3,12 +3,12 @@
 Nothing stands in for EasyDeL; `make test-frameworks` trains with its trainer.
 """
 
-import re
-
 import jax
 import jax.numpy as jnp
 import pytest
 from clients._training import assert_close, train
+from flax import nnx
+from jax.sharding import AxisType, PartitionSpec as P
 
 import optax_matrix as om
 
@@ -23,7 +23,7 @@ PARAMS = {"up": {"kernel": jnp.ones((8, 16))}, "norm": {"kernel": jnp.ones(16)}}
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered():
-    adapter.register("alice", mesh_axes=("fsdp", "tp"))
+    adapter.register("alice")
 
 
 def loss(params):
@@ -43,12 +43,21 @@ def test_the_factory_gives_the_recipe():
     assert_close(got["up"], want["up"])
 
 
-def test_stacks_match_the_first_rule_and_other_leaves_do_not():
-    rules = EasyDeLBaseModule._get_partition_rules(None, ((".*", None),))
-    state = jax.eval_shape(created(rank=4).init, PARAMS)
-    paths = [
-        jax.tree_util.keystr(keys, simple=True, separator="/")
-        for keys, _ in jax.tree.leaves_with_path(state)
-    ]
-    found = {path for path in paths if re.search(rules[0][0], path)}
-    assert found == {path for path in paths if "@" in path} != set()
+class Net(nnx.Module):
+    config = None
+
+    def __init__(self):
+        self.up = nnx.Linear(8, 16, rngs=nnx.Rngs(0))
+
+    def _get_mesh(self, _):
+        return jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
+
+
+def test_stacks_have_rules_in_front():
+    given = ((".*kernel", P("fsdp", "tp")), (".*", P()))
+    created(rank=4)
+    rules = EasyDeLBaseModule._get_partition_rules(Net(), given)
+    assert rules[-2:] == EasyDeLBaseModule._get_partition_rules(Net(), given)[-2:]
+    mine = dict(rules[:-2])
+    assert all("@" in pattern for pattern in mine)
+    assert any("fsdp" in spec for spec in mine.values())
