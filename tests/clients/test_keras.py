@@ -111,7 +111,7 @@ def distribution():
 
 def named(optimizer, prefix=""):
     keras.utils.set_random_seed(0)
-    names = (f"{prefix}{name}" for name in ("up", "down", "head"))
+    names = f"{prefix}up", f"{prefix}down", "head"
     widths = (16, 6, 4)
     net = keras.Sequential(
         [keras.layers.Dense(w, name=n) for w, n in zip(widths, names, strict=True)]
@@ -135,19 +135,20 @@ def test_state_is_sharded_as_the_weights_are(owners):
     matrices = [v for v in net.optimizer.variables if "16x6" in v.path]
     assert matrices
     assert any("model" in str(v.value.sharding.spec) for v in matrices)
-    one, many = bytes_per_device(net.optimizer), bytes_per_device(adam.optimizer)
-    # Two rotations of 6 x 6 on top of the momentum.
-    assert one < 1.5 * many
+    if owners is None:
+        # Two rotations of 6 x 6 on top of the momentum.
+        one, many = bytes_per_device(net.optimizer), bytes_per_device(adam.optimizer)
+        assert one < 1.5 * many
 
 
 @pytest.mark.broad
 @pytest.mark.usefixtures("distribution")
 def test_a_layout_changes_no_step():
-    net = named(Matrix("aro", 1e-2, owners="model"))
+    net = named(Matrix("muoneq", 1e-2, owners="model"))
     net.fit(X, Y, epochs=3, **FIT)
     got = [np.asarray(v.value) for v in net.weights]
     keras.distribution.set_distribution(None)
-    net = named(Matrix("aro", 1e-2))
+    net = named(Matrix("muoneq", 1e-2))
     net.fit(X, Y, epochs=3, **FIT)
     assert_close(got, [np.asarray(v.value) for v in net.weights])
 
