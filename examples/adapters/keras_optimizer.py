@@ -54,7 +54,9 @@ class Matrix(keras.optimizers.Optimizer):
             **kwargs: Those of every Keras optimizer.
         """
         super().__init__(learning_rate=learning_rate, **kwargs)
-        self.method, self.options, self.owners = method, options or {}, owners
+        self.method, self.options = method, options or {}
+        # JSON has lists.
+        self.owners = tuple(owners) if isinstance(owners, list) else owners
         self._tx = self._recipe()
 
     def _recipe(self, **placement: Any) -> Any:
