@@ -18,6 +18,8 @@ from eformer.optimizers import OptimizerFactory, SchedulerConfig
 
 from examples.adapters import easydel as adapter
 
+# eformer meets deprecations of JAX in its own code.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PARAMS = {"up": {"kernel": jnp.ones((8, 16))}, "norm": {"kernel": jnp.ones(16)}}
 
 
