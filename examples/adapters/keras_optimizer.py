@@ -97,9 +97,10 @@ class Matrix(keras.optimizers.Optimizer):
     def _variable(self, keys: tuple, x: jax.Array, layout: Any) -> Any:
         """A variable for an array of the state, named as the recipe names it."""
         name = jax.tree_util.keystr(keys, simple=True, separator="_")
+        initial: Any = lambda *_, **__: x
         return self.add_variable(
             x.shape,
-            initializer=lambda *_, **__: x,
+            initializer=initial,
             dtype=x.dtype.name,
             layout=layout,
             name=name.replace("/", "_"),
