@@ -11,6 +11,7 @@ the framework where it is installed.
 module           lines  what it does                                    tested with
 ===============  =====  ==============================================  ===============
 big_vision       2      names for `config.optax_name`                   stand-in
+easydel          2      recipes for `TrainingArguments.optimizer`       EasyDeL
 equinox_rule     1      the axes of weights (out, in)                   Equinox
 haiku_rule       1      which layers embed or give logits               Haiku
 kauldron         2      a named chain in a configuration                konfig, stand-in

@@ -26,4 +26,8 @@ ENVIRONMENTS = {
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
     "maxtext": Environment(("maxtext[tpu]",), "maxtext"),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
+    "keras": Environment(("keras",), "keras"),
+    "tunix": Environment(("google-tunix",), "google-tunix"),
+    # It imports Pillow and PyTorch, but does not require them.
+    "easydel": Environment(("easydel", "pillow", "torch"), "easydel"),
 }

@@ -6,7 +6,7 @@ of an NNX variable, the names of a Linen box, the axes of a haliax array. State 
 and without. No framework is imported: a box is made from a box.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import jax
@@ -58,6 +58,21 @@ def boxed(
         return _box_like(like, x, tuple(spec))
 
     return jax.tree_util.tree_map_with_path(box, state, specs)
+
+
+def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -> list:
+    """The tree of some leaves, by path, and that of all others; None elsewhere.
+
+    A box without its leaf is None, too: frameworks take the box for a leaf.
+    """
+    hollow = lambda x: is_box(x) and not jax.tree.leaves(x)
+    empty = lambda x: None if hollow(x) else x
+
+    def part(kept: bool) -> Any:
+        new = {p: x if (p in first) == kept else None for p, x in leaves.items()}
+        return jax.tree.map(empty, rebuild(new), is_leaf=is_box)
+
+    return [part(True), part(False)]
 
 
 def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:

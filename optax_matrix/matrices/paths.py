@@ -1,7 +1,7 @@
 """Parameter trees as ``{path: leaf}``, the same for dict, NNX, Linen and Equinox."""
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,14 +49,6 @@ def flatten_named(tree: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = {path_name(keys): leaf for keys, leaf in pairs}
     return leaves, lambda new: structure.unflatten(new[path] for path in leaves)
-
-
-def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -> list:
-    """The tree of some leaves, by path, and that of all others; None elsewhere."""
-    return [
-        rebuild({p: x if (p in first) == kept else None for p, x in leaves.items()})
-        for kept in (True, False)
-    ]
 
 
 def map_named(f, tree: Any, *rest: Any) -> Any:

@@ -18,10 +18,10 @@ from optax_matrix._mesh import (
     visible_spec,
 )
 from optax_matrix._surroundings.observation import observed
-from optax_matrix.matrices.boxes import boxed, boxes_of, names_of, unboxed
+from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
-from optax_matrix.matrices.paths import apart, flatten_named, named_leaves
+from optax_matrix.matrices.paths import flatten_named, named_leaves
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.checksums import paths_by_checksum
@@ -296,14 +296,14 @@ class _OnMatrices:
         trees, own = apart(rebuild, new, views), (None, None)
         if params is not None:
             own = apart(rebuild_params, named, views)
-        whole = None if params is None else whole
+        whole, given = (None, None) if params is None else (whole, params)
         for name, part, params in zip(("after", "other"), trees, own, strict=True):
             make, held = getattr(self, name), getattr(state, name)
             if make is not None:
                 old = held
                 part, held = make(whole).update(part, old, params, **extra_args)
                 if jax.tree.structure(held) != jax.tree.structure(old):
-                    refuse_missing_updates(self.init, state, updates, whole)
+                    refuse_missing_updates(self.init, state, updates, given)
                 held = _keep_dtypes(held, old)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}

@@ -1,6 +1,7 @@
 """Keras on JAX: the recipe behind `compile`, `fit`, `save` and callbacks."""
 
 import os
+import re
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
@@ -96,3 +97,89 @@ def test_attention_kernels_are_one_matrix_each():
     shapes = {p.split("/")[-2]: (v.batch, v.rows, v.cols) for p, v in views.items()}
     names = ("query", "key", "value", "attention_output")
     assert shapes == dict.fromkeys(names, (1, 8, 8))
+
+
+@pytest.fixture
+def distribution():
+    mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*up/kernel"] = (None, "model")
+    layouts[".*down/kernel"] = ("model", None)
+    with keras.distribution.ModelParallel(layout_map=layouts).scope():
+        yield mesh
+
+
+def named(optimizer, prefix=""):
+    keras.utils.set_random_seed(0)
+    names = f"{prefix}up", f"{prefix}down", "head"
+    widths = (16, 6, 4)
+    net = keras.Sequential(
+        [keras.layers.Dense(w, name=n) for w, n in zip(widths, names, strict=True)]
+    )
+    net.build((None, 6))
+    net.compile(optimizer, loss="mse")
+    return net
+
+
+def bytes_per_device(optimizer):
+    return sum(v.value.addressable_shards[0].data.nbytes for v in optimizer.variables)
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("distribution")
+@pytest.mark.parametrize("owners", [None, "model"])
+def test_state_is_sharded_as_the_weights_are(owners):
+    adam, net = named(keras.optimizers.AdamW(1e-2)), named(Matrix("aro", owners=owners))
+    for one in (adam, net):
+        one.fit(X, Y, epochs=2, **FIT)
+    matrices = [v for v in net.optimizer.variables if "16x6" in v.path]
+    assert matrices
+    assert any("model" in str(v.value.sharding.spec) for v in matrices)
+    if owners is None:
+        # Two rotations of 6 x 6 on top of the momentum.
+        one, many = bytes_per_device(net.optimizer), bytes_per_device(adam.optimizer)
+        assert one < 1.5 * many
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("distribution")
+def test_a_layout_changes_no_step():
+    net = named(Matrix("muoneq", 1e-2, owners="model"))
+    net.fit(X, Y, epochs=3, **FIT)
+    got = [np.asarray(v.value) for v in net.weights]
+    keras.distribution.set_distribution(None)
+    net = named(Matrix("muoneq", 1e-2))
+    net.fit(X, Y, epochs=3, **FIT)
+    assert_close(got, [np.asarray(v.value) for v in net.weights])
+
+
+@pytest.mark.broad
+def test_weights_and_state_load_by_their_order(tmp_path, distribution):
+    """As Keras has it: other names of layers, another mesh."""
+    del distribution
+    net, path = named(Matrix("aro", 1e-2, owners="model")), tmp_path / "a.weights.h5"
+    net.fit(X, Y, epochs=2, **FIT)
+    net.save_weights(path)
+    keras.distribution.set_distribution(None)
+    again = named(Matrix("aro", 1e-2), prefix="z_")
+    again.optimizer.build(again.trainable_variables)
+    again.load_weights(path)
+    assert int(again.optimizer.iterations) == 2
+    bare = lambda key: re.sub(r"sequential(_\d+)?/(z_)?", "", key)
+    states = []
+    for one in (net.optimizer, again.optimizer):
+        state = om.to_portable(one._tree(), one._params())
+        states.append({bare(key): np.asarray(x) for key, x in state.items()})
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+@pytest.mark.broad
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_weight_without_a_gradient_is_left_alone():
+    net = model(Matrix("muoneq", 1e-2))
+    variables = net.trainable_variables
+    before = [np.asarray(v.value) for v in variables]
+    ones = [np.ones(v.shape, np.float32) for v in variables]
+    net.optimizer.apply([None, *ones[1:]], variables)
+    same = [np.array_equal(b, v.value) for b, v in zip(before, variables, strict=True)]
+    assert same == [True, False, False, False]

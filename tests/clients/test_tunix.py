@@ -18,6 +18,7 @@ from examples.adapters import tunix
 
 TOKENS = np.random.default_rng(0).integers(0, 11, (8, 6))
 SCHEDULE = optax.linear_schedule(0.02, 0.0, 30)
+INJECT = optax.inject_hyperparams
 
 
 class Model(nnx.Module):
@@ -56,7 +57,8 @@ def trained(tx, steps):
 
 @pytest.fixture
 def registered(monkeypatch):
-    for name in RECIPES:  # To be gone from optax after the test.
+    monkeypatch.setattr(optax, "inject_hyperparams", INJECT)
+    for name in [*RECIPES, "alice"]:  # To be gone from optax after the test.
         monkeypatch.setattr(optax, name, getattr(om, name), raising=False)
         monkeypatch.delattr(optax, name)
     tunix.register(*RECIPES)
@@ -74,6 +76,50 @@ def from_command_line(opt_type, **arguments):
 def test_the_command_line_gives_the_recipe(name, options):
     got = trained(from_command_line(name, **options), 3)
     assert_close(got, trained(getattr(om, name)(SCHEDULE, **options), 3))
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_shapes_the_state_is_static():
+    """A rank, an interval and a word of the command line; other numbers are state."""
+    tunix.register("alice")
+    tx = from_command_line("alice", rank=4, update_interval=2, side="in", scale=0.5)
+    params = {"up": {"kernel": jnp.ones((8, 16))}}
+    state = jax.jit(tx.init)(params)
+    _, state = jax.jit(tx.update)(params, state, params)
+    assert {4} <= {n for x in jax.tree.leaves(state) for n in x.shape}
+    assert {"learning_rate", "scale"} <= set(state.hyperparams)
+    assert not {"rank", "update_interval", "side"} & set(state.hyperparams)
+
+
+@pytest.mark.usefixtures("registered")
+def test_others_are_injected_as_before():
+    tx = from_command_line("adamw", b1=0.8)
+    want = INJECT(optax.adamw, hyperparam_dtype=jnp.float32)(SCHEDULE, b1=0.8)
+    params = {"up": {"kernel": jnp.ones((8, 16))}}
+    assert_close(tx.init(params), want.init(params))
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_command_line_looks_up_as_the_stand_in_does(tmp_path):
+    config = pytest.importorskip("tunix.cli.config")
+    base = tmp_path / "base.yaml"
+    base.write_text(
+        "{model_config: {model_name: qwen3, model_source: internal},"
+        " tokenizer_config: {tokenizer_type: sentencepiece, tokenizer_path: ''},"
+        " optimizer_config: {opt_type: adamw, learning_rate: 1.0e-3}}"
+    )
+    tunix.register("alice")
+    given = {"opt_type": "alice", "rank": 4, "side": "in", "learning_rate": 0.01}
+    words = [f"optimizer_config.{key}={value}" for key, value in given.items()]
+    settings = config.HyperParameters(["peft_main", str(base), *words])
+    tx = settings.create_optimizer("optimizer_config")
+    params = {"up": {"kernel": jnp.ones((8, 16))}}
+    want = from_command_line("alice", rank=4, side="in").init(params)
+    got = tx.init(params)
+    assert jax.tree.structure(got.inner_state) == jax.tree.structure(want.inner_state)
+    assert jax.tree.map(jnp.shape, got.inner_state) == jax.tree.map(
+        jnp.shape, want.inner_state
+    )
 
 
 def test_a_name_of_optax_is_kept():

@@ -296,3 +296,15 @@ def test_a_linen_train_state_is_created_and_trained_by_its_boxes(auto):
     assert len(stacks) == 2
     assert all(len(x.sharding.device_set) == 8 for x in stacks)
     assert all(x.addressable_shards[0].data.size * 8 == x.size for x in stacks)
+
+
+def test_the_shardings_that_nnx_makes_fit_the_state(auto):
+    """Tunix restores into them: a matrix leaves no empty variable among the others."""
+    with jax.set_mesh(auto):
+        model = Net(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, om.muoneq(0.02), wrt=nnx.Param)
+        for _ in range(2):
+            state = nnx.state(optimizer, nnx.optimizer.OptState)
+            shardings = nnx.get_named_sharding(state, auto)
+            assert jax.tree.structure(state) == jax.tree.structure(shardings)
+            _step(model, optimizer)
