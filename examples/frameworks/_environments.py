@@ -23,7 +23,7 @@ class Environment:
 
 
 ENVIRONMENTS = {
-    "haliax": Environment(("haliax>=1.4.dev453", "jax<0.12"), "haliax"),
+    "haliax": Environment(("haliax>=1.4.dev453", "jax<0.11"), "haliax"),
     "levanter": Environment(("marin-levanter",), "marin-levanter"),
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),

@@ -33,18 +33,18 @@ for recipe in (om.muoneq, om.soap, om.aro, om.alice, om.poet):
 LAYERS = "transformer/layers/stacked"
 # Axes: layer, then outputs, then inputs; query heads are grouped by those of the keys.
 TABLE = {
-    "embeddings/token_embeddings/weight/array": "other",
-    f"{LAYERS}/self_attn/q_proj/weight/array": "4 -> 1, 2, 3",
-    f"{LAYERS}/self_attn/k_proj/weight/array": "3 -> 1, 2",
-    f"{LAYERS}/self_attn/v_proj/weight/array": "3 -> 1, 2",
-    f"{LAYERS}/self_attn/o_proj/weight/array": "2, 3 -> 1",
-    f"{LAYERS}/mlp/gate_proj/weight/array": "2 -> 1",
-    f"{LAYERS}/mlp/up_proj/weight/array": "2 -> 1",
-    f"{LAYERS}/mlp/down_proj/weight/array": "2 -> 1",
-    f"{LAYERS}/input_layernorm/weight/array": "other",
-    f"{LAYERS}/post_attention_layernorm/weight/array": "other",
-    "transformer/norm/weight/array": "other",
-    "lm_head/weight/array": "other",
+    "embeddings/token_embeddings/weight/0": "other",
+    f"{LAYERS}/self_attn/q_proj/weight/0": "4 -> 1, 2, 3",
+    f"{LAYERS}/self_attn/k_proj/weight/0": "3 -> 1, 2",
+    f"{LAYERS}/self_attn/v_proj/weight/0": "3 -> 1, 2",
+    f"{LAYERS}/self_attn/o_proj/weight/0": "2, 3 -> 1",
+    f"{LAYERS}/mlp/gate_proj/weight/0": "2 -> 1",
+    f"{LAYERS}/mlp/up_proj/weight/0": "2 -> 1",
+    f"{LAYERS}/mlp/down_proj/weight/0": "2 -> 1",
+    f"{LAYERS}/input_layernorm/weight/0": "other",
+    f"{LAYERS}/post_attention_layernorm/weight/0": "other",
+    "transformer/norm/weight/0": "other",
+    "lm_head/weight/0": "other",
 }
 
 
@@ -145,7 +145,7 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
         )
         losses, state = run(config, VOCABULARY, rows, steps)
     params = trainables_only(state.model, True)
-    rule = om.matrices.infer(params)(params)
+    rule = om.matrices.infer(params)
     return _trial.Run(losses, state.opt_state, params, rule)
 
 

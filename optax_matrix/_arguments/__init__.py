@@ -22,6 +22,7 @@ from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
     check_alike,
     injectable,
+    is_function as is_function,
     plain,
 )
 from optax_matrix._arguments._hints import hint

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._arguments import is_function
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
@@ -107,11 +108,8 @@ def refuse_unmatched(dimension_numbers: Any, params: Any, paths: Iterable[str]) 
 
 def _called(dimension_numbers: Any, params: Any) -> Any:
     """Dimension numbers, or those that a function makes of the parameters."""
-    is_function = callable(dimension_numbers) and not (
-        isinstance(dimension_numbers, (PathRule, Oriented))
-        or is_dimension_numbers(dimension_numbers)
-    )
-    if not is_function:
+    is_rule = isinstance(dimension_numbers, (PathRule, Oriented))
+    if is_rule or not is_function(dimension_numbers):
         return dimension_numbers
     made = dimension_numbers(params)
     return {"": None} if made is None else made

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from optax_matrix._arguments import is_function
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
@@ -148,7 +149,7 @@ def with_embeddings(dimension_numbers: Any) -> Any:
         return dataclasses.replace(
             dimension_numbers, of_leaf=dimension_numbers.full, full=None
         )
-    if callable(dimension_numbers) and not isinstance(dimension_numbers, PathRule):
+    if is_function(dimension_numbers) and not isinstance(dimension_numbers, PathRule):
 
         def made(params: Any) -> Any:
             found = dimension_numbers(params)

@@ -67,8 +67,8 @@ class Block(eqx.Module):
         q, o, up = jax.random.split(key, 3)
         heads = (Heads, Dim)
         return Block(
-            hax.nn.Linear.init(Embed, heads, key=q, use_bias=True),
-            hax.nn.Linear.init(heads, Embed, key=o),
+            hax.nn.Linear.init(Embed, heads, key=q, use_bias=True, out_first=True),
+            hax.nn.Linear.init(heads, Embed, key=o, out_first=True),
             hax.nn.Linear.init(Embed, Mlp, key=up, out_first=False),
             hax.nn.LayerNorm.init(Embed),
         )
@@ -86,7 +86,7 @@ def params():
     model = Model(
         hax.nn.Embedding.init(Vocab, Embed, key=first),
         hax.nn.Stacked.init(Layers, Block)(key=jnp.stack(keys)),
-        hax.nn.Linear.init(Embed, Vocab, key=first),
+        hax.nn.Linear.init(Embed, Vocab, key=first, out_first=True),
     )
     return eqx.filter(model, eqx.is_inexact_array)
 
