@@ -20,6 +20,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+import numpy as np
 import optax
 from levanter.optim.config import OptimizerConfig
 
@@ -40,7 +41,9 @@ def register(recipe: Any, name: str | None = None) -> type[OptimizerConfig]:
         # Levanter logs the learning rate of this state.
         return optax.inject_hyperparams(tx)(self.lr_scheduler(num_train_steps))
 
-    fields = [(x.name, Any, x.default) for x in own.values()]
+    # Draccus writes no NumPy scalars, which the defaults of signatures are.
+    plain = lambda x: x.item() if isinstance(x, np.generic) else x
+    fields = [(x.name, Any, plain(x.default)) for x in own.values()]
     parts: Any = {"bases": (OptimizerConfig,), "namespace": {"build": build}}
     made = dataclasses.make_dataclass(recipe.__name__, fields, frozen=True, **parts)
     return OptimizerConfig.register_subclass(name or recipe.__name__, made)
