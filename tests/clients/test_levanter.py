@@ -147,7 +147,8 @@ def test_the_stand_in_is_as_the_real_one():
     real = pytest.importorskip("levanter.optim.config").OptimizerConfig
     of = lambda kind: {f.name: f.default for f in dataclasses.fields(kind)}
     assert of(OptimizerConfig).items() <= of(real).items()
-    assert OptimizerConfig.__dataclass_params__ == real.__dataclass_params__
+    ours, theirs = (repr(k.__dataclass_params__) for k in (OptimizerConfig, real))
+    assert ours == theirs
     assert issubclass(real, draccus.choice_types.ChoiceRegistryBase)
     for name in ("register_subclass", "lr_scheduler", "build_weight_decay_mask"):
         ours = inspect.signature(getattr(OptimizerConfig, name)).parameters
