@@ -36,6 +36,7 @@ RARELY = {"theory", "diagnostics", "clients", "weights"}
 FRAMEWORKS = {
     *("test_keras.py", "test_maxtext.py", "test_equinox_vit.py", "test_tunix.py"),
     *("test_optax_wrappers.py", "test_kauldron.py", "test_levanter.py"),
+    "test_levanter_decay.py",
 }
 # Blocks that compile for long; recipes or tests of their own have them every day.
 LONG_BLOCKS = (

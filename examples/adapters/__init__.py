@@ -16,8 +16,8 @@ equinox_rule     1      the axes of weights (out, in)                   Equinox
 haiku_rule       1      which layers embed or give logits               Haiku
 kauldron         2      a named chain in a configuration                konfig, stand-in
 keras_optimizer  1      a subclass of `keras.optimizers.Optimizer`      Keras
-levanter         14     `OptimizerConfig.register_subclass`, and the    haliax, draccus,
-                        axes of linear layers                           stand-in
+levanter         1      an `OptimizerConfig` for any recipe; 15 where   Levanter,
+                        it is copied                                    stand-in
 maxtext          1      `opt_type: "muon"`, for all trainers            MaxText
 nanodo           2      a branch of `_get_base_optimizer`               stand-in
 tunix            1      names for `optimizer_config.opt_type`           Tunix

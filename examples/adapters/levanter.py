@@ -1,39 +1,49 @@
-"""Levanter, Marin: a registered `OptimizerConfig`, and the axes of haliax's layers.
+"""Levanter, Marin: a registered `OptimizerConfig` for each recipe.
 
     optimizer:
-      type: muoneq
-      learning_rate: 3e-3
+      type: alice
+      learning_rate: 1e-2
+      rank: 128
 
-The axes of named arrays have names, and each linear layer says which of them it
-reduces: `matrices.infer` reads that.
+A program imports `register` (or copies it: fifteen lines) and names its recipes:
+
+    register(om.alice)
+
+The fields are the recipe's keywords beside Levanter's own, with the recipe's defaults,
+weight decay included. Schedules and the decay mask are Levanter's. The axes of named
+arrays have names, and each linear layer says which of them it reduces:
+`matrices.infer` reads that. Levanter has a ``muon`` and a ``soap`` of its own, so ours
+need other names: ``register(om.soap, "om_soap")``.
 """
 
 import dataclasses
+import inspect
+from typing import Any
 
+import numpy as np
 import optax
 from levanter.optim.config import OptimizerConfig
 
 import optax_matrix as om
 
 
-@OptimizerConfig.register_subclass("muoneq")
-@dataclasses.dataclass(frozen=True)
-class MuonEqConfig(OptimizerConfig):
-    """MuonEq with Levanter's schedules and decay mask."""
+def register(recipe: Any, name: str | None = None) -> type[OptimizerConfig]:
+    """Makes a configuration of a recipe, which ``optimizer.type`` names."""
+    own = dict(inspect.signature(recipe).parameters)
+    for given in ("learning_rate", "weight_decay_mask", "dimension_numbers"):
+        own.pop(given)
 
-    momentum: float = 0.95
-
-    def build(self, num_train_steps: int) -> optax.GradientTransformation:
-        """The optimizer of a run of so many steps."""
-
-        def optimizer(learning_rate):
-            return om.muoneq(
-                learning_rate,
-                b1=self.momentum,
-                weight_decay=self.weight_decay,
-                weight_decay_mask=self.build_weight_decay_mask(),
-                dimension_numbers=lambda params: om.matrices.infer(params)(params),
-            )
-
+    def build(self: Any, num_train_steps: int) -> optax.GradientTransformation:
+        options = {field: getattr(self, field) for field in own}
+        options["weight_decay_mask"] = self.build_weight_decay_mask()
+        options["dimension_numbers"] = om.matrices.infer
+        tx = lambda learning_rate: recipe(learning_rate, **options)
         # Levanter logs the learning rate of this state.
-        return optax.inject_hyperparams(optimizer)(self.lr_scheduler(num_train_steps))
+        return optax.inject_hyperparams(tx)(self.lr_scheduler(num_train_steps))
+
+    # Draccus writes no NumPy scalars, which the defaults of signatures are.
+    plain = lambda x: x.item() if isinstance(x, np.generic) else x
+    fields = [(x.name, Any, plain(x.default)) for x in own.values()]
+    parts: Any = {"bases": (OptimizerConfig,), "namespace": {"build": build}}
+    made = dataclasses.make_dataclass(recipe.__name__, fields, frozen=True, **parts)
+    return OptimizerConfig.register_subclass(name or recipe.__name__, made)

@@ -23,6 +23,8 @@ class Environment:
 
 
 ENVIRONMENTS = {
+    "haliax": Environment(("haliax>=1.4.dev453", "jax<0.11"), "haliax"),
+    "levanter": Environment(("marin-levanter",), "marin-levanter"),
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
     "maxtext": Environment(("maxtext[tpu]",), "maxtext"),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),

@@ -18,6 +18,7 @@ from typing_extensions import TypeAliasType
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
     injectable as injectable,
+    is_function as is_function,
 )
 from optax_matrix._arguments._rules import (
     Checker as Checker,

@@ -16,6 +16,12 @@ import numpy as np
 _SIDE = 6
 
 
+def is_function(value: Any) -> bool:
+    """Whether a value is to be called: models that are trees can be called, too."""
+    is_tree = not jax.tree_util.all_leaves([value])
+    return callable(value) and (not is_tree or isinstance(value, jax.tree_util.Partial))
+
+
 def check_alike(name: str, value: Callable[..., Any], default: Callable) -> None:
     """Raises unless a function returns what the default of its argument returns.
 

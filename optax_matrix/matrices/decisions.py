@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._arguments import is_function
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
@@ -51,7 +52,8 @@ def decide(
 
     Dimension numbers are None (the default rule), a `PathRule`, a tree or prefix tree
     of dimension numbers with None for other leaves, or a callable from the parameters
-    to such a tree. A leaf that they do not cover or fit raises a `ValueError`.
+    to such a tree or to a rule. A leaf that they do not cover or fit raises a
+    `ValueError`.
     """
     if leaves is None:
         leaves = named_leaves(params)
@@ -95,7 +97,8 @@ def _decision(path: str, leaf: Any, rule: Rule) -> Decision:
 def refuse_unmatched(dimension_numbers: Any, params: Any, paths: Iterable[str]) -> None:
     """Raises for numbers of a tree that belong to none of the leaves."""
     known = {"", *(prefix for path in paths for prefix in prefixes(path))}
-    for path, value in (_table(dimension_numbers, params) or {}).items():
+    numbers = _called(dimension_numbers, params)
+    for path, value in (_table(numbers) or {}).items():
         if value is not None and path not in known:
             raise ValueError(
                 f"`dimension_numbers` have an entry for {path!r}, which is no "
@@ -103,12 +106,19 @@ def refuse_unmatched(dimension_numbers: Any, params: Any, paths: Iterable[str]) 
             )
 
 
-def _table(dimension_numbers: Any, params: Any) -> dict[str, Any] | None:
+def _called(dimension_numbers: Any, params: Any) -> Any:
+    """Dimension numbers, or those that a function makes of the parameters."""
+    is_rule = isinstance(dimension_numbers, (PathRule, Oriented))
+    if is_rule or not is_function(dimension_numbers):
+        return dimension_numbers
+    made = dimension_numbers(params)
+    return {"": None} if made is None else made
+
+
+def _table(dimension_numbers: Any) -> dict[str, Any] | None:
     """The entries of a tree of dimension numbers by path; None for rules."""
     if dimension_numbers is None or isinstance(dimension_numbers, (PathRule, Oriented)):
         return None
-    if callable(dimension_numbers) and not is_dimension_numbers(dimension_numbers):
-        dimension_numbers = dimension_numbers(params)
     is_leaf = lambda x: x is None or is_dimension_numbers(x)
     pairs = jax.tree_util.tree_flatten_with_path(dimension_numbers, is_leaf=is_leaf)[0]
     table = {path_name(keys): value for keys, value in pairs}
@@ -123,9 +133,10 @@ def _table(dimension_numbers: Any, params: Any) -> dict[str, Any] | None:
 
 
 def _rule(dimension_numbers: Any, params: Any) -> Rule:
+    dimension_numbers = _called(dimension_numbers, params)
     if isinstance(dimension_numbers, PathRule):
         return dimension_numbers.of_leaf
-    table = _table(dimension_numbers, params)
+    table = _table(dimension_numbers)
     if table is None:
         return default_rule
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from optax_matrix._arguments import is_function
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
@@ -139,8 +140,8 @@ def with_embeddings(dimension_numbers: Any) -> Any:
 
     Returns:
         For None, a rule for which every leaf with two axes is a matrix; for a rule, the
-        same rule with embeddings and heads as matrices; a tree or a function, which
-        covers every leaf already, as it is.
+        same rule with embeddings and heads as matrices, also where a function makes
+        it; a tree, which covers every leaf already, as it is.
     """
     if dimension_numbers is None:
         return by_path(include=".")
@@ -148,6 +149,13 @@ def with_embeddings(dimension_numbers: Any) -> Any:
         return dataclasses.replace(
             dimension_numbers, of_leaf=dimension_numbers.full, full=None
         )
+    if is_function(dimension_numbers) and not isinstance(dimension_numbers, PathRule):
+
+        def made(params: Any) -> Any:
+            found = dimension_numbers(params)
+            return found if found is None else with_embeddings(found)
+
+        return made
     return dimension_numbers
 
 

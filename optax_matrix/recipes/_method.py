@@ -7,6 +7,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
+from optax_matrix._arguments import is_function
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
@@ -146,7 +147,7 @@ def decayed_weights(
     mask: Any = arguments.get("weight_decay_mask")
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
-    if callable(mask) and params is not None:
+    if is_function(mask) and params is not None:
         mask = mask(params)
     if mask is not None and params is not None:
         check_fits("weight_decay_mask", mask, params)

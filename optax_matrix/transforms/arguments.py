@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import optax
 from typing_extensions import TypeAliasType
 
+from optax_matrix._arguments import is_function
+
 
 def check_transformation(name: str, value: Any) -> None:
     """Raises unless a value is a gradient transformation."""
@@ -19,7 +21,7 @@ def check_transformation(name: str, value: Any) -> None:
 
 def check_mask(name: str, value: Any) -> None:
     """Raises unless a value is a function, or a tree of True and False."""
-    if callable(value):
+    if is_function(value):
         return
     wrong = [leaf for leaf in jax.tree.leaves(value) if not _is_flag(leaf)]
     if wrong:

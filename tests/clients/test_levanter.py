@@ -7,6 +7,7 @@ registry with a rate, a decay, `lr_scheduler` and `build_weight_decay_mask`.
 
 import dataclasses
 import importlib
+import inspect
 import sys
 import types
 
@@ -44,7 +45,7 @@ def levanter():
     """The adapter, and the registry that it is in."""
     try:
         config = importlib.import_module("levanter.optim.config")
-    except ImportError:
+    except ModuleNotFoundError:
         config = types.ModuleType("levanter.optim.config")
         config.OptimizerConfig = OptimizerConfig
     with pytest.MonkeyPatch.context() as patch:
@@ -66,8 +67,8 @@ class Block(eqx.Module):
         q, o, up = jax.random.split(key, 3)
         heads = (Heads, Dim)
         return Block(
-            hax.nn.Linear.init(Embed, heads, key=q, use_bias=True),
-            hax.nn.Linear.init(heads, Embed, key=o),
+            hax.nn.Linear.init(Embed, heads, key=q, use_bias=True, out_first=True),
+            hax.nn.Linear.init(heads, Embed, key=o, out_first=True),
             hax.nn.Linear.init(Embed, Mlp, key=up, out_first=False),
             hax.nn.LayerNorm.init(Embed),
         )
@@ -85,7 +86,7 @@ def params():
     model = Model(
         hax.nn.Embedding.init(Vocab, Embed, key=first),
         hax.nn.Stacked.init(Layers, Block)(key=jnp.stack(keys)),
-        hax.nn.Linear.init(Embed, Vocab, key=first),
+        hax.nn.Linear.init(Embed, Vocab, key=first, out_first=True),
     )
     return eqx.filter(model, eqx.is_inexact_array)
 
@@ -101,8 +102,9 @@ def test_layers_say_their_axes(params):
 
 @pytest.mark.broad
 def test_the_configuration_moves_each_layer_as_the_bare_recipe_does(levanter, params):
-    _, config = levanter
-    given = {"type": "muoneq", "learning_rate": 0.02, "momentum": 0.9}
+    adapter, config = levanter
+    adapter.register(om.muoneq)
+    given = {"type": "muoneq", "learning_rate": 0.02, "b1": 0.9}
     tx = draccus.decode(config.OptimizerConfig, given).build(10)
     grads = jax.tree.map(lambda x: jnp.sin(17 * x), params)
     state = tx.init(params)
@@ -121,3 +123,36 @@ def test_the_configuration_moves_each_layer_as_the_bare_recipe_does(levanter, pa
     bare = om.muoneq(rate, b1=0.9, weight_decay=0.1)
     start = kernels(params)
     assert_close(kernels(updates), update(bare, start, kernels(grads)))
+
+
+def test_full_model_takes_embeddings_and_head_too(levanter, params):
+    adapter, config = levanter
+    adapter.register(om.aro)
+    given = {"type": "aro", "full_model": True}
+    tx = draccus.decode(config.OptimizerConfig, given).build(10)
+    state = jax.eval_shape(tx.init, params).inner_state
+    held = sum(g.shape[0] for g in state.manifest.values())
+    assert held == 3 * Layers.size + 2
+
+
+def test_a_field_that_no_recipe_has_is_refused(levanter):
+    adapter, config = levanter
+    adapter.register(om.alice)
+    given = {"type": "alice", "rnak": 4}
+    with pytest.raises(draccus.utils.DecodingError, match="rnak"):
+        draccus.decode(config.OptimizerConfig, given)
+
+
+def test_the_stand_in_is_as_the_real_one():
+    real = pytest.importorskip("levanter.optim.config").OptimizerConfig
+    of = lambda kind: {f.name: f.default for f in dataclasses.fields(kind)}
+    assert of(OptimizerConfig).items() <= of(real).items()
+    ours, theirs = (repr(k.__dataclass_params__) for k in (OptimizerConfig, real))
+    assert ours == theirs
+    assert issubclass(real, draccus.choice_types.ChoiceRegistryBase)
+    for name in ("register_subclass", "lr_scheduler", "build_weight_decay_mask"):
+        ours = inspect.signature(getattr(OptimizerConfig, name)).parameters
+        theirs = inspect.signature(getattr(real, name)).parameters
+        assert list(ours) == list(theirs)[: len(ours)]
+        rest = list(theirs.values())[len(ours) :]
+        assert all(x.default is not x.empty for x in rest)
