@@ -24,9 +24,9 @@ METHODS = {
 }
 # What a model of a few rows needs: the papers' ranks and intervals are for large ones.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "soap": {"precondition_frequency": 5},
+    "soap": {"update_interval": 5},
     "alice": {"rank": 4, "update_interval": 5},
-    "poet": {"block_size": 4},
+    "poet": {"block": 4},
 }
 
 
