@@ -25,4 +25,6 @@ class Environment:
 ENVIRONMENTS = {
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
+    "haiku": Environment(("dm-haiku",), "dm-haiku", required=True),
+    "equinox": Environment(("equinox",), "equinox", required=True),
 }
