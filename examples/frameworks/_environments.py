@@ -23,13 +23,16 @@ class Environment:
 
 
 ENVIRONMENTS = {
-    "haliax": Environment(("haliax>=1.4.dev453", "jax<0.11"), "haliax"),
-    "levanter": Environment(("marin-levanter",), "marin-levanter"),
     "linen": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
-    "maxtext": Environment(("maxtext[tpu]",), "maxtext"),
     "nnx": Environment(("flax", "orbax-checkpoint"), "flax", required=True),
-    "keras": Environment(("keras",), "keras"),
-    "tunix": Environment(("google-tunix",), "google-tunix"),
+    "maxtext": Environment(("maxtext[tpu]",), "maxtext", required=True),
+    "levanter": Environment(("marin-levanter",), "marin-levanter", required=True),
+    "keras": Environment(("keras",), "keras", required=True),
+    "tunix": Environment(("google-tunix",), "google-tunix", required=True),
     # It imports Pillow and PyTorch, but does not require them.
     "easydel": Environment(("easydel", "pillow", "torch"), "easydel"),
+    "haiku": Environment(("dm-haiku",), "dm-haiku"),
+    "equinox": Environment(("equinox",), "equinox"),
+    # It needs `jax.core.is_constant_dim`, which JAX 0.11 removed.
+    "haliax": Environment(("haliax>=1.4.dev453", "jax<0.11"), "haliax"),
 }

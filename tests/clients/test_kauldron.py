@@ -1,12 +1,13 @@
 """Kauldron: configurations that build the optimizer, and its static training step.
 
 Stand-in for `TrainStep` in `kauldron/train/train_step.py` of google-research/kauldron:
-a frozen dataclass that holds the optimizer and is a static argument of `jax.jit`. Its
-configurations, `konfig`, are its own where it is installed.
+a frozen dataclass that holds the optimizer and is a static argument of `jax.jit`, equal
+to itself alone. Its configurations, `konfig`, are its own where it is installed.
 """
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ SHAPES = {name: SHAPES[name] for name in ("wide", "square", "embed")}
 PARAMS, GRADS = tree(0, shapes=SHAPES), tree(1, shapes=SHAPES)
 
 
-@dataclasses.dataclass(frozen=True, eq=True)
+@dataclasses.dataclass(kw_only=True, eq=False, frozen=True)
 class TrainStep:
     optimizer: optax.GradientTransformation
 
@@ -38,7 +39,8 @@ class TrainStep:
 @pytest.mark.broad
 @pytest.mark.parametrize(("name", "options"), RECIPES.items(), ids=RECIPES)
 def test_a_static_step_takes_the_recipes_step(name, options):
-    train = TrainStep(kauldron.optimizer(name, 0.01, clip=1e9, **options))
+    tx = kauldron.optimizer(name, 0.01, clip=1e9, **options)
+    train = TrainStep(optimizer=tx)
     state = train.init(PARAMS)
     assert set(state) == {"clip", "step"}
     for _ in range(2):
@@ -61,3 +63,15 @@ def test_a_configuration_builds_it():
     updates, _ = tx.update(GRADS, state, PARAMS)
     want = kauldron.optimizer("muoneq", 0.01, mode="col")
     assert_close(updates, update(want, PARAMS, GRADS))
+
+
+def test_the_stand_in_is_as_kauldrons():
+    real = pytest.importorskip("kauldron.kd").train.TrainStep
+    for name in ("frozen", "eq", "kw_only"):
+        own, its = (getattr(c.__dataclass_params__, name) for c in (TrainStep, real))
+        assert own == its
+    assert real.__eq__ is object.__eq__
+    fields = {f.name for f in dataclasses.fields(real)}
+    assert {f.name for f in dataclasses.fields(TrainStep)} <= fields
+    takes = inspect.signature(real.step).parameters
+    assert list(takes)[:3] == ["self", "state", "batch"]
