@@ -63,14 +63,14 @@ def boxed(
 def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -> list:
     """The tree of some leaves, by path, and that of all others; None elsewhere.
 
-    A box without its leaf is None, too: frameworks take the box for a leaf.
+    A variable of NNX without its leaf is None, too: NNX takes it for a leaf.
     """
-    hollow = lambda x: is_box(x) and not jax.tree.leaves(x)
+    hollow = lambda x: _is_variable(x) and not jax.tree.leaves(x)
     empty = lambda x: None if hollow(x) else x
 
     def part(kept: bool) -> Any:
         new = {p: x if (p in first) == kept else None for p, x in leaves.items()}
-        return jax.tree.map(empty, rebuild(new), is_leaf=is_box)
+        return jax.tree.map(empty, rebuild(new), is_leaf=_is_variable)
 
     return [part(True), part(False)]
 

@@ -8,6 +8,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import is_function
+from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
@@ -148,7 +149,7 @@ def decayed_weights(
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
     if is_function(mask) and params is not None:
-        mask = mask(params)
+        mask, _ = unboxed(mask(params))  # A prefix of trees with and without boxes.
     if mask is not None and params is not None:
         check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):

@@ -1,7 +1,7 @@
 """Runs a transformation of matrix stacks on any parameter tree."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, get_args
 
@@ -217,7 +217,7 @@ class _OnMatrices:
         paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
-        views = self.views[_form(params)] = views_of(decisions)
+        views = self.views[_form(params, leaves)] = views_of(decisions)
         if not self.moves_zeros:
             warn_of_zero_leaves(leaves, views, self.name or "this transformation")
         state = self._init_matrices(params, leaves, views)
@@ -314,10 +314,10 @@ class _OnMatrices:
 
     def _views(self, tree: Any, leaves: Any) -> dict[str, MatrixView]:
         """The views of some leaves of a tree; after a restart they are found anew."""
-        form = _form(tree)
+        form = _form(tree, leaves)
         if form not in self.views:
-            self.views[form] = views_of(decide(tree, self.dimension_numbers))
-        return {path: v for path, v in self.views[form].items() if path in leaves}
+            self.views[form] = views_of(decide(tree, self.dimension_numbers, leaves))
+        return self.views[form]
 
     def _update_matrices(
         self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any
@@ -385,11 +385,11 @@ def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
         ) from error
 
 
-def _form(tree: Any) -> Any:
-    """What decides which leaves of a tree are matrices; hashable."""
+def _form(tree: Any, paths: Iterable[str]) -> Any:
+    """What decides which of some leaves of a tree are matrices; hashable."""
     leaves, structure = jax.tree.flatten(tree)
     kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
-    return structure, tuple(map(kind, leaves))
+    return structure, tuple(map(kind, leaves)), tuple(paths)
 
 
 def _as_build(build: Any) -> Any:

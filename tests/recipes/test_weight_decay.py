@@ -2,10 +2,12 @@
 
 import inspect
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 from _registry import small
+from flax import nnx
 
 import optax_matrix as om
 
@@ -89,3 +91,24 @@ def test_a_schedule_of_the_decay_counts_steps(name, options):
     assert any(np.ptp(x - without[path]) > 1e-4 for path, x in fixed.items())
     for path, x in fixed.items():
         np.testing.assert_allclose(scheduled[path], x, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_a_mask_has_the_boxes_of_the_tree(kind):
+    """It decays what it says in trees of variables and boxes as in plain ones."""
+    plain = tree(0)
+    box = {"nnx": nnx.Param, "linen": lambda x: nn.Partitioned(x, (None,) * x.ndim)}
+    params, grads = (jax.tree.map(box[kind], tree(seed)) for seed in (0, 1))
+    if kind == "nnx":
+        params, grads = nnx.State(params), nnx.State(grads)
+    mask = lambda params: jax.tree.map(lambda x: x.ndim < 2, params)
+    tx = om.muon(0.1, weight_decay=0.5, weight_decay_mask=mask)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    want, _ = jax.jit(tx.update)(tree(1), tx.init(plain), plain)
+    without = om.muon(0.1, weight_decay=0.0)
+    free, _ = jax.jit(without.update)(tree(1), without.init(plain), plain)
+    got = dict(zip(sorted(plain), jax.tree.leaves(updates), strict=True))
+    for path, x in want.items():
+        np.testing.assert_allclose(got[path], x, rtol=1e-6)
+    np.testing.assert_array_equal(want["up/kernel"], free["up/kernel"])
+    assert not np.allclose(want["norm/scale"], free["norm/scale"])
