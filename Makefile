@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
 .PHONY: help demo test test-fast test-slow test-only-slow test-optimized test-aot \
-	test-floor lint format docs dist bench bench-aot clean
+	test-floor test-frameworks lint format docs dist bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
 	@echo "make test-slow  everything that the other two leave out (up to two hours)"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
+	@echo "make test-frameworks  training, sharding and restarts inside other frameworks (hours)"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
 	@echo "make docs       the API reference as HTML: .docs/_build/index.html"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
@@ -72,6 +73,10 @@ test-floor: pyproject.toml
 	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
 	.venv-floor/bin/python -m pip install -q -e . $$($(FLOORS))
 	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow"
+
+# An environment for each framework, deleted after its run: gigabytes to download.
+test-frameworks:
+	$(PYTHON) -m examples.frameworks
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

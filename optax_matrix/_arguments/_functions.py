@@ -7,7 +7,7 @@ and a static number is a NumPy scalar, which optax leaves alone.
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 _SIDE = 6
 
 
-def is_function(value: Any) -> bool:
+def is_function(value: Any) -> TypeGuard[Callable[..., Any]]:
     """Whether a value is to be called: models that are trees can be called, too."""
     is_tree = not jax.tree_util.all_leaves([value])
     return callable(value) and (not is_tree or isinstance(value, jax.tree_util.Partial))

@@ -149,7 +149,8 @@ def decayed_weights(
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
     if is_function(mask) and params is not None:
-        mask, _ = unboxed(mask(params))  # A prefix of trees with and without boxes.
+        # Without boxes it is a prefix of trees with and without them.
+        mask = unboxed(mask(params))[0]
     if mask is not None and params is not None:
         check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):
