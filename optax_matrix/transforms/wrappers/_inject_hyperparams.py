@@ -27,7 +27,8 @@ def inject_hyperparams(
     strings, kernels, rules and masks are not changed. Hyperparameters are float32
     whatever the dtype of the parameters. optax rounds them to that dtype, and 0.999 is
     1.0 in bfloat16. Updates still have the dtype of the parameters, and each array of
-    the state that which `init` gave it.
+    the state that which `init` gave it. JAX refuses `optax.novograd` on bfloat16
+    parameters so, as it chooses between two dtypes.
 
     Args:
         factory: A recipe or block of this package or of optax.
