@@ -189,7 +189,7 @@ def test_a_function_as_policy_sees_the_sums_of_the_sets():
         seen.append([x.shape for x in side[:3]])
         return om.linalg.qr_householder(side.momentum, previous=side.rotation)
 
-    x = jax.tree.map(jnp.float32, _draw(np.random.default_rng(8)))
+    x = jax.tree.map(jax.numpy.float32, _draw(np.random.default_rng(8)))
     base = optax.identity()
     one, other = (
         rotate_shared(base, SETS, sides=SIDES, policy=p, qr=om.linalg.qr_householder)
