@@ -16,6 +16,9 @@ from examples.study.bench.runs import run
 from examples.study.bench.search import SEEDS, TUNING, due
 from examples.study.bench.tasks import TASKS
 
+# Its first convolution has one channel, and AdamW on purpose.
+STEM = pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
+
 ARENA = TASKS["digits"].arena
 MODULE = """
 import optax
@@ -190,6 +193,7 @@ def test_wrong_arguments_get_one_line(tmp_path, capsys, counted, arguments, mess
     assert message in capsys.readouterr().err
 
 
+@STEM
 @pytest.mark.slow
 def test_a_recipe_by_its_path_is_the_recipe():
     config = Config("digits", "muoneq", "matched", 2e-3, 0, 20, 4)
