@@ -132,11 +132,9 @@ def test_a_level_order_runs_again_if_the_papers_gap_is_beyond_the_interval():
     assert cells in text
     assert f"| `{eigen}` | `{sign}` | +0.0200 | +0.0000 ± 0.0196 |  |  |" in text
     assert not orders.entries("no", found)
-    assert orders.counts(found) == (
-        "Of 4 orders, 0 are those of the papers, 4 are level and 0 are reversed. Of the "
-        "level ones, 2 have the paper's gap within their interval and 0 have no printed "
-        "gap: these are undecided."
-    )
+    counted = orders.counts(found)
+    assert "0 are those of the papers, 4 are level and 0 are reversed" in counted
+    assert "2 have the paper's gap within their interval and 0 have no" in counted
 
 
 def test_the_gap_of_a_paper_is_one_of_losses():
