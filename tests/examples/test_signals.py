@@ -26,7 +26,7 @@ OFTEN = ("--checkpoint-every", "2")
 
 
 def arguments(out, *more):
-    settings = f"train --optimizer muoneq --context 16 --batch 4 --steps {STEPS}"
+    settings = f"--optimizer muoneq --context 16 --batch 4 --steps {STEPS}"
     flags = "--seed 3 --accumulate 2 --validation 8 --log-every 1 --eval-every 20"
     every = ("--checkpoint-every", "15", "--out", str(out))
     return [*settings.split(), *flags.split(), *every, *more]
