@@ -87,7 +87,7 @@ def _rows(name: str, result: Result) -> Rows:
         if broken:
             rows.append((name, result.version, method, broken[:60], *blank, ""))
             continue
-        size = first["bytes"] / max(1, result.first["adamw"].get("bytes", 0))
+        size = first["bytes"] / max(1, result.first.get("adamw", {}).get("bytes", 0))
         right = first["leaves"] - len(first["wrong"])
         rows.append(
             (

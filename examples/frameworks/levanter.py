@@ -56,7 +56,7 @@ class Examples(AsyncDataset[LmExample]):
         self.batch_of_step, self.batch = batch_of_step, batch
 
     async def async_len(self) -> int:
-        raise NotImplementedError("endless")
+        raise ValueError("These examples are endless; ask `is_finite` first.")
 
     def is_finite(self) -> bool:
         return False

@@ -146,8 +146,11 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     known = like.get_metadata()
     kept = ("hijax", "ref", "eager_sharding", "mesh", "sharding_rules")
     metadata = {key: known[key] for key in kept if key in known}
-    if not in_own_words:  # The owners have placed it already, by axes of the mesh.
-        metadata["sharding_rules"] = tuple({(x, x) for x in spec if isinstance(x, str)})
+    if not in_own_words:
+        # In this order in every process, as it is a part of the compiled program's key.
+        axes = dict.fromkeys(x for x in spec if isinstance(x, str))
+        # The owners have placed it already, by axes of the mesh.
+        metadata["sharding_rules"] = tuple((axis, axis) for axis in axes)
         if "eager_sharding" in metadata:
             metadata["eager_sharding"] = False
     key = _sharding_key(like) or "out_sharding"
