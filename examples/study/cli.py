@@ -14,6 +14,7 @@ COMMANDS = {
     "portable-table": ("portable_table", "bytes that save and move a state"),
     "step": ("benchmarks.step", "compile and step time against optax.contrib.muon"),
     "aot": ("benchmarks.aot", "an optimizer step compiled for a TPU pod"),
+    "device": ("device.cli", "what the methods cost on an accelerator, by the clock"),
     "training": ("benchmarks.training", "a whole training step compiled for one"),
     "orthogonal": ("benchmarks.orthogonal", "speed of POET's orthogonal maps"),
     "poet-merges": ("benchmarks.poet_merges", "what keeps POET's Q orthogonal"),

@@ -1,0 +1,63 @@
+"""Newton-Schulz and its products, by XLA and by the package's own kernels."""
+
+import argparse
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from examples.study.benchmarks.kernels import cases
+from examples.study.device._clock import columns, machine, milliseconds
+from examples.study.device.products import product
+
+
+def measure(tiny: bool) -> dict:
+    """Times, rates and shares of the rate of one large product, and agreement."""
+    side = 256 if tiny else 8192
+    key = jax.random.key(0)
+    square = jax.random.normal(key, (side, side), jnp.bfloat16)
+    peak = 2 * side**3 / milliseconds(product(None), square, square) / 1e9
+    rows = []
+    for name, shape, forms, flops in cases(small=tiny):
+        x = jax.random.normal(key, shape, jnp.float32)
+        x = (x / jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)).astype(jnp.bfloat16)
+        results = {}
+        for form, f in forms.items():
+            row = {"name": name, "shape": list(shape), "form": form}
+            try:
+                f = jax.jit(f)
+                ms = milliseconds(f, x)
+                results[form] = np.asarray(f(x)[:1], np.float32)
+                rate = flops / ms / 1e9
+                row |= {"ms": ms, "tflops": rate, "share": rate / peak}
+                first = next(iter(results.values()))
+                gap = np.linalg.norm(results[form] - first) / np.linalg.norm(first)
+                row["difference"] = float(gap)
+            except Exception as error:  # A kernel that fails is a finding.
+                row["error"] = " ".join(str(error).split())[:200]
+            rows.append(row)
+    return {"machine": machine(), "peak": peak, "rows": rows}
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    found = measure(args.tiny)
+    (args.out / "kernels.json").write_text(json.dumps(found, indent=1))
+    print(f"{found['machine']}; one bfloat16 product: {found['peak']:.0f} TFLOP/s")
+    cells = []
+    for r in found["rows"]:
+        numbers = [r.get(k) for k in ("ms", "tflops", "share", "difference")]
+        shape = " x ".join(map(str, r["shape"]))
+        cells.append((f"{r['name']} {shape}", r["form"], *numbers, r.get("error", "")))
+    titles = ("", "form", "ms", "TFLOP/s", "share", "difference", "")
+    print(columns(titles, cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The measurements on an accelerator, tried on a CPU at sizes that it can run."""
+
+import itertools
+import json
+import os
+import time
+
+import pytest
+
+from examples.study.device import _turns, cli, steps, training
+
+
+def compiled(job):
+    """A job of the workers below: it notes when it compiled and when it ran."""
+    if job["name"] == "fails":
+        raise ValueError("no such method")
+    if job["name"] == "dies":
+        os._exit(3)
+    time.sleep(0.2)
+    start = time.time()
+
+    def run():
+        began = time.time()
+        time.sleep(0.2)
+        return {"compiled": start, "began": began, "ended": time.time()}
+
+    return run
+
+
+def test_programs_compile_together_and_run_in_turn(tmp_path):
+    """No program runs before all are compiled, or beside another; a fault stays one."""
+    names = ["a", "b", "fails", "c", "dies", "d"]
+    jobs = [{"module": __name__, "name": name} for name in names]
+    rows = _turns.run(jobs, workers=5, limit=60, folder=tmp_path / "workers")
+    assert [row["name"] for row in rows] == names
+    assert rows[2]["error"] == "ValueError: no such method"
+    assert rows[4]["error"].startswith("no result")
+    good = sorted((r for r in rows if "error" not in r), key=lambda r: r["began"])
+    assert [row["name"] for row in good] == ["a", "d", "b", "c"]
+    assert max(r["compiled"] for r in good) <= good[0]["began"]
+    for before, after in itertools.pairwise(good):
+        assert before["ended"] <= after["began"]
+
+
+def test_an_option_of_a_method_is_read():
+    """`soap:b1=0.5` sets a keyword; an unknown one is refused with its name."""
+    steps.optimizer("soap:b1=0.5,update_interval=2")
+    with pytest.raises(TypeError, match="nonsense"):
+        steps.optimizer("muon:nonsense=1")
+
+
+@pytest.mark.parametrize("part", ["steps", "training"])
+def test_a_part_runs_on_a_cpu(part, tmp_path, capsys):
+    """The parts measure, print a table and write what they measured."""
+    options = ["--tiny", "--names", "muoneq", "--workers", "2", "--out", str(tmp_path)]
+    assert cli.main([part, *options]) == 0
+    rows = json.loads((tmp_path / f"{part}.json").read_text())
+    mine = rows[-1]
+    assert mine["name"] == "muoneq"
+    assert mine["ms"] > 0
+    assert "muoneq" in capsys.readouterr().out
+    if part == "steps":
+        assert mine["finite"]
+        assert rows[0]["name"] == steps.ADAMW
+        assert rows[0]["memory"] == pytest.approx(4, abs=0.1)
+    else:
+        losses = [loss for _, _, loss in mine["curve"]]
+        assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_rates_are_measured_on_a_cpu(tmp_path):
+    """A precision that a platform lacks is reported and does not stop the rest."""
+    assert cli.main(["products", "--tiny", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "products.json").read_text())
+    by_name = {row["name"]: row for row in found["products"]}
+    assert by_name["float32, HIGHEST"]["error"] < 1e-6
+    assert "not supported" in by_name["float32, TF32"]["problem"]
+
+
+def test_books_are_split_into_two_texts():
+    """Nothing is held out that is trained on."""
+    train, held_out = training.tokens()
+    assert len(train) > 8 * len(held_out)
+    assert bytes(held_out[:2000]) not in bytes(train)
