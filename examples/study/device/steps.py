@@ -73,7 +73,7 @@ def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     state = jax.eval_shape(tx.init, params)
     program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params)
     program = program.compile()
-    memory = program.memory_analysis()
+    memory: Any = program.memory_analysis()
     weights = sum(x.size * 4 for x in jax.tree.leaves(params))
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes
     used += memory.temp_size_in_bytes - memory.alias_size_in_bytes

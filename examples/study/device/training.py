@@ -89,12 +89,14 @@ def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
     count = jax.ShapeDtypeStruct((), jnp.int32)
     init = jax.jit(tx.init).lower(params).compile()
-    step = step.lower(params, state, shape(train), count).compile()
-    evaluate = evaluate.lower(params, shape(held_out)).compile()
+    program = step.lower(params, state, shape(train), count).compile()
+    held_out_loss = evaluate.lower(params, shape(held_out)).compile()
+
+    programs = init, program, held_out_loss
 
     def run() -> dict[str, Any]:
         weights = initial_weights(config, 0)
-        return _run(job["seconds"], weights, init, step, evaluate, train, held_out)
+        return _run(job["seconds"], weights, *programs, train, held_out)
 
     size = sum(x.size for x in jax.tree.leaves(params))
     shown = {"parameters": size, "batch": batch, "context": config.context}
