@@ -31,6 +31,7 @@ ENVIRONMENTS = {
     "tunix": Environment(("google-tunix",), "google-tunix", required=True),
     # It imports Pillow and PyTorch, but does not require them.
     "easydel": Environment(("easydel", "pillow", "torch"), "easydel"),
+    "kauldron": Environment(("kauldron",), "kauldron"),
     "haiku": Environment(("dm-haiku",), "dm-haiku"),
     "equinox": Environment(("equinox",), "equinox"),
     # It needs `jax.core.is_constant_dim`, which JAX 0.11 removed.
