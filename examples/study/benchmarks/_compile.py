@@ -75,9 +75,14 @@ def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that `make_optimizer` knows."""
+    """The recipes whose matrices `owners` places."""
     names = om.recipes.__all__
     return [name for name in names if f"scale_by_{name}" in names]
+
+
+def all_recipe_names() -> list[str]:
+    """The recipes that `make_optimizer` knows."""
+    return [name for name in om.recipes.__all__ if not name.startswith("scale_by_")]
 
 
 def make_optimizer(
@@ -93,7 +98,7 @@ def make_optimizer(
         parts = name.split(".")[1:]
         factory = functools.reduce(lambda o, part: getattr(o, part, None), parts, optax)
     else:
-        factory = getattr(om, name) if hasattr(om, f"scale_by_{name}") else None
+        factory = getattr(om, name) if name in all_recipe_names() else None
     if factory is None:
         raise ValueError(
             f"`name` must be a recipe or an optax optimizer, got {name!r}; write it as "

@@ -118,7 +118,9 @@ def _rows(
 ) -> Iterator[tuple[str, str, Any]]:
     names = args.recipes
     if names == ["all"]:
-        names = ["optax.adamw", "optax.contrib.muon", *_compile.recipe_names()]
+        ours = _compile.recipe_names()
+        ours = _compile.all_recipe_names() if mesh.size == 1 else ours
+        names = ["optax.adamw", "optax.contrib.muon", *ours]
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
     owners = om.owners(
         ("fsdp",),

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     names = args.recipes
     if names == ["all"]:
-        names = [*FIRST, *_compile.recipe_names()]
+        names = [*FIRST, *_compile.all_recipe_names()]
     device = jax.devices("cpu")[:1]
     mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Auto,), devices=device)
     model = aot.chosen_model(args)
