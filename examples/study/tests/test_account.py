@@ -1,13 +1,23 @@
 """What is counted in the text of a compiled step."""
 
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from examples.study.benchmarks import _chips, _count, _program, aot, memory
+from examples.study.benchmarks import (
+    _chips,
+    _compile,
+    _count,
+    _program,
+    aot,
+    memory,
+)
 
+ROOTS = {"shampoo", "mousse"}  # Newton's method ends when all have converged.
 H200, V5E = _chips.CHIPS["h200"], _chips.CHIPS["v5e"]
 
 # What XLA prints for a GPU, shortened: a fusion that updates a slice in place, a loop
@@ -184,6 +194,58 @@ def test_without_the_cuda_compiler_one_line_says_what_to_install(monkeypatch, ca
     monkeypatch.setattr(aot, "compiler_is_missing", lambda platform: platform == "h100")
     assert aot.main(["--platform", "h100"]) == 2
     assert "pip install 'optax_matrix[aot-cuda]'" in capsys.readouterr().err
+
+
+needs_cuda_compiler = pytest.mark.skipif(
+    aot.compiler_is_missing("h200"),
+    reason="needs the CUDA compiler: pip install 'optax_matrix[aot-cuda]'",
+)
+
+
+def table(*arguments):
+    """The rows of the table by recipe, in a process of its own."""
+    program = (sys.executable, "-m", "examples.study", "aot", *arguments)
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    width = 26  # Of the label.
+    return {line[:width].strip(): line[width:] for line in lines[2:]}
+
+
+@pytest.mark.slow
+@needs_cuda_compiler
+@pytest.mark.parametrize("name", _compile.all_recipe_names())
+def test_a_step_on_h200_sends_one_predicate_and_takes_whole_batches(name):
+    sizes = ("--layers", "2", "--embed", "320", "--mlp", "640")
+    (row,) = table("--platform", "h200", *sizes, "--recipes", name).values()
+    assert "does not compile" not in row
+    assert "one by one" not in row
+    if name not in ROOTS:
+        syncs = row.split()[3].split("-")[-1]
+        assert int(syncs) <= 1, row
+
+
+# What a step takes, over the time of its products and of the bytes that it must move.
+BOUNDS = {"optax.adamw": 1.01, "muoneq": 1.8, "aro": 1.5, "dion": 1.6}
+
+
+@pytest.mark.slow
+@needs_cuda_compiler
+@pytest.mark.parametrize("chip", ["h200", "t4"])
+def test_time_of_steps_by_the_account(chip):
+    rows = table("--platform", chip, "--recipes", *BOUNDS)
+    for name, bound in BOUNDS.items():
+        ratio = rows[name].split()[9]
+        assert float(ratio.split("-")[-1]) <= bound, rows[name]
+
+
+@pytest.mark.slow
+@needs_cuda_compiler
+def test_eight_devices_exchange_the_least_that_owners_can():
+    sizes = ("--layers", "8", "--embed", "256", "--mlp", "512")
+    rows = table("--platform", "h200", "--devices", "8", *sizes, "--recipes", "muoneq")
+    mib = 8 * (4 * 256**2 + 3 * 256 * 512) * 4 / 8 / 2**20  # bfloat16, both ways.
+    found = re.search(r"(\d+) in (\d+)", rows["muoneq (owners)"])
+    assert (int(found[1]), int(found[2])) == (round(mib), 8)
 
 
 def test_memory_of_adamw_is_four_numbers_a_weight(capsys):
