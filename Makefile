@@ -55,14 +55,22 @@ test-only-slow: $(STAMP)
 test-optimized: $(STAMP)
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) --durations=40 -m optimized
 
+# The CUDA compiler (3 GB) likewise.
+CUDA := .venv-aot-cuda/bin/python
+CUDA_INSTALL = (test -x $(CUDA) || $(PYTHON) -m venv .venv-aot-cuda) && $(CUDA) -m pip install -q -e '.[aot-cuda,test]'
+
 test-aot:
 	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow examples/study/tests/test_aot.py; \
 	else echo "examples/study/tests/test_aot.py skipped: the TPU compiler could not be installed"; fi
+	@if $(CUDA_INSTALL); then $(CUDA) -m pytest -q -m slow examples/study/tests/test_account.py; \
+	else echo "examples/study/tests/test_account.py skipped: the CUDA compiler could not be installed"; fi
 
 bench-aot:
 	$(AOT_INSTALL)
 	$(AOT) -m examples.study aot
 	$(AOT) -m examples.study training
+	$(CUDA_INSTALL)
+	$(CUDA) -m examples.study aot --platform h200
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \

@@ -1,5 +1,6 @@
 """The passes of Cholesky QR; each makes the columns more nearly orthonormal."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,9 +9,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
+from optax_matrix.linalg._fixed_passes import fixed_passes
+from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.random import hash_uint32
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) took ten factorizations, three of which were repeats.
@@ -37,8 +39,20 @@ def cholesky_passes(
 
     Matrices ``y`` are scaled so that squares are in range; ``replacement`` has columns
     for those that are zero; matrices in ``skip`` stay as they are. Returns the columns,
-    and which matrices have finished.
+    and which matrices have finished. On CUDA the number of passes is fixed: the host
+    would have to wait for each pass, to decide on the next.
     """
+    return jax.lax.platform_dependent(
+        *(y, replacement, skip, jnp.asarray(shift, y.dtype)),
+        cuda=partial(fixed_passes, passes=passes),
+        default=partial(_adaptive_passes, passes=passes),
+    )
+
+
+def _adaptive_passes(
+    y: Array, replacement: Array, skip: Array, shift: Array, passes: int | None
+) -> tuple[Array, Array]:
+    """`cholesky_passes` until all matrices have finished."""
     adaptive = passes is None
     tries = _MAX_TRIES if passes is None else passes + _MAX_TRIES // 2
     eye = jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
@@ -50,7 +64,7 @@ def cholesky_passes(
     def divided(state: _State) -> tuple[Array, Array, Array, Array]:
         gram = state.gram + state.shift[..., None, None] * eye
         l, q = cholesky_quotient(gram, state.y)
-        q = _unit_columns(q)
+        q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
@@ -58,7 +72,9 @@ def cholesky_passes(
             # random one takes its place, which the next passes make orthogonal to them.
             pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
-            q = _with_random_columns(q, dependent & finite[..., None], state.tries)
+            replaced = (dependent & finite[..., None])[..., None, :]
+            drawn = random_columns(*q.shape[-2:], state.tries, q.dtype)
+            q = jnp.where(replaced, drawn, q)
         # A factor that is not finite means that the shift was too small for rounding:
         # the pass is repeated from the same columns with a larger one.
         changed = (finite & ~state.done)[..., None, None]
@@ -77,11 +93,11 @@ def cholesky_passes(
         begins = state.tries < 0
         y, shift, count, finite = jax.lax.cond(begins, as_it_is, divided, state)
         gram = full_dot(y.mT, y)
-        last = _is_near(gram - eye) if adaptive else count == passes
+        last = is_near(gram - eye) if adaptive else count == passes
         done = state.done | (finite & last)
         return _State(state.tries + 1, y, gram, shift, count, done)
 
-    y = _unit_columns(y)
+    y = unit_columns(y)
     y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
     start = _State(
         tries=jnp.full((), -1, jnp.int32),
@@ -97,26 +113,4 @@ def cholesky_passes(
     # With columns of norm one, I plus the part of the Gram matrix above the diagonal is
     # the Cholesky factor of that matrix to first order.
     above = jnp.triu(end.gram, 1)
-    return _unit_columns(end.y - full_dot(end.y, above)), end.done
-
-
-def _is_near(error: Array) -> Array:
-    """Whether the squared error of a Gram matrix is at the level of rounding."""
-    eps = float(jnp.finfo(error.dtype).eps)
-    return jnp.linalg.norm(error, axis=(-2, -1)) < 2 * eps**0.5
-
-
-def _with_random_columns(q: Array, where: Array, seed: Array) -> Array:
-    """Replace some columns by random ones of nearly unit norm."""
-    m, n = q.shape[-2:]
-    place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
-    # The seed depends on the pass; from a constant, compilers would compute all of this
-    # at compile time and store it as one large constant.
-    bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
-    drawn = (bits.astype(q.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
-    return jnp.where(where[..., None, :], drawn, q)
-
-
-def _unit_columns(y: Array) -> Array:
-    norms = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
-    return y * jnp.where(norms == 0, norms, 1 / jnp.where(norms == 0, 1, norms))
+    return unit_columns(end.y - full_dot(end.y, above)), end.done

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
+from optax_matrix.linalg.loops import batched_on_cuda
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work
 
@@ -102,6 +104,8 @@ def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
 def cayley(q: Blocks) -> Blocks:
     r"""Exact Cayley transform :math:`(I + Q)(I - Q)^{-1}`, by a linear solve.
 
+    On CUDA by a Cholesky factor of :math:`I + Q^\top Q` and products.
+
     The result is orthogonal up to rounding for every Q. Every rotation without a
     rotation angle of :math:`\pi` is the transform of some Q.
 
@@ -115,9 +119,34 @@ def cayley(q: Blocks) -> Blocks:
         >>> cayley(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).round(4).tolist()
         [[0.0, 1.0], [-1.0, 0.0]]
     """
-    x = as_work(q)
-    eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    return solve(eye - x, eye + x).astype(q.dtype)
+
+    def by_solve(x: Array) -> Array:
+        eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
+        return solve(eye - x, eye + x)
+
+    return batched_on_cuda(_cayley_by_products, by_solve, as_work(q)).astype(q.dtype)
+
+
+@jax.custom_jvp
+def _cayley_by_products(q: Array) -> Array:
+    r"""`cayley` as :math:`2X - I`, :math:`X = (I - Q)^{-1} = (I + Q)(I + Q^T Q)^{-1}`.
+
+    The Gram matrix has the square of the condition number, so that the inverse gets a
+    step of Newton's method.
+    """
+    eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
+    l, quotient = cholesky_quotient(eye + full_dot(q.mT, q), eye + q)
+    x = full_dot(quotient, inverse_lower(l))
+    x = x + full_dot(x, eye - full_dot(eye - q, x))
+    return 2 * x - eye
+
+
+@_cayley_by_products.defjvp
+def _cayley_by_products_jvp(primals, tangents):
+    (q,), (dq,) = primals, tangents
+    g = _cayley_by_products(q)
+    x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
+    return g, 2 * full_dot(x, full_dot(dq, x))
 
 
 @checked

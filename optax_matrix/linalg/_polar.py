@@ -15,6 +15,7 @@ from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
+from optax_matrix.linalg.loops import batched_on_cuda
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
 
@@ -136,6 +137,8 @@ def polar_qdwh(
 
 
 def _compact_qdwh(y: Array, cut: float) -> Array:
+    if y.shape[-2] > y.shape[-1]:
+        return _compact_qdwh(y.mT, cut).mT
     q, r = qr(y.mT)
     r = r.mT
     u = qdwh(r)
@@ -161,9 +164,13 @@ def _compact_qr(y: Array, rtol: float) -> Array:
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:
-    u, s, vt = svd(x)
-    kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
-    return full_dot(u * kept[..., None, :].astype(u.dtype), vt)
+    def by_svd(x: Array) -> Array:
+        u, s, vt = svd(x)
+        kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
+        return full_dot(u * kept[..., None, :].astype(u.dtype), vt)
+
+    # On CUDA the SVD would be computed from a polar factor.
+    return batched_on_cuda(lambda x: _compact_qdwh(x, rtol), by_svd, x)
 
 
 def _rtol(rtol: float | None, dtype: jnp.dtype) -> float:

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
-from optax_matrix.linalg.loops import looped_on_tpu
+from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
 
@@ -20,12 +20,12 @@ def qr(
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch n n"]]:
     """The reduced QR decomposition of matrices with ``m >= n``.
 
-    By Householder reflections; on a TPU, for more than 1024 columns, by Cholesky QR.
-    The signs of the diagonal of R depend on the platform.
+    By Householder reflections; on CUDA, and on a TPU for more than 1024 columns, by
+    Cholesky QR. The signs of the diagonal of R depend on the platform.
     """
     if x.shape[-1] <= _LARGE:
-        return lapack.qr(x)
-    return looped_on_tpu(qr_by_cholesky, lapack.qr, x)
+        return batched_on_cuda(qr_by_cholesky, lapack.qr, x)
+    return looped_on_tpu(qr_by_cholesky, lapack.qr, x, cuda=qr_by_cholesky)
 
 
 def qr_by_cholesky(x: Array) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -197,8 +198,16 @@ def subspace_iteration(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _iterated(qr, most, number: Array, u: Array, core: Array | None, y: Array) -> Array:
-    step = _step(qr, number, u, core, y)
-    return jax.lax.fori_loop(0, jnp.minimum(jnp.max(number), most), step, u)
+    def iterated(most, number: Array, u: Array, core: Array | None, y: Array) -> Array:
+        return jax.lax.fori_loop(0, most, _step(qr, number, u, core, y), u)
+
+    def as_needed(number: Array, *arrays: Any) -> Array:
+        return iterated(jnp.minimum(jnp.max(number), most), number, *arrays)
+
+    # On CUDA the host would have to read how many there are.
+    return jax.lax.platform_dependent(
+        *(number, u, core, y), cuda=partial(iterated, most), default=as_needed
+    )
 
 
 @_iterated.defjvp

@@ -7,7 +7,7 @@ from optax_matrix.linalg import lapack
 from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
-from optax_matrix.linalg.loops import looped_on_tpu
+from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak
 
@@ -22,15 +22,17 @@ def svd(
 ]:
     r"""The reduced SVD: U, descending singular values, and V transposed.
 
-    On a TPU, for sides of more than 256, by the polar factor P of R, :math:`X = QR`,
+    On CUDA, and on a TPU for sides of more than 256, by the polar factor P of R,
+    :math:`X = QR`,
 
     .. math::
         P^\top R = V \Lambda V^\top, \qquad X V = U \Sigma
 
     with an eigendecomposition and another QR.
     """
-    large = min(x.shape[-2:]) > _LARGE
-    return looped_on_tpu(svd_by_polar, lapack.svd, x) if large else lapack.svd(x)
+    if min(x.shape[-2:]) <= _LARGE:
+        return batched_on_cuda(svd_by_polar, lapack.svd, x)
+    return looped_on_tpu(svd_by_polar, lapack.svd, x, cuda=svd_by_polar)
 
 
 def svd_by_polar(x: Array) -> tuple[Array, Array, Array]:

@@ -1,7 +1,9 @@
-"""Where TPUs run a loop with a small body in place of a decomposition or a product.
+"""What TPUs and GPUs run in place of a decomposition or a large product.
 
-The TPU compiler unrolls decompositions and large products. A loop takes a fraction of
-the time to compile and of the program's size.
+The TPU compiler unrolls decompositions and large products. A loop with a small body
+takes a fraction of the time to compile and of the program's size. On CUDA some
+decompositions go through a batch from the host, one matrix after another; products, and
+Cholesky factors, take the whole batch.
 """
 
 from collections.abc import Callable
@@ -12,12 +14,30 @@ from jax.sharding import AxisType
 
 
 def looped_on_tpu(
-    loop: Callable[..., Any], whole: Callable[..., Any], *xs: jax.Array
+    loop: Callable[..., Any],
+    whole: Callable[..., Any],
+    *xs: jax.Array,
+    cuda: Callable[..., Any] | None = None,
 ) -> Any:
-    """Apply ``loop`` to large arrays on a TPU, and on all else the same function."""
-    if not all(map(_can_loop, xs)):
-        return whole(*xs)
-    return jax.lax.platform_dependent(*xs, tpu=loop, default=whole)
+    """Apply ``loop`` to large arrays on a TPU, and on all else the same function.
+
+    On CUDA that is ``cuda``, if given.
+    """
+    forms = {"tpu": loop} if all(map(_can_loop, xs)) else {}
+    if cuda is not None and all(x.size for x in xs):
+        forms["cuda"] = cuda
+    return (
+        jax.lax.platform_dependent(*xs, **forms, default=whole) if forms else whole(*xs)
+    )
+
+
+def batched_on_cuda(
+    batched: Callable[..., Any], whole: Callable[..., Any], x: jax.Array
+) -> Any:
+    """Apply ``batched`` on CUDA, and on all else the same function."""
+    if not x.size:
+        return whole(x)
+    return jax.lax.platform_dependent(x, cuda=batched, default=whole)
 
 
 def _can_loop(x: jax.Array) -> bool:

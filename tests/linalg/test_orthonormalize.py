@@ -1,4 +1,5 @@
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,19 @@ from _matrices import (
 from _reference.rotations import qr
 
 from optax_matrix import linalg
+from optax_matrix.linalg import _cholesky_passes
+from optax_matrix.linalg._fixed_passes import fixed_passes
+
+
+def cholesky_qr_on_cuda(x, **options):
+    with mock.patch.object(_cholesky_passes, "_adaptive_passes", fixed_passes):
+        return linalg.cholesky_qr(x, **options)
+
 
 KERNELS = {
     "householder": linalg.qr_householder,
     "cholesky": linalg.cholesky_qr,
+    "cholesky on CUDA": cholesky_qr_on_cuda,
 }
 EPS = float(np.finfo(np.float32).eps)
 # An entry of QᵀQ is a sum of up to 40 rounded products, and Q itself is rounded.
@@ -227,6 +237,33 @@ def test_a_factor_that_is_not_finite_is_repeated_with_a_larger_shift():
     assert np.isnan(np.asarray(jnp.linalg.cholesky(unit.T @ unit))).any()
     q = run("cholesky", x, passes=1, shift=0.0)
     assert np.isfinite(q).all()
+
+
+@pytest.mark.parametrize("side", [64, 200])
+@pytest.mark.parametrize("smallest", [1e-1, 1e-3, 1e-5])
+def test_fixed_passes_are_as_accurate_as_adaptive_ones(side, smallest):
+    x = near_singular(side, side, smallest=smallest)
+    exact = qr(np.asarray(jnp.asarray(x, jnp.float32), np.float64))
+    error = lambda name: np.linalg.norm(run(name, x) - exact)
+    assert error("cholesky on CUDA") <= 2 * error("cholesky") + side * EPS
+
+
+@pytest.mark.parametrize("rank", [1, 2, 50, 99])
+def test_fixed_passes_complete_the_range_of_a_singular_matrix(rank):
+    x = gaussian(100, rank, seed=1) @ gaussian(rank, 100, seed=2)
+    q = run("cholesky on CUDA", x)
+    assert_orthonormal(q)
+    lead = q[:, :rank]
+    outside = x - lead @ (lead.T @ x)
+    np.testing.assert_allclose(outside, 0, atol=1e-3 * np.linalg.norm(x, 2))
+
+
+def test_fixed_passes_that_do_not_suffice_leave_the_previous():
+    # The least pivot of this matrix hides how near to singular it is (Kahan).
+    x = np.eye(128) - np.triu(np.ones((128, 128)), 1)
+    previous = orthonormal(128, 128).astype(np.float32)
+    q = run("cholesky on CUDA", x, previous)
+    np.testing.assert_array_equal(q, previous)
 
 
 @pytest.mark.broad

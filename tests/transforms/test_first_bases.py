@@ -125,8 +125,8 @@ def test_one_gradient_that_is_not_finite_does_not_stay(bad):
 
 def test_all_stacks_are_renewed_under_one_condition():
     stacks = {name: jnp.zeros(SHAPE) for name in "abc"}
-    for stagger, conditions in ((False, 1), (True, 3)):
+    for stagger in (False, True):
         tx = om.project_low_rank(optax.trace(0.9), rank=2, stagger=stagger)
         jaxpr = jax.make_jaxpr(tx.update)(stacks, tx.init(stacks))
         names = [eqn.primitive.name for eqn in jaxpr.eqns]
-        assert names.count("cond") == conditions
+        assert names.count("cond") == 1

@@ -75,21 +75,30 @@ def make_mesh(topology: str, axes: Mapping[str, int], axis_types: str) -> Mesh:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that `make_optimizer` knows."""
+    """The recipes whose matrices `owners` places."""
     names = om.recipes.__all__
     return [name for name in names if f"scale_by_{name}" in names]
 
 
-def make_optimizer(name: str, placement: Any = None) -> optax.GradientTransformation:
+def all_recipe_names() -> list[str]:
+    """The recipes that `make_optimizer` knows."""
+    return [name for name in om.recipes.__all__ if not name.startswith("scale_by_")]
+
+
+def make_optimizer(
+    name: str, placement: Any = None, options: Mapping[str, Any] | None = None
+) -> optax.GradientTransformation:
     """An optimizer by name: `muon` is a recipe, `optax.contrib.muon` is optax's.
 
-    Recipes with a polar factor form its products in bfloat16.
+    Recipes get those of the options that they have. Without any, recipes with a polar
+    factor form its products in bfloat16.
     """
+    options = {"polar": BF16} if options is None else options
     if name.startswith("optax."):
         parts = name.split(".")[1:]
         factory = functools.reduce(lambda o, part: getattr(o, part, None), parts, optax)
     else:
-        factory = getattr(om, name) if hasattr(om, f"scale_by_{name}") else None
+        factory = getattr(om, name) if name in all_recipe_names() else None
     if factory is None:
         raise ValueError(
             f"`name` must be a recipe or an optax optimizer, got {name!r}; write it as "
@@ -98,8 +107,8 @@ def make_optimizer(name: str, placement: Any = None) -> optax.GradientTransforma
     keywords: dict[str, Any] = {}
     if not name.startswith("optax."):
         keywords["placement"] = placement
-    if "polar" in inspect.signature(factory).parameters:
-        keywords["polar"] = BF16
+    known = inspect.signature(factory).parameters
+    keywords |= {name: value for name, value in options.items() if name in known}
     return factory(1e-3, **keywords)
 
 
@@ -108,12 +117,12 @@ def compile_step(
 ) -> Report:
     """Compiles `update` and `apply_updates`, parameters and state donated."""
     start = time.process_time()
-    traced = _traced(tx, params)
-    compiled = traced.lower().compile(compiler_options=options)
+    program = traced(tx, params)
+    compiled = program.lower().compile(compiler_options=options)
     seconds = time.process_time() - start
     text, memory = compiled.as_text(), compiled.memory_analysis()
     mesh = jax.tree.leaves(params)[0].sharding.mesh
-    work, is_partial = _work(traced.jaxpr, compiled, text, mesh)
+    work, is_partial = _work(program.jaxpr, compiled, text, mesh)
     return Report(
         work=work,
         is_partial=is_partial,
@@ -127,16 +136,9 @@ def compile_step(
     )
 
 
-def _traced(tx: optax.GradientTransformation, params: Any) -> Any:
-    mesh = jax.tree.leaves(params)[0].sharding.mesh
-    specs = om.state_specs(tx, params, jax.tree.map(lambda x: x.sharding.spec, params))
-    state = jax.tree.map(
-        lambda x, spec: jax.ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
-        ),
-        jax.eval_shape(tx.init, params),
-        specs,
-    )
+def traced(tx: optax.GradientTransformation, params: Any) -> Any:
+    """`update` and `apply_updates`, traced; parameters and state are donated."""
+    state = shapes_of_state(tx, params)
 
     def step(params, state, grads):
         updates, state = tx.update(grads, state, params)
@@ -145,6 +147,16 @@ def _traced(tx: optax.GradientTransformation, params: Any) -> Any:
     shardings = jax.tree.map(lambda x: x.sharding, (params, state))
     jitted = jax.jit(step, donate_argnums=(0, 1), out_shardings=shardings)
     return jitted.trace(params, state, params)
+
+
+def shapes_of_state(tx: optax.GradientTransformation, params: Any) -> Any:
+    """The state as shapes with shardings."""
+    mesh = jax.tree.leaves(params)[0].sharding.mesh
+    specs = om.state_specs(tx, params, jax.tree.map(lambda x: x.sharding.spec, params))
+    shape = lambda x, spec: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
+    )
+    return jax.tree.map(shape, jax.eval_shape(tx.init, params), specs)
 
 
 @functools.cache
@@ -158,7 +170,7 @@ def ideal_work(topology: str, name: str, model: Model) -> float:
     mesh = jax.make_mesh((1,), ("fsdp",), (AxisType.Auto,), devices=[device])
     layer = dataclasses.replace(model, layers=1)
     tx, params = make_optimizer(name), layer.params(mesh)
-    work, _ = _flops.product_flops(_traced(tx, params).jaxpr)
+    work, _ = _flops.product_flops(traced(tx, params).jaxpr)
     return model.layers * (work or compile_step(tx, params).work)
 
 

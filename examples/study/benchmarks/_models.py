@@ -10,10 +10,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 SIZES = {
     "268M": {"layers": 16, "embed": 1024, "mlp": 4096},
+    "113M": {"layers": 12, "embed": 768, "mlp": 3072},
     "8B": {"layers": 32, "embed": 4096, "mlp": 14336, "kv": 1024},
     "70B": {"layers": 80, "embed": 8192, "mlp": 28672, "kv": 1024},
 }
-"""By name: the first is that of the tables, the others are Llama 3's."""
+"""By name: the first two are those of the tables, the others are Llama 3's."""
 
 
 @dataclasses.dataclass(frozen=True)

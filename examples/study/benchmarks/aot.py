@@ -1,4 +1,4 @@
-r"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
+r"""What one optimizer step costs on TPUs or GPUs, by the compiler, without either.
 
     python -m examples.study aot --topology v5e:4x4 --mesh fsdp=4,tp=4
     python -m examples.study aot --topology v5p:4x4x8 --mesh fsdp=32,tp=4 \
@@ -6,6 +6,7 @@ r"""What one optimizer step costs on a TPU pod, by the compiler, without a TPU.
     python -m examples.study aot --mesh fsdp=4,expert=4 --experts 64
     python -m examples.study aot --mesh fsdp=4,tp=4 --scan fsdp
     python -m examples.study aot --mesh slice=2,fsdp=16 --owners fsdp
+    python -m examples.study aot --platform h200 --devices 1
 
 Compiles `update` and `apply_updates` of a LLaMA's matrices for a TPU topology; prints,
 for each optimizer and per device: work of the program against an even split of what one
@@ -22,13 +23,27 @@ the compiler's numbers, not a clock's.
 Experts are split over an axis `expert`. An axis `slice` is of slices of the topology,
 between which parameters are replicated: with owners on the other axes, every slice
 does all of the work, and nothing is sent between slices.
+
+With `--platform` the step is compiled for one or eight chips, as a mesh `fsdp`, and
+what its program does is counted, for each device: kernels; bytes that they read and
+write, as passes over the parameters; temporary memory; predicates that a GPU sends to
+the host; what collectives return, and their number; the compiler's processor seconds;
+and milliseconds, the sum over the kernels of the time of their products or of their
+bytes, whichever is longer, at the chip's rates. `/ floor` compares this with the time
+of the products and of the bytes that the method must move: seven passes, as AdamW, or
+more where the state is larger than Adam's. Decompositions count by their bytes alone.
+Where a step has conditionals, the first number is of their cheapest branches (a step
+without a renewal), the second of their dearest ones. Recipes with a rank have a quarter
+of the shorter side. GPUs need `pip install 'optax_matrix[aot-cuda]'`.
 """
 
 import argparse
+import ast
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 RECIPES = ("muon", "muoneq", "racs", "optax.contrib.muon", "optax.adamw")
 ENVIRONMENT = {
@@ -44,7 +59,9 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-MODELS = ("268M", "8B", "70B")
+MODELS = ("268M", "113M", "8B", "70B")
+GPUS = ("h100", "h200", "t4")
+PLATFORMS = (*GPUS, "v5e", "v5p", "v6e")
 COLUMNS = (
     "work/ideal",
     "busiest",
@@ -71,6 +88,15 @@ def parse_mesh(text: str) -> dict[str, int]:
     return axes
 
 
+def keyword(text: str) -> tuple[str, Any]:
+    """A keyword from `name=value`; a value that is no Python literal is a word."""
+    name, _, value = text.partition("=")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -81,7 +107,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--topology", default="v5e:4x4", help="v5e:4x4, v5e:16x16, v5p:2x2x1, ...")
     add("--mesh", type=parse_mesh, default="fsdp=4,tp=4", help="axes and their sizes")
-    add("--model", choices=MODELS, default=MODELS[0], help="sizes by name")
+    add("--platform", choices=PLATFORMS, help="count what a step does on this chip")
+    add("--devices", type=int, choices=(1, 8), default=1, help="of the platform")
+    add(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        type=keyword,
+        help="keywords of the recipes that have them, with --platform",
+    )
+    add("--model", choices=MODELS, help="sizes by name (default: 268M; 113M on 1 chip)")
     for name in ("layers", "embed", "mlp"):
         add(f"--{name}", type=int, help="instead of the model's")
     add("--kv", type=int, help="width of keys and values, instead of the model's")
@@ -93,7 +129,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="AXIS",
         help="layers in one leaf, split over this mesh axis if one is given",
     )
-    add("--recipes", nargs="+", default=list(RECIPES), metavar="NAME")
+    add("--recipes", nargs="+", metavar="NAME", help="by default some, or all: `all`")
     add("--owners", help="mesh axes that own matrices, by commas (default: all)")
     add("--only-owners", action="store_true", help="leave out placement=None")
     add("--teams", choices=("auto",), help="as in om.owners (default: none)")
@@ -106,6 +142,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--axis-types", choices=("auto", "explicit"), default="auto")
     args = parser.parse_args(argv)
+    small = args.platform and args.devices == 1
+    args.model = args.model or ("113M" if small else MODELS[0])
+    args.recipes = args.recipes or (["all"] if args.platform else list(RECIPES))
+    args.set = dict(args.set)
     args.owners = tuple(args.owners.split(",") if args.owners else args.mesh)
     unknown = [axis for axis in args.owners if axis not in args.mesh]
     if unknown:
@@ -115,8 +155,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def compiler_is_missing() -> bool:
-    """Whether there is no TPU compiler for jax to find."""
+def compiler_is_missing(platform: str | None = None) -> bool:
+    """Whether there is no compiler of the platform, or of TPUs, for jax to find."""
+    if platform in GPUS:
+        plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+        return not any(map(importlib.util.find_spec, plugins))
     return (
         importlib.util.find_spec("libtpu") is None
         and "TPU_LIBRARY_PATH" not in os.environ
@@ -125,13 +168,19 @@ def compiler_is_missing() -> bool:
 
 def measure(args: argparse.Namespace) -> None:
     """Prints the table."""
+    if args.platform:
+        from examples.study.benchmarks import account
+
+        args.shapes = chosen_model(args)
+        account.measure(args)
+        return
     import jax
     import jax.numpy as jnp
 
     import optax_matrix as om
     from examples.study.benchmarks import _compile
 
-    model = _model(args)
+    model = chosen_model(args)
     mesh = _compile.make_mesh(args.topology, args.mesh, args.axis_types)
     params = model.params(mesh)
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
@@ -169,7 +218,7 @@ def measure(args: argparse.Namespace) -> None:
         print("* has loops whose bodies count once.")
 
 
-def _model(args: argparse.Namespace):
+def chosen_model(args: argparse.Namespace):
     from examples.study.benchmarks import _models
 
     names = ("layers", "embed", "mlp", "kv", "experts")
@@ -216,10 +265,13 @@ def _line(label: str, report, ideal: float, busiest: float | None) -> str:
 
 
 def with_compiler(measure: Callable[[argparse.Namespace], None], args) -> int:
-    """Measures where the TPU compiler is; returns the exit code."""
-    if compiler_is_missing():
+    """Measures where the compiler is; returns the exit code."""
+    platform = getattr(args, "platform", None)
+    if compiler_is_missing(platform):
+        kind, extra = ("CUDA", "aot-cuda") if platform in GPUS else ("TPU", "aot")
         print(
-            "error: the TPU compiler is missing; pip install 'optax_matrix[aot]'",
+            f"error: the {kind} compiler is missing; pip install "
+            f"'optax_matrix[{extra}]'",
             file=sys.stderr,
         )
         return 2

@@ -248,7 +248,7 @@ def test_loops_and_products_are_seen():
 
 
 def test_without_the_compiler_one_line_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(aot, "compiler_is_missing", lambda: True)
+    monkeypatch.setattr(aot, "compiler_is_missing", lambda _: True)
     assert aot.main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -286,7 +286,7 @@ def test_layers_are_cut_along_an_axis_of_the_mesh(capsys):
 
 def test_models_by_name():
     assert tuple(_models.SIZES) == aot.MODELS
-    sized = lambda *options: aot._model(aot.parse(["--model", "70B", *options]))
+    sized = lambda *options: aot.chosen_model(aot.parse(["--model", "70B", *options]))
     # Llama 3 70B has 70.6B parameters, of which embedding and head are 2.1B.
     assert round(sized().elements / 1e9, 1) == 68.5
     small = sized("--layers", "2", "--kv", "64", "--experts", "4", "--scan")

@@ -78,8 +78,9 @@ def project_low_rank(
         \Delta_t = \mathrm{combine}(G_t, \sigma_t, \omega_t, U_t)
 
     The basis U is renewed at the first update and then once every ``update_interval``
-    updates. One `jax.lax.cond` covers all stacks (with three branches if the first
-    basis is found differently from later ones).
+    updates. One `jax.lax.switch` covers all stacks: nothing is due, all are, or, where
+    that differs, first bases are found. With ``stagger`` it has a branch for each stack
+    alone, and one for several at once.
 
     Coordinates below :math:`8 \epsilon \sqrt m` times the norm of their column of G are
     rounding noise and are set to zero. A gradient that is zero or not finite does not

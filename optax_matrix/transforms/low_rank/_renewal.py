@@ -25,6 +25,9 @@ from optax_matrix.transforms.turns import any_of
 
 Find = Callable[[Subspace], jax.Array]
 Move = Callable[[Any, list], Any]
+# From states of all stacks, and of the inner transformation, to new ones.
+Renew = Callable[[dict, Any], tuple[dict, Any]]
+Turn = tuple[jax.Array, list[Renew]]
 
 
 class BasisState(NamedTuple):
@@ -86,28 +89,42 @@ class Renewal:
         ``carry`` has a `BasisState` per stack and the state of the inner
         transformation, which ``move`` changes with ``U_new' U_old`` of all stacks.
         """
-        stacks, numbers = carry[0], range(len(carry[0]))
-        state = dict(enumerate(stacks)), carry[1]
-        for group in [[i] for i in numbers] if self.stagger else [numbers]:
-            if group:  # The stacks that are renewed under one condition.
-                state = self._renew(group, count, gradient, keys, *state, move)
-        return [*state[0].values()], state[1]
+        stacks, _ = carry
+        if not stacks:
+            return carry
+        numbers = range(len(stacks))
+        groups = [[i] for i in numbers] if self.stagger else [list(numbers)]
+        turns = [
+            self._turn(group, count, gradient, keys, stacks, move) for group in groups
+        ]
+        which, options = turns[0] if len(turns) == 1 else _in_turn(turns)
 
-    def _renew(self, group, count, gradient, keys, held, inner_state, move):
-        """`run` for some of the stacks."""
-        due = (count + self._phases(len(held))[group[0]]) % self.interval == 0
-        low = {i: self._is_low(gradient[i], held[i]) for i in group}
-
-        def changing(held, inner_state):  # Nothing else passes the condition.
-            vectors, tracked = zip(*(held[i] for i in group), strict=True)
+        def outcome(renew: Renew) -> tuple:  # Nothing else passes the condition.
+            held, inner_state = renew(dict(enumerate(stacks)), carry[1])
+            vectors, tracked = zip(*held.values(), strict=True)
             return (vectors,) if move is None else (vectors, tracked, inner_state)
 
-        def renewed(find):
-            stacks = [{i: x[i] for i in group} for x in (gradient, held, keys)]
-            found = jointly(functools.partial(_renewed, find, due), *stacks, low)
+        branches = [functools.partial(outcome, renew) for renew in options]
+        vectors, *rest = jax.lax.switch(which, branches)
+        tracked, inner_state = rest or ([x.tracked for x in stacks], carry[1])
+        return [*map(BasisState, vectors, tracked)], inner_state
+
+    def _turn(self, group, count, gradient, keys, stacks, move) -> Turn:
+        """The options of the stacks that are renewed under one condition."""
+        due = (count + self._phases(len(stacks))[group[0]]) % self.interval == 0
+        low = {i: self._is_low(gradient[i], stacks[i]) for i in group}
+        # A first basis comes with the first gradient: at the first update, or later if
+        # gradients have been zero so far or the state of the matrix was added later.
+        lacks = {i: lacks_basis(gradient[i], stacks[i].vectors) for i in group}
+        seek = any_of(lacks)
+        some = due | any_of([x for x in low.values() if x is not None])
+
+        def renewed(find: Find, held: dict, inner_state: Any) -> tuple[dict, Any]:
+            parts = [{i: x[i] for i in group} for x in (gradient, held, keys)]
+            found = jointly(functools.partial(_renewed, find, due), *parts, low)
             new = held | {i: held[i]._replace(vectors=u) for i, (u, _) in found.items()}
             if move is None:
-                return changing(new, inner_state)
+                return new, inner_state
             change = [
                 found[i][1] if i in found else identity_overlap(h.vectors.mT)
                 for i, h in held.items()
@@ -117,23 +134,12 @@ class Renewal:
                 new |= {i: new[i]._replace(tracked=x) for i, x in turned.items()}
             # Where first bases are found, nothing moves: there were no moments.
             keep = lambda x, old: jnp.where(some, x, old).astype(old.dtype)
-            moved = jax.tree.map(keep, move(inner_state, change), inner_state)
-            return changing(new, moved)
+            return new, jax.tree.map(keep, move(inner_state, change), inner_state)
 
         finds = [f for f in (self.basis.refresh, self.basis.start) if f is not None]
-        branches = [lambda: changing(held, inner_state)]
-        branches += [functools.partial(renewed, find) for find in finds]
-        # A first basis comes with the first gradient: at the first update, or later if
-        # gradients have been zero so far or the state of the matrix was added later.
-        lacks = {i: lacks_basis(gradient[i], held[i].vectors) for i in group}
-        seek = any_of(lacks)
-        some = due | any_of([x for x in low.values() if x is not None])
         first = jnp.where(seek, len(finds), 0)
         which = jnp.where(some & (count > 0), 1, first)
-        vectors, *rest = jax.lax.switch(which, branches)
-        tracked, inner_state = rest or ([held[i].tracked for i in group], inner_state)
-        found = map(BasisState, vectors, tracked)
-        return held | dict(zip(group, found, strict=True)), inner_state
+        return which, [_as_it_is, *(functools.partial(renewed, f) for f in finds)]
 
     def _is_low(self, g: jax.Array, held: BasisState) -> jax.Array | None:
         """Which matrices have a basis and small coordinates, ``(..., 1, 1)``."""
@@ -146,6 +152,31 @@ class Renewal:
         spread = self.interval if self.stagger else 0
         shifts = [i * spread // number for i in range(number)]
         return [(self.phase + shift) % self.interval for shift in shifts]
+
+
+def _as_it_is(held: dict, inner_state: Any) -> tuple[dict, Any]:
+    return held, inner_state
+
+
+def _in_turn(turns: list[Turn]) -> Turn:
+    """The turns of several groups under one condition.
+
+    Nothing is due, one group's renewal is, or, at the start, more than that.
+    """
+
+    def together(held: dict, inner_state: Any) -> tuple[dict, Any]:
+        state = held, inner_state
+        for which, options in turns:
+            for i, renew in enumerate(options[1:], 1):
+                pick = lambda new, old, on=which == i: jnp.where(on, new, old)
+                state = jax.tree.map(pick, renew(*state), state)
+        return state
+
+    each = jnp.stack([which for which, _ in turns])
+    one = 1 + jnp.argmax(each)
+    which = jnp.where(jnp.sum(each) == 1, one, len(turns) + 1)
+    which = jnp.where(jnp.any(each > 0), which, 0)
+    return which, [_as_it_is, *(options[1] for _, options in turns), together]
 
 
 def _renewed(find, due, g, held: BasisState, key, low) -> tuple[jax.Array, jax.Array]:

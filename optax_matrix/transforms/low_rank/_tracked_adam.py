@@ -209,14 +209,12 @@ class _TrackedAdam:
 
         firsts = jax.lax.cond(any_of(lacks), first, lambda: vectors)
 
-        def next_ones():
-            found = []
-            for x, u, m, begun in zip(leaves, vectors, mu, firsts, strict=True):
-                step = self._power_step(x, u, self.adam.mean(m.astype(x.dtype), t))
-                found.append(jnp.where(is_some(u), step, begun))
-            return found
-
-        new = jax.lax.cond(t == 0, lambda: firsts, next_ones)
+        new = []
+        for x, u, m, begun in zip(leaves, vectors, mu, firsts, strict=True):
+            step = self._power_step(x, u, self.adam.mean(m.astype(x.dtype), t))
+            # The first update has nothing to step from; a condition would go to the
+            # host for that one.
+            new.append(jnp.where((t > 0) & is_some(u), step, begun))
         return structure.unflatten(new)
 
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:

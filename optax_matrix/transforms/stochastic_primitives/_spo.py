@@ -21,11 +21,12 @@ from optax_matrix.linalg.permuted_blocks import (
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.stochastic_primitives._edits import edited, with_edits
 from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     fingerprint,
-    rounded,
     update_towards,
 )
+from optax_matrix.transforms.stochastic_primitives._rare import Decide, decided
 from optax_matrix.transforms.stochastic_primitives.merges import (
     Merges,
     reset_moments,
@@ -214,15 +215,22 @@ class _Spo:
                 "`params` must be passed to `update`, because primitives act on the "
                 "parameters; call tx.update(updates, state, params)."
             )
+        return decided(partial(self._step, updates, state, params, extra_args))
+
+    def _step(
+        self, updates: Any, state: SpoState, params: Any, extra: Any, decide: Decide
+    ) -> tuple[tuple[Any, SpoState], jax.Array]:
+        """`update`, and whether anything was merged or had been edited."""
         start, applied = state.frame, state.applied
         if not self.stored:
             start = jax.tree.map(widened, params)
             applied = jax.tree.map(lambda _: None, params)
+        gradient = partial(self._gradient, decide)
         frame, grads = _one_by_one_on_cpu(
-            self._gradient, 1, start, params, applied, state.perms, state.q, updates
+            gradient, 1, start, params, applied, state.perms, state.q, updates
         )
         steps, inner_state = self.inner.update(
-            grads, state.inner_state, state.q, **extra_args
+            grads, state.inner_state, state.q, **extra
         )
         q: Any = optax.apply_updates(state.q, steps)
         count: Any = optax.safe_increment(state.count)
@@ -233,12 +241,12 @@ class _Spo:
         )
         if due is not None:
             merges = jax.tree.map(lambda n, d: n + d.astype(n.dtype), merges, due)
-            perms = self.merges.redraw(due, merges, params, perms)
+            perms = self.merges.redraw(decide, due, merges, params, perms)
         moves = self.stored and due is not None
         # The gradient is not needed any more: the update reuses its memory.
         place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
         new, *merged, applied = _one_by_one_on_cpu(
-            self._move,
+            partial(self._move, decide),
             1 + moves,
             *(place, frame, params, state.perms, perms, state.q, q),
             due if moves else jax.tree.map(lambda _: None, params),
@@ -246,9 +254,9 @@ class _Spo:
         frame = merged[0] if moves else frame
         if due is not None:
             reset = partial(self._reset, due, self.merges.every(count))
-            keep = lambda *state: state
-            q, inner_state = jax.lax.cond(some(due), reset, keep, q, inner_state)
-        return new, SpoState(
+            kept = q, inner_state
+            q, inner_state = decide(some(due), lambda: reset(*kept), lambda: kept)
+        new_state = SpoState(
             count=count,
             merges=merges,
             perms=perms,
@@ -257,12 +265,18 @@ class _Spo:
             applied=applied if self.stored else None,
             inner_state=inner_state,
         )
+        happened = some(due)
+        if self.stored:
+            happened |= some(jax.tree.map(edited, params, state.applied))
+        return (new, new_state), happened
 
-    def _gradient(self, frame, w, applied, perms, q, g) -> tuple[jax.Array, Any]:
+    def _gradient(
+        self, decide, frame, w, applied, perms, q, g
+    ) -> tuple[jax.Array, Any]:
         """The permuted W_0 of the current parameters, and the gradient of Q."""
         blocks, of_blocks = jax.vjp(lambda q: self.primitives.blocks(q, w), q)
         if self.stored:
-            frame = _edited(frame, w, applied, perms, blocks)
+            frame = with_edits(decide, frame, w, applied, perms, blocks)
         else:
             frame = recover_frame(frame, blocks, perms)
         # The derivative is that of the permuted W. W itself would be permuted back, and
@@ -272,7 +286,9 @@ class _Spo:
         most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
         return frame, jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
 
-    def _move(self, place, frame, w, perms, drawn, q, new_q, due) -> tuple[Any, ...]:
+    def _move(
+        self, decide, place, frame, w, perms, drawn, q, new_q, due
+    ) -> tuple[Any, ...]:
         """The update; the frame, if merges are on; a fingerprint of the new W."""
         del place
         at = lambda q: materialize(frame, self.primitives.blocks(q, frame), perms)
@@ -284,7 +300,7 @@ class _Spo:
         if due is None:
             return update, fingerprint(applied)
         merge = lambda: where_due(due, permute(target, drawn), frame)
-        merged = jax.lax.cond(jnp.any(due), merge, lambda: frame)
+        merged = decide(jnp.any(due), merge, lambda: frame)
         return update, merged, fingerprint(applied)
 
     def _reset(self, due: Any, every: Any, q: Any, inner_state: Any) -> tuple[Any, Any]:
@@ -294,21 +310,6 @@ class _Spo:
             inner_state = reset_moments(self.inner.init(q), inner_state, due, every)
         q = jax.tree.map(lambda d, x: where_due(d, 0, x), due, q)
         return q, vary_like(inner_state, q)
-
-
-def _edited(frame, w, applied, perms, blocks) -> jax.Array:
-    """The frame, with outside changes to the parameters folded in."""
-    changed = fingerprint(w) != applied
-
-    def fold():
-        exact = materialize(frame, blocks, perms)
-        # Entries that differ only by the rounding of their dtype keep all digits.
-        wide = widened(w)
-        exact = jnp.where(rounded(exact, w.dtype) == wide, exact, wide)
-        new = recover_frame(exact, blocks, perms)
-        return jnp.where(changed[..., None, None], new, frame)
-
-    return jax.lax.cond(jnp.any(changed), fold, lambda: frame)
 
 
 def _one_by_one_on_cpu(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -48,11 +49,13 @@ class Merges:
             ids = {name: self.ids[name] for name in params}
         return jax.tree.map(self.primitives.draw, merges, params, ids)
 
-    def redraw(self, due: Any, merges: Any, params: Any, perms: Any) -> Any:
+    def redraw(
+        self, decide: Callable, due: Any, merges: Any, params: Any, perms: Any
+    ) -> Any:
         """The permutations, newly drawn for the matrices that are due."""
         pick = lambda due, new, old: {s: where_due(due, new[s], old[s]) for s in old}
         new = lambda: jax.tree.map(pick, due, self.draw(merges, params), perms)
-        return jax.lax.cond(some(due), lambda: vary_like(new(), perms), lambda: perms)
+        return decide(some(due), lambda: vary_like(new(), perms), lambda: perms)
 
 
 def some(due: Any) -> jax.Array:

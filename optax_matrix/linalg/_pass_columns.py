@@ -1,0 +1,27 @@
+"""Columns before and after a pass of Cholesky QR."""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from optax_matrix.linalg.random import hash_uint32
+
+
+def is_near(error: Array) -> Array:
+    """Whether the squared error of a Gram matrix is at the level of rounding."""
+    eps = float(jnp.finfo(error.dtype).eps)
+    return jnp.linalg.norm(error, axis=(-2, -1)) < 2 * eps**0.5
+
+
+def random_columns(m: int, n: int, seed: Array, dtype: jnp.dtype) -> Array:
+    """Random columns of nearly unit norm."""
+    place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
+    # The seed depends on the pass; from a constant, compilers would compute all of this
+    # at compile time and store it as one large constant.
+    bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+    return (bits.astype(dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
+
+
+def unit_columns(y: Array) -> Array:
+    """Columns of norm one; those of zeros stay zero."""
+    norms = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    return y * jnp.where(norms == 0, norms, 1 / jnp.where(norms == 0, 1, norms))
