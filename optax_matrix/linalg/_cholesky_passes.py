@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import hash_uint32
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
@@ -31,7 +31,12 @@ class _State(NamedTuple):
 
 
 def cholesky_passes(
-    y: Array, replacement: Array, skip: Array, shift: ArrayLike, passes: int | None
+    y: Array,
+    replacement: Array,
+    skip: Array,
+    shift: ArrayLike,
+    passes: int | None,
+    dot: Product,
 ) -> tuple[Array, Array]:
     """Repeat the pass of Cholesky QR until the columns are orthonormal.
 
@@ -49,7 +54,7 @@ def cholesky_passes(
 
     def divided(state: _State) -> tuple[Array, Array, Array, Array]:
         gram = state.gram + state.shift[..., None, None] * eye
-        l, q = cholesky_quotient(gram, state.y)
+        l, q = cholesky_quotient(gram, state.y, dot)
         q = _unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
@@ -76,7 +81,7 @@ def cholesky_passes(
         # for all of them.
         begins = state.tries < 0
         y, shift, count, finite = jax.lax.cond(begins, as_it_is, divided, state)
-        gram = full_dot(y.mT, y)
+        gram = dot(y.mT, y)
         last = _is_near(gram - eye) if adaptive else count == passes
         done = state.done | (finite & last)
         return _State(state.tries + 1, y, gram, shift, count, done)
@@ -97,7 +102,7 @@ def cholesky_passes(
     # With columns of norm one, I plus the part of the Gram matrix above the diagonal is
     # the Cholesky factor of that matrix to first order.
     above = jnp.triu(end.gram, 1)
-    return _unit_columns(end.y - full_dot(end.y, above)), end.done
+    return _unit_columns(end.y - dot(end.y, above)), end.done
 
 
 def _is_near(error: Array) -> Array:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg.lapack import solve
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
@@ -22,7 +22,9 @@ Orthogonal = Callable[[Array], Array]  # (..., b, b) skew -> (..., b, b) orthogo
 
 
 @checked
-def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
+def cayley_neumann(
+    q: Blocks, terms: PositiveInt = 4, *, dot: Product = full_dot
+) -> Blocks:
     r"""Cayley transform with a truncated Neumann series for its inverse (POET's CNP).
 
     .. math::
@@ -46,6 +48,7 @@ def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         terms: k, the highest power in the sum.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Nearly orthogonal matrices of determinant near one.
@@ -64,11 +67,13 @@ def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
         The default k = 4 is that of Appendix J. The tables print k = 5, most likely
         counting the identity as a term; an even k gives a smaller error than k + 1.
     """
-    return _polynomial(q, [1.0, *[2.0] * terms, 1.0])
+    return _polynomial(q, [1.0, *[2.0] * terms, 1.0], dot)
 
 
 @checked
-def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
+def cayley_taylor(
+    q: Blocks, terms: PositiveInt = 4, *, dot: Product = full_dot
+) -> Blocks:
     r"""Taylor polynomial of the Cayley transform.
 
     .. math::
@@ -80,6 +85,7 @@ def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         terms: k, the highest power.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Nearly orthogonal matrices.
@@ -96,7 +102,7 @@ def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
         The first published code of POET computes this, with ``num_neumann_terms=5`` for
         k = 4. The ranking of the values of k in its Table 5 agrees with it.
     """
-    return _polynomial(q, [1.0, *[2.0] * terms])
+    return _polynomial(q, [1.0, *[2.0] * terms], dot)
 
 
 def cayley(q: Blocks) -> Blocks:
@@ -121,7 +127,9 @@ def cayley(q: Blocks) -> Blocks:
 
 
 @checked
-def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
+def exponential(
+    q: Blocks, squarings: PositiveInt = 4, *, dot: Product = full_dot
+) -> Blocks:
     r"""Matrix exponential, by scaling and squaring.
 
     .. math::
@@ -134,6 +142,7 @@ def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         squarings: j, the number of squarings.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthogonal matrices.
@@ -146,14 +155,16 @@ def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
         [[0.99..., 0.099...], [-0.099..., 0.99...]]
     """
     coefficients = [1 / math.factorial(i) for i in range(9)]
-    g = _polynomial(as_work(q) / 2**squarings, coefficients)
+    g = _polynomial(as_work(q) / 2**squarings, coefficients, dot)
     for _ in range(squarings):
-        g = full_dot(g, g)
+        g = dot(g, g)
     return g.astype(q.dtype)
 
 
 @checked
-def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
+def inverse_of_orthogonal(
+    g: Blocks, steps: PositiveInt = 5, *, dot: Product = full_dot
+) -> Blocks:
     r"""Inverse of nearly orthogonal matrices, by Newton's method from the transpose.
 
     .. math::
@@ -167,16 +178,16 @@ def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     """
     x = as_work(g)
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    error = full_dot(x, x.mT) - eye
+    error = dot(x, x.mT) - eye
     # The limit does not depend on the size.
     size = jax.lax.stop_gradient(jnp.linalg.norm(error, axis=(-2, -1), keepdims=True))
     inverse = x.mT / (1 + size / 2)
     for _ in range(steps):
-        inverse = full_dot(inverse, 2 * eye - full_dot(x, inverse))
+        inverse = dot(inverse, 2 * eye - dot(x, inverse))
     return inverse.astype(g.dtype)
 
 
-def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
+def _polynomial(q: Array, coefficients: Sequence[float], dot: Product) -> Array:
     """Polynomial of a matrix with the fewest products (Paterson and Stockmeyer).
 
     Horner's rule in Q^h on chunks of h coefficients: ``h - 1`` products for the powers
@@ -189,7 +200,7 @@ def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     powers = [jnp.broadcast_to(eye, x.shape), x]
     while len(powers) <= h:
-        powers.append(full_dot(powers[-1], x))
+        powers.append(dot(powers[-1], x))
 
     def chunk(i):
         pairs = zip(coefficients[i : i + h], powers[:h], strict=False)
@@ -202,5 +213,5 @@ def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     else:
         value = chunk(last)
     for i in reversed(starts):
-        value = chunk(i) + full_dot(powers[h], value)
+        value = chunk(i) + dot(powers[h], value)
     return jnp.broadcast_to(value, x.shape).astype(q.dtype)
