@@ -12,7 +12,7 @@ from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._fixed_passes import fixed_passes
 from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) took ten factorizations, three of which were repeats.
@@ -33,7 +33,12 @@ class _State(NamedTuple):
 
 
 def cholesky_passes(
-    y: Array, replacement: Array, skip: Array, shift: ArrayLike, passes: int | None
+    y: Array,
+    replacement: Array,
+    skip: Array,
+    shift: ArrayLike,
+    passes: int | None,
+    dot: Product,
 ) -> tuple[Array, Array]:
     """Repeat the pass of Cholesky QR until the columns are orthonormal.
 
@@ -44,13 +49,18 @@ def cholesky_passes(
     """
     return jax.lax.platform_dependent(
         *(y, replacement, skip, jnp.asarray(shift, y.dtype)),
-        cuda=partial(fixed_passes, passes=passes),
-        default=partial(_adaptive_passes, passes=passes),
+        cuda=partial(fixed_passes, passes=passes, dot=dot),
+        default=partial(_adaptive_passes, passes=passes, dot=dot),
     )
 
 
 def _adaptive_passes(
-    y: Array, replacement: Array, skip: Array, shift: Array, passes: int | None
+    y: Array,
+    replacement: Array,
+    skip: Array,
+    shift: Array,
+    passes: int | None,
+    dot: Product,
 ) -> tuple[Array, Array]:
     """`cholesky_passes` until all matrices have finished."""
     adaptive = passes is None
@@ -63,7 +73,7 @@ def _adaptive_passes(
 
     def divided(state: _State) -> tuple[Array, Array, Array, Array]:
         gram = state.gram + state.shift[..., None, None] * eye
-        l, q = cholesky_quotient(gram, state.y)
+        l, q = cholesky_quotient(gram, state.y, dot)
         q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
@@ -92,7 +102,7 @@ def _adaptive_passes(
         # for all of them.
         begins = state.tries < 0
         y, shift, count, finite = jax.lax.cond(begins, as_it_is, divided, state)
-        gram = full_dot(y.mT, y)
+        gram = dot(y.mT, y)
         last = is_near(gram - eye) if adaptive else count == passes
         done = state.done | (finite & last)
         return _State(state.tries + 1, y, gram, shift, count, done)
@@ -113,4 +123,4 @@ def _adaptive_passes(
     # With columns of norm one, I plus the part of the Gram matrix above the diagonal is
     # the Cholesky factor of that matrix to first order.
     above = jnp.triu(end.gram, 1)
-    return unit_columns(end.y - full_dot(end.y, above)), end.done
+    return unit_columns(end.y - dot(end.y, above)), end.done

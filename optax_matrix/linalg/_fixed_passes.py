@@ -10,7 +10,7 @@ from jaxtyping import Array
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 
 # For each pass: how much of a random column is added to one that depends on others, and
 # up to which squared pivot, in shifts, a column does. The first pass keeps exact
@@ -24,7 +24,12 @@ _SHIFT_GROWTH = 100.0
 
 
 def fixed_passes(
-    y: Array, replacement: Array, skip: Array, shift: ArrayLike, passes: int | None
+    y: Array,
+    replacement: Array,
+    skip: Array,
+    shift: ArrayLike,
+    passes: int | None,
+    dot: Product = full_dot,
 ) -> tuple[Array, Array]:
     r"""`cholesky_passes` with four passes, or the given number, of every matrix.
 
@@ -42,13 +47,13 @@ def fixed_passes(
     def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
         y, least, growth, _ = state
         amount, slack, seed = numbers
-        gram = full_dot(y.mT, y)
+        gram = dot(y.mT, y)
         size = jnp.minimum(
             jnp.linalg.norm(gram, axis=(-2, -1)),
             jnp.max(jnp.sum(jnp.abs(gram), axis=-1), axis=-1),
         )
         shift = growth * jnp.maximum(least, _SHIFT * eps * size)
-        l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y)
+        l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y, dot)
         q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         if adaptive:
@@ -66,4 +71,4 @@ def fixed_passes(
     rows = _PASSES if adaptive else ((0.0, 0.0),) * passes
     table = jnp.asarray([(*row, i) for i, row in enumerate(rows)], y.dtype)
     (y, _, _, done), _ = jax.lax.scan(one_pass, start, table)
-    return y, done & (skip | is_near(full_dot(y.mT, y) - eye)) if adaptive else done
+    return y, done & (skip | is_near(dot(y.mT, y) - eye)) if adaptive else done

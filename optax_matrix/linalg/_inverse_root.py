@@ -1,5 +1,6 @@
 """Inverse p-th roots of symmetric positive semidefinite matrices."""
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 InverseRootMethod = Literal["eigh", "newton"]
@@ -28,6 +29,7 @@ def inverse_root(
     *,
     eps: ArrayLike = 1e-6,
     method: InverseRootMethod = "eigh",
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch n n"]:
     r"""Compute :math:`(A + \epsilon \lambda_{\max}(A)\, I)^{-1/p}`.
 
@@ -53,6 +55,7 @@ def inverse_root(
         p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
         eps: Damping relative to the largest eigenvalue.
         method: ``"eigh"`` (much faster on a CPU) or ``"newton"`` (products only).
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Symmetric matrices of the shape of ``a``, float32 (or float64) for every input,
@@ -77,18 +80,18 @@ def inverse_root(
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
     damping = jnp.asarray(eps, y.dtype)
-    kernel = _by_eigh if method == "eigh" else _by_newton
+    kernel = partial(_by_eigh if method == "eigh" else _by_newton, dot=dot)
     root = inverse_power(kernel, int(p), y, damping)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))
 
 
-def _by_eigh(y: Array, eps: Array, p: int) -> Array:
+def _by_eigh(y: Array, eps: Array, p: int, dot: Product) -> Array:
     w, q = eigenbasis(y)
     w = jnp.maximum(w, 0.0)
     w = w + eps * w[..., :1]
     root = jnp.where(w > 0, jnp.where(w > 0, w, 1.0) ** (-1 / p), 0.0)
-    return full_dot(q * root[..., None, :], q.mT)
+    return dot(q * root[..., None, :], q.mT)
 
 
 class _State(NamedTuple):
@@ -99,8 +102,8 @@ class _State(NamedTuple):
     active: Array
 
 
-def _by_newton(y: Array, eps: Array, p: int) -> Array:
-    top = _largest_eigenvalue(y)
+def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
+    top = _largest_eigenvalue(y, dot)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     # Eigenvalues of at most one approach one from below, so that `error` decreases
     # monotonically. `top` is estimated from below: M may exceed one by a few percent.
@@ -113,7 +116,7 @@ def _by_newton(y: Array, eps: Array, p: int) -> Array:
 
     def step(state: _State) -> _State:
         t = ((p + 1) * eye - state.m) / p
-        m, x = full_dot(_power(t, p), state.m), full_dot(state.x, t)
+        m, x = dot(_power(t, p, dot), state.m), dot(state.x, t)
         m, x = (m + m.mT) / 2, (x + x.mT) / 2
         error = jnp.max(jnp.abs(m - eye), axis=(-2, -1))
         # The error does not change while an eigenvalue is below the rounding of one.
@@ -133,26 +136,26 @@ def _by_newton(y: Array, eps: Array, p: int) -> Array:
     return jax.lax.while_loop(unfinished, step, start).x * z ** (1 / p)
 
 
-def _largest_eigenvalue(y: Array) -> Array:
+def _largest_eigenvalue(y: Array, dot: Product) -> Array:
     """Estimate from below, by the Rayleigh quotient of a column of ``y**64``."""
     power = y
     for _ in range(_SQUARINGS):
-        power, _ = unit_peak(full_dot(power, power))
+        power, _ = unit_peak(dot(power, power))
     norms = jnp.sum(power * power, axis=-2, keepdims=True)
     longest = jnp.argmax(norms, axis=-1, keepdims=True)
     v = jnp.take_along_axis(power, longest, axis=-1)
     square = jnp.sum(v * v, axis=(-2, -1), keepdims=True)
-    quotient = jnp.sum(v * full_dot(y, v), axis=(-2, -1), keepdims=True)
+    quotient = jnp.sum(v * dot(y, v), axis=(-2, -1), keepdims=True)
     return quotient / jnp.where(square > 0, square, 1.0)
 
 
-def _power(t: Array, p: int) -> Array:
+def _power(t: Array, p: int, dot: Product) -> Array:
     """Raise to an integer power by repeated squaring."""
     result = None
     while p:
         if p % 2:
-            result = t if result is None else full_dot(result, t)
+            result = t if result is None else dot(result, t)
         p //= 2
-        t = full_dot(t, t) if p else t
+        t = dot(t, t) if p else t
     assert result is not None
     return result

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import vary_like
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 
 _SQUARINGS = 6
 
 
-def norm_bound(h: Float[Array, "*batch n n"]) -> Float[Array, "*batch 1 1"]:
+def norm_bound(
+    h: Float[Array, "*batch n n"], dot: Product = full_dot
+) -> Float[Array, "*batch 1 1"]:
     """Bound the spectral norm of symmetric matrices by repeated squaring.
 
     The Frobenius norm of ``H**64`` exceeds its spectral norm by a factor of at most
@@ -25,7 +27,7 @@ def norm_bound(h: Float[Array, "*batch n n"]) -> Float[Array, "*batch 1 1"]:
 
     def square(i: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         bound, h = state
-        return normalize(i + 1, bound, full_dot(h, h))
+        return normalize(i + 1, bound, dot(h, h))
 
     start = normalize(jnp.zeros((), jnp.int32), jnp.ones_like(h[..., :1, :1]), h)
     return jax.lax.fori_loop(0, _SQUARINGS, square, vary_like(start, h))[0]

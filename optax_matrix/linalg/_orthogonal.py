@@ -7,6 +7,7 @@ exponential, which is :math:`I + Q + O(Q^2)`.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.loops import batched_on_cuda
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
@@ -24,7 +25,9 @@ Orthogonal = Callable[[Array], Array]  # (..., b, b) skew -> (..., b, b) orthogo
 
 
 @checked
-def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
+def cayley_neumann(
+    q: Blocks, terms: PositiveInt = 4, *, dot: Product = full_dot
+) -> Blocks:
     r"""Cayley transform with a truncated Neumann series for its inverse (POET's CNP).
 
     .. math::
@@ -48,6 +51,7 @@ def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         terms: k, the highest power in the sum.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Nearly orthogonal matrices of determinant near one.
@@ -66,11 +70,13 @@ def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
         The default k = 4 is that of Appendix J. The tables print k = 5, most likely
         counting the identity as a term; an even k gives a smaller error than k + 1.
     """
-    return _polynomial(q, [1.0, *[2.0] * terms, 1.0])
+    return _polynomial(q, [1.0, *[2.0] * terms, 1.0], dot)
 
 
 @checked
-def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
+def cayley_taylor(
+    q: Blocks, terms: PositiveInt = 4, *, dot: Product = full_dot
+) -> Blocks:
     r"""Taylor polynomial of the Cayley transform.
 
     .. math::
@@ -82,6 +88,7 @@ def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         terms: k, the highest power.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Nearly orthogonal matrices.
@@ -98,10 +105,10 @@ def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
         The first published code of POET computes this, with ``num_neumann_terms=5`` for
         k = 4. The ranking of the values of k in its Table 5 agrees with it.
     """
-    return _polynomial(q, [1.0, *[2.0] * terms])
+    return _polynomial(q, [1.0, *[2.0] * terms], dot)
 
 
-def cayley(q: Blocks) -> Blocks:
+def cayley(q: Blocks, *, dot: Product = full_dot) -> Blocks:
     r"""Exact Cayley transform :math:`(I + Q)(I - Q)^{-1}`, by a linear solve.
 
     On CUDA by a Cholesky factor of :math:`I + Q^\top Q` and products.
@@ -111,6 +118,7 @@ def cayley(q: Blocks) -> Blocks:
 
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthogonal matrices.
@@ -124,33 +132,36 @@ def cayley(q: Blocks) -> Blocks:
         eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
         return solve(eye - x, eye + x)
 
-    return batched_on_cuda(_cayley_by_products, by_solve, as_work(q)).astype(q.dtype)
+    by_products = lambda x: _cayley_by_products(x, dot)
+    return batched_on_cuda(by_products, by_solve, as_work(q)).astype(q.dtype)
 
 
-@jax.custom_jvp
-def _cayley_by_products(q: Array) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _cayley_by_products(q: Array, dot: Product) -> Array:
     r"""`cayley` as :math:`2X - I`, :math:`X = (I - Q)^{-1} = (I + Q)(I + Q^T Q)^{-1}`.
 
     The Gram matrix has the square of the condition number, so that the inverse gets a
     step of Newton's method.
     """
     eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
-    l, quotient = cholesky_quotient(eye + full_dot(q.mT, q), eye + q)
-    x = full_dot(quotient, inverse_lower(l))
-    x = x + full_dot(x, eye - full_dot(eye - q, x))
+    l, quotient = cholesky_quotient(eye + dot(q.mT, q), eye + q, dot)
+    x = dot(quotient, inverse_lower(l, dot))
+    x = x + dot(x, eye - dot(eye - q, x))
     return 2 * x - eye
 
 
 @_cayley_by_products.defjvp
-def _cayley_by_products_jvp(primals, tangents):
+def _cayley_by_products_jvp(dot, primals, tangents):
     (q,), (dq,) = primals, tangents
-    g = _cayley_by_products(q)
+    g = _cayley_by_products(q, dot)
     x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
-    return g, 2 * full_dot(x, full_dot(dq, x))
+    return g, 2 * dot(x, dot(dq, x))
 
 
 @checked
-def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
+def exponential(
+    q: Blocks, squarings: PositiveInt = 4, *, dot: Product = full_dot
+) -> Blocks:
     r"""Matrix exponential, by scaling and squaring.
 
     .. math::
@@ -163,6 +174,7 @@ def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         squarings: j, the number of squarings.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthogonal matrices.
@@ -175,14 +187,16 @@ def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
         [[0.99..., 0.099...], [-0.099..., 0.99...]]
     """
     coefficients = [1 / math.factorial(i) for i in range(9)]
-    g = _polynomial(as_work(q) / 2**squarings, coefficients)
+    g = _polynomial(as_work(q) / 2**squarings, coefficients, dot)
     for _ in range(squarings):
-        g = full_dot(g, g)
+        g = dot(g, g)
     return g.astype(q.dtype)
 
 
 @checked
-def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
+def inverse_of_orthogonal(
+    g: Blocks, steps: PositiveInt = 5, *, dot: Product = full_dot
+) -> Blocks:
     r"""Inverse of nearly orthogonal matrices, by Newton's method from the transpose.
 
     .. math::
@@ -196,16 +210,16 @@ def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     """
     x = as_work(g)
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    error = full_dot(x, x.mT) - eye
+    error = dot(x, x.mT) - eye
     # The limit does not depend on the size.
     size = jax.lax.stop_gradient(jnp.linalg.norm(error, axis=(-2, -1), keepdims=True))
     inverse = x.mT / (1 + size / 2)
     for _ in range(steps):
-        inverse = full_dot(inverse, 2 * eye - full_dot(x, inverse))
+        inverse = dot(inverse, 2 * eye - dot(x, inverse))
     return inverse.astype(g.dtype)
 
 
-def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
+def _polynomial(q: Array, coefficients: Sequence[float], dot: Product) -> Array:
     """Polynomial of a matrix with the fewest products (Paterson and Stockmeyer).
 
     Horner's rule in Q^h on chunks of h coefficients: ``h - 1`` products for the powers
@@ -218,7 +232,7 @@ def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     powers = [jnp.broadcast_to(eye, x.shape), x]
     while len(powers) <= h:
-        powers.append(full_dot(powers[-1], x))
+        powers.append(dot(powers[-1], x))
 
     def chunk(i):
         pairs = zip(coefficients[i : i + h], powers[:h], strict=False)
@@ -231,5 +245,5 @@ def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     else:
         value = chunk(last)
     for i in reversed(starts):
-        value = chunk(i) + full_dot(powers[h], value)
+        value = chunk(i) + dot(powers[h], value)
     return jnp.broadcast_to(value, x.shape).astype(q.dtype)

@@ -18,6 +18,7 @@ from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work, check_matrices, unit_peak, work_dtype
 
 QRFallback = Literal["previous", "householder"]
@@ -36,7 +37,10 @@ class Orthonormalize(Protocol):
 
 
 def qr_householder(
-    x: Float[Array, "*batch m n"], *, previous: Float[Array, "*batch m n"] | None = None
+    x: Float[Array, "*batch m n"],
+    *,
+    previous: Float[Array, "*batch m n"] | None = None,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by reflections.
 
@@ -50,6 +54,7 @@ def qr_householder(
         previous: Orthonormal columns, of the shape of ``x``, that are returned for a
             matrix that is zero or not finite. None: the identity for a zero matrix, NaN
             for one that is not finite.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -62,7 +67,7 @@ def qr_householder(
         [[ 0.6 -0.8]
          [ 0.8  0.6]]
     """
-    return q_factor(_qr_householder, x, previous)
+    return q_factor(partial(_qr_householder, dot=dot), x, previous)
 
 
 @checked
@@ -73,6 +78,7 @@ def cholesky_qr(
     shift: ArrayLike = 1e-7,
     passes: PositiveInt | None = None,
     fallback: QRFallback = "previous",
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by Cholesky.
 
@@ -110,6 +116,7 @@ def cholesky_qr(
         fallback: What to return if the method fails: ``"previous"``, or with
             ``"householder"`` the result of :func:`qr_householder`, which is computed
             only if needed.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -129,7 +136,7 @@ def cholesky_qr(
         if the method fails for a matrix, only that matrix falls back, and not its
         batch. The paper prints :math:`X L^{-1}`.
     """
-    kernel = partial(_cholesky_qr, passes=passes, fallback=fallback)
+    kernel = partial(_cholesky_qr, passes=passes, fallback=fallback, dot=dot)
     return q_of_each(kernel, x, previous, shift)
 
 
@@ -146,9 +153,9 @@ def q_of_each(
     return q_factor(compute, x, previous, jnp.asarray(shift, work_dtype(x.dtype)))
 
 
-def _qr_householder(x: Array, previous: Array | None) -> Array:
+def _qr_householder(x: Array, previous: Array | None, dot: Product) -> Array:
     y, replacement, usable = _prepare(x, previous)
-    q = jnp.where(usable[..., None, None], _householder(y), replacement)
+    q = jnp.where(usable[..., None, None], _householder(y, dot), replacement)
     return q.astype(x.dtype)
 
 
@@ -158,14 +165,17 @@ def _cholesky_qr(
     shift: ArrayLike,
     passes: int | None,
     fallback: QRFallback,
+    dot: Product,
 ) -> Array:
     y, replacement, usable = _prepare(x, previous)
-    q, done = cholesky_passes(y, replacement, ~usable, shift, passes)
+    q, done = cholesky_passes(y, replacement, ~usable, shift, passes, dot)
     if fallback == "householder":
         failed = usable & ~done
         replacement = jax.lax.cond(
             jnp.any(failed),
-            lambda: jnp.where(failed[..., None, None], _householder(y), replacement),
+            lambda: jnp.where(
+                failed[..., None, None], _householder(y, dot), replacement
+            ),
             lambda: replacement,
         )
     elif previous is None:
@@ -173,8 +183,8 @@ def _cholesky_qr(
     return jnp.where((usable & done)[..., None, None], q, replacement).astype(x.dtype)
 
 
-def _householder(y: Array) -> Array:
-    q, r = qr(y)
+def _householder(y: Array, dot: Product) -> Array:
+    q, r = qr(y, dot)
     diagonal = jnp.diagonal(r, axis1=-2, axis2=-1)[..., None, :]
     return jnp.where(diagonal < 0, -q, q)
 

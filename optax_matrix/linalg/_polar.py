@@ -5,6 +5,8 @@ All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
 which is finite and unique for rank-deficient matrices, too.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,12 +18,15 @@ from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.loops import batched_on_cuda
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
 
 
 def polar_svd(
-    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+    x: Float[Array, "*batch m n"],
+    *,
+    rtol: float | None = None,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`U V^\top` from the SVD.
 
@@ -29,6 +34,7 @@ def polar_svd(
         x: Matrices of shape ``(..., m, n)``.
         rtol: Singular values up to ``rtol`` times the largest count as zero. None:
             ten times the machine epsilon of the working precision.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -39,11 +45,14 @@ def polar_svd(
     """
     y, _ = unit_peak(as_work(x))
     cut = _rtol(rtol, y.dtype)
-    return polar_factor(_compact_svd, cut, y).astype(x.dtype)
+    return polar_factor(partial(_compact_svd, dot=dot), cut, y).astype(x.dtype)
 
 
 def polar_eigh(
-    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+    x: Float[Array, "*batch m n"],
+    *,
+    rtol: float | None = None,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`(X X^\top)^{-1/2} X` by an eigendecomposition.
 
@@ -56,6 +65,7 @@ def polar_eigh(
         x: Matrices of shape ``(..., m, n)``.
         rtol: Singular values up to ``rtol`` times the largest count as zero. None:
             the square root of ten times the machine epsilon.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -66,12 +76,15 @@ def polar_eigh(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(None, y.dtype) ** 0.5 if rtol is None else rtol
-    q = polar_factor(_compact_eigh, cut, y)
+    q = polar_factor(partial(_compact_eigh, dot=dot), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
 def polar_qr(
-    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+    x: Float[Array, "*batch m n"],
+    *,
+    rtol: float | None = None,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor from a QR of the long side and a small SVD.
 
@@ -82,6 +95,7 @@ def polar_qr(
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rtol: As in :func:`polar_svd`.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -92,12 +106,15 @@ def polar_qr(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(_compact_qr, cut, y)
+    q = polar_factor(partial(_compact_qr, dot=dot), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
 def polar_qdwh(
-    x: Float[Array, "*batch m n"], *, rtol: float | None = None
+    x: Float[Array, "*batch m n"],
+    *,
+    rtol: float | None = None,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor by dynamically weighted Halley iterations (QDWH).
 
@@ -118,6 +135,7 @@ def polar_qdwh(
             singular value, which is too high by a factor of ``m**(1 / 128)`` at most.
             Zero omits the removal, which halves the work; singular values at the level
             of rounding are then mapped to any value in [0, 1].
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -132,45 +150,45 @@ def polar_qdwh(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(_compact_qdwh, cut, y)
+    q = polar_factor(partial(_compact_qdwh, dot=dot), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
-def _compact_qdwh(y: Array, cut: float) -> Array:
+def _compact_qdwh(y: Array, cut: float, dot: Product) -> Array:
     if y.shape[-2] > y.shape[-1]:
-        return _compact_qdwh(y.mT, cut).mT
-    q, r = qr(y.mT)
+        return _compact_qdwh(y.mT, cut, dot).mT
+    q, r = qr(y.mT, dot)
     r = r.mT
-    u = qdwh(r)
+    u = qdwh(r, dot)
     if cut:
-        h = full_dot(u.mT, r)
+        h = dot(u.mT, r)
         h = (h + h.mT) / 2
-        top = norm_bound(h)
+        top = norm_bound(h, dot)
         eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
-        u = (u + full_dot(u, qdwh(h - cut * top * eye))) / 2
-    return full_dot(u, q.mT)
+        u = (u + dot(u, qdwh(h - cut * top * eye, dot))) / 2
+    return dot(u, q.mT)
 
 
-def _compact_eigh(y: Array, rtol: float) -> Array:
-    w, v = eigh(full_dot(y, y.mT))
+def _compact_eigh(y: Array, rtol: float, dot: Product) -> Array:
+    w, v = eigh(dot(y, y.mT))
     kept = w > rtol**2 * jnp.max(w, axis=-1, keepdims=True)
     inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
-    return full_dot(v * inverse_root[..., None, :], full_dot(v.mT, y))
+    return dot(v * inverse_root[..., None, :], dot(v.mT, y))
 
 
-def _compact_qr(y: Array, rtol: float) -> Array:
-    q, r = qr(y.mT)
-    return full_dot(_compact_svd(r.mT, rtol), q.mT)
+def _compact_qr(y: Array, rtol: float, dot: Product) -> Array:
+    q, r = qr(y.mT, dot)
+    return dot(_compact_svd(r.mT, rtol, dot), q.mT)
 
 
-def _compact_svd(x: Array, rtol: float) -> Array:
+def _compact_svd(x: Array, rtol: float, dot: Product) -> Array:
     def by_svd(x: Array) -> Array:
-        u, s, vt = svd(x)
+        u, s, vt = svd(x, dot)
         kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
-        return full_dot(u * kept[..., None, :].astype(u.dtype), vt)
+        return dot(u * kept[..., None, :].astype(u.dtype), vt)
 
     # On CUDA the SVD would be computed from a polar factor.
-    return batched_on_cuda(lambda x: _compact_qdwh(x, rtol), by_svd, x)
+    return batched_on_cuda(lambda x: _compact_qdwh(x, rtol, dot), by_svd, x)
 
 
 def _rtol(rtol: float | None, dtype: jnp.dtype) -> float:

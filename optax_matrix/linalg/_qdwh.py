@@ -10,13 +10,15 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 
 # Above this weight I + c X'X is so badly conditioned that its inverse loses accuracy.
 _MAX_CHOLESKY_WEIGHT = 100.0
 
 
-def qdwh(x: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+def qdwh(
+    x: Float[Array, "*batch n n"], dot: Product = full_dot
+) -> Float[Array, "*batch n n"]:
     """Approximate the polar factor of square matrices of any scale; see `polar_qdwh`.
 
     Singular values at the level of rounding become any in [0, 1].
@@ -31,13 +33,13 @@ def qdwh(x: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     # the step without forming X'X, whose rounding would hide small singular values.
     def by_qr(x: Array, weights: Array) -> tuple[Array, None]:
         root = jnp.sqrt(weights[2])
-        q, _ = qr(jnp.concatenate([root * x, eye], axis=-2))
-        halley = full_dot(q[..., :m, :], q[..., m:, :].mT) / root
+        q, _ = qr(jnp.concatenate([root * x, eye], axis=-2), dot)
+        halley = dot(q[..., :m, :], q[..., m:, :].mT) / root
         return _combined(x, halley, weights), None
 
     def by_cholesky(x: Array, weights: Array) -> tuple[Array, None]:
-        l, q = cholesky_quotient(eye + weights[2] * full_dot(x.mT, x), x)
-        return _combined(x, full_dot(q, inverse_lower(l)), weights), None
+        l, q = cholesky_quotient(eye + weights[2] * dot(x.mT, x), x, dot)
+        return _combined(x, dot(q, inverse_lower(l, dot)), weights), None
 
     # The Frobenius norm exceeds the spectral norm by at most sqrt(m).
     table = _weights(eps / math.sqrt(m), eps)

@@ -1,5 +1,7 @@
 """One pass of shifted Cholesky QR, as ARO prints it."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -8,7 +10,7 @@ from jaxtyping import Array, Float
 from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg._orthonormalize import q_of_each, qr_householder
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work
 
 
@@ -18,6 +20,7 @@ def shifted_cholesky_qr(
     *,
     previous: Float[Array, "*batch m n"] | None = None,
     shift: Positive = 1e-7,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` by one pass of shifted Cholesky QR.
 
@@ -33,6 +36,7 @@ def shifted_cholesky_qr(
         previous: Orthonormal columns, of the shape of ``x``, that are returned for a
             matrix that is zero or not finite; None as in `qr_householder`.
         shift: The shift :math:`\epsilon`, an absolute number.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``. A matrix whose result is not finite is
@@ -51,17 +55,20 @@ def shifted_cholesky_qr(
         :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the paper
         decomposes its whole batch.
     """
-    return q_of_each(_one_pass, x, previous, shift)
+    return q_of_each(partial(_one_pass, dot=dot), x, previous, shift)
 
 
-def _one_pass(x: Array, previous: Array | None, shift: ArrayLike) -> Array:
+def _one_pass(
+    x: Array, previous: Array | None, shift: ArrayLike, dot: Product
+) -> Array:
     y = as_work(x)
     replacement = None if previous is None else previous.astype(y.dtype)
     eye = jnp.eye(y.shape[-1], dtype=y.dtype)
     # To the letter: the shift is absolute, so columns are not scaled before.
-    gram = full_dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye
-    _, q = cholesky_quotient(gram, y)
+    gram = dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye
+    _, q = cholesky_quotient(gram, y, dot)
     usable = jnp.all(jnp.isfinite(q), axis=(-2, -1), keepdims=True)
     usable &= jnp.any(y != 0, axis=(-2, -1), keepdims=True)
-    safe = lambda: jnp.where(usable, q, qr_householder(y, previous=replacement))
+    exact = lambda: qr_householder(y, previous=replacement, dot=dot)
+    safe = lambda: jnp.where(usable, q, exact())
     return jax.lax.cond(jnp.all(usable), lambda: q, safe).astype(x.dtype)

@@ -16,7 +16,7 @@ from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg._qr import qr as qr_decomposition
 from optax_matrix.linalg._svd import svd
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, unit_peak
 
@@ -28,6 +28,7 @@ def range_finder(
     *,
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m size"]:
     r"""Approximate the span of the leading left singular vectors.
 
@@ -45,6 +46,7 @@ def range_finder(
             matrices have the same initial columns.
         iterations: Number of repetitions.
         qr: Kernel that makes columns orthonormal.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthonormal columns ``(..., m, size)`` in the dtype of ``x``.
@@ -63,7 +65,7 @@ def range_finder(
         side: there is one QR per repetition and only one to compile.
     """
     y, _ = unit_peak(as_work(x))
-    return _range(y, size, key, iterations, qr).astype(x.dtype)
+    return _range(y, size, key, iterations, qr, dot).astype(x.dtype)
 
 
 def randomized_left_vectors(
@@ -74,6 +76,7 @@ def randomized_left_vectors(
     oversampling: int = 8,
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch m rank"]:
     """Approximate the leading left singular vectors by `range_finder`.
 
@@ -86,6 +89,7 @@ def randomized_left_vectors(
         oversampling: Number of columns of the range beyond ``rank``.
         iterations: As in `range_finder`.
         qr: Kernel that makes columns orthonormal.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, in descending
@@ -104,20 +108,21 @@ def randomized_left_vectors(
     """
     y, _ = unit_peak(as_work(x))
     size = max(rank, min(rank + oversampling, *y.shape[-2:]))
-    q = _range(y, size, key, iterations, qr)
-    b = full_dot(q.mT, y)
-    _, w = eigenbasis(full_dot(b, b.mT))
-    return with_positive_peaks(full_dot(q, w[..., :rank])).astype(x.dtype)
+    q = _range(y, size, key, iterations, qr, dot)
+    b = dot(q.mT, y)
+    _, w = eigenbasis(dot(b, b.mT))
+    return with_positive_peaks(dot(q, w[..., :rank])).astype(x.dtype)
 
 
 def left_vectors(
-    x: Float[Array, "*batch m n"], rank: int
+    x: Float[Array, "*batch m n"], rank: int, *, dot: Product = full_dot
 ) -> Float[Array, "*batch m rank"]:
     """Compute the leading left singular vectors by a QR of the long side and an SVD.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rank: Number of vectors, at most the shorter side.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, in descending
@@ -128,15 +133,15 @@ def left_vectors(
         [[0.0], [1.0], [0.0]]
     """
     y, _ = unit_peak(as_work(x))
-    u = singular_vectors(_thin_svd, y)
+    u = singular_vectors(partial(_thin_svd, dot=dot), y)
     return with_positive_peaks(u[..., :rank]).astype(x.dtype)
 
 
-def _thin_svd(y: Array) -> tuple[Array, Array, Array]:
+def _thin_svd(y: Array, dot: Product) -> tuple[Array, Array, Array]:
     m, n = y.shape[-2:]
-    q, r = qr_decomposition(y if m > n else y.mT)
-    u, s, vt = svd(r if m > n else r.mT)
-    return (full_dot(q, u), s, vt) if m > n else (u, s, full_dot(vt, q.mT))
+    q, r = qr_decomposition(y if m > n else y.mT, dot)
+    u, s, vt = svd(r if m > n else r.mT, dot)
+    return (dot(q, u), s, vt) if m > n else (u, s, dot(vt, q.mT))
 
 
 def subspace_iteration(
@@ -147,6 +152,7 @@ def subspace_iteration(
     iterations: Int[ArrayLike, "*batch"] = 1,
     most: int = 10,
     qr: Orthonormalize = cholesky_qr,
+    dot: Product = full_dot,
 ) -> tuple[Float[Array, "*batch r"], Float[Array, "*batch m r"]]:
     r"""Move a basis towards the leading eigenvectors of a factored matrix.
 
@@ -167,6 +173,7 @@ def subspace_iteration(
         most: Largest number of iterations where it is traced; reverse-mode
             differentiation keeps memory for as many.
         qr: Kernel that makes columns orthonormal.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         The Ritz values :math:`\Lambda` in descending order, and the Ritz vectors in the
@@ -186,20 +193,22 @@ def subspace_iteration(
     y = x.astype(u.dtype)
     most = int(iterations) if isinstance(iterations, numbers.Integral) else most
     number = jnp.asarray(iterations)[..., None, None]
-    v = _iterated(qr, most, number, vary_like(u, (core, y, number)), core, y)
-    b = full_dot(v.mT, y)
-    s = full_dot(b, b.mT)
+    v = _iterated(qr, dot, most, number, vary_like(u, (core, y, number)), core, y)
+    b = dot(v.mT, y)
+    s = dot(b, b.mT)
     if core is not None:
-        c = full_dot(v.mT, u)
-        s = s + full_dot(full_dot(c, core.astype(u.dtype)), c.mT)
+        c = dot(v.mT, u)
+        s = s + dot(dot(c, core.astype(u.dtype)), c.mT)
     values, w = eigenbasis(s)
-    return values, full_dot(v, w).astype(basis.dtype)
+    return values, dot(v, w).astype(basis.dtype)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _iterated(qr, most, number: Array, u: Array, core: Array | None, y: Array) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _iterated(
+    qr, dot, most, number: Array, u: Array, core: Array | None, y: Array
+) -> Array:
     def iterated(most, number: Array, u: Array, core: Array | None, y: Array) -> Array:
-        return jax.lax.fori_loop(0, most, _step(qr, number, u, core, y), u)
+        return jax.lax.fori_loop(0, most, _step(qr, dot, number, u, core, y), u)
 
     def as_needed(number: Array, *arrays: Any) -> Array:
         return iterated(jnp.minimum(jnp.max(number), most), number, *arrays)
@@ -211,36 +220,40 @@ def _iterated(qr, most, number: Array, u: Array, core: Array | None, y: Array) -
 
 
 @_iterated.defjvp
-def _iterated_jvp(qr, most, primals, tangents):
+def _iterated_jvp(qr, dot, most, primals, tangents):
     # With a fixed number of iterations, which reverse-mode differentiation needs.
     number, *arrays = primals
 
     def iterated(u, core, y):
-        step = _step(qr, number, u, core, y)
+        step = _step(qr, dot, number, u, core, y)
         due = lambda i, v: jax.lax.cond(i < jnp.max(number), step, lambda _, v: v, i, v)
         return jax.lax.fori_loop(0, most, due, u)
 
     return jax.jvp(iterated, tuple(arrays), tuple(tangents[1:]))
 
 
-def _step(qr, number: Array, u: Array, core: Array | None, y: Array) -> Callable:
+def _step(qr, dot, number: Array, u: Array, core: Array | None, y: Array) -> Callable:
     def step(i: Array, v: Array) -> Array:
-        h = full_dot(y, full_dot(y.mT, v))
+        h = dot(y, dot(y.mT, v))
         if core is not None:
-            h = h + full_dot(u, full_dot(core.astype(u.dtype), full_dot(u.mT, v)))
+            h = h + dot(u, dot(core.astype(u.dtype), dot(u.mT, v)))
         return jnp.where(i < number, qr(unit_peak(h)[0], previous=v), v)
 
     return step
 
 
 def overlap(
-    new: Float[Array, "*batch m r"], old: Float[Array, "*batch m r"]
+    new: Float[Array, "*batch m r"],
+    old: Float[Array, "*batch m r"],
+    *,
+    dot: Product = full_dot,
 ) -> Float[Array, "*batch r r"]:
     r"""Compute :math:`C = U_{new}^\top U_{old}`, which changes coordinates.
 
     Args:
         new: Orthonormal columns.
         old: The same.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices ``(..., r, r)``: ``C @ m`` are the coordinates, in the new basis, of
@@ -250,10 +263,12 @@ def overlap(
         >>> overlap(jnp.eye(3)[:, :2], jnp.eye(3)[:, 1:]).tolist()
         [[0.0, 0.0], [1.0, 0.0]]
     """
-    return full_dot(new.mT, old)
+    return dot(new.mT, old)
 
 
-def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize):
+def _range(
+    y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize, dot: Product
+):
     m, n = y.shape[-2:]
     if size > min(m, n):
         raise ValueError(
@@ -261,5 +276,5 @@ def _range(y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize)
             f"{m} x {n}; clip it."
         )
     q = normal(key, y.shape[:-2], m, size, y.dtype)
-    step = lambda _, q: qr(full_dot(y, full_dot(y.mT, q)))
+    step = lambda _, q: qr(dot(y, dot(y.mT, q)))
     return jax.lax.fori_loop(0, iterations, step, vary_like(q, y))

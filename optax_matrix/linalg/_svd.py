@@ -1,5 +1,7 @@
 """Singular value decompositions on every platform."""
 
+from functools import partial
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -8,7 +10,7 @@ from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import unit_peak
 
 # For a side of 512 compilers for TPU take 46 processor seconds for their decomposition.
@@ -16,7 +18,7 @@ _LARGE = 256
 
 
 def svd(
-    x: Float[Array, "*batch m n"],
+    x: Float[Array, "*batch m n"], dot: Product = full_dot
 ) -> tuple[
     Float[Array, "*batch m k"], Float[Array, "*batch k"], Float[Array, "*batch k n"]
 ]:
@@ -30,25 +32,26 @@ def svd(
 
     with an eigendecomposition and another QR.
     """
+    by_polar = partial(svd_by_polar, dot=dot)
     if min(x.shape[-2:]) <= _LARGE:
-        return batched_on_cuda(svd_by_polar, lapack.svd, x)
-    return looped_on_tpu(svd_by_polar, lapack.svd, x, cuda=svd_by_polar)
+        return batched_on_cuda(by_polar, lapack.svd, x)
+    return looped_on_tpu(by_polar, lapack.svd, x, cuda=by_polar)
 
 
-def svd_by_polar(x: Array) -> tuple[Array, Array, Array]:
+def svd_by_polar(x: Array, dot: Product = full_dot) -> tuple[Array, Array, Array]:
     """`svd` by a polar factor."""
     if x.shape[-2] < x.shape[-1]:
-        u, s, vt = svd_by_polar(x.mT)
+        u, s, vt = svd_by_polar(x.mT, dot)
         return vt.mT, s, u.mT
     x, peak = unit_peak(x)
-    _, r = qr(x)
+    _, r = qr(x, dot)
     # R = P H, and the eigenvectors of H are the right singular vectors. H has the
     # condition number of X, and X'X its square. The columns of X V are orthogonal up to
     # rounding, which another QR removes.
-    h = full_dot(qdwh(r).mT, r)
+    h = dot(qdwh(r, dot).mT, r)
     _, v = eigh((h + h.mT) / 2)
     v = jnp.flip(v, axis=-1)
-    u, r = qr(full_dot(x, v))
+    u, r = qr(dot(x, v), dot)
     s = jnp.diagonal(r, axis1=-2, axis2=-1)
     u, s = jnp.where(s[..., None, :] < 0, -u, u), jnp.abs(s)
     order = jnp.argsort(-s, axis=-1)  # Equal values may be out of order by rounding.

@@ -1,5 +1,7 @@
 """Inverses of triangular matrices, and quotients by Cholesky factors."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -7,7 +9,7 @@ from jaxtyping import Array, Float
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.lapack import cholesky, solve_lower
 from optax_matrix.linalg.loops import looped_on_tpu
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 
 # For a side of 1024 compilers for TPU take 1 to 2 processor seconds for the loop over
 # panels, and 9 for a decomposition, an inverse and a product, which they unroll. For a
@@ -16,7 +18,9 @@ _BLOCK = 128
 
 
 def cholesky_quotient(
-    a: Float[Array, "*batch n n"], y: Float[Array, "*batch m n"]
+    a: Float[Array, "*batch n n"],
+    y: Float[Array, "*batch m n"],
+    dot: Product = full_dot,
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch m n"]]:
     r"""The Cholesky factor of A and the quotient of Y by it.
 
@@ -35,16 +39,19 @@ def cholesky_quotient(
     """
     large = a.shape[-1] > 2 * _BLOCK
     if not large:
-        return _whole_quotient(a, y)
-    return looped_on_tpu(quotient_by_panels, _whole_quotient, a, y)
+        return _whole_quotient(a, y, dot)
+    loop, whole = (partial(f, dot=dot) for f in (quotient_by_panels, _whole_quotient))
+    return looped_on_tpu(loop, whole, a, y)
 
 
-def _whole_quotient(a: Array, y: Array) -> tuple[Array, Array]:
+def _whole_quotient(a: Array, y: Array, dot: Product) -> tuple[Array, Array]:
     l = cholesky(a)
-    return l, full_dot(y, inverse_lower(l).mT)
+    return l, dot(y, inverse_lower(l, dot).mT)
 
 
-def quotient_by_panels(a: Array, y: Array, block: int = _BLOCK) -> tuple[Array, Array]:
+def quotient_by_panels(
+    a: Array, y: Array, block: int = _BLOCK, dot: Product = full_dot
+) -> tuple[Array, Array]:
     """`cholesky_quotient` by panels of columns; the unit matrix fills the last one."""
     n = a.shape[-1]
     side = -(-n // block) * block
@@ -60,11 +67,11 @@ def quotient_by_panels(a: Array, y: Array, block: int = _BLOCK) -> tuple[Array, 
     def one_panel(k: Array, done: Array) -> Array:
         def subtract(j: Array, rest: Array) -> Array:
             before = panel(done, j)
-            return rest - full_dot(before, square(before, k).mT)
+            return rest - dot(before, square(before, k).mT)
 
         rest = jax.lax.fori_loop(0, k, subtract, panel(both, k))
-        inverse = inverse_lower(cholesky(square(rest, k)))
-        new = jnp.where(rows >= k * block, full_dot(rest, inverse.mT), 0)
+        inverse = inverse_lower(cholesky(square(rest, k)), dot)
+        new = jnp.where(rows >= k * block, dot(rest, inverse.mT), 0)
         return jax.lax.dynamic_update_slice_in_dim(done, new, k * block, axis=-1)
 
     start = vary_like(jnp.zeros_like(both), both)
@@ -72,7 +79,9 @@ def quotient_by_panels(a: Array, y: Array, block: int = _BLOCK) -> tuple[Array, 
     return jnp.tril(both[..., :n, :n]), both[..., side:, :n]
 
 
-def inverse_lower(l: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+def inverse_lower(
+    l: Float[Array, "*batch n n"], dot: Product = full_dot
+) -> Float[Array, "*batch n n"]:
     r"""Invert lower triangular matrices with zeros above the diagonal.
 
     .. math::
@@ -89,16 +98,16 @@ def inverse_lower(l: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     if side > n:
         widths = [(0, 0)] * (l.ndim - 2) + [(0, side - n)] * 2
         l = jnp.pad(l, widths) + eye.at[:n, :n].set(0)[(None,) * (l.ndim - 2)]
-    return _inverse(l, levels)[..., :n, :n]
+    return _inverse(l, levels, dot)[..., :n, :n]
 
 
-def _inverse(l: Array, levels: int) -> Array:
+def _inverse(l: Array, levels: int, dot: Product) -> Array:
     if levels == 0:
         eye = jnp.broadcast_to(jnp.eye(l.shape[-1], dtype=l.dtype), l.shape)
         return solve_lower(l, eye)
     h = l.shape[-1] // 2
     halves = jnp.stack([l[..., :h, :h], l[..., h:, h:]])
-    a, b = _inverse(halves, levels - 1)
-    c = -full_dot(b, full_dot(l[..., h:, :h], a))
+    a, b = _inverse(halves, levels - 1, dot)
+    c = -dot(b, dot(l[..., h:, :h], a))
     top = jnp.concatenate([a, jnp.zeros_like(c)], axis=-1)
     return jnp.concatenate([top, jnp.concatenate([c, b], axis=-1)], axis=-2)

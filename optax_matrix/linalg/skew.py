@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
 
 
@@ -86,7 +86,9 @@ def from_skew(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch t"]:
     return q[..., rows, cols]
 
 
-def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
+def skew_norm(
+    q: Float[Array, "*batch b b"], *, dot: Product = full_dot
+) -> Float[Array, "*batch"]:
     r"""Upper bound on the spectral norm of skew-symmetric matrices.
 
     .. math::
@@ -98,6 +100,7 @@ def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
 
     Args:
         q: Matrices ``(..., b, b)``.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         One number per matrix, in the working precision.
@@ -109,7 +112,7 @@ def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
     # The values of Q^4 are the fourth powers of Q's, each twice: the Frobenius norm of
     # Q^4 is a Schatten 8-norm of one of each pair, close to the largest.
     y, peak = unit_peak(as_work(q))
-    square = full_dot(y, y)
-    fourth = full_dot(square, square)
+    square = dot(y, y)
+    fourth = dot(square, square)
     total = jnp.sum(fourth * fourth, axis=(-2, -1))
     return peak[..., 0, 0] * safe_root(total / 2, 8)
