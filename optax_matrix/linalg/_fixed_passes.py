@@ -23,6 +23,11 @@ _SHIFT = 2.0
 _SHIFT_GROWTH = 100.0
 
 
+# Columns are taken in up to four panels, of at least this many.
+_PANEL = 384
+_PANELS = 4
+
+
 def fixed_passes(
     y: Array, replacement: Array, skip: Array, shift: ArrayLike, passes: int | None
 ) -> tuple[Array, Array]:
@@ -34,14 +39,39 @@ def fixed_passes(
         2 \epsilon \min(\|X^\top X\|_F, \|X^\top X\|_\infty)
 
     so that a factor that is not finite is rare; the next pass then has a larger shift.
+    Of four passes, each takes a panel of columns and first removes its part in the span
+    of the panels before, which halves the work.
     """
-    adaptive = passes is None
-    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
-    eps = float(jnp.finfo(y.dtype).eps)
+    y = unit_columns(y)
+    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
+    shift = jnp.full(skip.shape, shift, y.dtype)
+    if passes is not None:
+        return _passed(y, None, skip, shift, ((0.0, 0.0),) * passes)
+    n = y.shape[-1]
+    width = -(-n // max(1, min(_PANELS, n // _PANEL)))
+    found, done = None, jnp.ones_like(skip)
+    for start in range(0, n, width):
+        panel = y[..., start : start + width]
+        q, finite = _passed(panel, found, skip, shift, _PASSES)
+        found = q if found is None else jnp.concatenate([found, q], axis=-1)
+        done &= finite
+    y = y if found is None else found
+    return y, skip | (done & is_near(full_dot(y.mT, y) - _eye(y)))
+
+
+def _passed(
+    y: Array, before: Array | None, skip: Array, first: Array, table: Any
+) -> tuple[Array, Array]:
+    """Columns after the passes of a table, and which matrices' last one was finite."""
+    eye, eps = _eye(y), float(jnp.finfo(y.dtype).eps)
+    draws = any(amount for amount, _ in table)
 
     def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
-        y, least, growth, _ = state
+        old, least, growth, _ = state
         amount, slack, seed = numbers
+        y = old
+        if before is not None:
+            y = unit_columns(y - full_dot(before, full_dot(before.mT, y)))
         gram = full_dot(y.mT, y)
         size = jnp.minimum(
             jnp.linalg.norm(gram, axis=(-2, -1)),
@@ -51,19 +81,22 @@ def fixed_passes(
         l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y)
         q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
-        if adaptive:
+        if draws:
             dependent = jnp.sum(l * eye, axis=-1) ** 2 < slack * shift[..., None]
             drawn = amount * random_columns(*q.shape[-2:], seed, q.dtype)
             q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
-        y = jnp.where((finite & ~skip)[..., None, None], q, y)
+        y = jnp.where((finite & ~skip)[..., None, None], q, old)
         growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)
         return (y, jnp.zeros_like(least), growth, skip | finite), None
 
-    y = unit_columns(y)
-    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
-    first, ones = jnp.full(skip.shape, shift, y.dtype), jnp.ones(skip.shape, y.dtype)
+    # Other panels draw other columns.
+    at = 0 if before is None else before.shape[-1]
+    numbers = jnp.asarray([(*row, at + i) for i, row in enumerate(table)], y.dtype)
+    ones = jnp.ones(skip.shape, y.dtype)
     start = vary_like((y, first, ones, skip), (y, skip))
-    rows = _PASSES if adaptive else ((0.0, 0.0),) * passes
-    table = jnp.asarray([(*row, i) for i, row in enumerate(rows)], y.dtype)
-    (y, _, _, done), _ = jax.lax.scan(one_pass, start, table)
-    return y, done & (skip | is_near(full_dot(y.mT, y) - eye)) if adaptive else done
+    (y, _, _, done), _ = jax.lax.scan(one_pass, start, numbers)
+    return y, done
+
+
+def _eye(y: Array) -> Array:
+    return jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
