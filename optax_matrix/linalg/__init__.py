@@ -21,13 +21,14 @@ The files, from simple to compound:
 ``scale``, ``products``,       scaling to a largest entry of one; products at three
 ``random``                     precisions; draws with a key for each matrix
 ``platforms``, ``loops``,      the whole stack at once or a matrix at a time; loops
-``lapack``                     where TPUs would unroll; decompositions
+``lapack``                     where TPUs would unroll, batches for CUDA;
+                               decompositions
 ``_equilibrate``               rows and columns of equal size
 ``coefficients``,              polynomials that make singular values one, and exact
 ``_newton_schulz``,            polar factors (``_qdwh``, ``_balanced_polar``)
 ``_polar``
 ``_orthonormalize``            the Q of a QR, by reflections or repeated Cholesky
-                               (``_cholesky_passes``)
+                               (``_cholesky_passes``; on CUDA ``_fixed_passes``)
 ``_subspace``,                 bases of leading vectors, and of what they leave out;
 ``complement``, ``rotations``  rotations from momenta
 ``_eigenbasis``,               eigenvectors (``_block_jacobi`` on TPU) and inverse roots

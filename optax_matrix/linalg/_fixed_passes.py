@@ -10,7 +10,7 @@ from jaxtyping import Array
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product
 
 # For each pass: how much of a random column is added to one that depends on others, and
 # up to which squared pivot, in shifts, a column does. The first pass keeps exact
@@ -23,13 +23,18 @@ _SHIFT = 2.0
 _SHIFT_GROWTH = 100.0
 
 
+# Columns are taken in up to four panels, of at least this many.
+_PANEL = 384
+_PANELS = 4
+
+
 def fixed_passes(
     y: Array,
     replacement: Array,
     skip: Array,
     shift: ArrayLike,
     passes: int | None,
-    dot: Product = full_dot,
+    dot: Product,
 ) -> tuple[Array, Array]:
     r"""`cholesky_passes` with four passes, or the given number, of every matrix.
 
@@ -39,14 +44,44 @@ def fixed_passes(
         2 \epsilon \min(\|X^\top X\|_F, \|X^\top X\|_\infty)
 
     so that a factor that is not finite is rare; the next pass then has a larger shift.
+    Of four passes, each takes a panel of columns and first removes its part in the span
+    of the panels before, which halves the work.
     """
-    adaptive = passes is None
-    eye = jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
-    eps = float(jnp.finfo(y.dtype).eps)
+    y = unit_columns(y)
+    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
+    shift = jnp.full(skip.shape, shift, y.dtype)
+    if passes is not None:
+        return _passed(y, None, skip, shift, ((0.0, 0.0),) * passes, dot)
+    n = y.shape[-1]
+    width = -(-n // max(1, min(_PANELS, n // _PANEL)))
+    found, done = None, jnp.ones_like(skip)
+    for start in range(0, n, width):
+        panel = y[..., start : start + width]
+        q, finite = _passed(panel, found, skip, shift, _PASSES, dot)
+        found = q if found is None else jnp.concatenate([found, q], axis=-1)
+        done &= finite
+    y = y if found is None else found
+    return y, skip | (done & is_near(dot(y.mT, y) - _eye(y)))
+
+
+def _passed(
+    y: Array,
+    before: Array | None,
+    skip: Array,
+    first: Array,
+    table: Any,
+    dot: Product,
+) -> tuple[Array, Array]:
+    """Columns after the passes of a table, and which matrices' last one was finite."""
+    eye, eps = _eye(y), float(jnp.finfo(y.dtype).eps)
+    draws = any(amount for amount, _ in table)
 
     def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
-        y, least, growth, _ = state
+        old, least, growth, _ = state
         amount, slack, seed = numbers
+        y = old
+        if before is not None:
+            y = unit_columns(y - dot(before, dot(before.mT, y)))
         gram = dot(y.mT, y)
         size = jnp.minimum(
             jnp.linalg.norm(gram, axis=(-2, -1)),
@@ -56,19 +91,22 @@ def fixed_passes(
         l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y, dot)
         q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
-        if adaptive:
+        if draws:
             dependent = jnp.sum(l * eye, axis=-1) ** 2 < slack * shift[..., None]
             drawn = amount * random_columns(*q.shape[-2:], seed, q.dtype)
             q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
-        y = jnp.where((finite & ~skip)[..., None, None], q, y)
+        y = jnp.where((finite & ~skip)[..., None, None], q, old)
         growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)
         return (y, jnp.zeros_like(least), growth, skip | finite), None
 
-    y = unit_columns(y)
-    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
-    first, ones = jnp.full(skip.shape, shift, y.dtype), jnp.ones(skip.shape, y.dtype)
+    # Other panels draw other columns.
+    at = 0 if before is None else before.shape[-1]
+    numbers = jnp.asarray([(*row, at + i) for i, row in enumerate(table)], y.dtype)
+    ones = jnp.ones(skip.shape, y.dtype)
     start = vary_like((y, first, ones, skip), (y, skip))
-    rows = _PASSES if adaptive else ((0.0, 0.0),) * passes
-    table = jnp.asarray([(*row, i) for i, row in enumerate(rows)], y.dtype)
-    (y, _, _, done), _ = jax.lax.scan(one_pass, start, table)
-    return y, done & (skip | is_near(dot(y.mT, y) - eye)) if adaptive else done
+    (y, _, _, done), _ = jax.lax.scan(one_pass, start, numbers)
+    return y, done
+
+
+def _eye(y: Array) -> Array:
+    return jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]

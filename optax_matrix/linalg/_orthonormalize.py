@@ -46,8 +46,9 @@ def qr_householder(
 
     The result is orthonormal up to rounding for every input. Columns that depend
     linearly on the others are replaced by arbitrary ones. On a TPU, for more than 1024
-    columns, it is computed by the passes of :func:`cholesky_qr` instead: compilers for
-    TPU take 72 seconds for the reflections of side 2048.
+    columns, and on CUDA it is computed by the passes of :func:`cholesky_qr` instead:
+    compilers for TPU take 72 seconds for the reflections of side 2048, and on CUDA the
+    reflections of a batch run one matrix after another.
 
     Args:
         x: Matrices of shape ``(..., m, n)`` with ``m >= n``.
@@ -97,6 +98,14 @@ def cholesky_qr(
     that of ``previous``. A column that still depends linearly on the others in the
     third pass is replaced by a random one. The result is thus orthonormal for
     rank-deficient matrices, too.
+
+    On CUDA, where the host would have to wait for each pass to decide on the next,
+    every matrix has four passes, or ``passes``, and a shift of at least twice the
+    rounding of its Gram matrix; columns that depend on others become random ones in the
+    first two. With sides of 32 to 512, tried on a CPU, the entries of
+    :math:`Q^\top Q - I` were at most 1e-6 for all kinds of input but Hilbert's matrix
+    and Kahan's, for which ``previous`` stays; the error was that of the adaptive
+    passes.
 
     Measured in float32, for sides up to 256: the entries of :math:`Q^\top Q - I` are at
     most 4e-7 for every kind of input, singular matrices included (Householder: 6e-7),

@@ -16,7 +16,7 @@ from _matrices import (
 from _reference.rotations import qr
 
 from optax_matrix import linalg
-from optax_matrix.linalg import _cholesky_passes
+from optax_matrix.linalg import _cholesky_passes, _fixed_passes
 from optax_matrix.linalg._fixed_passes import fixed_passes
 
 
@@ -25,10 +25,16 @@ def cholesky_qr_on_cuda(x, **options):
         return linalg.cholesky_qr(x, **options)
 
 
+def cholesky_qr_in_panels(x, **options):
+    with mock.patch.object(_fixed_passes, "_PANEL", 3):
+        return cholesky_qr_on_cuda(x, **options)
+
+
 KERNELS = {
     "householder": linalg.qr_householder,
     "cholesky": linalg.cholesky_qr,
     "cholesky on CUDA": cholesky_qr_on_cuda,
+    "cholesky in panels": cholesky_qr_in_panels,
 }
 EPS = float(np.finfo(np.float32).eps)
 # An entry of QᵀQ is a sum of up to 40 rounded products, and Q itself is rounded.
@@ -239,19 +245,21 @@ def test_a_factor_that_is_not_finite_is_repeated_with_a_larger_shift():
     assert np.isfinite(q).all()
 
 
+@pytest.mark.parametrize("name", ["cholesky on CUDA", "cholesky in panels"])
 @pytest.mark.parametrize("side", [64, 200])
 @pytest.mark.parametrize("smallest", [1e-1, 1e-3, 1e-5])
-def test_fixed_passes_are_as_accurate_as_adaptive_ones(side, smallest):
+def test_fixed_passes_are_as_accurate_as_adaptive_ones(name, side, smallest):
     x = near_singular(side, side, smallest=smallest)
     exact = qr(np.asarray(jnp.asarray(x, jnp.float32), np.float64))
-    error = lambda name: np.linalg.norm(run(name, x) - exact)
-    assert error("cholesky on CUDA") <= 2 * error("cholesky") + side * EPS
+    error = lambda kernel: np.linalg.norm(run(kernel, x) - exact)
+    assert error(name) <= 2 * error("cholesky") + side * EPS
 
 
+@pytest.mark.parametrize("name", ["cholesky on CUDA", "cholesky in panels"])
 @pytest.mark.parametrize("rank", [1, 2, 50, 99])
-def test_fixed_passes_complete_the_range_of_a_singular_matrix(rank):
+def test_fixed_passes_complete_the_range_of_a_singular_matrix(name, rank):
     x = gaussian(100, rank, seed=1) @ gaussian(rank, 100, seed=2)
-    q = run("cholesky on CUDA", x)
+    q = run(name, x)
     assert_orthonormal(q)
     lead = q[:, :rank]
     outside = x - lead @ (lead.T @ x)

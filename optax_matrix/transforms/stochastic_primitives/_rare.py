@@ -10,19 +10,27 @@ from optax_matrix._mesh import vary_like
 Decide = Callable[[Any, Callable[[], Any], Callable[[], Any]], Any]
 
 
-def decided(step: Callable[[Decide], tuple[Any, Any]]) -> Any:
+def decided(
+    step: Callable[[Decide], tuple[Any, Any]], like: Any, expected: Any = None
+) -> Any:
     """The result of a step that decides between what is rare and what is usual.
 
     ``step`` gets a function as `jax.lax.cond`, and returns its result and whether
     anything rare happened. What is rare must hold for what is usual, too: it must
     select the matrices that it is about. On CUDA, where the host reads every predicate,
-    a usual step is computed, and again with all that is rare if anything happened.
+    it reads one, ``expected``: whether anything rare will happen. Where only the step
+    itself knows, a usual step is computed first, and again if something happened.
+    Arrays vary over the axes of a mesh as those of ``like`` do.
     """
+    usual = lambda: jax.tree.map(vary_like, step(_usual)[0], like)
+    rare = lambda: jax.tree.map(vary_like, step(_rare)[0], like)
 
     def on_cuda() -> Any:
+        if expected is not None:
+            return jax.lax.cond(expected, rare, usual)
         result, happened = step(_usual)
-        again = lambda: vary_like(step(_rare)[0], result)
-        return jax.lax.cond(happened, again, lambda: result)
+        result = jax.tree.map(vary_like, result, like)
+        return jax.lax.cond(happened, rare, lambda: result)
 
     as_needed = lambda: step(jax.lax.cond)[0]
     return jax.lax.platform_dependent(cuda=on_cuda, default=as_needed)

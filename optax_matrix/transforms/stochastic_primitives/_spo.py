@@ -215,7 +215,18 @@ class _Spo:
                 "`params` must be passed to `update`, because primitives act on the "
                 "parameters; call tx.update(updates, state, params)."
             )
-        return decided(partial(self._step, updates, state, params, extra_args))
+        step = partial(self._step, updates, state, params, extra_args)
+        expected = None
+        if self.merges.merge_at is None:
+            count = optax.safe_increment(state.count)
+            expected = self._edits(params, state) | self.merges.every(count)
+        return decided(step, (updates, state), expected)
+
+    def _edits(self, params: Any, state: SpoState) -> jax.Array:
+        """Whether any matrix has been changed from outside."""
+        if not self.stored:
+            return jnp.zeros((), bool)
+        return some(jax.tree.map(edited, params, state.applied))
 
     def _step(
         self, updates: Any, state: SpoState, params: Any, extra: Any, decide: Decide
@@ -265,10 +276,7 @@ class _Spo:
             applied=applied if self.stored else None,
             inner_state=inner_state,
         )
-        happened = some(due)
-        if self.stored:
-            happened |= some(jax.tree.map(edited, params, state.applied))
-        return (new, new_state), happened
+        return (new, new_state), some(due) | self._edits(params, state)
 
     def _gradient(
         self, decide, frame, w, applied, perms, q, g
