@@ -15,12 +15,12 @@ def looped_on_tpu(
     loop: Callable[..., Any], whole: Callable[..., Any], *xs: jax.Array
 ) -> Any:
     """Apply ``loop`` to large arrays on a TPU, and on all else the same function."""
-    if not all(map(_can_loop, xs)):
+    if not all(map(can_loop, xs)):
         return whole(*xs)
     return jax.lax.platform_dependent(*xs, tpu=loop, default=whole)
 
 
-def _can_loop(x: jax.Array) -> bool:
+def can_loop(x: jax.Array) -> bool:
     """Whether there is something to loop over, and each device has all of it.
 
     That is so without a mesh, and inside a ``shard_map`` over all of its axes. Under
