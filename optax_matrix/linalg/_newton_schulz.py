@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,11 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
-from optax_matrix.linalg.platforms import Kernel, on_each_platform
+from optax_matrix.linalg.platforms import (
+    Kernel,
+    on_each_platform,
+    with_narrow_factors,
+)
 from optax_matrix.linalg.products import Product, dot, precise_dot
 from optax_matrix.linalg.scale import check_matrices, wide_unit_norm, work_dtype
 
@@ -21,7 +27,7 @@ def newton_schulz(
     coefficients: Sequence[Sequence[float]] | np.ndarray = JORDAN,
     steps: int = 5,
     eps: ArrayLike = 1e-7,
-    compute_dtype: DTypeLike | None = None,
+    compute_dtype: DTypeLike | Literal["auto"] | None = None,
 ) -> Float[Array, "*batch m n"]:
     r"""Approximate the polar factor by a Newton-Schulz iteration.
 
@@ -45,12 +51,13 @@ def newton_schulz(
         eps: Added to the Frobenius norm, relative to the largest entry, so that
             the result does not depend on the scale of ``x``.
         compute_dtype: Dtype of the factors of the products, which accumulate in
-            float32. None: the dtype of ``x``, but at least float32.
+            float32. None: the dtype of ``x``, but at least float32. ``"auto"``:
+            bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless
+            ``x`` is wider than float32, and that of None elsewhere.
 
     Note:
-        Accelerators compute float32 products in TF32 or bfloat16 unless
-        ``jax_default_matmul_precision`` is set. ``jnp.bfloat16`` is safe and fast
-        there: ``partial(newton_schulz, compute_dtype=jnp.bfloat16)``.
+        With None, accelerators compute float32 products in TF32 or bfloat16 unless
+        ``jax_default_matmul_precision`` is set.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -71,8 +78,11 @@ def newton_schulz(
         in bfloat16, see ``compute_dtype``.
     """
     check_matrices(x)
-    dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     rows = rows_for(coefficients, steps)
+    if compute_dtype == "auto":
+        options = {"coefficients": coefficients, "steps": steps, "eps": eps}
+        return with_narrow_factors(partial(newton_schulz, **options), x)
+    dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
 
     def kernel(x: Array, symmetric_dot: Product) -> Array:
         def step(y: Array, row: Array) -> tuple[Array, None]:

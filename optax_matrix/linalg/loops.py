@@ -23,7 +23,7 @@ def looped_on_tpu(
 
     On CUDA that is ``cuda``, if given.
     """
-    forms = {"tpu": loop} if all(map(_can_loop, xs)) else {}
+    forms = {"tpu": loop} if all(map(can_loop, xs)) else {}
     if cuda is not None and all(x.size for x in xs):
         forms["cuda"] = cuda
     return (
@@ -40,7 +40,7 @@ def batched_on_cuda(
     return jax.lax.platform_dependent(x, cuda=batched, default=whole)
 
 
-def _can_loop(x: jax.Array) -> bool:
+def can_loop(x: jax.Array) -> bool:
     """Whether there is something to loop over, and each device has all of it.
 
     That is so without a mesh, and inside a ``shard_map`` over all of its axes. Under

@@ -4,6 +4,7 @@ Accelerators take the whole stack at once. On a CPU a few large matrices at a ti
 faster, since they stay in cache, and need less memory.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
+from optax_matrix.linalg.devices import has_narrow_products
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
 
 Kernel = Callable[[Array, Product], Array]
@@ -100,6 +102,19 @@ def in_turn_on_cpu(
         return jax.tree.map(whole, (*places, *rest))
 
     return jax.lax.platform_dependent(*stacks, cpu=on_cpu, default=kernel)
+
+
+def with_narrow_factors(kernel: Callable[..., Array], x: Array) -> Array:
+    """The value of a kernel that takes a ``compute_dtype``, in that of the platform.
+
+    That is bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless x
+    is wider than float32, and None elsewhere.
+    """
+    if not has_narrow_products(x) or jnp.finfo(x.dtype).bits > 32:
+        return kernel(x, compute_dtype=None)
+    narrow = functools.partial(kernel, compute_dtype=jnp.bfloat16)
+    wide = functools.partial(kernel, compute_dtype=None)
+    return jax.lax.platform_dependent(x, cuda=narrow, tpu=narrow, default=wide)
 
 
 def _can_loop(stacks: Any) -> bool:

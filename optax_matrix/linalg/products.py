@@ -1,4 +1,4 @@
-"""Matrix products at three precisions, and one that exploits symmetry."""
+"""Matrix products at several precisions, and one that exploits symmetry."""
 
 import functools
 import math
@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
-from optax_matrix.linalg.loops import looped_on_tpu
+from optax_matrix.linalg.devices import has_narrow_products
+from optax_matrix.linalg.loops import can_loop
 
 Product = Callable[[Array, Array], Array]
 
@@ -21,6 +22,7 @@ Product = Callable[[Array, Array], Array]
 _TILE = 256
 _TILE_SIZE = 2**26
 _LARGE = 512
+_HIGHEST = jax.lax.Precision.HIGHEST
 
 
 # The function of JAX may be forbidden (`jax_numpy_dtype_promotion`).
@@ -45,13 +47,42 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     On a TPU large matrices are multiplied in tiles, which takes a tenth of the time to
     compile.
     """
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    x, y = jnp.asarray(x), jnp.asarray(y)
+    return _by_platform(jnp.asarray(x), jnp.asarray(y), None, _HIGHEST)
+
+
+def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Product:
+    """A product of float32 matrices at a precision of each kind of accelerator.
+
+    It is `full_dot` for other dtypes, on other platforms, and on CUDA devices that lack
+    narrow products.
+    """
+
+    def dot(x: Array, y: Array) -> Array:
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        if not x.dtype == y.dtype == jnp.float32:
+            return full_dot(x, y)
+        return _by_platform(x, y, cuda if has_narrow_products(x) else None, tpu)
+
+    return dot
+
+
+def _by_platform(
+    x: Array,
+    y: Array,
+    cuda: jax.lax.DotAlgorithmPreset | None,
+    tpu: jax.lax.Precision,
+) -> Array:
+    at = lambda precision: functools.partial(jnp.matmul, precision=precision)
+    branches = {} if cuda is None else {"cuda": at(cuda)}
     pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
     large = pairs and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
-    if not large:
-        return product(x, y)
-    return looped_on_tpu(functools.partial(in_tiles, product), product, x, y)
+    if large and can_loop(x) and can_loop(y):
+        branches["tpu"] = functools.partial(in_tiles, at(tpu))
+    elif tpu is not _HIGHEST:
+        branches["tpu"] = at(tpu)
+    if not branches:
+        return at(_HIGHEST)(x, y)
+    return jax.lax.platform_dependent(x, y, **branches, default=at(_HIGHEST))
 
 
 def in_tiles(product: Product, x: Array, y: Array) -> Array:
@@ -81,7 +112,7 @@ def in_tiles(product: Product, x: Array, y: Array) -> Array:
 
 def times(x: Array, v: Array) -> Array:
     """Multiply matrices by vectors ``(..., n)``, in full precision."""
-    return jnp.einsum("...mn,...n->...m", x, v, precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum("...mn,...n->...m", x, v, precision=_HIGHEST)
 
 
 def blocked_symmetric_dot(x: Array, y: Array) -> Array:

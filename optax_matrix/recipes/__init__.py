@@ -12,8 +12,8 @@ their updates are finished steps.) Recipes do no arithmetic; read the blocks for
 >>> tx = om.muon(0.02, weight_decay=0.1, other=optax.adamw(1e-3))
 >>> state = tx.init(params)
 
-**Keywords of every recipe.** All are None by default, and an argument out of range is a
-`ValueError` when the optimizer is made.
+**Keywords of every recipe.** All but ``precision`` are None by default, and an argument
+out of range is a `ValueError` when the optimizer is made.
 
 * ``weight_decay_mask``: tree or prefix tree of True and False, or a function from the
   parameters to one, as in `optax.adamw`.
@@ -34,6 +34,10 @@ their updates are finished steps.) Recipes do no arithmetic; read the blocks for
   stop by themselves, and so does Adam in `poet` and `oft`, whose updates are finished
   steps and do not fade. The weight decay of your own chain around ``scale_by_<name>``
   goes on with ``"skip"``.
+* ``precision``: what products of float32 matrices consist of on accelerators
+  (`linalg.precision`). ``"default"`` has the accuracy of float32 where it matters, from
+  three narrow products, and bfloat16 in Newton-Schulz; ``"fast"`` gives up some of it,
+  and is not for gradients of low rank; ``"exact"`` is what a CPU computes always.
 
 **Learning rates of the other leaves.** By default, AdamW of the other leaves has the
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods

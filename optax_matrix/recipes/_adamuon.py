@@ -85,7 +85,7 @@ def adamuon(
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *([optax.scale_by_sign()] if signed else []),
-            orthogonalize(polar),
+            orthogonalize(polar, precision=common.get("precision", "default")),
             in_float32(second_moment),
             match_rms(0.2),
         )

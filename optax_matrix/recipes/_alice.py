@@ -1,6 +1,6 @@
 """Alice: Eigen-Adam in a tracked, switching subspace, with compensation."""
 
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import optax
 
@@ -135,7 +135,8 @@ def alice(
     """
 
     def chain(layout):
-        combine = back_project
+        precision = common.get("precision", "default")
+        combine: Any = back_project
         if compensation is not None:
             usual = 1.0 if compensation == "fira" else 0.4
             combine = compensate(
@@ -144,6 +145,7 @@ def alice(
                 decay=b1,
                 limiter=limiter,
                 max_shrink=max_shrink,
+                precision=precision,
             )
         steps = project_low_rank(
             coordinate_adam(b1, b2, False, mu_dtype, eps),
@@ -157,12 +159,14 @@ def alice(
                 sampling=sampling,
                 start=start,
                 qr=qr,
+                precision=precision,
             ),
             update_interval=update_interval,
             stagger=stagger,
             transport=transport,
             seed=seed,
             ids=layout.ids,
+            precision=precision,
         )
         return optax.chain(steps, optax.scale(scale))
 

@@ -5,7 +5,7 @@ on the momentum alone.
 """
 
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import optax
 
@@ -117,7 +117,12 @@ def aro(
         numbers = oriented(numbers, orientation)
 
     def chain(layout):
-        options = {"policy": policy, "qr": qr, "update_interval": update_interval}
+        options: dict[str, Any] = {
+            "policy": policy,
+            "qr": qr,
+            "update_interval": update_interval,
+            "precision": common.get("precision", "default"),
+        }
         if sharing is None:
             sides = oriented_sides(layout, orientation)
             rotated = rotate(aro_base(base, b2), side=sides, **options)

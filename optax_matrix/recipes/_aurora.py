@@ -76,7 +76,12 @@ def aurora(
     def chain(layout):
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize_balanced(polar or _TWELVE_STEPS, rounds=rounds, power=power),
+            orthogonalize_balanced(
+                polar or _TWELVE_STEPS,
+                rounds=rounds,
+                power=power,
+                precision=common.get("precision", "default"),
+            ),
             scale_by_shape(scaling),
         )
 

@@ -65,7 +65,12 @@ def dion(
 
     def chain(layout):
         steps = orthogonalize_low_rank(
-            rank, decay=b1, qr=qr, ids=layout.ids, accumulator_dtype=mu_dtype
+            rank,
+            decay=b1,
+            qr=qr,
+            ids=layout.ids,
+            accumulator_dtype=mu_dtype,
+            precision=common.get("precision", "default"),
         )
         return optax.chain(steps, scale_by_shape(scaling))
 

@@ -70,6 +70,7 @@ def dion2(
         steps = orthogonalize_selected(
             fraction,
             decay=b1,
+            precision=common.get("precision", "default"),
             polar=polar or partial(newton_schulz, coefficients=POLAR_EXPRESS),
             accumulator_dtype=mu_dtype,
         )

@@ -1,5 +1,6 @@
 """GaLore: Adam in a subspace of the gradient."""
 
+from functools import partial
 from typing import Unpack
 
 import optax
@@ -15,6 +16,7 @@ from optax_matrix._arguments import (
     Rate,
     Seed,
 )
+from optax_matrix.linalg.precision import products_of
 from optax_matrix.recipes._low_rank import (
     LastLayer,
     SingularBasis,
@@ -112,12 +114,14 @@ def galore(
     """
 
     def chain(layout):
+        precision = common.get("precision", "default")
+        back = partial(back_project, dot=products_of(precision).project)
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
-            combine=optax.chain(as_combining(back_project), optax.scale(scale)),
+            combine=optax.chain(as_combining(back), optax.scale(scale)),
             rank=rank,
             side=side,
-            basis=singular_basis(basis, qr),
+            basis=singular_basis(basis, qr, precision),
             update_interval=update_interval,
             phase=0,
             renew_below=renew_below,
@@ -125,6 +129,7 @@ def galore(
             transport=transport,
             seed=seed,
             ids=layout.ids,
+            precision=precision,
         )
 
     numbers = with_last_layer(last_layer, common)

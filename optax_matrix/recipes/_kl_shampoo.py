@@ -84,6 +84,7 @@ def kl_shampoo(
         return in_eigenbasis(
             scale_by_spectrum(),
             policy=policy,
+            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,

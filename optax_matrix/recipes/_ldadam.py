@@ -91,6 +91,7 @@ def ldadam(
             ids=layout.ids,
             qr=qr,
             mu_dtype=mu_dtype,
+            precision=common.get("precision", "default"),
         )
 
     numbers = with_last_layer(last_layer, common)

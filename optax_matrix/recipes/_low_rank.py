@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from optax_matrix._arguments import Kernel
+from optax_matrix.linalg.precision import Precision
 from optax_matrix.matrices import heads_as_matrices
 from optax_matrix.transforms import Basis, given_basis, svd_basis
 from optax_matrix.transforms.low_rank import coordinate_adam as coordinate_adam
@@ -13,19 +14,21 @@ Transport = Literal["keep", "carry", "reset"] | Kernel
 LastLayer = Literal["other", "method"]
 
 
-def singular_basis(basis: SingularBasis, qr: Any) -> Basis:
+def singular_basis(basis: SingularBasis, qr: Any, precision: Precision) -> Basis:
     """The basis of leading singular vectors, approximate or exact, or a given one.
 
     Args:
         basis: ``"randomized_svd"``, ``"svd"``, or a function from a `Subspace`.
         qr: Kernel that orthonormalizes columns.
+        precision: That of the products that find the vectors.
 
     Returns:
         A basis for `project_low_rank`.
     """
     if callable(basis):
         return given_basis(basis)
-    return svd_basis("exact" if basis == "svd" else "randomized", qr=qr)
+    method = "exact" if basis == "svd" else "randomized"
+    return svd_basis(method, qr=qr, precision=precision)
 
 
 def with_last_layer(last_layer: LastLayer, common: Mapping[str, Any]) -> Any:

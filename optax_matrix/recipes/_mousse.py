@@ -94,8 +94,12 @@ def mousse(
     """
 
     def chain(layout):
+        precision = common.get("precision", "default")
         preconditioned = precondition(
-            orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
+            orthogonalize(
+                polar or partial(newton_schulz, coefficients=YOU), precision=precision
+            ),
+            precision=precision,
             root=root,
             side=side,
             decay=b2,

@@ -73,7 +73,7 @@ def muon(
     def chain(layout):
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar),
+            orthogonalize(polar, precision=common.get("precision", "default")),
             scale_by_shape(scaling),
         )
 

@@ -79,7 +79,10 @@ def muon2(
         )
         return optax.chain(
             with_gradient(moments),
-            orthogonalize(polar or partial(newton_schulz, steps=3)),
+            orthogonalize(
+                polar or partial(newton_schulz, steps=3),
+                precision=common.get("precision", "default"),
+            ),
             scale_by_shape(scaling),
         )
 

@@ -75,7 +75,7 @@ def muon_plus(
         scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar),
+            orthogonalize(polar, precision=common.get("precision", "default")),
             *map(equilibrate, scalings),
             scale_by_shape("unclipped"),
         )

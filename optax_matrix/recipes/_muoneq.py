@@ -80,7 +80,7 @@ def muoneq(
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *map(equilibrate, scalings),
-            orthogonalize(polar),
+            orthogonalize(polar, precision=common.get("precision", "default")),
             scale_by_shape("max"),
         )
 

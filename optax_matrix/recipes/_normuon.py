@@ -79,7 +79,7 @@ def normuon(
             sized = [preserve_norm(per_row), scale_by_shape(scaling)]
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar),
+            orthogonalize(polar, precision=common.get("precision", "default")),
             *sized,
         )
 

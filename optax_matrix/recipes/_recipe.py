@@ -29,6 +29,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import Checker, Rate, injectable, is_number
+from optax_matrix.linalg.precision import Precision
 from optax_matrix.recipes._method import (
     TREE_ONLY,
     Method,
@@ -55,6 +56,10 @@ class Common(TypedDict, total=False):
     other_weight_decay: Rate | None
     nonfinite: NonFinite | None
     zero_gradient: OnZero | None
+    precision: Precision
+
+
+_DEFAULTS = {"precision": "default"}  # That of the others is None.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +185,9 @@ def _spelled_out(factory: Callable[..., Any]) -> inspect.Signature:
     signature = inspect.signature(factory, eval_str=True)
     *own, _ = signature.parameters.values()
     common = [
-        inspect.Parameter(name, own[-1].KEYWORD_ONLY, default=None, annotation=hint)
+        inspect.Parameter(
+            name, own[-1].KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=hint
+        )
         for name, hint in get_type_hints(Common).items()
     ]
     return signature.replace(parameters=[*own, *common], return_annotation=Optimizer)

@@ -76,6 +76,7 @@ def shampoo(
 
     def chain(layout):
         return precondition(
+            precision=common.get("precision", "default"),
             root=root,
             side=side,
             decay=b2,

@@ -100,6 +100,7 @@ def soap(
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
+            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,

@@ -104,6 +104,7 @@ def splus(
         rotated = in_eigenbasis(
             smooth_sign(eps),
             policy=policy,
+            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,

@@ -129,7 +129,9 @@ def sumo(
     """
 
     def chain(layout):
-        inner = [momentum(b1, dtype=mu_dtype), orthogonalize(polar)]
+        precision = common.get("precision", "default")
+        polar_factor = orthogonalize(polar, precision=precision)
+        inner = [momentum(b1, dtype=mu_dtype), polar_factor]
         if limiter is not None:
             inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))
         project = project_both_sides
@@ -138,7 +140,7 @@ def sumo(
         steps = project(
             optax.chain(*inner),
             rank=rank,
-            basis=singular_basis(basis, qr),
+            basis=singular_basis(basis, qr, precision),
             update_interval=update_interval,
             phase=0,
             renew_below=renew_below,
@@ -146,6 +148,7 @@ def sumo(
             transport=transport,
             seed=seed,
             ids=layout.ids,
+            precision=precision,
         )
         size = match_rms(0.2) if scaling == "rms" else scale_by_shape(scaling)
         return optax.chain(steps, size, optax.scale(scale))

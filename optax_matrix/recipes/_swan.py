@@ -68,7 +68,7 @@ def swan(
     """
 
     def chain(layout):
-        whiten = orthogonalize(polar)
+        whiten = orthogonalize(polar, precision=common.get("precision", "default"))
         return optax.chain(
             equilibrate(partial(standardize_rows, eps=eps)),
             preserve_norm(whiten) if scaling == "norm" else whiten,

@@ -6,20 +6,25 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import column_norms
 
 
-def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:
+def coordinates(g: jax.Array, u: jax.Array, dot: Product) -> jax.Array:
     """Coordinates ``u.mT @ g``; entries that are rounding noise are set to zero."""
-    sigma = full_dot(u.mT, g)
+    sigma = dot(u.mT, g)
     noise = 8 * jnp.finfo(g.dtype).eps * g.shape[-2] ** 0.5
     size = column_norms(g)[..., None, :]
     return jnp.where(jnp.abs(sigma) > noise * size, sigma, 0)
 
 
 def back_project(
-    gradient: jax.Array, projected: jax.Array, answer: jax.Array, basis: jax.Array
+    gradient: jax.Array,
+    projected: jax.Array,
+    answer: jax.Array,
+    basis: jax.Array,
+    *,
+    dot: Product = full_dot,
 ) -> jax.Array:
     """The update of GaLore and SUMO: ``basis @ answer``.
 
@@ -28,12 +33,13 @@ def back_project(
         projected: Coordinates U'G, ``(..., r, n)``.
         answer: Output of the inner transformation for these coordinates.
         basis: Basis U, ``(..., m, r)``.
+        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Updates ``(..., m, n)``.
     """
     del gradient, projected
-    return full_dot(basis, answer.astype(basis.dtype))
+    return dot(basis, answer.astype(basis.dtype))
 
 
 def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:

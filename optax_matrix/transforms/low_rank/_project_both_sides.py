@@ -1,5 +1,6 @@
 """Running a transformation in two subspaces: one projection inside another."""
 
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -13,6 +14,8 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
+from optax_matrix.linalg.precision import Precision, products_of
+from optax_matrix.linalg.products import Product
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._moment_transport import (
     carry_moments,
@@ -35,6 +38,7 @@ def project_both_sides(
     transport: Literal["keep", "carry", "reset"] = "keep",
     seed: Seed = 0,
     ids: Any = None,
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in two subspaces.
 
@@ -58,6 +62,8 @@ def project_both_sides(
         transport: ``"keep"``, ``"carry"`` or ``"reset"``, as in `project_low_rank`.
         seed: Seed of the random numbers.
         ids: As in `project_low_rank`.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. Its
@@ -81,7 +87,7 @@ def project_both_sides(
     References:
         SUMO, Definition C.1.
     """
-    found = find_basis(basis)
+    found = find_basis(basis, precision)
     check_transport(transport, found.stored, stagger, renew_below)
     options: dict[str, Any] = {
         "basis": found,
@@ -90,10 +96,13 @@ def project_both_sides(
         "renew_below": renew_below,
         "stagger": stagger,
         "ids": ids,
+        "precision": precision,
     }
     of_rows = of_cols = transport
     if transport == "carry":
-        of_rows, of_cols = _carry_rows, _carry_columns
+        dot = products_of(precision).project
+        of_rows = partial(_carry_rows, dot=dot)
+        of_cols = partial(carry_moments, side="columns", dot=dot)
     if transport == "reset":
         of_rows = "keep"  # The projection of the columns resets its inner state.
     columns = project_low_rank(
@@ -125,11 +134,7 @@ def _transposed(inner: optax.GradientTransformation) -> Any:
     )
 
 
-def _carry_columns(state: Any, overlaps: Any) -> Any:
-    """`carry_moments` for a change of V; ``state`` belongs to coordinates U'GV."""
-    return carry_moments(state, overlaps, "columns")
-
-
-def _carry_rows(state: Any, overlaps: Any) -> Any:
+def _carry_rows(state: Any, overlaps: Any, dot: Product) -> Any:
     """`carry_moments` for a change of U; ``state`` is that of the projection onto V."""
-    return state._replace(inner_state=carry_moments(state.inner_state, overlaps))
+    inner_state = carry_moments(state.inner_state, overlaps, dot=dot)
+    return state._replace(inner_state=inner_state)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import overlap
+from optax_matrix.linalg.precision import EXACT, Products
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import matrix_norm
 from optax_matrix.transforms.low_rank._basis import (
@@ -56,6 +58,7 @@ class Renewal:
         seed: Seed of the keys.
         below: Norm of the coordinates in the old basis at which one matrix is renewed
             besides; None for no such renewals.
+        products: The products of each class.
     """
 
     basis: Basis
@@ -64,6 +67,7 @@ class Renewal:
     stagger: bool
     seed: int
     below: Any = None
+    products: Products = EXACT
 
     def keys(self, count: jax.Array, ids: list) -> list:
         """A key for each matrix, the same until the next update that may renew it."""
@@ -121,7 +125,8 @@ class Renewal:
 
         def renewed(find: Find, held: dict, inner_state: Any) -> tuple[dict, Any]:
             parts = [{i: x[i] for i in group} for x in (gradient, held, keys)]
-            found = jointly(functools.partial(_renewed, find, due), *parts, low)
+            one = functools.partial(_renewed, self.products.project, find, due)
+            found = jointly(one, *parts, low)
             new = held | {i: held[i]._replace(vectors=u) for i, (u, _) in found.items()}
             if move is None:
                 return new, inner_state
@@ -146,7 +151,8 @@ class Renewal:
         if self.below is None:
             return None
         u = held.vectors
-        return is_some(u) & (matrix_norm(coordinates(g, u)) <= self.below)
+        sigma = coordinates(g, u, self.products.roots)
+        return is_some(u) & (matrix_norm(sigma) <= self.below)
 
     def _phases(self, number: int) -> list[int]:
         spread = self.interval if self.stagger else 0
@@ -179,13 +185,15 @@ def _in_turn(turns: list[Turn]) -> Turn:
     return which, [_as_it_is, *(options[1] for _, options in turns), together]
 
 
-def _renewed(find, due, g, held: BasisState, key, low) -> tuple[jax.Array, jax.Array]:
+def _renewed(
+    dot: Product, find, due, g, held: BasisState, key, low
+) -> tuple[jax.Array, jax.Array]:
     """Bases of a stack, new where they are due or missing, and U_new' U_old."""
     old = held.vectors
     wanted = due | ~is_some(old)
     where = has_gradient(g) & (wanted if low is None else wanted | low)
     u = new_vectors(find, g, held, key, where)
-    return u, jnp.where(where, overlap(u, old), identity_overlap(old.mT))
+    return u, jnp.where(where, overlap(u, old, dot=dot), identity_overlap(old.mT))
 
 
 def new_vectors(

@@ -1,6 +1,7 @@
 """Bases of subspaces: singular vectors, tracked eigenvectors, random columns."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -23,7 +24,8 @@ from optax_matrix.linalg import (
     randomized_left_vectors,
     subspace_iteration,
 )
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.precision import Precision, products_of, with_products
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.low_rank._basis import (
@@ -34,7 +36,7 @@ from optax_matrix.transforms.low_rank._basis import (
     rank_of,
     tracked_as_it_was,
 )
-from optax_matrix.transforms.low_rank._switching import SWITCHES, Sampling, Switch
+from optax_matrix.transforms.low_rank._switching import SWITCHES, Draw, Sampling, Switch
 from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
 
 Start = Literal["randomized", "exact"]
@@ -48,6 +50,7 @@ def svd_basis(
     oversampling: NotNegativeInt = 8,
     iterations: PositiveInt = 3,
     qr: Kernel = cholesky_qr,
+    precision: Precision = "default",
 ) -> Basis:
     """A basis of leading left singular vectors of the gradient (GaLore, SUMO).
 
@@ -58,6 +61,8 @@ def svd_basis(
         iterations: Number of iterations, as in `linalg.randomized_left_vectors`.
         qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A basis for `project_low_rank` that tracks nothing.
@@ -65,10 +70,12 @@ def svd_basis(
     Raises:
         ValueError: If an argument is out of range.
     """
+    products = products_of(precision)
+    qr = with_products(qr, products)
 
     def refresh(s: Subspace) -> jax.Array:
         if method == "exact":
-            return left_vectors(s.gradient, s.rank)
+            return left_vectors(s.gradient, s.rank, dot=products.bases)
         return randomized_left_vectors(
             s.gradient,
             s.rank,
@@ -76,6 +83,7 @@ def svd_basis(
             oversampling=oversampling,
             iterations=iterations,
             qr=qr,
+            dot=products.project,
         )
 
     return Basis(nothing_tracked, tracked_as_it_was, refresh)
@@ -91,6 +99,7 @@ def subspace_basis(
     start: Start = "randomized",
     tracks: bool | None = None,
     qr: Kernel = cholesky_qr,
+    precision: Precision = "default",
 ) -> Basis:
     r"""A basis from subspace iteration on a tracked average, with switching (Alice).
 
@@ -125,6 +134,8 @@ def subspace_basis(
         tracks: Whether to track :math:`\tilde Q`; None for ``decay != 0``, which is
             True for a traced decay.
         qr: Kernel that orthonormalizes columns.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A basis for `project_low_rank`.
@@ -137,10 +148,13 @@ def subspace_basis(
     """
     if tracks is None:
         tracks = not (isinstance(decay, int | float) and decay == 0)
+    products = products_of(precision)
+    qr = with_products(qr, products)
 
     def switched(ritz: jax.Array, s: Subspace) -> jax.Array:
         l = rank_of(leading, s.rank)
-        return SWITCHES[switch](ritz, l, s.key, sampling, qr)
+        draw = Draw(s.key, sampling, qr, products.bases)
+        return SWITCHES[switch](ritz, l, draw)
 
     def refresh(s: Subspace) -> jax.Array:
         core, x = _factored(s, decay) if tracks else (None, unit_peak(s.gradient)[0])
@@ -148,21 +162,26 @@ def subspace_basis(
         u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
         steps = jnp.where(known | ~finds, 1, _FIRST_STEPS)[..., 0, 0]
         ritz = subspace_iteration(
-            u, core, x, iterations=steps, most=_FIRST_STEPS, qr=qr
+            *(u, core, x),
+            iterations=steps,
+            most=_FIRST_STEPS,
+            qr=qr,
+            dot=products.project,
         )[1]
         return switched(ritz, s)
 
+    def mix(gram: Gram, sigma: jax.Array) -> Gram:
+        return mix_gram(gram, sigma, decay, dot=products.statistics)
+
     def first(s: Subspace) -> jax.Array:
-        return switched(left_vectors(s.gradient, s.rank), s)
+        return switched(left_vectors(s.gradient, s.rank, dot=products.bases), s)
 
     return Basis(
         init=no_gram if tracks else nothing_tracked,
-        track=(lambda gram, sigma: mix_gram(gram, sigma, decay))
-        if tracks
-        else tracked_as_it_was,
+        track=mix if tracks else tracked_as_it_was,
         refresh=refresh,
         start=first if start == "exact" else None,
-        move=_turned_gram if tracks else None,
+        move=partial(_turned_gram, products.statistics) if tracks else None,
     )
 
 
@@ -187,17 +206,25 @@ def gaussian_basis(*, stored: bool = False) -> Basis:
 
 
 @checked
-def orthonormal_basis(*, stored: bool = True, qr: Kernel = cholesky_qr) -> Basis:
+def orthonormal_basis(
+    *,
+    stored: bool = True,
+    qr: Kernel = cholesky_qr,
+    precision: Precision = "default",
+) -> Basis:
     """An orthonormal basis of a uniformly random subspace.
 
     Args:
         stored: Whether the basis is part of the state, as in `gaussian_basis`.
         qr: Kernel that orthonormalizes columns.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A basis for `project_low_rank`.
     """
     draw = gaussian_basis().refresh
+    qr = with_products(qr, products_of(precision))
     return Basis(
         nothing_tracked, tracked_as_it_was, lambda s: qr(draw(s)), stored=stored
     )
@@ -241,20 +268,20 @@ def given_basis(find: Kernel) -> Basis:
     return Basis(nothing_tracked, tracked_as_it_was, refresh)
 
 
-SUBSPACE_BASES: dict[str, Callable[[], Basis]] = {
+SUBSPACE_BASES: dict[str, Callable[..., Basis]] = {
     "randomized_svd": svd_basis,
-    "svd": lambda: svd_basis("exact"),
+    "svd": partial(svd_basis, "exact"),
     "subspace": subspace_basis,
-    "gaussian": gaussian_basis,
+    "gaussian": lambda **_: gaussian_basis(),
     "orthonormal": orthonormal_basis,
 }
 
 
-def find_basis(basis: Any) -> Basis:
+def find_basis(basis: Any, precision: Precision) -> Basis:
     """Finds a basis by name, or makes one of functions, the first fields of `Basis`."""
     if isinstance(basis, str):
         check_choice("basis", basis, SUBSPACE_BASES)
-        return SUBSPACE_BASES[basis]()
+        return SUBSPACE_BASES[basis](precision=precision)
     if not isinstance(basis, tuple) or not 3 <= len(basis) <= len(Basis._fields):
         raise ValueError(
             f"`basis` must be one of {', '.join(SUBSPACE_BASES)}, or functions "
@@ -277,5 +304,5 @@ def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:
     return core, jnp.sqrt(1 - decay) * (peak / scale) * x
 
 
-def _turned_gram(gram: Gram, c: jax.Array) -> Gram:
-    return gram._replace(normalized=full_dot(full_dot(c, gram.normalized), c.mT))
+def _turned_gram(dot: Product, gram: Gram, c: jax.Array) -> Gram:
+    return gram._replace(normalized=dot(dot(c, gram.normalized), c.mT))

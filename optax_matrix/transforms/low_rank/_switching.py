@@ -1,67 +1,75 @@
 """Switching: replacing part of a basis by random columns (Alice)."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from optax_matrix.linalg import Orthonormalize
 from optax_matrix.linalg.complement import complement_columns, complement_subspace
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal
 
 Switch = Literal["complement", "full_basis", "gaussian_mix", "gaussian", "none"]
 Sampling = Literal["columns", "subspace"]
 
 
-def _none(ritz, leading, key, sampling, qr):
-    del leading, key, sampling, qr
+class Draw(NamedTuple):
+    """Draws ``count`` columns orthogonal to the leading ones."""
+
+    key: Any
+    sampling: Sampling
+    qr: Orthonormalize
+    dot: Product
+
+    def __call__(self, ritz: jax.Array, leading: int, count: int) -> jax.Array:
+        key, sampling, qr, dot = self
+        if sampling == "columns":
+            return complement_columns(ritz, count, key, leading=leading, dot=dot)
+        return complement_subspace(ritz[..., :leading], count, key, qr=qr, dot=dot)
+
+
+def _none(ritz: jax.Array, leading: int, draw: Draw) -> jax.Array:
+    del leading, draw
     return ritz
 
 
-def _complement(ritz, leading, key, sampling, qr):
+def _complement(ritz: jax.Array, leading: int, draw: Draw) -> jax.Array:
     m, r = ritz.shape[-2:]
     fresh = min(r - leading, m - r)
     if not fresh:
         return ritz
-    drawn = _draw(ritz, r, fresh, key, sampling, qr)
+    drawn = draw(ritz, r, fresh)
     return jnp.concatenate([ritz[..., : r - fresh], drawn], axis=-1)
 
 
-def _full_basis(ritz, leading, key, sampling, qr):
+def _full_basis(ritz: jax.Array, leading: int, draw: Draw) -> jax.Array:
     r = ritz.shape[-1]
     if r == leading:
         return ritz
-    drawn = _draw(ritz, leading, r - leading, key, sampling, qr)
+    drawn = draw(ritz, leading, r - leading)
     return jnp.concatenate([ritz[..., :leading], drawn], axis=-1)
 
 
-def _gaussian_mix(ritz, leading, key, sampling, qr):
-    del sampling, qr
-    return jnp.concatenate(
-        [ritz[..., :leading], _unit_columns(ritz, key)[..., leading:]], axis=-1
-    )
+def _gaussian_mix(ritz: jax.Array, leading: int, draw: Draw) -> jax.Array:
+    fresh = _unit_columns(ritz, draw.key)[..., leading:]
+    return jnp.concatenate([ritz[..., :leading], fresh], axis=-1)
 
 
-def _gaussian(ritz, leading, key, sampling, qr):
-    del leading, sampling, qr
-    return _unit_columns(ritz, key)
+def _gaussian(ritz: jax.Array, leading: int, draw: Draw) -> jax.Array:
+    del leading
+    return _unit_columns(ritz, draw.key)
 
 
-# Functions from (ritz, leading, key, sampling, qr) to the basis.
-SWITCHES: dict[Switch, Callable[..., jax.Array]] = {
+# Functions from the Ritz vectors and the number of leading ones to the basis.
+SWITCHES: dict[Switch, Callable[[jax.Array, int, Draw], jax.Array]] = {
     "complement": _complement,
     "full_basis": _full_basis,
     "gaussian_mix": _gaussian_mix,
     "gaussian": _gaussian,
     "none": _none,
 }
-
-
-def _draw(ritz, leading, count, key, sampling, qr) -> jax.Array:
-    """Draws ``count`` columns orthogonal to the leading ones."""
-    if sampling == "columns":
-        return complement_columns(ritz, count, key, leading=leading)
-    return complement_subspace(ritz[..., :leading], count, key, qr=qr)
 
 
 def _unit_columns(like: jax.Array, key: Any) -> jax.Array:

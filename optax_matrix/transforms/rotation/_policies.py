@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from optax_matrix._arguments import Positive, PositiveInt, check_callable, checked
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import cross_gram, eigenbasis, polar_qr
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.precision import EXACT, Products
 from optax_matrix.linalg.rotations import project_tangent, qr_retraction
 from optax_matrix.linalg.scale import matrix_norm, unit_peak
 
 Orthonormalize = Callable[..., jax.Array]
-Kernel = Callable[[jax.Array, jax.Array, Orthonormalize], jax.Array]
+Kernel = Callable[[jax.Array, jax.Array, Orthonormalize, Products], jax.Array]
 
 
 class PolicyInput(NamedTuple):
@@ -31,6 +31,7 @@ class PolicyInput(NamedTuple):
         gram: The averaged Gram matrix, ``(..., p, p)``, of arbitrary scale; None where
             the rotation follows from the momentum alone.
         qr: The kernel that makes columns orthonormal.
+        products: The products of each class (`linalg.precision`).
         base: The base f as a function of a matrix in the place of the rotated momentum,
             with the state of this step, which it leaves as it is. A base without state
             takes other shapes, too. It gets no ``gradient``, also in `in_eigenbasis`.
@@ -42,10 +43,14 @@ class PolicyInput(NamedTuple):
     rotation: jax.Array
     gram: jax.Array | None
     qr: Orthonormalize
+    products: Products = EXACT
     base: Callable[[jax.Array], jax.Array] | None = None
 
 
-def _q_factor(x: jax.Array, old: jax.Array, qr: Orthonormalize) -> jax.Array:
+def _q_factor(
+    x: jax.Array, old: jax.Array, qr: Orthonormalize, products: Products
+) -> jax.Array:
+    del products
     return qr(x, previous=old)
 
 
@@ -64,8 +69,8 @@ class Policy:
         target: Function of a `PolicyInput` that returns square matrices, from which
             ``kernel`` finds the rotation; `step` is called where it returns None. What
             different stacks have of one size then goes through one call of ``kernel``.
-        kernel: Function of these matrices, the current rotation and ``qr``; by default
-            the Q factor.
+        kernel: Function of these matrices, the current rotation, ``qr`` and
+            ``products``; by default the Q factor.
 
     Examples:
         The second variant of ARO's Remark 12, and gradient ascent in more steps:
@@ -100,7 +105,7 @@ PolicyLike = Annotated[
 
 
 def _alignment(x: PolicyInput) -> jax.Array:
-    return cross_gram(x.momentum, x.direction)
+    return cross_gram(x.momentum, x.direction, dot=x.products.project)
 
 
 def _is_tall(x: PolicyInput) -> bool:
@@ -110,7 +115,7 @@ def _is_tall(x: PolicyInput) -> bool:
 def _spanning(x: PolicyInput, v: jax.Array) -> jax.Array:
     """An orthogonal matrix whose leading columns are the Q factor of M V."""
     p, q = x.momentum.shape[-2:]
-    mv = full_dot(unit_peak(x.momentum)[0], v)
+    mv = x.products.project(unit_peak(x.momentum)[0], v)
     padding = [(0, 0)] * (mv.ndim - 1) + [(0, p - q)]
     return x.qr(jnp.pad(mv, padding), previous=x.rotation)
 
@@ -128,7 +133,8 @@ def _aro_target(x: PolicyInput) -> jax.Array | None:
 
 def _power_input(x: PolicyInput) -> PolicyInput:
     """A power step on M M' is the alignment of M with R' M."""
-    return x._replace(direction=full_dot(x.rotation.mT, x.momentum))
+    direction = x.products.project(x.rotation.mT, x.momentum)
+    return x._replace(direction=direction)
 
 
 def _eigen(x: PolicyInput) -> jax.Array:
@@ -137,29 +143,37 @@ def _eigen(x: PolicyInput) -> jax.Array:
 
 def _eigen_target(x: PolicyInput) -> jax.Array | None:
     if x.gram is not None:
-        return full_dot(x.gram, x.rotation)
+        return x.products.project(x.gram, x.rotation)
     return None if _is_tall(x) else _alignment(_power_input(x))
 
 
 def _eigen_exact(x: PolicyInput) -> jax.Array:
-    return _spanning(x, eigenbasis(cross_gram(x.momentum.mT, x.momentum.mT))[1])
+    gram = cross_gram(x.momentum.mT, x.momentum.mT, dot=x.products.roots)
+    return _spanning(x, eigenbasis(gram)[1])
 
 
 def _exact_target(x: PolicyInput) -> jax.Array | None:
     if x.gram is not None:
         return x.gram
-    return None if _is_tall(x) else cross_gram(x.momentum, x.momentum)
+    if _is_tall(x):
+        return None
+    return cross_gram(x.momentum, x.momentum, dot=x.products.roots)
 
 
-def _eigenvectors(gram: jax.Array, old: jax.Array, qr: Orthonormalize) -> jax.Array:
-    del qr
+def _eigenvectors(
+    gram: jax.Array, old: jax.Array, qr: Orthonormalize, products: Products
+) -> jax.Array:
+    del qr, products
     return _unless_zero(gram, eigenbasis(gram)[1], old)
 
 
-def _polar(x: jax.Array, old: jax.Array, qr: Orthonormalize) -> jax.Array:
+def _polar(
+    x: jax.Array, old: jax.Array, qr: Orthonormalize, products: Products
+) -> jax.Array:
     # No singular value is cut off, not even zeros: a rotation must have full rank.
     del qr
-    return _unless_zero(x, polar_qr(x, rtol=-1.0), old)
+    dot = products.of_columns(x.shape[-1])
+    return _unless_zero(x, polar_qr(x, rtol=-1.0, dot=dot), old)
 
 
 def _unless_zero(x: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
@@ -192,12 +206,15 @@ def rgd(step_size: Positive = 0.1, rounds: PositiveInt = 10) -> Policy:
     return Policy(_stay, rounds=rounds, target=_alignment, kernel=ascend)
 
 
-def _ascend(step_size, gradient: jax.Array, old: jax.Array, qr) -> jax.Array:
+def _ascend(
+    step_size, gradient: jax.Array, old: jax.Array, qr, products: Products
+) -> jax.Array:
     norm = matrix_norm(gradient)
     gradient = gradient * (
         step_size * old.shape[-1] ** 0.5 / jnp.where(norm == 0, 1, norm)
     )
-    return qr_retraction(old, project_tangent(old, gradient), qr=qr)
+    tangent = project_tangent(old, gradient, products.project)
+    return qr_retraction(old, tangent, qr=qr)
 
 
 def _stay(x: PolicyInput) -> jax.Array:
@@ -237,7 +254,7 @@ def next_rotations(policy: Policy, inputs: Any) -> Any:
     targets = {i: find(x) for i, x in enumerate(leaves)}
     targets = {i: x for i, x in targets.items() if x is not None}
     old = {i: leaves[i].rotation for i in targets}
-    kernel = lambda x, old: policy.kernel(x, old, leaves[0].qr)
+    kernel = lambda x, old: policy.kernel(x, old, leaves[0].qr, leaves[0].products)
     found = jointly(kernel, targets, old)
     new = [found[i] if i in found else policy.step(x) for i, x in enumerate(leaves)]
     return structure.unflatten(new)

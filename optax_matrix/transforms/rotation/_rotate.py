@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,12 @@ import optax
 
 from optax_matrix._arguments import Kernel, PositiveInt, checked
 from optax_matrix.linalg import cholesky_qr
+from optax_matrix.linalg.precision import (
+    Precision,
+    Products,
+    products_of,
+    with_products,
+)
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation._frames import (
     NextFrame,
@@ -56,6 +63,7 @@ def rotate(
     side: MatrixSides = "short",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation in a frame that follows the momentum M, its input.
 
@@ -93,6 +101,8 @@ def rotate(
         update_interval: Number K of updates between renewals of the rotation, at
             updates 1, K + 1, 2K + 1, ... of each matrix, counted from its first
             momentum that is not zero.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -115,12 +125,14 @@ def rotate(
         second moment of a base is that of the new frame (Remark 7; the line in Section
         4.3 that mixes both frames is a misprint); noise is set to zero.
     """
+    products = products_of(precision)
     rotating = _Rotate(
         base=optax.with_extra_args_support(base),
         policy=find_policy(policy),
         side=side,
-        qr=qr,
+        qr=with_products(qr, products),
         interval=update_interval,
+        products=products,
     )
     return optax.GradientTransformationExtraArgs(rotating.init, rotating.update)
 
@@ -132,6 +144,7 @@ class _Rotate:
     side: Any
     qr: Callable[..., jax.Array]
     interval: int
+    products: Products
 
     def init(self, params: Any) -> RotateState:
         views = side_views(self.side, params)
@@ -150,6 +163,7 @@ class _Rotate:
         extra_args.pop("gradient", None)  # It is not in the frame of the base.
         views = side_views(self.side, updates)
         m = turned(views, updates)
+        seen = partial(in_frame, self.policy, self.products.project, m)
 
         def run(x):
             return self.base.update(x, state.base_state, **extra_args)
@@ -158,13 +172,16 @@ class _Rotate:
             self.policy,
             self.qr,
             base=lambda x: run(x)[0],
-            ahead=lambda rotation: run(in_frame(self.policy, m, rotation))[0],
+            ahead=lambda rotation: run(seen(rotation))[0],
+            products=self.products,
         )
         count, due = self._turn(state.count, m)
         rotation = next_frame(state.rotation, due, m)
         spans = due if self.policy.spans_range else False
-        out, base_state = run(in_frame(self.policy, m, rotation, spans))
-        out = turned_back(views, jax.tree.map(out_of, out, rotation), updates)
+        out, base_state = run(seen(rotation, spans))
+        back = partial(out_of, dot=self.products.project)
+        out = jax.tree.map(back, out, rotation)
+        out = turned_back(views, out, updates)
         return out, RotateState(count, rotation, base_state)
 
     def _turn(self, count: Any, m: Any) -> tuple[Any, Any]:

@@ -6,12 +6,14 @@ by that other one. State and arithmetic use the roots of the eigenvalues, so tha
 gradients of 1e20 and 1e-20 neither overflow nor vanish.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.precision import Products
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.second_moments.gram import mix_gram
 from optax_matrix.transforms.sides import Pair, SideView
@@ -44,17 +46,19 @@ def mix_whitened(
     rotation: Pair,
     roots: Pair,
     decay: ArrayLike,
+    products: Products,
 ) -> Pair:
     """Adds G C^-1 G' to the average of each side; C is the factor of the other one."""
-    turned = gradient if rotation.cols is None else full_dot(gradient, rotation.cols)
+    dot, mix = products.project, partial(mix_gram, dot=products.statistics)
+    turned = gradient if rotation.cols is None else dot(gradient, rotation.cols)
     rows = safe_divide(turned, roots.cols[..., None, :])
     turned = gradient.mT
     if rotation.rows is not None:
-        turned = full_dot(turned, rotation.rows)
+        turned = dot(turned, rotation.rows)
     cols = safe_divide(turned, roots.rows[..., None, :])
     return Pair(
-        mix_gram(old.rows, rows, decay) if view.rows else None,
-        mix_gram(old.cols, cols, decay) if view.cols else None,
+        mix(old.rows, rows, decay) if view.rows else None,
+        mix(old.cols, cols, decay) if view.cols else None,
     )
 
 

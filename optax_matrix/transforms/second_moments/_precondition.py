@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import inverse_root
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.precision import Precision, Products, products_of
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
@@ -62,6 +63,7 @@ def precondition(
     update_interval: PositiveInt = 1,
     momentum: Transformation | None = None,
     graft: bool = False,
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by inverse roots of its Gram matrices.
 
@@ -90,6 +92,8 @@ def precondition(
             counts from its first nonzero gradient, at which the first renewal is.
         momentum: Transformation from updates to :math:`M`; None for :math:`M = G`.
         graft: Whether to give :math:`\Delta` the norm of the output of ``inner``.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -120,16 +124,20 @@ def precondition(
         raise ValueError(
             "`bias_correction` must be False for sums, got True; set `decay`."
         )
+    products = products_of(precision)
     block = _Precondition(
         inner=None if inner is None else optax.with_extra_args_support(inner),
         momentum=momentum,
         side=side,
         decay=decay,
         corrects=bias_correction,
-        inverse=partial(inverse_root, p=root, eps=eps, method=method),
+        inverse=partial(
+            inverse_root, p=root, eps=eps, method=method, dot=products.roots
+        ),
         p=root,
         interval=update_interval,
         graft=graft,
+        products=products,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -145,6 +153,7 @@ class _Precondition:
     p: int
     interval: int
     graft: bool
+    products: Products
 
     def init(self, params: Any) -> PreconditionState:
         views = side_views(self.side, params)
@@ -170,11 +179,12 @@ class _Precondition:
         gram = jax.tree.map(self._mixed, views, turned(views, updates), state.gram)
         on = None if state.count is None else begun(state.count, updates)
         roots = self._roots(gram, state, on)
-        out = jax.tree.map(_whitened, turned(views, mean), roots)
+        whitened = partial(_whitened, self.products.project)
+        out = jax.tree.map(whitened, turned(views, mean), roots)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
-            out = jax.tree.map(_whitened, new, roots)
+            out = jax.tree.map(whitened, new, roots)
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)
         kept = None if self.interval == 1 else roots
@@ -183,7 +193,8 @@ class _Precondition:
 
     def _mixed(self, view: SideView, x: jax.Array, old: Pair) -> Pair:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
-        return view.pair(lambda x, old: mix_gram(old, x, decay, weight), x, old)
+        mix = partial(mix_gram, dot=self.products.statistics)
+        return view.pair(lambda x, old: mix(old, x, decay, weight), x, old)
 
     def _roots(self, gram: Any, state: PreconditionState, on: Any) -> Any:
         """The inverse roots after this gradient; the old ones where none are due."""
@@ -224,10 +235,10 @@ def _is_gram(x: Any) -> bool:
     return isinstance(x, Gram)
 
 
-def _whitened(x: jax.Array, root: Pair) -> jax.Array:
+def _whitened(dot: Product, x: jax.Array, root: Pair) -> jax.Array:
     rows, cols = root
-    x = widened(x) if rows is None else full_dot(rows, x.astype(rows.dtype))
-    return x if cols is None else full_dot(x, cols)
+    x = widened(x) if rows is None else dot(rows, x.astype(rows.dtype))
+    return x if cols is None else dot(x, cols)
 
 
 def _resized(x: jax.Array, like: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import cross_gram
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import unit_peak
 
 
@@ -36,7 +37,11 @@ def no_gram(x: jax.Array) -> Gram:
 
 
 def mix_gram(
-    old: Gram, x: jax.Array, decay: ArrayLike, weight: ArrayLike | None = None
+    old: Gram,
+    x: jax.Array,
+    decay: ArrayLike,
+    weight: ArrayLike | None = None,
+    dot: Product = full_dot,
 ) -> Gram:
     r"""Adds a Gram matrix to an average or a sum; a zero matrix only decays it.
 
@@ -52,4 +57,4 @@ def mix_gram(
     scale = jnp.maximum(jnp.sqrt(decay) * old.peak, peak)
     safe = jnp.where(scale == 0, 1, scale)
     kept = decay * (old.peak / safe) ** 2 * old.normalized
-    return Gram(kept + weight * (peak / safe) ** 2 * cross_gram(x, x), scale)
+    return Gram(kept + weight * (peak / safe) ** 2 * cross_gram(x, x, dot=dot), scale)

@@ -19,6 +19,8 @@ from optax_matrix.linalg.permuted_blocks import (
     rotate_sides,
 )
 from optax_matrix.linalg.platforms import in_turn_on_cpu
+from optax_matrix.linalg.precision import Precision, products_of, with_products
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.stochastic_primitives._edits import edited, with_edits
@@ -90,6 +92,7 @@ def spo(
     ids: Any = None,
     seed: Seed = 0,
     update_dtype: Dtype | None = None,
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains orthogonal factors of the parameters and so preserves singular values.
 
@@ -142,6 +145,8 @@ def spo(
         update_dtype: Dtype that updates are rounded to before they are applied, if it
             is narrower than that of the parameters, as with ``wire_dtype`` of `owners`.
             Knowing it, `spo` does not mistake the rounding for an outside change.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
@@ -171,14 +176,17 @@ def spo(
         rejects; moments are reset, as in that code; ``merge_at``.
     """
     blocks = rotated_blocks(block, sides, variant)
-    primitives = Primitives(blocks, variant, orthogonal, seed)
+    products = products_of(precision)
+    kernel = with_products(orthogonal, products)
+    primitives = Primitives(blocks, variant, kernel, seed)
     spo = _Spo(
         inner=optax.with_extra_args_support(inner),
         primitives=primitives,
-        merges=Merges(primitives, merge_interval, merge_at, ids),
+        merges=Merges(primitives, merge_interval, merge_at, ids, products.roots),
         resets=reset == "moments",
         stored=hold == "stored",
         update_dtype=update_dtype,
+        dot=products.roots,
     )
     return optax.GradientTransformationExtraArgs(spo.init, spo.update)
 
@@ -191,6 +199,7 @@ class _Spo:
     resets: bool
     stored: bool
     update_dtype: Any
+    dot: Product
 
     def init(self, params: Any) -> SpoState:
         merges = jax.tree.map(lambda w: jnp.zeros(w.shape[:-2], jnp.int32), params)
@@ -284,12 +293,12 @@ class _Spo:
         """The permuted W_0 of the current parameters, and the gradient of Q."""
         blocks, of_blocks = jax.vjp(lambda q: self.primitives.blocks(q, w), q)
         if self.stored:
-            frame = with_edits(decide, frame, w, applied, perms, blocks)
+            frame = with_edits(decide, frame, w, applied, perms, blocks, self.dot)
         else:
-            frame = recover_frame(frame, blocks, perms)
+            frame = recover_frame(frame, blocks, perms, self.dot)
         # The derivative is that of the permuted W. W itself would be permuted back, and
         # its gradient permuted again.
-        of_w = jax.vjp(lambda blocks: rotate_sides(frame, blocks), blocks)[1]
+        of_w = jax.vjp(lambda blocks: rotate_sides(frame, blocks, self.dot), blocks)[1]
         (out,) = of_blocks(*of_w(permute(g.astype(frame.dtype), perms)))
         most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
         return frame, jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
@@ -299,7 +308,8 @@ class _Spo:
     ) -> tuple[Any, ...]:
         """The update; the frame, if merges are on; a fingerprint of the new W."""
         del place
-        at = lambda q: materialize(frame, self.primitives.blocks(q, frame), perms)
+        blocks = self.primitives.blocks
+        at = lambda q: materialize(frame, blocks(q, frame), perms, self.dot)
         target = at(new_q)
         if not self.stored:
             # Adding a difference keeps rounding of the inverses from accumulating.

@@ -22,6 +22,8 @@ from optax_matrix.linalg import (
     skew_norm,
     to_skew,
 )
+from optax_matrix.linalg.precision import Precision, products_of
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.linalg.skew import triangle_side, triangle_size
 
@@ -31,7 +33,13 @@ _ROUNDING = 2.0**-10
 _POLYNOMIALS = (cayley_neumann, cayley_taylor)
 
 
-def bounded(inner: Any, max_norm: Any, orthogonal: Any, merge_at: Any) -> Any:
+def bounded(
+    inner: Any,
+    max_norm: Any,
+    orthogonal: Any,
+    merge_at: Any,
+    precision: Precision = "default",
+) -> Any:
     """A transformation of Q that keeps it within a bound; None means no bound.
 
     ``"auto"`` is 0.5 for polynomial kernels, and no bound for others. A ``merge_at``
@@ -49,7 +57,11 @@ def bounded(inner: Any, max_norm: Any, orthogonal: Any, merge_at: Any) -> Any:
             f"`merge_at` must not exceed `max_norm` ({bound} here), got {merge_at}; "
             "Q never gets there."
         )
-    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
+    return (
+        inner
+        if bound is None
+        else optax.chain(inner, limit_skew_norm(bound, precision=precision))
+    )
 
 
 def kernel_for(orthogonal: Any, terms: int | None) -> Any:
@@ -66,6 +78,8 @@ def kernel_for(orthogonal: Any, terms: int | None) -> Any:
 @checked
 def limit_skew_norm(
     max_norm: Positive = BOUND,
+    *,
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Limits the norm of skew-symmetric blocks Q.
 
@@ -81,6 +95,8 @@ def limit_skew_norm(
 
     Args:
         max_norm: The bound s, above zero.
+        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
+            ``"exact"`` (`linalg.precision`).
 
     Returns:
         A transformation of trees of triangles ``(..., b (b - 1) / 2)``, the format of
@@ -100,10 +116,11 @@ def limit_skew_norm(
         >>> print(optax.apply_updates(q, updates)["w"])
         [[0.5]]
     """
+    dot = products_of(precision).roots
 
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update
-        norm = block_norms(new, "params")[..., None]
+        norm = block_norms(new, dot, "params")[..., None]
         scaled = safe_divide(new, norm) * max_norm
         return jnp.where(norm > max_norm, scaled - q, update)
 
@@ -123,7 +140,7 @@ def limit_skew_norm(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def block_norms(triangles: jax.Array, name: str = "q") -> jax.Array:
+def block_norms(triangles: jax.Array, dot: Product, name: str = "q") -> jax.Array:
     """Upper bounds on the norms ``(...)`` of blocks, computed one matrix at a time."""
     side = triangle_side(triangles.shape[-1])
     if triangle_size(side) != triangles.shape[-1]:
@@ -131,18 +148,18 @@ def block_norms(triangles: jax.Array, name: str = "q") -> jax.Array:
             f"`{name}` must be triangles (..., b (b - 1) / 2), got shape "
             f"{triangles.shape}; apply this to the Q of `spo` or `reparameterize` only."
         )
-    norm = lambda x: skew_norm(to_skew(x, side))
+    norm = lambda x: skew_norm(to_skew(x, side), dot=dot)
     # JAX cannot loop over an axis that is sharded over an Explicit mesh.
     if triangles.ndim < 3 or jax.typeof(triangles).sharding.spec[0] is not None:
         return norm(triangles)
     return jax.lax.map(norm, triangles)
 
 
-def reached(q: Mapping[str, jax.Array], merge_at: ArrayLike) -> jax.Array:
+def reached(q: Mapping[str, jax.Array], merge_at: ArrayLike, dot: Product) -> jax.Array:
     """Which matrices, ``(...)``, have a block whose norm has reached ``merge_at``.
 
     Norms that `limit_skew_norm` brought to the same value count as having reached it.
     """
     least = (1 - _ROUNDING) * merge_at
-    due = [jnp.any(block_norms(x) >= least, axis=-1) for x in q.values()]
+    due = [jnp.any(block_norms(x, dot) >= least, axis=-1) for x in q.values()]
     return functools.reduce(jnp.logical_or, due)

@@ -1,0 +1,215 @@
+"""What each policy runs on each platform, and where that is decided."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _matrices import gaussian, strict
+from jax.sharding import (
+    AbstractDevice,
+    AbstractMesh,
+    AxisType,
+    NamedSharding,
+    PartitionSpec as P,
+)
+
+import optax_matrix as om
+from optax_matrix import linalg
+from optax_matrix.linalg import devices
+from optax_matrix.linalg.precision import EXACT, Products, products_of, with_products
+from optax_matrix.linalg.products import full_dot
+
+CLASSES = ("project", "statistics", "bases", "roots")
+TABLE = {  # As the docstring of the module has it, in the order of the classes.
+    ("default", "cuda"): ("x3", "x3", "x3", "x3"),
+    ("default", "tpu"): ("HIGH", "HIGH", "HIGH", "HIGHEST"),
+    ("fast", "cuda"): ("tf32", "tf32", "x3", "x3"),
+    ("fast", "tpu"): ("HIGH", "DEFAULT", "HIGH", "HIGHEST"),
+    **{
+        (policy, platform): ("HIGHEST",) * 4
+        for policy in ("default", "fast")
+        for platform in ("cpu", "rocm")
+    },
+    **{("exact", p): ("HIGHEST",) * 4 for p in ("cpu", "cuda", "rocm", "tpu")},
+}
+
+
+def lowered(f, *xs, platform):
+    traced = jax.jit(f).trace(*xs)
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+def precisions(text):
+    """The precision of every product in a lowered program."""
+    found = []
+    for line in text.splitlines():
+        if "dot_general" not in line:
+            continue
+        if "algorithm" in line:
+            found.append("x3" if "num_primitive_operations = 3" in line else "tf32")
+            assert "lhs_precision_type = tf32" in line
+        elif "precision" in line:
+            found.append(line.split("precision = [")[1].split(",")[0])
+        else:
+            found.append("DEFAULT")
+    return found
+
+
+@pytest.mark.parametrize("side", [8, 600])
+@pytest.mark.parametrize(("policy", "platform"), TABLE)
+def test_the_product_of_each_class_on_each_platform(policy, platform, side):
+    x = jax.ShapeDtypeStruct((side, side), jnp.float32)
+    products = products_of(policy)
+    for name, wanted in zip(CLASSES, TABLE[policy, platform], strict=True):
+        text = lowered(getattr(products, name), x, x, platform=platform)
+        assert precisions(text) == [wanted], name
+
+
+def test_many_columns_are_made_orthonormal_in_float32_on_a_tpu():
+    qr = with_products(linalg.cholesky_qr, products_of("default"))
+    of = lambda n: jax.ShapeDtypeStruct((n, n), jnp.float32)
+    assert set(precisions(lowered(qr, of(2048), platform="tpu"))) == {"HIGH"}
+    assert set(precisions(lowered(qr, of(2050), platform="tpu"))) == {"HIGHEST"}
+    assert set(precisions(lowered(qr, of(2050), platform="cuda"))) == {"x3"}
+
+
+OLD = [
+    *("Tesla T4", "Tesla V100-SXM2-16GB", "Tesla P100-PCIE-16GB", "NVIDIA TITAN RTX"),
+    *("Quadro RTX 6000", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce GTX 1660"),
+    *("NVIDIA T1000", "NVIDIA TITAN V"),
+]
+NEW = [
+    *("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "NVIDIA A10G"),
+    *("NVIDIA GeForce RTX 3090", "NVIDIA RTX A4000", "NVIDIA GH200 480GB"),
+    *("NVIDIA B200", "NVIDIA RTX 6000 Ada Generation", "NVIDIA GeForce MX570"),
+    *("TPU v5 lite", "cpu", "AMD Instinct MI300X"),
+]
+
+
+def on(kind, axis_type=AxisType.Auto):
+    """Matrices on a mesh of devices of a kind."""
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform="?")
+    mesh = AbstractMesh((2,), ("x",), axis_types=(axis_type,), abstract_device=device)
+    return jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P()))
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("kind", [*OLD, *NEW])
+def test_cuda_devices_without_tf32_are_exact(kind, axis_type):
+    x = on(kind, axis_type)
+    dot = products_of("default").project
+    wanted = "HIGHEST" if kind in OLD else "x3"
+    assert precisions(lowered(dot, x, x, platform="cuda")) == [wanted]
+    polar = functools.partial(linalg.newton_schulz, compute_dtype="auto")
+    assert ("bf16" in lowered(polar, x, platform="cuda")) is (kind not in OLD)
+
+
+@pytest.mark.parametrize(("capability", "narrow"), [("7.5", False), ("8.0", True)])
+def test_without_a_mesh_the_default_devices_decide(monkeypatch, capability, narrow):
+    device = types.SimpleNamespace(device_kind="?", compute_capability=capability)
+    monkeypatch.setattr(devices.jax, "local_devices", lambda: [device])
+    assert devices.has_narrow_products(jnp.ones((2, 2))) is narrow
+
+
+@pytest.mark.parametrize("policy", ["default", "fast", "exact"])
+def test_float64_stays_exact(policy):
+    with jax.enable_x64(True):
+        x = jax.ShapeDtypeStruct((8, 8), jnp.float64)
+        for name in CLASSES:
+            dot = getattr(products_of(policy), name)
+            for platform in ("cuda", "tpu"):
+                assert precisions(lowered(dot, x, x, platform=platform)) == ["HIGHEST"]
+
+
+@pytest.mark.parametrize("policy", ["default", "fast"])
+def test_on_a_cpu_every_policy_is_exact_to_the_bit(policy, cpus):
+    x, y = (jnp.asarray(gaussian(4, 8, 8, seed=s), jnp.float32) for s in (0, 1))
+    mesh = jax.sharding.Mesh(np.array(cpus[:4]), ("d",))
+    over = functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=P("d"), out_specs=P("d")
+    )
+    total = lambda dot: lambda x, y: jnp.sum(jnp.sin(dot(x, y)))
+    ways = {
+        "eager": lambda dot: dot,
+        "jit": jax.jit,
+        "vmap": jax.vmap,
+        "grad": lambda dot: jax.grad(total(dot)),
+        "shard_map": over,
+        "loop": lambda dot: (
+            lambda x, y: jax.lax.fori_loop(0, 3, lambda _, x: dot(x, y), x)
+        ),
+    }
+    for name in CLASSES:
+        dot = getattr(products_of(policy), name)
+        for way, run in ways.items():
+            ours, exact = run(dot)(x, y), run(full_dot)(x, y)
+            np.testing.assert_array_equal(ours, exact, err_msg=f"{name} {way}")
+
+
+def test_export_for_one_platform_at_a_time():
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    export = jax.export.export
+    dot = jax.jit(products_of("default").project)
+    for platform in ("cpu", "cuda", "tpu"):
+        assert export(dot, platforms=[platform])(x, x).platforms == (platform,)
+    with pytest.raises(ValueError, match="dot_general"):
+        export(dot, platforms=["cpu", "cuda"])(x, x)
+
+
+def test_derivatives_of_kernels_with_products_of_a_policy():
+    x = jnp.asarray(gaussian(6, 4), jnp.float32)
+    qr = with_products(linalg.cholesky_qr, products_of("default"))
+    ours = jax.grad(lambda x: jnp.sum(qr(x) ** 3))(x)
+    exact = jax.grad(lambda x: jnp.sum(linalg.cholesky_qr(x) ** 3))(x)
+    np.testing.assert_array_equal(ours, exact)
+
+
+def test_a_users_function_and_his_options_stay():
+    products = products_of("default")
+    own = lambda x: x
+    assert with_products(own, products) is own
+    half = functools.partial(linalg.newton_schulz, compute_dtype=jnp.float16)
+    assert with_products(half, products).keywords == {"compute_dtype": jnp.float16}
+    given = functools.partial(linalg.polar_qr, dot=full_dot)
+    assert with_products(given, products) is given
+    assert with_products(linalg.cayley, products) is linalg.cayley  # It solves.
+    three = functools.partial(linalg.newton_schulz, steps=3)
+    wanted = {"compute_dtype": "auto", "steps": 3}
+    assert with_products(three, products).keywords == wanted
+    for kernel in (linalg.cholesky_qr, linalg.polar_qr, linalg.newton_schulz):
+        assert with_products(kernel, EXACT) is kernel
+
+
+@pytest.mark.parametrize("f", [linalg.newton_schulz, linalg.gram_newton_schulz])
+def test_newton_schulz_has_narrow_factors_on_accelerators(f):
+    polar = with_products(f, products_of("default"))
+    x = jax.ShapeDtypeStruct((4, 64, 96), jnp.float32)
+    narrow = f is linalg.newton_schulz  # The Gram form is unsafe in bfloat16.
+    for platform in ("cuda", "tpu"):
+        assert ("bf16" in lowered(polar, x, platform=platform)) is narrow
+    for platform in ("cpu", "rocm"):
+        assert "bf16" not in lowered(polar, x, platform=platform)
+
+
+@pytest.mark.parametrize("shape", [(4, 64, 200), (3, 8, 8), (5, 130, 64)])
+def test_on_a_cpu_automatic_factors_change_no_bit(shape):
+    x = jnp.asarray(gaussian(*shape), jnp.float32)
+    with strict():
+        ours = linalg.newton_schulz(x, compute_dtype="auto")
+    np.testing.assert_array_equal(ours, linalg.newton_schulz(x))
+
+
+def test_equal_names_have_equal_products():
+    assert products_of("default") is products_of("default")
+    assert hash(products_of("fast")) != hash(products_of("default"))
+    mine = Products(project=lambda x, y: x @ y)
+    assert products_of(mine) is mine
+
+
+@pytest.mark.parametrize("value", ["half", None, 3])
+def test_other_words_are_refused(value):
+    with pytest.raises(ValueError, match="`precision` must be"):
+        om.rotate(om.equilibrate(linalg.sinkhorn), precision=value)
