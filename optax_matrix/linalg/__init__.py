@@ -32,7 +32,7 @@ The files, from simple to compound:
 ``_subspace``,                 bases of leading vectors, and of what they leave out;
 ``complement``, ``rotations``  rotations from momenta
 ``_eigenbasis``,               eigenvectors (``_block_jacobi`` on TPU) and inverse roots
-``_inverse_root``              of Gram matrices
+``_inverse_root``              of Gram matrices (``_largest_eigenvalue``)
 ``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
 ``permuted_blocks``            rows and columns
 ``_quantize``                  eight bits per number

@@ -8,6 +8,8 @@ import pytest
 from _matrices import gaussian, orthonormal, rank_one, strict
 
 from optax_matrix import linalg
+from optax_matrix.linalg import _inverse_root
+from optax_matrix.linalg._largest_eigenvalue import largest_eigenvalue
 
 EPS = float(np.finfo(np.float32).eps)
 ROOTS = (1, 2, 4, 8)
@@ -196,6 +198,71 @@ def test_newton_holds_no_decomposition():
     for name in ("eigh", "syev", "svd", "gesdd", "potrf", "geqrf", "triangular_solve"):
         assert name not in text, name
     assert "syev" in jitted(4, method="eigh").lower(x).as_text().lower()
+
+
+N = 96
+SPECTRA = {
+    "random, of low rank": lambda: gaussian(N, N // 4) @ gaussian(N, N // 4).T,
+    "random": lambda: gaussian(N, 2 * N) @ gaussian(N, 2 * N).T,
+    "graded": lambda: symmetric(np.geomspace(1, 1e-8, N)),
+    "power law": lambda: symmetric(np.arange(1.0, N + 1) ** -1.5),
+    "rank one": lambda: rank_one(N, N) @ rank_one(N, N).T,
+    "clusters": lambda: symmetric(np.r_[np.linspace(1, 0.97, N // 2), [1e-3] * 48]),
+    "nearly equal": lambda: symmetric(np.linspace(1, 0.9, N)),
+    "one above equal ones": lambda: symmetric(np.r_[1, np.full(N - 1, 0.98)]),
+    "diagonal": lambda: np.diag(np.r_[np.full(N - 1, 0.9), 1]),
+    "centered": lambda: np.eye(N) - 1 / N,  # A vector of ones would give zero.
+    "the longest column misleads": lambda: (
+        np.diag(np.r_[1, np.zeros(N - 1)]) + np.pad(np.full((3, 3), 0.5), (1, N - 4))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SPECTRA)
+def test_the_largest_eigenvalue_is_bounded_on_both_sides(kind):
+    a = np.float32(SPECTRA[kind]())
+    a = a / np.abs(a).max()
+    exact = np.linalg.eigvalsh(np.float64(a))[-1]
+    top, bound = (x.item() for x in jax.jit(largest_eigenvalue)(jnp.asarray(a)))
+    assert 0.98 * exact < top < (1 + 20 * EPS) * exact
+    assert 0.98 * exact < bound < 1.02 * exact
+
+
+def test_the_largest_eigenvalue_of_zero_is_zero_beside_others():
+    a = jnp.stack([jnp.zeros((3, 3)), jnp.eye(3)])
+    top, bound = largest_eigenvalue(a)
+    np.testing.assert_allclose(top.ravel(), [0, 1], rtol=4 * EPS)
+    np.testing.assert_allclose(bound.ravel(), [0, 1], rtol=4 * EPS)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("kind", SPECTRA)
+def test_thirteen_steps_of_newton_are_enough(kind, p, monkeypatch):
+    """Newton's iteration alone takes 20 where the damping decides."""
+    monkeypatch.setattr(_inverse_root, "_MAX_STEPS", 13)
+    a, eps = SPECTRA[kind](), 1e-5
+    root = jax.jit(lambda a: linalg.inverse_root(a, p, eps=eps, method="newton"))
+    x = np.asarray(root(jnp.asarray(a, jnp.float32)), np.float64)
+    # The damping comes from an estimate that is up to 2% low; roots are compared where
+    # it does not decide, on the range of the matrix, and in full otherwise.
+    w, q = np.linalg.eigh(np.asarray(jnp.asarray(a, jnp.float32), np.float64))
+    half = (q * np.sqrt(np.maximum(w, 0))) @ q.T
+    assert_close(x @ half, reference(a, p, eps) @ half, 1e-3)
+    assert_close(x, reference(a, p, eps), 2e-2)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 8])
+def test_first_steps_keep_eigenvalues_between_their_bounds(p):
+    a, b = _inverse_root._first_coefficients(p)
+    x = np.linspace(0, 1, 10001)
+    image = x * (a - b * x) ** p
+    np.testing.assert_allclose(image.max(), 1, rtol=1e-6)
+    np.testing.assert_allclose(image[-1], _inverse_root._LEAST, rtol=1e-6)
+    # Concave up to the last point that maps to the least value: none falls below.
+    small = x * a**p < 1
+    assert (image[small] >= x[small]).all()
+    assert (image[~small] >= 0.99 * _inverse_root._LEAST).all()
+    assert a**p > 2 * (1 + 1 / p) ** p - 0.4
 
 
 @pytest.mark.parametrize("p", [0, -2, 0.5, True])
