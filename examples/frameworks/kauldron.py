@@ -130,7 +130,7 @@ def train(method: str, steps: int, folder: pathlib.Path | None) -> _trial.Run:
         trainer = konfig.resolve(cfg)
         writer = type(trainer.writer)
 
-        def note(self, step, scalars):
+        def note(_, step, scalars):
             if step < steps:  # It trains one step more than it is asked for.
                 losses.append(float(scalars["losses/loss"]))
 

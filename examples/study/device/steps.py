@@ -18,7 +18,7 @@ ADAMW, MUON = "optax.adamw", "optax.contrib.muon"
 SIZES = {"small": (12, 768, 3072), "medium": (16, 1024, 4096), "tiny": (1, 16, 32)}
 LOW_RANK = ("galore", "alice", "alice_0", "sumo", "fira", "fira_plus", "ldadam", "dion")
 LOW_RANK += ("apollo", "apollo_svd")
-_STEPS = 24
+_STEPS, _SECONDS = 24, 2.0
 
 
 def jobs(args) -> list[dict[str, Any]]:
@@ -87,23 +87,24 @@ def _timed(model: str, init: Any, step: Any) -> dict[str, Any]:
     params = kernels(model, draw)
     grads = kernels(model, lambda i, s: draw(i + 10_000, s))
     state = init(params)
-    singles, tens = [], []
-    for i in range(_STEPS):
+    singles, batches, begun = [], [], time.perf_counter()
+    while len(singles) < _STEPS and time.perf_counter() - begun < _SECONDS:
         jax.block_until_ready(state)
         start = time.perf_counter()
         params, state = step(params, state, grads)
         jax.block_until_ready((params, state))
-        if i >= 2:
-            singles.append(time.perf_counter() - start)
-    for _ in range(5):
+        singles.append(time.perf_counter() - start)
+    singles = singles[2:] or singles  # The first ones load the program.
+    count = max(1, min(10, round(_SECONDS / 5 / statistics.median(singles))))
+    for _ in range(5 if count > 1 else 1):
         start = time.perf_counter()
-        for _ in range(10):
+        for _ in range(count):
             params, state = step(params, state, grads)
         jax.block_until_ready((params, state))
-        tens.append((time.perf_counter() - start) / 10)
+        batches.append((time.perf_counter() - start) / count)
     finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(params))
     return {
-        "ms": statistics.median(tens) * 1e3,
+        "ms": statistics.median(batches) * 1e3,
         "single_ms": statistics.median(singles) * 1e3,
         "slowest_ms": max(singles) * 1e3,
         "finite": finite,

@@ -1,0 +1,161 @@
+"""Symmetric products on Hopper GPUs: lower tiles only, each stored with its mirror."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+# Two compute warpgroups share a block of 256 x 128, and two blocks that run side by
+# side make a square tile: the rows that they have in common are loaded once for both.
+_HALF = 128
+_TILE = 2 * _HALF
+_DEPTH = 64
+_STAGES = 3
+_PROCESSORS = 132
+
+
+def gram(x: Array, *, interpret: Any = None, **tuning: Any) -> Array:
+    """``x x'`` for ``(..., m, n)`` in half precision, in the dtype of ``x``."""
+    return _stacked(x, None, interpret, **tuning)
+
+
+def quadratic(
+    gram: Array, b: Any, c: Any, *, interpret: Any = None, **tuning: Any
+) -> Array:
+    """``b A + c A A`` for symmetric A in half precision, in the dtype of A."""
+    row = jnp.stack([jnp.asarray(b, jnp.float32), jnp.asarray(c, jnp.float32)])
+    return _stacked(gram, row, interpret, **tuning)
+
+
+def _stacked(x: Array, row: Array | None, interpret: Any, **tuning: Any) -> Array:
+    """Give the kernel one leading axis and whole tiles."""
+    batch, (m, n) = x.shape[:-2], x.shape[-2:]
+    down, across = -m % _TILE, -n % (_DEPTH if row is None else _TILE)
+    flat = x.reshape(math.prod(batch), m, n)
+    flat = jnp.pad(flat, ((0, 0), (0, down), (0, across)))
+    out = _symmetric(flat, row, interpret, **tuning)
+    return out[:, :m, :m].reshape(*batch, m, m)
+
+
+def _symmetric(
+    x: Array,
+    row: Array | None,
+    interpret: Any,
+    *,
+    stages: int = _STAGES,
+    cluster: int = 2,
+    processors: int = _PROCESSORS,
+) -> Array:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    count, m, n = x.shape
+    tiles, steps = m // _TILE, n // _DEPTH
+    even = 1 - tiles % 2
+    tiling = (plgpu.TilingTransform((8, _DEPTH)), plgpu.SwizzleTransform(128))
+    transpose = lambda ref: plgpu.transpose_ref(ref, (1, 0))
+
+    def body(*refs: Any) -> None:
+        x_gmem, *more = refs
+        row_gmem = more.pop(0) if row is not None else None
+        out_gmem, place, barrier = more
+        group = jax.lax.axis_index("group")
+
+        @plgpu.nd_loop(
+            (count, tiles + even, (tiles + 1) // 2, 2 // cluster),
+            collective_axes="pair",
+        )
+        def _(info: Any) -> None:
+            matrix, r, c, half = info.index
+            half = half + jax.lax.axis_index("half")
+            # A triangle of tiles, folded to a rectangle.
+            below = r >= c + even
+            i = jnp.where(below, r - even, tiles - 1 - r)
+            j = jnp.where(below, c, tiles - even - c)
+            i, j = 2 * i, 2 * j + half
+            own = pl.ds((i + group) * _HALF, _HALF)
+            rows, cols = pl.ds(i * _HALF, _TILE), pl.ds(j * _HALF, _HALF)
+            mine = place.at[group]
+
+            def compute(multiply: Any) -> None:
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                if row_gmem is not None:
+                    plgpu.copy_gmem_to_smem(
+                        x_gmem.at[matrix, own, cols], mine, barrier.at[group]
+                    )
+
+                def product(total: Any) -> Array:
+                    multiply(total)
+                    return total[...]
+
+                total = pl.run_scoped(product, plgpu.ACC((_HALF, _HALF), jnp.float32))
+                if row_gmem is not None:
+                    plgpu.barrier_wait(barrier.at[group])
+                    old = mine[...].astype(jnp.float32)
+                    total = row_gmem[0] * old + row_gmem[1] * total
+                total = total.astype(x.dtype)
+                mine[...] = total
+                plgpu.commit_smem()
+                plgpu.copy_smem_to_gmem(mine, out_gmem.at[matrix, own, cols])
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                transpose(mine)[...] = total
+                plgpu.commit_smem()
+                plgpu.copy_smem_to_gmem(mine, out_gmem.at[matrix, cols, own])
+
+            def step(_: Any, left: Any, right: Any, total: Any) -> Any:
+                part = left.at[pl.ds(group * _HALF, _HALF)]
+                plgpu.wgmma(total, part, transpose(right))
+                plgpu.wgmma_wait(0)
+                return total
+
+            shared = {"collective_axes": ("half",)} if cluster > 1 else {}
+            plgpu.emit_pipeline_warp_specialized(
+                step,
+                grid=(steps,),
+                memory_registers=40,
+                in_specs=[
+                    plgpu.BlockSpec(
+                        (_TILE, _DEPTH), lambda k: (0, k), transforms=tiling, **shared
+                    ),
+                    plgpu.BlockSpec(
+                        (_HALF, _DEPTH), lambda k: (0, k), transforms=tiling
+                    ),
+                ],
+                wg_axis="group",
+                num_compute_wgs=2,
+                max_concurrent_steps=min(stages, steps),
+                compute_context=compute,
+            )(x_gmem.at[matrix, rows], x_gmem.at[matrix, cols])
+
+        plgpu.wait_smem_to_gmem(0)
+
+    operands = (x,) if row is None else (x, row)
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((count, m, m), x.dtype),
+        grid=(processors // cluster,),
+        grid_names=("pair",),
+        cluster=(cluster,),
+        cluster_names=("half",),
+        num_threads=3,
+        thread_name="group",
+        scratch_types=[
+            plgpu.SMEM((2, _HALF, _HALF), x.dtype, transforms=tiling),
+            plgpu.Barrier(num_barriers=2),
+        ],
+        interpret=interpret,
+    )(*operands)
+
+
+def newton_schulz(y: Array, rows: Array, *, interpret: Any = None) -> Array:
+    """All steps on scaled wide matrices, in half precision; only ``Z X`` is XLA's."""
+
+    def step(y: Array, row: Array) -> tuple[Array, None]:
+        a, b, c = row
+        z = quadratic(gram(y, interpret=interpret), b, c, interpret=interpret)
+        product = jnp.matmul(z, y, preferred_element_type=jnp.float32)
+        return (a * y + product).astype(y.dtype), None
+
+    return jax.lax.scan(step, y, rows)[0]
