@@ -37,10 +37,10 @@ def in_blocks(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.transforms.in_blocks(om.preserve_norm(om.match_rms(1.0)), 2)
-        >>> w = {"w": jnp.array([[3.0, 4.0, 5.0]])}
+        >>> tx = om.transforms.in_blocks(om.match_rms(1.0), 2)
+        >>> w = {"w": jnp.array([[3.0, 3.0, 5.0]])}
         >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
-        [[3.0, 4.0, 5.0]]
+        [[1.0, 1.0, 1.0]]
 
     References:
         Anil et al., `Scalable second order optimization
