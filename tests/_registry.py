@@ -44,6 +44,8 @@ RECIPES = {
     "aro-sign": small("aro", base="sign"),
     "aro-row_norm": small("aro", base="row_norm"),
     "shampoo-averages": small("shampoo", b2=0.95, b1=0.9),
+    "shampoo-blocks": small("shampoo", block_size=3, update_interval=2),
+    "mousse-blocks": small("mousse", block_size=4, update_interval=2),
     "dion-low_rank": small("dion", rank=0.5),
     "alice-carry": small("alice", update_interval=2, transport="carry", stagger=True),
     "poet": small("poet", merge_interval=2),
@@ -110,6 +112,8 @@ BLOCKS = {
     ),
     "scale_by_amsgrad": om.transforms.scale_by_amsgrad,
     "precondition": om.precondition,
+    "precondition-blocks": lambda: om.precondition(block_size=2, side="in"),
+    "in_blocks": lambda: om.transforms.in_blocks(om.scale_by_second_moment(), 2),
     "precondition-inner": lambda: om.precondition(
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"
     ),

@@ -9,6 +9,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, PositiveI
 from optax_matrix.linalg import YOU, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.stacks.orientation import sides_within
 from optax_matrix.transforms import (
     momentum,
     orthogonalize,
@@ -27,6 +28,8 @@ def mousse(
     b2: Decay = 0.95,
     root: PositiveInt = 8,
     side: MatrixSide = "both",
+    max_dim: PositiveInt | None = None,
+    block_size: PositiveInt | None = None,
     nesterov: bool = False,
     polar: Kernel | None = None,
     scaling: ShapeRule = "max",
@@ -56,6 +59,13 @@ def mousse(
         b2: Decay rate of the averages of the Gram matrices.
         root: The root; 8 is the power 0.125 of the paper.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Longer sides have no factor; None for no bound. With ``block_size`` the
+            sides of blocks count.
+        block_size: Largest side of the blocks that a matrix is cut into, each with
+            factors of its own, as in Distributed Shampoo; the polar factor and the norm
+            are those of the whole matrix. None for whole matrices, whose averages and
+            roots have 2 (m/n + n/m) numbers per weight, 8.5 for 4096 x 16384. In square
+            blocks they have 4.
         nesterov: Whether to look one step ahead: :math:`\beta_1 M_t + (1 - \beta_1)
             G_t`.
         polar: Kernel that returns the polar factor; None for `linalg.newton_schulz`
@@ -101,7 +111,8 @@ def mousse(
             ),
             precision=precision,
             root=root,
-            side=side,
+            side=sides_within(layout, side, max_dim, block_size),
+            block_size=block_size,
             decay=b2,
             eps=eps,
             method=method,

@@ -5,6 +5,7 @@ from typing import Literal, Unpack
 from optax_matrix._arguments import Decay, Dtype, NotNegative, PositiveInt, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
+from optax_matrix.stacks.orientation import sides_within
 from optax_matrix.transforms import momentum, precondition
 from optax_matrix.transforms.sides import MatrixSide
 
@@ -18,6 +19,8 @@ def shampoo(
     bias_correction: bool = False,
     root: PositiveInt = 4,
     side: MatrixSide = "both",
+    max_dim: PositiveInt | None = None,
+    block_size: PositiveInt | None = None,
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
     update_interval: PositiveInt = 1,
@@ -45,6 +48,14 @@ def shampoo(
         bias_correction: Whether averages are divided by :math:`1 - b_2^t`.
         root: The root; 2 with one side only is whitening.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
+        max_dim: Longer sides have no factor; None for no bound. With ``block_size`` the
+            sides of blocks count.
+        block_size: Largest side of the blocks that a matrix is cut into, each with
+            factors of its own, as in Distributed Shampoo, whose paper has 1024 for
+            most models and its code 128 (there a longer side than
+            ``max_preconditioner_dim`` has no factor). None for whole matrices, whose
+            sums have m/n + n/m numbers per weight, 4.25 for 4096 x 16384, and roots as
+            many. In square blocks they have 2.
         eps: Added to the diagonals, relative to the largest eigenvalue.
         method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
             `linalg.inverse_root`.
@@ -78,7 +89,8 @@ def shampoo(
         return precondition(
             precision=common.get("precision", "default"),
             root=root,
-            side=side,
+            side=sides_within(layout, side, max_dim, block_size),
+            block_size=block_size,
             decay=b2,
             bias_correction=bias_correction,
             eps=eps,

@@ -6,7 +6,12 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, PositiveI
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.stacks.orientation import sides_within
-from optax_matrix.transforms import in_eigenbasis, momentum, scale_by_second_moment
+from optax_matrix.transforms import (
+    in_blocks,
+    in_eigenbasis,
+    momentum,
+    scale_by_second_moment,
+)
 from optax_matrix.transforms.sides import MatrixSide
 
 
@@ -22,6 +27,7 @@ def soap(
     statistics: Literal["gradient", "kl"] = "gradient",
     side: MatrixSide = "both",
     max_dim: PositiveInt | None = 10_000,
+    block_size: PositiveInt | None = None,
     bias_correction: bool = True,
     bounded: bool = True,
     eps: NotNegative = 0.0,
@@ -55,6 +61,11 @@ def soap(
         statistics: ``"gradient"``, or ``"kl"`` for the factors of `kl_soap`.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
+        block_size: Largest side of the blocks that a matrix is cut into, each of which
+            is rotated as a matrix of its own (`transforms.in_blocks`), as in
+            Distributed Shampoo; None for whole matrices. Averages and bases of both
+            sides have 2 (m/n + n/m) numbers per weight, 8.5 for 4096 x 16384, and 4 in
+            square blocks. Sides are those of blocks for ``max_dim``, too.
         bias_correction: Whether to correct both moments as Adam does.
         bounded: Whether no ratio exceeds Adam's largest (`scale_by_second_moment`).
         eps: Added to the root of the second moment, relative to its largest entry in
@@ -97,17 +108,18 @@ def soap(
             "bounded": bounded,
             "relative_eps": eps,
         }
-        return in_eigenbasis(
+        rotated = in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
             precision=common.get("precision", "default"),
-            side=sides_within(layout, side, max_dim),
+            side=sides_within(layout, side, max_dim, block_size),
             qr=qr,
             update_interval=update_interval,
             statistics=statistics,
             decay=b3,
             momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
         )
+        return in_blocks(rotated, block_size)
 
     return Method(chain)
 

@@ -5,14 +5,20 @@ from typing import Literal
 from optax_matrix.stacks.layout import Group, Layout
 
 
-def sides_within(layout: Layout, side: str, max_dim: int | None) -> dict[str, str]:
-    """Per stack its sides of at most `max_dim`: a side of `rotate` or ``"none"``."""
+def sides_within(
+    layout: Layout, side: str, max_dim: int | None, block_size: int | None = None
+) -> dict[str, str]:
+    """Per stack its sides of at most `max_dim`: a side of `rotate` or ``"none"``.
+
+    With blocks, their sides count.
+    """
+    longest = lambda size: size if block_size is None else min(size, block_size)
 
     def of(group: Group) -> str:
         short = "out" if group.rows <= group.cols else "in"
         wanted = {"both": ("out", "in"), "short": (short,)}.get(side, (side,))
         sizes = {"out": group.rows, "in": group.cols}
-        kept = [s for s in wanted if max_dim is None or sizes[s] <= max_dim]
+        kept = [s for s in wanted if max_dim is None or longest(sizes[s]) <= max_dim]
         return "both" if len(kept) == 2 else (*kept, "none")[0]
 
     return {name: of(group) for name, group in layout.groups.items()}

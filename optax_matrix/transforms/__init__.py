@@ -38,7 +38,7 @@ For example:
 The guide to blocks lists them by what they are for, with the choices of each. Families
 may use one another, but never in circles. What they share: ``numerics`` (norms and
 quotients that neither overflow nor vanish), ``sides`` (rows, columns or both),
-``arguments``              (checks).
+``blocks`` (matrices cut into blocks), ``arguments`` (checks).
 """
 
 from optax_matrix.transforms.equilibration import (
@@ -125,6 +125,7 @@ from optax_matrix.transforms.weight_size import (
 )
 from optax_matrix.transforms.wrappers import (
     QuantizedState,
+    in_blocks,
     in_float32,
     inject_hyperparams,
     keep_dtype,
@@ -169,6 +170,7 @@ __all__ = [
     "fix_norm",
     "gaussian_basis",
     "given_basis",
+    "in_blocks",
     "in_eigenbasis",
     "in_float32",
     "inject_hyperparams",

@@ -87,7 +87,8 @@ def side_views(side: Any, tree: Any) -> Any:
     if isinstance(side, str):
         return jax.tree.map(lambda x: _view(side, x.shape), tree)
     try:
-        return {name: _view(side[name], x.shape) for name, x in tree.items()}
+        of = lambda name: lambda x: _view(side[name], x.shape)
+        return {name: jax.tree.map(of(name), x) for name, x in tree.items()}
     except (AttributeError, KeyError):
         raise ValueError(
             "`side` must be one of the names that the block takes, or a dict with one "

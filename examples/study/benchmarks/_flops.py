@@ -9,14 +9,15 @@ from typing import Any
 PLATFORM = "tpu"
 
 
-def product_flops(jaxpr: Any) -> tuple[float, bool]:
+def product_flops(jaxpr: Any, trips: int = 1) -> tuple[float, bool]:
     """Counts the FLOPs of matrix products, on each device inside of `shard_map`.
 
     Of a `cond` the most expensive branch counts. A loop whose length is not a constant,
-    such as those of Cholesky QR, counts once.
+    such as those of Cholesky QR, counts ``trips`` times.
 
     Args:
         jaxpr: `jax.make_jaxpr` of the program, or its `jaxpr`.
+        trips: The number of trips of a loop whose length is not a constant.
 
     Returns:
         The FLOPs, and whether there are loops of unknown length.
@@ -34,13 +35,14 @@ def product_flops(jaxpr: Any) -> tuple[float, bool]:
             chosen = platforms.get(_source(eqn.invars[0], jaxpr, platforms))
             branches = params["branches"]
             branches = branches if chosen is None else branches[chosen : chosen + 1]
-            counts = [product_flops(branch) for branch in branches]
+            counts = [product_flops(branch, trips) for branch in branches]
             total += max(count for count, _ in counts)
             unknown |= any(more for _, more in counts)
         else:
-            times = params.get("length", 1) if name == "scan" else 1
+            known = {"scan": params.get("length", 1), "while": trips}
+            times = known.get(name, 1)
             for inner in _inner(params):
-                count, more = product_flops(inner)
+                count, more = product_flops(inner, trips)
                 total += times * count
                 unknown |= more or (name == "while" and count > 0)
     return total, unknown

@@ -16,6 +16,7 @@ from optax_matrix.linalg.precision import Precision, Products, products_of
 from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
 from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
 from optax_matrix.transforms.sides import (
     MatrixSides,
@@ -32,9 +33,12 @@ from optax_matrix.transforms.turns import any_of, begun, chosen, counted, no_tur
 class PreconditionState(NamedTuple):
     """State of `precondition`, all of it at least float32.
 
+    Of a leaf that is cut into blocks, counts, statistics and roots are a dict with
+    those of each shape of blocks.
+
     Attributes:
-        count: Per leaf and matrix the number of updates since its first gradient,
-            int32 ``(...)``; None where nothing depends on it.
+        count: Per leaf and matrix (or block) the number of updates since its first
+            gradient, int32 ``(...)``; None where nothing depends on it.
         momentum: State of the momentum.
         gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the
             inner transformation sees; None for a side that is not preconditioned.
@@ -61,6 +65,7 @@ def precondition(
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
     update_interval: PositiveInt = 1,
+    block_size: PositiveInt | None = None,
     momentum: Transformation | None = None,
     graft: bool = False,
     precision: Precision = "default",
@@ -90,6 +95,11 @@ def precondition(
             `linalg.inverse_root`.
         update_interval: Number of updates between renewals of the roots. Each matrix
             counts from its first nonzero gradient, at which the first renewal is.
+        block_size: Largest side of a block; None for whole matrices. Every block has
+            Gram matrices, roots and a count of its own, and is multiplied by its own
+            roots, as a matrix would be; the momentum, ``inner`` and ``graft`` see whole
+            matrices. In square blocks, Gram matrices have two numbers per
+            weight, and roots as many. A matrix without a longer side stays whole.
         momentum: Transformation from updates to :math:`M`; None for :math:`M = G`.
         graft: Whether to give :math:`\Delta` the norm of the output of ``inner``.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
@@ -136,6 +146,7 @@ def precondition(
         ),
         p=root,
         interval=update_interval,
+        size=block_size,
         graft=graft,
         products=products,
     )
@@ -152,16 +163,19 @@ class _Precondition:
     inverse: partial
     p: int
     interval: int
+    size: int | None
     graft: bool
     products: Products
 
     def init(self, params: Any) -> PreconditionState:
         views = side_views(self.side, params)
         zeros = turned_zeros(views, params)
-        pairs = lambda f: jax.tree.map(lambda v, x: v.pair(f, x), views, zeros)
+        blocks = in_blocks_of(self.size, zeros)
+        of_view = lambda f: lambda v, x: jax.tree.map(partial(v.pair, f), x)
+        pairs = lambda f: jax.tree.map(of_view(f), views, blocks)
         counts = self.corrects or self.interval > 1
         return PreconditionState(
-            count=no_turns(zeros) if counts else None,
+            count=no_turns(blocks) if counts else None,
             momentum=None if self.momentum is None else self.momentum.init(params),
             gram=pairs(no_gram),
             root=None if self.interval == 1 else pairs(lambda x: no_gram(x).normalized),
@@ -176,25 +190,31 @@ class _Precondition:
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        gram = jax.tree.map(self._mixed, views, turned(views, updates), state.gram)
-        on = None if state.count is None else begun(state.count, updates)
+        blocks = in_blocks_of(self.size, turned(views, updates))
+        gram = jax.tree.map(self._mixed, views, blocks, state.gram)
+        on = None if state.count is None else begun(state.count, blocks)
         roots = self._roots(gram, state, on)
-        whitened = partial(_whitened, self.products.project)
-        out = jax.tree.map(whitened, turned(views, mean), roots)
+        out = jax.tree.map(self._whitened, turned(views, mean), roots)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
-            out = jax.tree.map(whitened, new, roots)
+            out = jax.tree.map(self._whitened, new, roots)
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)
         kept = None if self.interval == 1 else roots
         new_state = PreconditionState(count, momentum, gram, kept, inner_state)
         return turned_back(views, out, updates), new_state
 
-    def _mixed(self, view: SideView, x: jax.Array, old: Pair) -> Pair:
+    def _mixed(self, view: SideView, blocks: Any, old: Any) -> Any:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
         mix = partial(mix_gram, dot=self.products.statistics)
-        return view.pair(lambda x, old: mix(old, x, decay, weight), x, old)
+        mixed = lambda x, old: mix(old, x, decay, weight)
+        return jax.tree.map(partial(view.pair, mixed), blocks, old)
+
+    def _whitened(self, x: jax.Array, roots: Any) -> jax.Array:
+        whitened = partial(_whitened, self.products.project)
+        blocks = jax.tree.map(whitened, cut(self.size, x), roots)
+        return joined(self.size, blocks, x.shape)
 
     def _roots(self, gram: Any, state: PreconditionState, on: Any) -> Any:
         """The inverse roots after this gradient; the old ones where none are due."""

@@ -1,10 +1,12 @@
 """Wrappers: they take a transformation and do not change its algorithm.
 
 They change the precision of computation (`in_float32`, `keep_dtype`) or of storage
-(`quantize_state`), turn hyperparameters into state (`inject_hyperparams`), or pass the
-gradient along a chain (`with_gradient`).
+(`quantize_state`), turn hyperparameters into state (`inject_hyperparams`), pass the
+gradient along a chain (`with_gradient`), or present the blocks of matrices as matrices
+of their own (`in_blocks`).
 """
 
+from optax_matrix.transforms.wrappers._in_blocks import in_blocks as in_blocks
 from optax_matrix.transforms.wrappers._inject_hyperparams import (
     inject_hyperparams as inject_hyperparams,
 )
