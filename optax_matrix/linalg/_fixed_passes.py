@@ -69,9 +69,10 @@ def _passed(
     def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
         old, least, growth, _ = state
         amount, slack, seed = numbers
-        y = old
+        y, left = old, jnp.ones_like(old[..., 0, :])
         if before is not None:
-            y = unit_columns(y - full_dot(before, full_dot(before.mT, y)))
+            y = y - full_dot(before, full_dot(before.mT, y))
+            y, left = unit_columns(y), jnp.sum(y * y, axis=-2)
         gram = full_dot(y.mT, y)
         size = jnp.minimum(
             jnp.linalg.norm(gram, axis=(-2, -1)),
@@ -82,7 +83,8 @@ def _passed(
         q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         if draws:
-            dependent = jnp.sum(l * eye, axis=-1) ** 2 < slack * shift[..., None]
+            pivots = left * jnp.sum(l * eye, axis=-1) ** 2
+            dependent = pivots < slack * shift[..., None]
             drawn = amount * random_columns(*q.shape[-2:], seed, q.dtype)
             q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
         y = jnp.where((finite & ~skip)[..., None, None], q, old)
