@@ -85,7 +85,7 @@ def _passed(
         if draws:
             pivots = left * jnp.sum(l * eye, axis=-1) ** 2
             dependent = pivots < slack * shift[..., None]
-            drawn = amount * random_columns(*q.shape[-2:], seed, q.dtype)
+            drawn = amount * random_columns(q, seed)
             q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
         y = jnp.where((finite & ~skip)[..., None, None], q, old)
         growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)
