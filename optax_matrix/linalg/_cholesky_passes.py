@@ -83,7 +83,7 @@ def _adaptive_passes(
             pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
             replaced = (dependent & finite[..., None])[..., None, :]
-            drawn = random_columns(*q.shape[-2:], state.tries, q.dtype)
+            drawn = random_columns(q, state.tries)
             q = jnp.where(replaced, drawn, q)
         # A factor that is not finite means that the shift was too small for rounding:
         # the pass is repeated from the same columns with a larger one.

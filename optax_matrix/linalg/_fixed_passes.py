@@ -79,9 +79,10 @@ def _passed(
     def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
         old, least, growth, _ = state
         amount, slack, seed = numbers
-        y = old
+        y, left = old, jnp.ones_like(old[..., 0, :])
         if before is not None:
-            y = unit_columns(y - dot(before, dot(before.mT, y)))
+            y = y - dot(before, dot(before.mT, y))
+            y, left = unit_columns(y), jnp.sum(y * y, axis=-2)
         gram = dot(y.mT, y)
         size = jnp.minimum(
             jnp.linalg.norm(gram, axis=(-2, -1)),
@@ -92,8 +93,9 @@ def _passed(
         q = unit_columns(q)
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         if draws:
-            dependent = jnp.sum(l * eye, axis=-1) ** 2 < slack * shift[..., None]
-            drawn = amount * random_columns(*q.shape[-2:], seed, q.dtype)
+            pivots = left * jnp.sum(l * eye, axis=-1) ** 2
+            dependent = pivots < slack * shift[..., None]
+            drawn = amount * random_columns(q, seed)
             q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
         y = jnp.where((finite & ~skip)[..., None, None], q, old)
         growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)

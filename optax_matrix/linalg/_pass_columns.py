@@ -12,13 +12,14 @@ def is_near(error: Array) -> Array:
     return jnp.linalg.norm(error, axis=(-2, -1)) < 2 * eps**0.5
 
 
-def random_columns(m: int, n: int, seed: Array, dtype: jnp.dtype) -> Array:
-    """Random columns of nearly unit norm."""
+def random_columns(like: Array, seed: Array) -> Array:
+    """Random columns ``(m, n)`` of nearly unit norm, for matrices ``(..., m, n)``."""
+    m, n = like.shape[-2:]
     place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
     # The seed depends on the pass; from a constant, compilers would compute all of this
     # at compile time and store it as one large constant.
     bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
-    return (bits.astype(dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
+    return (bits.astype(like.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
 
 
 def unit_columns(y: Array) -> Array:

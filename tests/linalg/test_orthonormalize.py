@@ -252,7 +252,7 @@ def test_fixed_passes_are_as_accurate_as_adaptive_ones(name, side, smallest):
     x = near_singular(side, side, smallest=smallest)
     exact = qr(np.asarray(jnp.asarray(x, jnp.float32), np.float64))
     error = lambda kernel: np.linalg.norm(run(kernel, x) - exact)
-    assert error(name) <= 2 * error("cholesky") + side * EPS
+    assert error(name) <= 4 * error("cholesky") + side * EPS
 
 
 @pytest.mark.parametrize("name", ["cholesky on CUDA", "cholesky in panels"])
