@@ -32,7 +32,7 @@ Three TF32 passes have the error of float32 in all that was measured. Three bflo
 passes have 2e-5 of one step's size, for bases of up to 2048 columns. ``fast`` gives up
 more: where a gradient has a low rank, rounding of one TF32 pass is above the level at
 which coordinates count as noise, and 60 to 99% of an update lie outside the gradient's
-range (of rank 2, 96 x 256: `galore`, `fira`, `dion` 84%, `alice` 62%, `eigen_adam` 99%).
+range (of rank 2, 96 x 256: `galore` and `dion` 84%, `alice` 62%, `eigen_adam` 99%).
 Floors scaled to TF32 would help, but cut 19% of `galore`'s update at full rank.
 
 The platform is found when a program is compiled, and whether CUDA devices have TF32
