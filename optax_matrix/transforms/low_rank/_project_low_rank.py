@@ -26,12 +26,12 @@ from optax_matrix.transforms.low_rank._combine import (
     back_project,
     coordinates,
 )
+from optax_matrix.transforms.low_rank._find_basis import find_basis
 from optax_matrix.transforms.low_rank._moment_transport import (
     carry_moments,
     check_transport,
 )
 from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
-from optax_matrix.transforms.low_rank._subspace_bases import find_basis
 from optax_matrix.transforms.sides import (
     ProjectedSides,
     side_views,
