@@ -75,7 +75,7 @@ def compensate(
             relative to :math:`\sqrt{r / m} \, \|E_{\cdot i}\|`. It bounds columns of
             which the basis holds next to nothing; 0 for no bound, as in the paper.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation for the ``combine`` of `project_low_rank`. Its updates are the

@@ -63,7 +63,7 @@ def project_both_sides(
         seed: Seed of the random numbers.
         ids: As in `project_low_rank`.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. Its

@@ -135,7 +135,7 @@ def project_low_rank(
             on which its random numbers depend; None gives all matrices of a stack the
             same numbers.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

@@ -59,7 +59,7 @@ def svd_basis(
         qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank` that tracks nothing.
@@ -132,7 +132,7 @@ def subspace_basis(
             True for a traced decay.
         qr: Kernel that orthonormalizes columns.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank`.
@@ -215,7 +215,7 @@ def orthonormal_basis(
         stored: Whether the basis is part of the state, as in `gaussian_basis`.
         qr: Kernel that orthonormalizes columns.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank`.

@@ -96,7 +96,7 @@ def limit_skew_norm(
     Args:
         max_norm: The bound s, above zero.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees of triangles ``(..., b (b - 1) / 2)``, the format of
