@@ -8,6 +8,7 @@ import pytest
 from _registry import BLOCKS, RECIPES
 
 _CORE = {"soap", "alice", "muon"}
+_SOLVES = {"poet", "oft"}
 names = [
     name if name in _CORE else pytest.param(name, marks=pytest.mark.slow)
     for name in RECIPES
@@ -52,8 +53,9 @@ def test_exact_recipes_lower_no_product(name):
 def test_by_default_no_product_on_cuda_is_left_in_full_float32(name):
     text = lowered(RECIPES[name](1e-3), PARAMS, "cuda")
     left = [x for x in products(text) if "HIGHEST" in x]
-    assert not left
-    for line in products(text):
+    # JAX's own linear solve has a product; the Cayley map is one solve for each side.
+    assert len(left) == (2 if name in _SOLVES else 0)
+    for line in set(products(text)) - set(left):
         assert "num_primitive_operations = 3" in line or "bf16" in line, line
 
 

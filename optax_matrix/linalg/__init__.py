@@ -20,6 +20,7 @@ The files, from simple to compound:
 =============================  =========================================================
 ``scale``, ``products``,       scaling to a largest entry of one; products at three
 ``random``                     precisions; draws with a key for each matrix
+``devices``, ``precision``     what devices can do; the products of a policy
 ``platforms``, ``loops``,      the whole stack at once or a matrix at a time; loops
 ``lapack``                     where TPUs would unroll, batches for CUDA;
                                decompositions

@@ -8,6 +8,7 @@ exponential, which is :math:`I + Q + O(Q^2)`.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -234,7 +235,7 @@ def _polynomial(q: Array, coefficients: Sequence[float], dot: Product) -> Array:
     while len(powers) <= h:
         powers.append(dot(powers[-1], x))
 
-    def chunk(i):
+    def chunk(i: int) -> Any:
         pairs = zip(coefficients[i : i + h], powers[:h], strict=False)
         return sum(c * p for c, p in pairs)
 

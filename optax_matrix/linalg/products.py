@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,12 +58,23 @@ def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Pro
     narrow products.
     """
 
-    def dot(x: Array, y: Array) -> Array:
+    def product(x: Array, y: Array) -> Array:
         x, y = jnp.asarray(x), jnp.asarray(y)
         if not x.dtype == y.dtype == jnp.float32:
             return full_dot(x, y)
         return _by_platform(x, y, cuda if has_narrow_products(x) else None, tpu)
 
+    def derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        (x, y), (dx, dy) = primals, tangents
+        is_zero = lambda t: isinstance(t, jax.custom_derivatives.SymbolicZero)
+        terms = [product(dx, y)] if not is_zero(dx) else []
+        terms += [product(x, dy)] if not is_zero(dy) else []
+        return product(x, y), functools.reduce(jnp.add, terms)
+
+    # JAX would add up the cotangents of a branch in another order than those of a
+    # product, so that gradients on a CPU would differ in their last bits.
+    dot = jax.custom_jvp(product)
+    dot.defjvp(derivative, symbolic_zeros=True)
     return dot
 
 

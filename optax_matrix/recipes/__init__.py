@@ -35,7 +35,7 @@ out of range is a `ValueError` when the optimizer is made.
   steps and do not fade. The weight decay of your own chain around ``scale_by_<name>``
   goes on with ``"skip"``.
 * ``precision``: what products of float32 matrices consist of on accelerators
-  (`linalg.precision`). ``"default"`` has the accuracy of float32 where it matters, from
+  (``linalg.precision``). ``"default"`` has the accuracy of float32 where it matters, by
   three narrow products, and bfloat16 in Newton-Schulz; ``"fast"`` gives up some of it,
   and is not for gradients of low rank; ``"exact"`` is what a CPU computes always.
 

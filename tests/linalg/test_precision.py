@@ -137,6 +137,8 @@ def test_on_a_cpu_every_policy_is_exact_to_the_bit(policy, cpus):
         "jit": jax.jit,
         "vmap": jax.vmap,
         "grad": lambda dot: jax.grad(total(dot)),
+        "grad of both": lambda dot: jax.grad(total(lambda x, y: dot(dot(x, x), x + y))),
+        "jvp": lambda dot: lambda x, y: jax.jvp(lambda x: dot(x, dot(y, x)), [x], [y]),
         "shard_map": over,
         "loop": lambda dot: (
             lambda x, y: jax.lax.fori_loop(0, 3, lambda _, x: dot(x, y), x)

@@ -105,7 +105,6 @@ LOW_RANK = {
     "alice": {"rank": 24, "leading": 10, "update_interval": 5},
     "fira": {"rank": 24, "update_interval": 5},
     "dion": {"rank": 24},
-    "ldadam": {"rank": 24},
     "eigen_adam": {"orientation": "in"},
 }
 
@@ -114,25 +113,22 @@ LOW_RANK = {
 @pytest.mark.parametrize("name", LOW_RANK)
 def test_updates_stay_in_the_range_of_gradients_of_low_rank(name, policy):
     share = share_outside(name, POLICIES[policy], **LOW_RANK[name])
-    print(name, policy, share)
     assert share < 1e-4
 
 
 @pytest.mark.parametrize("name", LOW_RANK)
 def test_what_fast_gives_up(name):
     share = share_outside(name, POLICIES["fast, CUDA"], **LOW_RANK[name])
-    print(name, "fast, CUDA", share)
-    lost = {"eigen_adam"}
-    assert (share > 0.5) if name in lost else (share < 5e-3)
+    assert share > 0.5  # Then this says what the docstring of `linalg.precision` says.
 
 
 ERRORS = {  # Of the third update of `soap`, relative to that in full precision.
     ("project", "tf32", 1): 3e-3,
     ("statistics", "tf32", 1): 3e-3,
-    ("project", "tf32", 3): 2e-5,
-    ("bases", "tf32", 3): 2e-5,
-    ("project", "bf16", 3): 2e-4,
-    ("bases", "bf16", 3): 2e-4,
+    ("project", "tf32", 3): 3e-6,
+    ("bases", "tf32", 3): 3e-6,
+    ("project", "bf16", 3): 1e-4,
+    ("bases", "bf16", 3): 1e-4,
 }
 
 
@@ -144,5 +140,4 @@ def test_error_of_one_step_by_class(kind, dtype, passes):
     exact = steps("soap", EXACT, grads, **options)[0]
     ours = steps("soap", EXACT._replace(**{kind: dot}), grads, **options)[0]
     error = float(jnp.linalg.norm(ours - exact) / jnp.linalg.norm(exact))
-    print(kind, dtype, passes, error)
     assert 0 < error < ERRORS[kind, dtype, passes]

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.coefficients import rows_for
+from optax_matrix.linalg.platforms import with_narrow_factors
 from optax_matrix.linalg.products import dot
 from optax_matrix.linalg.scale import wide_unit_norm, work_dtype
 from optax_matrix.sharding.teams._last_round import LastRound
@@ -44,7 +45,7 @@ def newton_schulz_in_team(
     coefficients: Sequence[Sequence[float]] | np.ndarray,
     steps: int,
     eps: ArrayLike,
-    compute_dtype: DTypeLike | None,
+    compute_dtype: DTypeLike | Literal["auto"] | None,
 ) -> Array:
     """`newton_schulz` of matrices of the last round, their long sides split.
 
@@ -53,6 +54,10 @@ def newton_schulz_in_team(
     rows of A; it computes the same rows of ``b A + c A^2``, and ``all_gather`` brings
     the others. All other products are local, and nothing of the long side moves.
     """
+    if compute_dtype == "auto":
+        options = {"coefficients": coefficients, "steps": steps, "eps": eps}
+        kernel = functools.partial(newton_schulz_in_team, last, **options)
+        return with_narrow_factors(kernel, x)
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     team = last.team

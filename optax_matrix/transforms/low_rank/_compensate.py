@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import AtLeastOne, Decay, NotNegative, checked
 from optax_matrix.linalg.precision import Precision, products_of
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.equilibration import equilibrate_with_ema
 from optax_matrix.transforms.update_size import limit_norm_growth
@@ -75,7 +75,7 @@ def compensate(
             relative to :math:`\sqrt{r / m} \, \|E_{\cdot i}\|`. It bounds columns of
             which the basis holds next to nothing; 0 for no bound, as in the paper.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation for the ``combine`` of `project_low_rank`. Its updates are the
@@ -151,7 +151,9 @@ def compensate(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def residual(g: jax.Array, sigma: jax.Array, u: jax.Array, dot: Product) -> jax.Array:
+def residual(
+    g: jax.Array, sigma: jax.Array, u: jax.Array, dot: Product = full_dot
+) -> jax.Array:
     """The part of a gradient that the basis does not span; noise is set to zero."""
     if u.shape[-1] >= u.shape[-2]:
         return jnp.zeros_like(g)

@@ -50,7 +50,7 @@ def orthogonalize_selected(
         polar: Kernel that returns the polar factor.
         accumulator_dtype: Dtype of the momentum; None for the parameter's.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

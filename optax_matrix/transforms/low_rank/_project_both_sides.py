@@ -17,12 +17,12 @@ from optax_matrix._arguments import (
 from optax_matrix.linalg.precision import Precision, products_of
 from optax_matrix.linalg.products import Product
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.low_rank._find_basis import find_basis
 from optax_matrix.transforms.low_rank._moment_transport import (
     carry_moments,
     check_transport,
 )
 from optax_matrix.transforms.low_rank._project_low_rank import project_low_rank
-from optax_matrix.transforms.low_rank._subspace_bases import find_basis
 
 
 @checked
@@ -63,7 +63,7 @@ def project_both_sides(
         seed: Seed of the random numbers.
         ids: As in `project_low_rank`.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. Its

@@ -26,12 +26,12 @@ from optax_matrix.transforms.low_rank._combine import (
     back_project,
     coordinates,
 )
+from optax_matrix.transforms.low_rank._find_basis import find_basis
 from optax_matrix.transforms.low_rank._moment_transport import (
     carry_moments,
     check_transport,
 )
 from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
-from optax_matrix.transforms.low_rank._subspace_bases import find_basis
 from optax_matrix.transforms.sides import (
     ProjectedSides,
     side_views,
@@ -136,7 +136,7 @@ def project_low_rank(
             on which its random numbers depend; None gives all matrices of a stack the
             same numbers.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

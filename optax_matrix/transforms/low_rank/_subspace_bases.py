@@ -1,8 +1,7 @@
 """Bases of subspaces: singular vectors, tracked eigenvectors, random columns."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,6 @@ from optax_matrix._arguments import (
     NotNegativeInt,
     PositiveInt,
     Rank,
-    check_callable,
-    check_choice,
     checked,
 )
 from optax_matrix.linalg import (
@@ -62,7 +59,7 @@ def svd_basis(
         qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank` that tracks nothing.
@@ -135,7 +132,7 @@ def subspace_basis(
             True for a traced decay.
         qr: Kernel that orthonormalizes columns.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank`.
@@ -218,7 +215,7 @@ def orthonormal_basis(
         stored: Whether the basis is part of the state, as in `gaussian_basis`.
         qr: Kernel that orthonormalizes columns.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank`.
@@ -266,32 +263,6 @@ def given_basis(find: Kernel) -> Basis:
         return jnp.broadcast_to(found.astype(s.gradient.dtype), shape)
 
     return Basis(nothing_tracked, tracked_as_it_was, refresh)
-
-
-SUBSPACE_BASES: dict[str, Callable[..., Basis]] = {
-    "randomized_svd": svd_basis,
-    "svd": partial(svd_basis, "exact"),
-    "subspace": subspace_basis,
-    "gaussian": lambda **_: gaussian_basis(),
-    "orthonormal": orthonormal_basis,
-}
-
-
-def find_basis(basis: Any, precision: Precision) -> Basis:
-    """Finds a basis by name, or makes one of functions, the first fields of `Basis`."""
-    if isinstance(basis, str):
-        check_choice("basis", basis, SUBSPACE_BASES)
-        return SUBSPACE_BASES[basis](precision=precision)
-    if not isinstance(basis, tuple) or not 3 <= len(basis) <= len(Basis._fields):
-        raise ValueError(
-            f"`basis` must be one of {', '.join(SUBSPACE_BASES)}, or functions "
-            "(init, track, refresh) as in optax_matrix.transforms.Basis, got "
-            f"{basis!r}."
-        )
-    found = Basis(*basis)
-    for name in ("init", "track", "refresh"):
-        check_callable(f"basis.{name}", getattr(found, name))
-    return found
 
 
 def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:

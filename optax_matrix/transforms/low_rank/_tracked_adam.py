@@ -110,7 +110,7 @@ def scale_by_tracked_adam(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         mu_dtype: Dtype of the momentum and the error; None for float32.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

@@ -29,7 +29,7 @@ def orthogonalize(
         polar: Function of matrices ``(..., m, n)``, such as `newton_schulz`,
             `polar_svd`, or ``functools.partial(newton_schulz, steps=7)``.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``.

@@ -28,7 +28,7 @@ def orthogonalize_balanced(
         rounds: Number of polar factors, each from rows scaled by the last one.
         power: Exponent of that scaling.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``.

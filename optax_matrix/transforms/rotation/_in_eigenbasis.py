@@ -125,7 +125,7 @@ def in_eigenbasis(
             (``om.momentum(0.9)``), in the frame of the parameters; None for M = G.
         renew_after: Whether to renew the rotation after the update, for the next one.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

@@ -31,7 +31,7 @@ class PolicyInput(NamedTuple):
         gram: The averaged Gram matrix, ``(..., p, p)``, of arbitrary scale; None where
             the rotation follows from the momentum alone.
         qr: The kernel that makes columns orthonormal.
-        products: The products of each class (`linalg.precision`).
+        products: The products of each class (``linalg.precision``).
         base: The base f as a function of a matrix in the place of the rotated momentum,
             with the state of this step, which it leaves as it is. A base without state
             takes other shapes, too. It gets no ``gradient``, also in `in_eigenbasis`.

@@ -102,7 +102,7 @@ def rotate(
             updates 1, K + 1, 2K + 1, ... of each matrix, counted from its first
             momentum that is not zero.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

@@ -138,7 +138,7 @@ def rotate_shared(
         update_interval: Number K of updates between renewals of the rotations, at
             updates 1, K + 1, 2K + 1, ...
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of dicts of stacks ``(b, m, n)``.

@@ -103,7 +103,7 @@ def precondition(
         momentum: Transformation from updates to :math:`M`; None for :math:`M = G`.
         graft: Whether to give :math:`\Delta` the norm of the output of ``inner``.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.

@@ -146,7 +146,7 @@ def spo(
             is narrower than that of the parameters, as with ``wire_dtype`` of `owners`.
             Knowing it, `spo` does not mistake the rounding for an outside change.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.

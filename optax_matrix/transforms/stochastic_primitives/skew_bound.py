@@ -23,7 +23,7 @@ from optax_matrix.linalg import (
     to_skew,
 )
 from optax_matrix.linalg.precision import Precision, products_of
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.linalg.skew import triangle_side, triangle_size
 
@@ -96,7 +96,7 @@ def limit_skew_norm(
     Args:
         max_norm: The bound s, above zero.
         precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (`linalg.precision`).
+            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees of triangles ``(..., b (b - 1) / 2)``, the format of
@@ -155,7 +155,9 @@ def block_norms(triangles: jax.Array, dot: Product, name: str = "q") -> jax.Arra
     return jax.lax.map(norm, triangles)
 
 
-def reached(q: Mapping[str, jax.Array], merge_at: ArrayLike, dot: Product) -> jax.Array:
+def reached(
+    q: Mapping[str, jax.Array], merge_at: ArrayLike, dot: Product = full_dot
+) -> jax.Array:
     """Which matrices, ``(...)``, have a block whose norm has reached ``merge_at``.
 
     Norms that `limit_skew_norm` brought to the same value count as having reached it.
