@@ -55,7 +55,7 @@ def _symmetric(
     tiles, steps = m // _TILE, n // _DEPTH
     even = 1 - tiles % 2
     tiling = (plgpu.TilingTransform((8, _DEPTH)), plgpu.SwizzleTransform(128))
-    transpose = lambda ref: plgpu.transpose_ref(ref, (1, 0))
+    transpose = lambda ref: ref.transpose((1, 0))
 
     def body(*refs: Any) -> None:
         x_gmem, *more = refs
