@@ -29,7 +29,7 @@ def newton_schulz(
     steps: int = 5,
     eps: ArrayLike = 1e-7,
     compute_dtype: DTypeLike | Literal["auto"] | None = None,
-    kernel: Literal["auto", "xla", "pallas"] = "auto",
+    kernel: str = "auto",
 ) -> Float[Array, "*batch m n"]:
     r"""Approximate the polar factor by a Newton-Schulz iteration.
 
@@ -56,9 +56,10 @@ def newton_schulz(
             float32. None: the dtype of ``x``, but at least float32. ``"auto"``:
             bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless
             ``x`` is wider than float32, and that of None elsewhere.
-        kernel: What forms the products: the compiler (``"xla"``), or kernels that
-            compute only half of each symmetric product (``"pallas"``). ``"auto"`` takes
-            them only where they were measured to be faster.
+        kernel: What forms the products: the compiler (``"xla"``), or on Hopper GPUs
+            kernels that compute little more than half of each symmetric product
+            (``"pallas"``; in bfloat16 unless ``compute_dtype`` is float16, and without
+            a derivative). ``"auto"`` is ``"xla"``: no gain has been measured yet.
 
     Note:
         With None, accelerators compute float32 products in TF32 or bfloat16 unless
@@ -68,7 +69,8 @@ def newton_schulz(
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
 
     Raises:
-        ValueError: If ``coefficients`` or ``steps`` is malformed.
+        ValueError: If ``coefficients``, ``steps`` or ``kernel`` is malformed, or the
+            platform or ``compute_dtype`` has no kernel.
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
@@ -84,14 +86,28 @@ def newton_schulz(
     """
     check_matrices(x)
     rows = rows_for(coefficients, steps)
+    if kernel not in ("auto", "xla", "pallas"):
+        raise ValueError(
+            f"`kernel` must be 'auto', 'xla' or 'pallas', got {kernel!r}; pass one of "
+            "these names."
+        )
+    if kernel == "pallas" and compute_dtype == "auto":
+        compute_dtype = None
     if compute_dtype == "auto":
         options = {"coefficients": coefficients, "steps": steps, "eps": eps}
         form = partial(newton_schulz, kernel=kernel, **options)
         return with_narrow_factors(form, x)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     if kernel == "pallas":
-        y, transposed = wide_unit_norm(x, eps, dtype)
-        y = pallas.newton_schulz(y, jnp.asarray(rows, work_dtype(dtype)))
+        narrow = jnp.dtype(compute_dtype or jnp.bfloat16)
+        if narrow.itemsize != 2:
+            raise ValueError(
+                "`compute_dtype` must be bfloat16, float16 or None with "
+                f"kernel='pallas', got {narrow}; pass kernel='xla' for this dtype."
+            )
+        y, transposed = wide_unit_norm(x, eps, narrow)
+        own = lambda y: pallas.newton_schulz(y, jnp.asarray(rows, jnp.float32))
+        y = jax.lax.platform_dependent(y, cuda=own, default=pallas.refuse)
         return (y.mT if transposed else y).astype(x.dtype)
 
     def by_xla(x: Array, symmetric_dot: Product) -> Array:

@@ -9,3 +9,4 @@ from optax_matrix.linalg.pallas._hopper import (
     newton_schulz as newton_schulz,
     quadratic as quadratic,
 )
+from optax_matrix.linalg.pallas._refusal import refuse as refuse

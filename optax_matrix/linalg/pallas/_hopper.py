@@ -55,7 +55,7 @@ def _symmetric(
     tiles, steps = m // _TILE, n // _DEPTH
     even = 1 - tiles % 2
     tiling = (plgpu.TilingTransform((8, _DEPTH)), plgpu.SwizzleTransform(128))
-    transpose = lambda ref: plgpu.transpose_ref(ref, (1, 0))
+    transpose = lambda ref: ref.transpose((1, 0))
 
     def body(*refs: Any) -> None:
         x_gmem, *more = refs
@@ -90,7 +90,9 @@ def _symmetric(
                     multiply(total)
                     return total[...]
 
-                total = pl.run_scoped(product, plgpu.ACC((_HALF, _HALF), jnp.float32))
+                total = pl.run_scoped(
+                    product, plgpu.WGMMAAccumulatorRef((_HALF, _HALF), jnp.float32)
+                )
                 if row_gmem is not None:
                     plgpu.barrier_wait(barrier.at[group])
                     old = mine[...].astype(jnp.float32)
@@ -110,7 +112,7 @@ def _symmetric(
                 plgpu.wgmma_wait(0)
                 return total
 
-            shared = {"collective_axes": ("half",)} if cluster > 1 else {}
+            shared: Any = {"collective_axes": ("half",)} if cluster > 1 else {}
             plgpu.emit_pipeline_warp_specialized(
                 step,
                 grid=(steps,),

@@ -1,0 +1,61 @@
+"""Kernels of our own: which calls reach them, and that all others are refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import optax_matrix as om
+from optax_matrix.linalg import newton_schulz, pallas
+
+OWN = functools.partial(newton_schulz, kernel="pallas")
+
+
+def test_a_kernel_has_a_known_name():
+    with pytest.raises(ValueError, match="`kernel` must be 'auto', 'xla' or 'pallas'"):
+        newton_schulz(jnp.ones((2, 2)), kernel="cuda")
+
+
+def test_float32_products_have_no_kernel():
+    with pytest.raises(ValueError, match="`compute_dtype` must be bfloat16"):
+        OWN(jnp.ones((2, 2)), compute_dtype=jnp.float32)
+
+
+@pytest.mark.parametrize("call", [OWN, jax.jit(OWN), jax.vmap(OWN)])
+def test_a_platform_without_a_kernel_is_refused(call):
+    with pytest.raises(ValueError, match="'pallas' on cpu"):
+        call(jnp.ones((2, 3, 4)))
+
+
+def test_auto_is_the_form_of_the_compiler():
+    x = jax.random.normal(jax.random.key(0), (2, 3, 5))
+    assert (newton_schulz(x) == newton_schulz(x, kernel="xla")).all()
+
+
+def test_recipes_reach_the_kernel():
+    params = {"a": {"kernel": jnp.ones((8, 8))}}
+    tx = om.muon(1e-3, polar=OWN)
+    with pytest.raises(ValueError, match="'pallas' on cpu"):
+        jax.jit(tx.update)(params, tx.init(params), params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(256, 128), (2, 1, 300, 100)])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_interpreted_products_equal_plain_ones(shape, dtype):
+    mosaic = pytest.importorskip("jax.experimental.pallas.mosaic_gpu")
+    if not hasattr(mosaic, "InterpretGPUParams"):
+        pytest.skip("this JAX has no interpreter of Mosaic GPU")
+    options = {"interpret": mosaic.InterpretGPUParams(), "processors": 4}
+    x = (jax.random.normal(jax.random.key(0), shape) / 16).astype(dtype)
+    dot = lambda x, y: jnp.matmul(x, y, preferred_element_type=jnp.float32)
+    plain = dot(x, x.mT)
+    narrow = plain.astype(dtype)
+    found = pallas.gram(x, **options)
+    combined = pallas.quadratic(narrow, -4.775, 2.03, **options)
+    expected = -4.775 * narrow.astype(jnp.float32) + 2.03 * dot(narrow, narrow)
+    for ours, theirs in ((found, plain), (combined, expected)):
+        error = jnp.abs(ours.astype(jnp.float32) - theirs).max()
+        assert error <= jnp.finfo(dtype).eps * jnp.abs(theirs).max()
+        assert (ours == ours.mT).all()
