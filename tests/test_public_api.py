@@ -69,6 +69,7 @@ def test_recipe_takes_the_common_keywords(name):
         "weight_decay_mask",
         "dimension_numbers",
         "placement",
+        "max_batch",
         "other",
         "other_learning_rate",
         "other_weight_decay",

@@ -21,6 +21,9 @@ out of range is a `ValueError` when the optimizer is made.
   zero (`add_cautious_decay`).
 * ``dimension_numbers``: which leaves are matrices, as in `on_matrices`.
 * ``placement``: where whole matrices live on a mesh, as in `on_matrices`.
+* ``max_batch``: largest number of matrices that are updated at once (with `owners`, on
+  each device), as in `on_matrices`. A small one saves temporary memory and takes longer
+  to compile; None for a bound of `stacks.STACK_ELEMENTS` elements.
 * ``other``: optimizer of all other leaves; None for AdamW.
 * ``other_learning_rate``: learning rate of that AdamW; None for the recipe's choice.
 * ``other_weight_decay``: weight decay of that AdamW; None for that of the matrices.

@@ -20,7 +20,8 @@ TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("other", "other_learning_rate", "other_weight_decay"),
 }
 _NOT_IN_CHAINS = TREE_ONLY | {
-    *("dimension_numbers", "placement", "nonfinite", "zero_gradient"),
+    *("dimension_numbers", "placement", "max_batch"),
+    *("nonfinite", "zero_gradient"),
 }
 
 Arguments = Mapping[str, Any]  # Those of a recipe, by name.
@@ -119,6 +120,7 @@ def _on_matrices(method: Method, arguments: Arguments, **rest: Any):
         name=method.name,
         dimension_numbers=numbers,
         placement=arguments["placement"],
+        max_batch=arguments["max_batch"],
         needs_params=method.is_step,
         moves_zeros=not method.is_step,
         nonfinite=arguments["nonfinite"] or "propagate",

@@ -28,7 +28,13 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
 import jax
 import optax
 
-from optax_matrix._arguments import Checker, Rate, injectable, is_number
+from optax_matrix._arguments import (
+    Checker,
+    PositiveInt,
+    Rate,
+    injectable,
+    is_number,
+)
 from optax_matrix.linalg.precision import Precision
 from optax_matrix.recipes._method import (
     TREE_ONLY,
@@ -51,6 +57,7 @@ class Common(TypedDict, total=False):
     cautious_decay: bool | None
     dimension_numbers: Any
     placement: Any
+    max_batch: PositiveInt | None
     other: Transformation | None
     other_learning_rate: Rate | None
     other_weight_decay: Rate | None

@@ -32,6 +32,7 @@ VALUES = {
     "last_layer": "method",
     "leading": "2",
     "limiter": "1.5",
+    "max_batch": "1",
     "max_dim": "8",
     "max_norm": "0.5",
     "max_rms": "2",
