@@ -1,7 +1,7 @@
 """Processes that compile at the same time and use the device one after another.
 
 Compiling takes most of the time, and a second program on the device would disturb the
-clock. A worker compiles all of its programs, waits for the others, and takes its turn.
+clock. Each job has a process. It compiles, waits until all have, and has its turn.
 """
 
 import importlib
@@ -12,109 +12,101 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-Job = dict[str, Any]  # ``module`` has `compiled(job)`, which returns a function to run.
+# What to do: the name of a ``module`` whose `compiled(job)` returns a function to run.
+# With a ``root``, the packages are those of the checkout there.
+Job = dict[str, Any]
 _PAUSE = 0.05
 
 
 def run(
-    jobs: Sequence[Job], workers: int, limit: float, folder: pathlib.Path
-) -> list[Job]:
+    jobs: Sequence[Job],
+    workers: int,
+    limit: float,
+    patience: float,
+    folder: pathlib.Path,
+) -> Iterator[Job]:
     """Runs jobs; returns what each of them measured, or its error.
 
     Args:
-        jobs: What to do; each has the name of a ``module``.
-        workers: Number of processes.
-        limit: Seconds after which no further job is compiled.
-        folder: Where the processes leave their notes.
+        jobs: What to do.
+        workers: How many of them compile at a time.
+        limit: Seconds to compile all of them; those that take longer are ended.
+        patience: Seconds for each turn.
+        folder: Where the processes leave their notes; it exists and is empty.
 
-    Returns:
-        The jobs with their results, in order.
+    Yields:
+        Each job with its results.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
-    shares = [list(jobs[i::workers]) for i in range(min(workers, len(jobs)))]
-    processes = []
-    for i, share in enumerate(shares):
-        note = {"jobs": share, "index": i, "of": len(shares), "until": _now() + limit}
-        (folder / f"{i}.jobs").write_text(json.dumps(note))
-        command = [sys.executable, "-m", __name__, str(folder), str(i)]
-        with (folder / f"{i}.log").open("w") as log:
-            processes.append(
-                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-            )
-    alive = dict(enumerate(processes))
-    while alive:
-        for i, process in list(alive.items()):
-            if process.poll() is not None:  # A worker that fell does not stop the rest.
-                _note(folder, "ready", i)
-                _note(folder, "done", i)
-                del alive[i]
-        time.sleep(_PAUSE)
-    results = []
-    for i, share in enumerate(shares):
-        path = folder / f"{i}.results"
-        found = json.loads(path.read_text()) if path.exists() else []
-        log = (folder / f"{i}.log").read_text()[-400:]
-        lost = [{**job, "error": f"no result: {log}"} for job in share[len(found) :]]
-        results.append(found + lost)
-    return [results[i % len(shares)][i // len(shares)] for i in range(len(jobs))]
-
-
-def work(folder: pathlib.Path, index: int) -> None:
-    """What one process does."""
-    note = json.loads((folder / f"{index}.jobs").read_text())
-    ready: list[tuple[Job, Callable[[], Job] | None]] = []
-    for job in note["jobs"]:
-        if _now() > note["until"]:
-            ready.append(({**job, "error": "the time to compile was over"}, None))
+    ready = _compile(jobs, workers, limit, folder)
+    for i, job in enumerate(jobs):
+        if i not in ready:
+            yield {**job, "error": f"not compiled after {limit:.0f} seconds"}
             continue
-        start = time.perf_counter()
+        (folder / f"{i}.go").touch()
         try:
-            function = importlib.import_module(job["module"]).compiled(job)
-            seconds = round(time.perf_counter() - start, 1)
-            ready.append(({**job, "compile_s": seconds}, function))
-        except Exception as error:  # One program that fails is a finding.
-            traceback.print_exc()
-            ready.append(({**job, "error": _text(error)}, None))
-    _note(folder, "ready", index)
-    _wait(folder / f"ready-{i}" for i in range(note["of"]))
-    _wait(folder / f"done-{i}" for i in range(index))
-    results = []
-    for i, (job, function) in enumerate(ready):
-        ready[i] = (job, None)  # What it holds on the device is freed after its turn.
-        if function is not None:
-            try:
-                job = {**job, **function()}
-            except Exception as error:
-                traceback.print_exc()
-                job = {**job, "error": _text(error)}
-        del function
-        results.append(job)
-        (folder / f"{index}.results").write_text(json.dumps(results))
-    _note(folder, "done", index)
+            ready[i].wait(patience)
+        except subprocess.TimeoutExpired:
+            ready[i].kill()
+            ready[i].wait()
+            yield {**job, "error": f"no result after {patience:.0f} seconds"}
+            continue
+        result = folder / f"{i}.result"
+        if result.exists():
+            yield json.loads(result.read_text())
+        else:
+            log = " ".join((folder / f"{i}.log").read_text()[-300:].split())
+            yield {**job, "error": f"ended with {ready[i].returncode}: {log}"}
 
 
-def _now() -> float:
-    return time.time()
+def _compile(
+    jobs: Sequence[Job], workers: int, limit: float, folder: pathlib.Path
+) -> dict[int, subprocess.Popen]:
+    """The processes of the jobs that have compiled, or failed, in time."""
+    end = time.monotonic() + limit
+    waiting, compiling, ready = list(range(len(jobs))), {}, {}
+    while (waiting or compiling) and time.monotonic() < end:
+        while waiting and len(compiling) < workers:
+            i = waiting.pop(0)
+            compiling[i] = _start(jobs[i], i, folder)
+        for i, process in list(compiling.items()):
+            if (folder / f"{i}.ready").exists() or process.poll() is not None:
+                ready[i] = compiling.pop(i)
+        time.sleep(_PAUSE)
+    for process in compiling.values():
+        process.kill()
+    return ready
 
 
-def _text(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+def _start(job: Job, i: int, folder: pathlib.Path) -> subprocess.Popen:
+    (folder / f"{i}.job").write_text(json.dumps(job))
+    root = str(job.get("root") or pathlib.Path.cwd())
+    environment = {**os.environ, "PYTHONPATH": root}
+    command = [sys.executable, "-m", __name__, str(folder.resolve()), str(i)]
+    with (folder / f"{i}.log").open("w") as log:
+        return subprocess.Popen(
+            command, cwd=root, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
 
 
-def _note(folder: pathlib.Path, word: str, index: int) -> None:
-    (folder / f"{word}-{index}").touch()
-
-
-def _wait(paths) -> None:
-    for path in paths:
-        while not os.path.exists(path):
+def work(folder: pathlib.Path, i: str) -> None:
+    """What the process of a job does."""
+    job = json.loads((folder / f"{i}.job").read_text())
+    try:
+        start = time.perf_counter()
+        function = importlib.import_module(job["module"]).compiled(job)
+        job["compile_s"] = round(time.perf_counter() - start, 1)
+        (folder / f"{i}.ready").touch()
+        while not (folder / f"{i}.go").exists():
             time.sleep(_PAUSE)
+        job |= function()
+    except Exception as error:  # One program that fails is a finding.
+        traceback.print_exc()
+        job["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    (folder / f"{i}.result").write_text(json.dumps(job))
 
 
 if __name__ == "__main__":
-    work(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    work(pathlib.Path(sys.argv[1]), sys.argv[2])

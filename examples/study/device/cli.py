@@ -2,7 +2,7 @@
 
     python -m examples.study device
     python -m examples.study device products kernels --out results
-    python -m examples.study device steps --models small --names muon muoneq soap
+    python -m examples.study device steps --names muoneq soap:precision=fast
     python -m examples.study device training --seconds 90
 
 ``products``: the rates of copies and of matrix products at each precision, and their
@@ -11,17 +11,20 @@ errors. ``kernels``: Newton-Schulz and its products, by XLA and by the kernels o
 `optax.contrib.muon`. ``training``: a LLaMA of GPT-2 small's size on the shipped texts
 for some seconds per method; it shows time and loss, and says nothing about quality.
 
-Programs are compiled in several processes at once and timed in one process after
-another. Each part prints a table and writes it as JSON to `--out`.
+Programs are compiled in several processes at once and timed one after another. Each
+part prints a table and writes what it measured as JSON to `--out`.
 """
 
 import argparse
+import importlib
 import json
 import os
 import pathlib
-import subprocess
-import sys
+import tempfile
 from collections.abc import Sequence
+from typing import Any
+
+from examples.study.device import _turns
 
 PARTS = ("products", "kernels", "steps", "training")
 MODELS = ("small", "medium")
@@ -37,11 +40,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("parts", nargs="*", help=f"some of {', '.join(PARTS)}; without any, all")
     add("--out", type=pathlib.Path, default=pathlib.Path("device-results"))
-    add("--names", nargs="+", metavar="NAME[:KEY=VALUE,...]", help="methods of a part")
+    add("--names", nargs="+", metavar="NAME[:KEY=VALUE,...]", help="of `steps`")
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of `steps`")
+    add("--before", help="another checkout, with this study, whose steps to add")
+    add("--before-names", nargs="+", help="the methods from there; without any, all")
+    add("--methods", nargs="+", metavar="NAME", help="of `training`")
     add("--seconds", type=float, default=90.0, help="of `training`, for each method")
-    add("--limit", type=float, default=240.0, help="seconds to compile the programs")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="that compile")
+    add("--limit", type=float, default=600.0, help="seconds to compile all programs")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="compile at a time")
     add("--tiny", action="store_true", help="sizes that a CPU can run, as a trial")
     args = parser.parse_args(argv)
     args.parts = args.parts or list(PARTS)
@@ -51,27 +57,27 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the parts, each in processes of its own; returns the exit code."""
+    """Runs the parts, each job in a process of its own; returns the exit code."""
     args = parse(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    # A process that has had its turn gives its memory back.
+    # A process gives back what it does not need, and all of it after its turn.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    failed = 0
-    for part in args.parts:
-        print(f"\n{part}", flush=True)
-        if part in ("products", "kernels"):
-            command = [sys.executable, "-m", f"examples.study.device.{part}"]
-            options = ["--out", str(args.out)] + ["--tiny"] * args.tiny
-            failed += subprocess.run([*command, *options], check=False).returncode != 0
-            continue
-        if part == "steps":
-            from examples.study.device.steps import jobs, table
-        else:
-            from examples.study.device.training import jobs, table
-        from examples.study.device._turns import run
-
-        rows = run(jobs(args), args.workers, args.limit, args.out / f"{part}-workers")
-        failed += any("error" in row for row in rows)
-        (args.out / f"{part}.json").write_text(json.dumps(rows, indent=1))
-        print(table(rows), flush=True)
-    return min(failed, 1)
+    modules = {
+        part: importlib.import_module(f"examples.study.device.{part}")
+        for part in args.parts
+    }
+    jobs = [
+        {"module": module.__name__, **job}
+        for module in modules.values()
+        for job in module.jobs(args)
+    ]
+    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in args.parts}
+    with tempfile.TemporaryDirectory() as folder:
+        limits = args.workers, args.limit, args.seconds + 120
+        for row in _turns.run(jobs, *limits, pathlib.Path(folder)):
+            part = row["module"].rsplit(".", 1)[1]
+            rows[part].append(row)
+            (args.out / f"{part}.json").write_text(json.dumps(rows[part], indent=1))
+            if len(rows[part]) == sum(job["module"] == row["module"] for job in jobs):
+                print(f"\n{part}\n{modules[part].table(rows[part])}", flush=True)
+    return int(any("error" in row for part in rows.values() for row in part))

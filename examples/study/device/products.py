@@ -1,8 +1,7 @@
 """The device's rates: copies, and products of matrices at each precision."""
 
-import argparse
-import json
-import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,21 +51,23 @@ def measure(side: int, error_side: int, copy_bytes: int) -> dict:
     return {**result, "side": side, "products": rows}
 
 
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--tiny", action="store_true")
-    args = parser.parse_args()
-    found = measure(*((256, 128, 2**22) if args.tiny else (8192, 1024, 2**32)))
-    (args.out / "products.json").write_text(json.dumps(found, indent=1))
-    print(f"{found['machine']}: copies {found['copy TB/s']:.2f} TB/s (read and write)")
-    rows = [
-        (r["name"], r.get("tflops"), r.get("error"), r.get("problem", ""))
-        for r in found["products"]
-    ]
-    print(columns((f"product of side {found['side']}", "TFLOP/s", "error", ""), rows))
+def jobs(args) -> list[dict[str, Any]]:
+    """One job."""
+    return [{"sizes": (256, 128, 2**22) if args.tiny else (8192, 1024, 2**32)}]
 
 
-if __name__ == "__main__":
-    main()
+def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """What measures; it compiles as it goes."""
+    return lambda: measure(*job["sizes"])
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rates."""
+    (found,) = rows
+    if "error" in found:
+        return found["error"]
+    keys = ("tflops", "error", "problem")
+    cells = [(r["name"], *(r.get(key) for key in keys)) for r in found["products"]]
+    head = f"{found['machine']}: copies {found['copy TB/s']:.2f} TB/s (read and write)"
+    side = f"product of side {found['side']}"
+    return "\n".join([head, columns((side, "TFLOP/s", "error", ""), cells)])

@@ -22,11 +22,13 @@ _STEPS, _SECONDS = 24, 2.0
 
 
 def jobs(args) -> list[dict[str, Any]]:
-    """Every method on every model; AdamW first."""
+    """Every method on every model, AdamW first; then those of another checkout."""
     names = args.names or [MUON, *recipe_names(), "poet"]
     models = ["tiny"] if args.tiny else args.models
-    make = lambda model, name: {"module": __name__, "model": model, "name": name}
-    return [make(model, name) for model in models for name in (ADAMW, *names)]
+    rows = [{"model": m, "name": name} for m in models for name in (ADAMW, *names)]
+    for name in (args.before_names or names) if args.before else ():
+        rows += [{"model": m, "name": name, "root": args.before} for m in models]
+    return rows
 
 
 def optimizer(text: str) -> optax.GradientTransformation:
@@ -120,15 +122,16 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    times = {row["name"]: row.get("ms") for row in rows}
+    times = {row["name"]: row.get("ms") for row in rows if "root" not in row}
     cells = []
     for row in rows:
+        name = row["name"] + (" (before)" if "root" in row else "")
         if "error" in row:
-            cells.append((row["name"], *[None] * 6, row["error"][:90]))
+            cells.append((name, *[None] * 6, row["error"][:90]))
             continue
         ratios = [row["ms"] / x if (x := times.get(n)) else None for n in (ADAMW, MUON)]
         numbers = row["ms"], row["slowest_ms"], *ratios, row["memory"], row["compile_s"]
-        cells.append((row["name"], *numbers, "" if row["finite"] else "not finite"))
+        cells.append((name, *numbers, "" if row["finite"] else "not finite"))
     titles = ("ms a step", "slowest", "/ adamw", "/ optax muon", "memory", "compile s")
     size = "{} x {}/{}".format(*SIZES[rows[0]["model"]])
     return columns((size, *titles, ""), cells)

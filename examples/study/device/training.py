@@ -40,9 +40,9 @@ _EVALUATIONS = 6
 
 def jobs(args) -> list[dict[str, Any]]:
     """One run per method."""
-    names = args.names or list(METHODS)
+    names = args.methods or list(METHODS)
     size = {"seconds": 1.0 if args.tiny else args.seconds, "tiny": args.tiny}
-    return [{"module": __name__, "name": name, **size} for name in names]
+    return [{"name": name, **size} for name in names]
 
 
 def tokens() -> tuple[np.ndarray, np.ndarray]:

@@ -11,17 +11,17 @@ from examples.study.device import _turns, cli, steps, training
 
 
 def compiled(job):
-    """A job of the workers below: it notes when it compiled and when it ran."""
+    """A job of the processes below: it notes when it compiled and when it ran."""
     if job["name"] == "fails":
         raise ValueError("no such method")
     if job["name"] == "dies":
         os._exit(3)
-    time.sleep(0.2)
+    time.sleep(60 if job["name"] == "compiles" else 0.2)
     start = time.time()
 
     def run():
         began = time.time()
-        time.sleep(0.2)
+        time.sleep(60 if job["name"] == "hangs" else 0.2)
         return {"compiled": start, "began": began, "ended": time.time()}
 
     return run
@@ -29,14 +29,17 @@ def compiled(job):
 
 def test_programs_compile_together_and_run_in_turn(tmp_path):
     """No program runs before all are compiled, or beside another; a fault stays one."""
-    names = ["a", "b", "fails", "c", "dies", "d"]
+    names = ["a", "b", "fails", "compiles", "hangs", "c", "dies"]
     jobs = [{"module": __name__, "name": name} for name in names]
-    rows = _turns.run(jobs, workers=5, limit=60, folder=tmp_path / "workers")
+    rows = list(_turns.run(jobs, 7, limit=20, patience=3, folder=tmp_path))
     assert [row["name"] for row in rows] == names
-    assert rows[2]["error"] == "ValueError: no such method"
-    assert rows[4]["error"].startswith("no result")
-    good = sorted((r for r in rows if "error" not in r), key=lambda r: r["began"])
-    assert [row["name"] for row in good] == ["a", "d", "b", "c"]
+    errors = {row["name"]: row["error"] for row in rows if "error" in row}
+    assert errors.pop("fails") == "ValueError: no such method"
+    assert errors.pop("compiles") == "not compiled after 20 seconds"
+    assert errors.pop("hangs") == "no result after 3 seconds"
+    assert errors.pop("dies").startswith("ended with 3")
+    assert not errors
+    good = [row for row in rows if "error" not in row]
     assert max(r["compiled"] for r in good) <= good[0]["began"]
     for before, after in itertools.pairwise(good):
         assert before["ended"] <= after["began"]
@@ -52,7 +55,8 @@ def test_an_option_of_a_method_is_read():
 @pytest.mark.parametrize("part", ["steps", "training"])
 def test_a_part_runs_on_a_cpu(part, tmp_path, capsys):
     """The parts measure, print a table and write what they measured."""
-    options = ["--tiny", "--names", "muoneq", "--workers", "2", "--out", str(tmp_path)]
+    options = ["--tiny", "--names", "muoneq", "--out", str(tmp_path)]
+    options += ["--methods", "muoneq"]
     assert cli.main([part, *options]) == 0
     rows = json.loads((tmp_path / f"{part}.json").read_text())
     mine = rows[-1]
@@ -73,7 +77,7 @@ def test_rates_are_measured_on_a_cpu(tmp_path):
     """A precision that a platform lacks is reported and does not stop the rest."""
     assert cli.main(["products", "--tiny", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "products.json").read_text())
-    by_name = {row["name"]: row for row in found["products"]}
+    by_name = {row["name"]: row for row in found[0]["products"]}
     assert by_name["float32, HIGHEST"]["error"] < 1e-6
     assert "not supported" in by_name["float32, TF32"]["problem"]
 
