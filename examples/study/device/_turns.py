@@ -77,6 +77,7 @@ def _compile(
         time.sleep(_PAUSE)
     for process in compiling.values():
         process.kill()
+        process.wait()
     return ready
 
 
