@@ -23,9 +23,7 @@ CASES = {
     "sumo-staggered": small("sumo", stagger=True),
     "alice-staggered-exact": small("alice", stagger=True, start="exact"),
 }
-CORE = {"muoneq", "soap", "sumo-staggered"}
-# Newton's method for inverse roots ends when all have converged.
-ROOTS = {"shampoo", "shampoo-averages", "mousse"}
+CORE = {"muoneq", "soap", "sumo-staggered", "shampoo"}
 
 
 def traced(name):
@@ -39,12 +37,11 @@ def traced(name):
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in CORE else pytest.param(n, marks=pytest.mark.broad) for n in CASES],
+    [n if n in CORE else pytest.param(n, marks=pytest.mark.slow) for n in CASES],
 )
 def test_a_step_on_cuda_has_one_decision_and_whole_batches(name):
     program = traced(name)
-    if name not in ROOTS:
-        assert decisions(program.jaxpr) <= 1
+    assert decisions(program.jaxpr) <= 1
     calls = library_calls(program.lower(lowering_platforms=("cuda",)).as_text())
     assert not [call for call in calls if ONE_BY_ONE.search(call)]
 

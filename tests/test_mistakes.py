@@ -127,7 +127,6 @@ COEFFICIENTS = ((3.4445, -4.775, 2.0315),)
         ("soap", "normalize_grads", {}),
         ("soap", "data_format", {}),
         ("soap", "correct_bias", {"bias_correction": True}),
-        ("soap", "precision", {}),
         ("galore", "update_proj_gap", {"update_interval": 200}),
         ("galore", "proj_type", {"side": "short"}),
         ("galore", "no_deprecation_warning", {}),

@@ -66,7 +66,6 @@ _INSTEAD = {
     ),
     "data_format": ("dimension_numbers", "leave it out; kernels are those of Flax."),
     "no_deprecation_warning": ("dimension_numbers", "leave it out."),
-    "precision": ("dimension_numbers", "leave it out; products are in full precision."),
 }
 
 

@@ -23,6 +23,8 @@ InverseRootMethod = Literal["eigh", "newton"]
 # roots of large eigenvalues lose digits.
 _LEAST = 0.3
 _MAX_STEPS = 60
+# As many as any matrix needed, for every root and damping that was tried.
+_STEPS_ON_CUDA = {1: 30, 2: 18, 3: 18}
 
 
 @checked
@@ -109,7 +111,7 @@ class _State(NamedTuple):
 
 
 def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
-    top, bound = largest_eigenvalue(y)
+    top, bound = largest_eigenvalue(y, dot)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     # `bound` may be a few percent too low: M then exceeds one by as much, which both
     # kinds of steps allow.
@@ -146,7 +148,14 @@ def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
     steps, least = jnp.zeros((), jnp.int32), jnp.maximum(eps, tolerance)
     start = _State(steps, least, m, eye, error, error > tolerance)
     start = vary_like(start, m)
-    return jax.lax.while_loop(unfinished, step, start).x * z ** (1 / p)
+    fixed = _STEPS_ON_CUDA.get(p, 15)
+    # On CUDA the host would have to wait for each step, to decide on the next.
+    end = jax.lax.platform_dependent(
+        start,
+        cuda=lambda s: jax.lax.fori_loop(0, fixed, lambda _, s: step(s), s),
+        default=lambda s: jax.lax.while_loop(unfinished, step, s),
+    )
+    return end.x * z ** (1 / p)
 
 
 def _first_coefficients(p: int) -> tuple[float, float]:

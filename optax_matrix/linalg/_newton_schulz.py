@@ -116,7 +116,7 @@ def newton_schulz(
             gram = symmetric_dot(y, y.mT)
             narrow = gram.astype(dtype)
             z = (b * gram + c * symmetric_dot(narrow, narrow)).astype(dtype)
-            return (a * y + dot(z, y)).astype(dtype), None
+            return (a * y.astype(a.dtype) + dot(z, y)).astype(dtype), None
 
         y, transposed = wide_unit_norm(x, eps, dtype)
         # A loop, since compilers would compile every unrolled step.

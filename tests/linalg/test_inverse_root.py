@@ -279,3 +279,31 @@ def test_unknown_methods_are_refused():
 def test_matrices_that_are_not_square_are_refused():
     with pytest.raises(ValueError, match="square"):
         inspect.unwrap(linalg.inverse_root)(jnp.ones((2, 3)), 2)
+
+
+@pytest.mark.parametrize("p", ROOTS)
+@pytest.mark.parametrize("eps", [1e-4, 1e-6, 1e-7, 0.0])
+def test_the_fixed_number_of_steps_on_cuda_suffices(monkeypatch, p, eps):
+    """There every matrix takes as many steps as the hardest one tried."""
+    jax.clear_caches()
+    spectra = {
+        "graded": np.logspace(0, -6, 48),
+        "steep": np.logspace(0, -12, 48),
+        "rank one": np.eye(48)[0],
+        "half": np.repeat([1.0, 0.0], 24),
+        "equal": np.ones(48),
+        "two": np.repeat([1.0, 1e-3], 24),
+    }
+    a = jnp.asarray(np.stack([symmetric(w) for w in spectra.values()]), jnp.float32)
+    root = lambda: linalg.inverse_root(a, p=p, method="newton", eps=eps)
+    want = root()
+
+    def choose(*args, cuda, default=None, **branches):
+        fixed = args and isinstance(args[0], _inverse_root._State)
+        return (cuda if fixed else branches.get("cpu", default))(*args)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    got = root()
+    jax.clear_caches()
+    gap = jnp.linalg.norm(got - want, axis=(1, 2)) / jnp.linalg.norm(want, axis=(1, 2))
+    assert dict(zip(spectra, gap > 1e-5, strict=True)) == dict.fromkeys(spectra, False)

@@ -19,7 +19,7 @@ def trained(monkeypatch, platform, **options):
     jax.clear_caches()  # Kernels that are already traced keep their branches.
     with monkeypatch.context() as patch:
         patch.setattr(jax.lax, "platform_dependent", choose)
-        tx = om.poet(1e-2, block=8, **options)
+        tx = om.poet(1e-2, block=8, precision="exact", **options)
         params = {
             "wide": jax.random.normal(jax.random.key(0), (24, 16)),
             "layers": jax.random.normal(jax.random.key(1), (3, 16, 16)),

@@ -17,7 +17,6 @@ from examples.study.benchmarks import (
     memory,
 )
 
-ROOTS = {"shampoo", "mousse"}  # Newton's method ends when all have converged.
 H200, V5E = _chips.CHIPS["h200"], _chips.CHIPS["v5e"]
 
 # What XLA prints for a GPU, shortened: a fusion that updates a slice in place, a loop
@@ -219,9 +218,8 @@ def test_a_step_on_h200_sends_one_predicate_and_takes_whole_batches(name):
     (row,) = table("--platform", "h200", *sizes, "--recipes", name).values()
     assert "does not compile" not in row
     assert "one by one" not in row
-    if name not in ROOTS:
-        syncs = row.split()[3].split("-")[-1]
-        assert int(syncs) <= 1, row
+    syncs = row.split()[3].split("-")[-1]
+    assert int(syncs) <= 1, row
 
 
 # What a step takes, over the time of its products and of the bytes that it must move.

@@ -46,18 +46,21 @@ def newton_schulz_in_team(
     steps: int,
     eps: ArrayLike,
     compute_dtype: DTypeLike | Literal["auto"] | None,
+    kernel: str = "auto",
 ) -> Array:
     """`newton_schulz` of matrices of the last round, their long sides split.
 
     The iteration needs the whole of two small matrices only. Each device forms its
     summand of the Gram matrix A in float32, from which ``psum_scatter`` leaves it some
     rows of A; it computes the same rows of ``b A + c A^2``, and ``all_gather`` brings
-    the others. All other products are local, and nothing of the long side moves.
+    the others. All other products are local, and nothing of the long side moves. The
+    products of rows are not symmetric: `kernel` has no part in them.
     """
+    del kernel
     if compute_dtype == "auto":
         options = {"coefficients": coefficients, "steps": steps, "eps": eps}
-        kernel = functools.partial(newton_schulz_in_team, last, **options)
-        return with_narrow_factors(kernel, x)
+        form = functools.partial(newton_schulz_in_team, last, **options)
+        return with_narrow_factors(form, x)
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     team = last.team
@@ -67,7 +70,7 @@ def newton_schulz_in_team(
         gram = team.sum_own_rows(dot(y, y.mT))
         narrow = gram.astype(dtype)
         z = (b * gram + c * dot(narrow, team.all_rows(narrow))).astype(dtype)
-        return (a * y + dot(team.all_rows(z), y)).astype(dtype), None
+        return (a * y.astype(a.dtype) + dot(team.all_rows(z), y)).astype(dtype), None
 
     table = jnp.asarray(rows, work_dtype(dtype))
     y, transposed = wide_unit_norm(x, eps, dtype)

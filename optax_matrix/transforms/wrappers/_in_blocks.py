@@ -6,6 +6,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix.linalg.scale import check_matrices
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import in_blocks_of, joined
 
@@ -52,6 +53,7 @@ def in_blocks(
     tx, size = optax.with_extra_args_support(inner), block_size
 
     def init_fn(params: Any) -> Any:
+        jax.tree.map(check_matrices, params)
         return tx.init(in_blocks_of(size, params))
 
     def update_fn(updates: Any, state: Any, params: Any = None, **extra_args: Any):
