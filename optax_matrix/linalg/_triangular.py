@@ -17,6 +17,7 @@ from optax_matrix.linalg.products import Product, full_dot
 _BLOCK = 128
 
 
+@partial(jax.jit, static_argnames="dot", inline=True)
 def cholesky_quotient(
     a: Float[Array, "*batch n n"],
     y: Float[Array, "*batch m n"],
@@ -79,6 +80,7 @@ def quotient_by_panels(
     return jnp.tril(both[..., :n, :n]), both[..., side:, :n]
 
 
+@partial(jax.jit, static_argnames="dot", inline=True)
 def inverse_lower(
     l: Float[Array, "*batch n n"], dot: Product = full_dot
 ) -> Float[Array, "*batch n n"]:

@@ -42,6 +42,8 @@ def precise_dot(x: Array, y: Array) -> Array:
     )
 
 
+# Products of the same shapes are traced once.
+@functools.partial(jax.jit, inline=True)
 def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     """Multiply in the full precision of the operands, on every platform.
 
@@ -75,7 +77,7 @@ def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Pro
     # product, so that gradients on a CPU would differ in their last bits.
     dot = jax.custom_jvp(product)
     dot.defjvp(derivative, symbolic_zeros=True)
-    return dot
+    return jax.jit(dot, inline=True)
 
 
 def _by_platform(
