@@ -32,7 +32,9 @@ def in_team(last: LastRound, kernel: Callable, x: Array) -> Array | None:
     if kernel is not newton_schulz or x.ndim != 3 or len(x) != last.count:
         return None
     whole = len(x) - len(last.real)
-    shared = newton_schulz_in_team(last, x[whole:], **_DEFAULTS | keywords)
+    options = _DEFAULTS | keywords
+    del options["kernel"]  # Members form different rows: no half of them is saved.
+    shared = newton_schulz_in_team(last, x[whole:], **options)
     if not whole:
         return shared
     return jnp.concatenate([newton_schulz(x[:whole], **keywords), shared])
