@@ -6,6 +6,7 @@ twice, once as it is and once transposed. Compilers do not see this.
 
 from optax_matrix.linalg.pallas._choice import check as check, gains as gains
 from optax_matrix.linalg.pallas._hopper import (
+    TILE as TILE,
     gram as gram,
     is_in_this_jax as is_in_this_jax,
     quadratic as quadratic,
