@@ -73,9 +73,8 @@ def _is_hopper(device: Any) -> bool:
 
 def _capability(device: Any) -> float | None:
     """The compute capability of a CUDA device, where it is shown."""
-    text = getattr(device, "compute_capability", None)
-    is_number = text is not None and re.fullmatch(r"\d+\.\d+", text)
-    return float(text) if is_number else None
+    text = str(getattr(device, "compute_capability", None))
+    return float(text) if re.fullmatch(r"\d+\.\d+", text) else None
 
 
 @functools.lru_cache
