@@ -57,13 +57,14 @@ test-optimized: $(STAMP)
 
 # The CUDA compiler (3 GB) likewise.
 CUDA := .venv-aot-cuda/bin/python
+CUDA_TESTS := examples/study/tests/test_account.py examples/study/tests/test_kernels_compile.py
 CUDA_INSTALL = (test -x $(CUDA) || $(PYTHON) -m venv .venv-aot-cuda) && $(CUDA) -m pip install -q -e '.[aot-cuda,test]'
 
 test-aot:
 	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow examples/study/tests/test_aot.py; \
 	else echo "examples/study/tests/test_aot.py skipped: the TPU compiler could not be installed"; fi
-	@if $(CUDA_INSTALL); then $(CUDA) -m pytest -q -m slow examples/study/tests/test_account.py; \
-	else echo "examples/study/tests/test_account.py skipped: the CUDA compiler could not be installed"; fi
+	@if $(CUDA_INSTALL); then $(CUDA) -m pytest -q -m slow $(CUDA_TESTS); \
+	else echo "$(CUDA_TESTS) skipped: the CUDA compiler could not be installed"; fi
 
 bench-aot:
 	$(AOT_INSTALL)

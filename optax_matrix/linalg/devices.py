@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import jax
+from jax.sharding import AxisType
 
 # CUDA devices of compute capability 7.5 and below, which have neither TF32 nor fast
 # bfloat16. Names, since those are all that the mesh in a type shows.
@@ -12,6 +13,8 @@ _OLD = re.compile(
     r"Tesla|TITAN|Quadro|GTX|GeForce (RTX 20|MX[1-4])|NVIDIA T\d+\b|\b[KMPV]\d+\b"
 )
 _FIRST_WITH_TF32 = 8.0
+_HOPPER = re.compile(r"\bG?H(20|100|200|800)\b")
+_HOPPER_CAPABILITY = 9.0
 
 
 def has_narrow_products(x: jax.Array) -> bool:
@@ -20,19 +23,62 @@ def has_narrow_products(x: jax.Array) -> bool:
     The devices are those of the mesh in the array's type, else the default ones. Other
     devices have no say: a program for them has no branch for CUDA.
     """
+    return not any(map(_is_old, _devices(x)))
+
+
+def are_hopper(x: jax.Array) -> bool:
+    """Whether all devices of an array are known to be Hopper GPUs (9.0)."""
+    return all(map(_is_hopper, _devices(x)))
+
+
+def other_than_hopper(x: jax.Array) -> str | None:
+    """Name of a device of an array that is known to be another CUDA device."""
+    is_cuda = lambda d: _capability(d) or re.search("NVIDIA", d.device_kind)
+    others = (d for d in _devices(x) if is_cuda(d) or _is_old(d))
+    return next((d.device_kind for d in others if not _is_hopper(d)), None)
+
+
+def processors(x: jax.Array, default: int) -> int:
+    """The least number of multiprocessors of a GPU of an array, or a default."""
+    names = ("num_cores", "core_count")  # Of what a mesh shows, and of a device.
+    counts = [getattr(d, name, None) for d in _devices(x) for name in names]
+    return min(filter(None, counts), default=default)
+
+
+def is_on_one_device(x: jax.Array) -> bool:
+    """Whether no other device is known to be able to hold a part of an array."""
+    mesh = jax.typeof(x).sharding.mesh
+    if mesh.empty:
+        return jax.device_count() == 1
+    axes = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    return all(size == 1 or kind == AxisType.Manual for size, kind in axes)
+
+
+def _devices(x: jax.Array) -> list[Any]:
     mesh = jax.typeof(x).sharding.mesh
     known = getattr(mesh, "abstract_device", None)
-    devices = [known] if known is not None else jax.local_devices()
-    return not any(map(_is_old, devices))
+    return [known] if known is not None else jax.local_devices()
 
 
 def _is_old(device: Any) -> bool:
-    capability = getattr(device, "compute_capability", None)
-    return _is_old_kind(device.device_kind, capability)
+    return _is_old_kind(device.device_kind, _capability(device))
+
+
+def _is_hopper(device: Any) -> bool:
+    known = _capability(device)
+    if known is not None:
+        return known == _HOPPER_CAPABILITY
+    return bool(_HOPPER.search(device.device_kind))
+
+
+def _capability(device: Any) -> float | None:
+    """The compute capability of a CUDA device, where it is shown."""
+    text = str(getattr(device, "compute_capability", None))
+    return float(text) if re.fullmatch(r"\d+\.\d+", text) else None
 
 
 @functools.lru_cache
-def _is_old_kind(kind: str, capability: str | None) -> bool:
-    if capability is not None and re.fullmatch(r"\d+\.\d+", capability):
-        return float(capability) < _FIRST_WITH_TF32
+def _is_old_kind(kind: str, capability: float | None) -> bool:
+    if capability is not None:
+        return capability < _FIRST_WITH_TF32
     return bool(_OLD.search(kind))

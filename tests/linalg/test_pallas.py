@@ -24,7 +24,7 @@ def test_float32_products_have_no_kernel():
 
 @pytest.mark.parametrize("call", [OWN, jax.jit(OWN), jax.vmap(OWN)])
 def test_a_platform_without_a_kernel_is_refused(call):
-    with pytest.raises(ValueError, match="'pallas' on cpu"):
+    with pytest.raises(ValueError, match=r"'pallas' on cpu|version of JAX"):
         call(jnp.ones((2, 3, 4)))
 
 
@@ -36,7 +36,7 @@ def test_auto_is_the_form_of_the_compiler():
 def test_recipes_reach_the_kernel():
     params = {"a": {"kernel": jnp.ones((8, 8))}}
     tx = om.muon(1e-3, polar=OWN)
-    with pytest.raises(ValueError, match="'pallas' on cpu"):
+    with pytest.raises(ValueError, match=r"'pallas' on cpu|version of JAX"):
         jax.jit(tx.update)(params, tx.init(params), params)
 
 

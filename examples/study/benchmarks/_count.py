@@ -13,6 +13,7 @@ from collections.abc import Callable
 from examples.study.benchmarks._chips import Chip
 from examples.study.benchmarks._fusions import fusion_bytes
 from examples.study.benchmarks._program import Instruction, Program, parse
+from optax_matrix.linalg.pallas import TILE
 
 TRIPS = 2
 # Operations that run nothing.
@@ -29,6 +30,7 @@ _NO_CALLS = ("AllocateBuffer", "ConcatBitcast", "Sharding")
 _ONE_BY_ONE = re.compile(r"gesvd|orgqr|ormqr|sytrd|geqrf|getri")
 _BATCHED_SIDE = 32  # jaxlib has batches of SVDs up to this side.
 _TRIP_COUNT = re.compile(r'known_trip_count"?:\s*\{"?n"?:\s*"?(\d+)')
+_OWN_KERNEL = 'custom_call_target="mosaic_gpu'
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 Counts = collections.Counter
@@ -143,6 +145,10 @@ class _Counter:
             for inner in body.values():
                 total.update(self.products(inner, body))
             return total
+        if x.operation == "custom-call" and _OWN_KERNEL in x.attributes:
+            # Products X X' in 16 bits: tiles on and below the diagonal only.
+            (count, m, _), n = x.shape, scope[x.operands[0]].shape[-1]
+            return Counts(bf16=count * m * (m + TILE) * n)
         is_gemm = re.search(r'target="__cublas\$[^"]*(gemm|matmul)', x.attributes)
         if x.operation not in ("dot", "convolution") and not is_gemm:
             return Counts()

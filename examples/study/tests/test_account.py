@@ -88,6 +88,21 @@ def test_kernels_and_bytes():
     assert high["bytes"] - low["bytes"] == 800
 
 
+OWN = """\
+ENTRY %main (x: bf16[4,768,1024], row: f32[2]) -> bf16[4,768,768] {
+  %x = bf16[4,768,1024]{2,1,0} parameter(0)
+  ROOT %own = bf16[4,768,768]{2,1,0} custom-call(%x), \
+custom_call_target="mosaic_gpu_v2", backend_config={module = "ML\\EF"}
+}
+"""
+
+
+def test_the_symmetric_kernel_counts_its_lower_tiles():
+    found = _count.counted(OWN, H200)
+    assert found["flops bf16"] == 4 * 6 * (2 * 256**2 * 1024)
+    assert found["bytes"] == 2 * 4 * 768 * (1024 + 768)
+
+
 def test_rounds_that_the_text_does_not_tell_are_two_and_go_to_the_host():
     known, unknown = counts(), counts(rounds="")
     assert known["flops tf32"] == 3 * (2 * 2 * 4 * 4 * 8)

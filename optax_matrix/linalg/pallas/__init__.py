@@ -4,9 +4,12 @@ A product whose result is symmetric needs its lower tiles only; each of them is 
 twice, once as it is and once transposed. Compilers do not see this.
 """
 
+from optax_matrix.linalg.pallas._choice import check as check, gains as gains
 from optax_matrix.linalg.pallas._hopper import (
+    TILE as TILE,
     gram as gram,
-    newton_schulz as newton_schulz,
+    is_in_this_jax as is_in_this_jax,
     quadratic as quadratic,
 )
+from optax_matrix.linalg.pallas._iteration import newton_schulz as newton_schulz
 from optax_matrix.linalg.pallas._refusal import refuse as refuse

@@ -1,5 +1,7 @@
 """Symmetric products on Hopper GPUs: lower tiles only, each stored with its mirror."""
 
+import functools
+import inspect
 import math
 from typing import Any
 
@@ -10,10 +12,25 @@ from jaxtyping import Array
 # Two compute warpgroups share a block of 256 x 128, and two blocks that run side by
 # side make a square tile: the rows that they have in common are loaded once for both.
 _HALF = 128
-_TILE = 2 * _HALF
-_DEPTH = 64
+TILE = 2 * _HALF
+DEPTH = 64
 _STAGES = 3
-_PROCESSORS = 132
+_PROCESSORS = 132  # Of an H100 or H200 with SXM; others have fewer.
+# JAX 0.10 has the same interface, but cannot lower the kernels.
+_FIRST_JAX = (0, 11)
+
+
+@functools.cache
+def is_in_this_jax() -> bool:
+    """Whether JAX can lower the kernels, as far as its version and interface show."""
+    try:
+        from jax.experimental.pallas import mosaic_gpu as plgpu
+
+        known = inspect.signature(plgpu.kernel).parameters
+    except (ImportError, AttributeError):
+        return False
+    has_names = {"out_type", "scratch_types", "interpret"} <= {*known}
+    return jax.__version_info__ >= _FIRST_JAX and has_names
 
 
 def gram(x: Array, *, interpret: Any = None, **tuning: Any) -> Array:
@@ -32,7 +49,7 @@ def quadratic(
 def _stacked(x: Array, row: Array | None, interpret: Any, **tuning: Any) -> Array:
     """Give the kernel one leading axis and whole tiles."""
     batch, (m, n) = x.shape[:-2], x.shape[-2:]
-    down, across = -m % _TILE, -n % (_DEPTH if row is None else _TILE)
+    down, across = -m % TILE, -n % (DEPTH if row is None else TILE)
     flat = x.reshape(math.prod(batch), m, n)
     flat = jnp.pad(flat, ((0, 0), (0, down), (0, across)))
     out = _symmetric(flat, row, interpret, **tuning)
@@ -52,9 +69,9 @@ def _symmetric(
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     count, m, n = x.shape
-    tiles, steps = m // _TILE, n // _DEPTH
+    tiles, steps = m // TILE, n // DEPTH
     even = 1 - tiles % 2
-    tiling = (plgpu.TilingTransform((8, _DEPTH)), plgpu.SwizzleTransform(128))
+    tiling = (plgpu.TilingTransform((8, DEPTH)), plgpu.SwizzleTransform(128))
     transpose = lambda ref: ref.transpose((1, 0))
 
     def body(*refs: Any) -> None:
@@ -76,7 +93,7 @@ def _symmetric(
             j = jnp.where(below, c, tiles - even - c)
             i, j = 2 * i, 2 * j + half
             own = pl.ds((i + group) * _HALF, _HALF)
-            rows, cols = pl.ds(i * _HALF, _TILE), pl.ds(j * _HALF, _HALF)
+            rows, cols = pl.ds(i * _HALF, TILE), pl.ds(j * _HALF, _HALF)
             mine = place.at[group]
 
             def compute(multiply: Any) -> None:
@@ -119,10 +136,10 @@ def _symmetric(
                 memory_registers=40,
                 in_specs=[
                     plgpu.BlockSpec(
-                        (_TILE, _DEPTH), lambda k: (0, k), transforms=tiling, **shared
+                        (TILE, DEPTH), lambda k: (0, k), transforms=tiling, **shared
                     ),
                     plgpu.BlockSpec(
-                        (_HALF, _DEPTH), lambda k: (0, k), transforms=tiling
+                        (_HALF, DEPTH), lambda k: (0, k), transforms=tiling
                     ),
                 ],
                 wg_axis="group",
@@ -149,15 +166,3 @@ def _symmetric(
         ],
         interpret=interpret,
     )(*operands)
-
-
-def newton_schulz(y: Array, rows: Array, *, interpret: Any = None) -> Array:
-    """All steps on scaled wide matrices, in half precision; only ``Z X`` is XLA's."""
-
-    def step(y: Array, row: Array) -> tuple[Array, None]:
-        a, b, c = row
-        z = quadratic(gram(y, interpret=interpret), b, c, interpret=interpret)
-        product = jnp.matmul(z, y, preferred_element_type=jnp.float32)
-        return (a * y + product).astype(y.dtype), None
-
-    return jax.lax.scan(step, y, rows)[0]

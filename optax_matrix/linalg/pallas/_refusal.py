@@ -1,18 +1,32 @@
 """An error for platforms without a kernel, raised when a program is lowered for one."""
 
+import functools
 from typing import Any
 
 import jax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 from jaxtyping import Array
 
-_REFUSED = Primitive("platform_without_kernel")
 
-
+@jax.custom_jvp
 def refuse(x: Array) -> Array:
     """Stand for a kernel that the platform does not have."""
-    return _REFUSED.bind(x)
+    return _primitive().bind(x)
+
+
+refuse.defjvp(lambda primals, tangents: (refuse(*primals), tangents[0]))
+
+
+@functools.cache
+def _primitive() -> Any:
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
+
+    refused = Primitive("platform_without_kernel")
+    refused.def_impl(lambda x: jax.jit(refused.bind)(x))
+    refused.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(refused, _lower)
+    batching.primitive_batchers[refused] = lambda xs, axes: (refuse(*xs), axes[0])
+    return refused
 
 
 def _lower(ctx: Any, *_: Any) -> Any:
@@ -22,9 +36,3 @@ def _lower(ctx: Any, *_: Any) -> Any:
         f"got 'pallas' on {platforms}; only Hopper GPUs (H100, H200) have one, so pass "
         "kernel='auto'."
     )
-
-
-_REFUSED.def_impl(lambda x: jax.jit(_REFUSED.bind)(x))
-_REFUSED.def_abstract_eval(lambda x: x)
-mlir.register_lowering(_REFUSED, _lower)
-batching.primitive_batchers[_REFUSED] = lambda xs, axes: (refuse(*xs), axes[0])

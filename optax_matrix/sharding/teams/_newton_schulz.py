@@ -32,7 +32,9 @@ def in_team(last: LastRound, kernel: Callable, x: Array) -> Array | None:
     if kernel is not newton_schulz or x.ndim != 3 or len(x) != last.count:
         return None
     whole = len(x) - len(last.real)
-    shared = newton_schulz_in_team(last, x[whole:], **_DEFAULTS | keywords)
+    options = _DEFAULTS | keywords
+    del options["kernel"]  # Members form different rows: no half of them is saved.
+    shared = newton_schulz_in_team(last, x[whole:], **options)
     if not whole:
         return shared
     return jnp.concatenate([newton_schulz(x[:whole], **keywords), shared])
@@ -46,17 +48,14 @@ def newton_schulz_in_team(
     steps: int,
     eps: ArrayLike,
     compute_dtype: DTypeLike | Literal["auto"] | None,
-    kernel: str = "auto",
 ) -> Array:
     """`newton_schulz` of matrices of the last round, their long sides split.
 
     The iteration needs the whole of two small matrices only. Each device forms its
     summand of the Gram matrix A in float32, from which ``psum_scatter`` leaves it some
     rows of A; it computes the same rows of ``b A + c A^2``, and ``all_gather`` brings
-    the others. All other products are local, and nothing of the long side moves. The
-    products of rows are not symmetric: `kernel` has no part in them.
+    the others. All other products are local, and nothing of the long side moves.
     """
-    del kernel
     if compute_dtype == "auto":
         options = {"coefficients": coefficients, "steps": steps, "eps": eps}
         form = functools.partial(newton_schulz_in_team, last, **options)
