@@ -16,7 +16,7 @@ Without surroundings, all of them do nothing, and the program is the same.
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +38,8 @@ class Surroundings:
             kernel's value, or None if the kernel cannot be shared.
         measures: An `observation.Measure` by name for each that was asked for.
         found: What blocks report, if it is collected.
-        keeps: Booleans ``(batch,)`` for each stack: whose state does not change.
+        keeps: Booleans ``(batch,)`` for each stack, for one reason or more: whose
+            state does not change.
         kept: Pairs of new and old arrays where that is so already, if collected.
     """
 
@@ -47,7 +48,7 @@ class Surroundings:
     shared: Mapping[str, Shared] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     found: dict[str, Stacks] | None = None
-    keeps: Stacks = dataclasses.field(default_factory=dict)
+    keeps: Sequence[Stacks] = ()
     kept: list[tuple[Any, Any]] | None = None
 
 

@@ -6,6 +6,7 @@ written twice: as computed, and as kept. A block that keeps it at once, with `ke
 saves that. Nothing else changes, since the updates of these matrices are thrown away.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,22 +25,29 @@ def kept(new: Any, old: Any) -> Any:
     """The new state, but the old one of matrices that keep theirs."""
 
     def of(path: Any, after: jax.Array, before: jax.Array) -> jax.Array:
-        keeps = mask_of(here().keeps, path, after)
-        if keeps is None or after.dtype != before.dtype:
+        if after.dtype != before.dtype:
             return after
-        return _noted(where(keeps, before, after), before)
+        held = put_back(here().keeps, path, after, before)
+        return held if held is after else _noted(held, before)
 
     return jax.tree_util.tree_map_with_path(of, new, old)
 
 
 def movable(due: Any) -> Any:
-    """Which matrices change, of those ``(b,)`` that are due: they keep no state."""
-
-    def of(path: Any, due: jax.Array) -> jax.Array:
-        keeps = mask_of(here().keeps, path, due)
-        return due if keeps is None else where(keeps, False, due)
-
+    """Which matrices change, of those ``(b, ...)`` that are due: they keep no state."""
+    of = lambda path, x: put_back(here().keeps, path, x, False)
     return jax.tree_util.tree_map_with_path(of, due)
+
+
+def put_back(keeps: Sequence[Stacks], path: Any, new: jax.Array, old: Any) -> jax.Array:
+    """An array of state by its path; the old values of matrices that keep theirs."""
+    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    # One mask after the other: on a CPU, the union of them would round otherwise.
+    for masks in keeps:
+        mask = next((masks[name] for name in names if name in masks), None)
+        if mask is not None and jnp.shape(new)[:1] == mask.shape:
+            new = where(mask, old, new)
+    return new
 
 
 def note_kept(new: Any, old: Any) -> None:
@@ -51,12 +59,3 @@ def _noted(new: jax.Array, old: jax.Array) -> jax.Array:
     if (pairs := here().kept) is not None:
         pairs.append((new, old))
     return new
-
-
-def mask_of(masks: Stacks, path: Any, x: jax.Array) -> jax.Array | None:
-    """The mask of the stack that an array belongs to, by its path in a tree."""
-    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-    of_group = next((name for name in names if name in masks), None)
-    if of_group is None or jnp.shape(x)[:1] != jnp.shape(masks[of_group]):
-        return None
-    return masks[of_group]

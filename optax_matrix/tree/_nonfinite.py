@@ -1,6 +1,5 @@
 """What happens to a matrix whose gradient is not finite."""
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
-from optax_matrix._surroundings.keeping import mask_of, where
+from optax_matrix._surroundings.keeping import put_back, where
 
 NonFinite = Literal["propagate", "skip", "zero", "raise"]
 
@@ -50,15 +49,10 @@ def examined(policy: NonFinite, stacks: Stacks) -> Gradients:
     return Gradients({n: where(bad[n], 0, x) for n, x in stacks.items()}, bad, zero)
 
 
-def keeping(on_bad: NonFinite, on_zero: str, grads: Gradients) -> dict[str, jax.Array]:
-    """By stack which matrices keep their state; empty where all of them change it."""
+def keeping(on_bad: NonFinite, on_zero: str, grads: Gradients) -> list[Stacks]:
+    """Which matrices keep their state, by stack, for each of the two policies."""
     skips = [grads.zero] if on_zero == "skip" else []
-    skips += [grads.bad] if on_bad != "zero" else []
-    return {
-        n: functools.reduce(jnp.logical_or, [x[n] for x in skips])
-        for n in grads.bad
-        if skips
-    }
+    return skips + ([grads.bad] if on_bad != "zero" else [])
 
 
 def marked(
@@ -78,17 +72,17 @@ def marked(
     return {n: of(grads.bad[n], x) for n, x in new.items()}
 
 
-def settled(keeps: Stacks, kept: list[tuple[Any, Any]], state: Any, old: Any) -> Any:
+def settled(
+    keeps: list[Stacks], kept: list[tuple[Any, Any]], state: Any, old: Any
+) -> Any:
     """The state after a step, in which some matrices keep theirs.
 
     ``kept`` are pairs of arrays, new and old, in which they do already.
     """
 
     def of(path, after, before):
-        mask = mask_of(keeps, path, after)
-        if mask is None or any(after is x and before is y for x, y in kept):
-            return after
-        return where(mask, before, after)
+        done = any(after is x and before is y for x, y in kept)
+        return after if done else put_back(keeps, path, after, before)
 
     return jax.tree_util.tree_map_with_path(of, state, old) if keeps else state
 

@@ -24,7 +24,7 @@ def test_a_block_may_ask_which_matrices_keep_their_state():
     assert kept(new, old) is not old
     np.testing.assert_array_equal(kept(new, old)["a"], 1)
     bad = jnp.array([True, False])
-    with within(keeps={"a": bad}):
+    with within(keeps=[{"a": bad}]):
         np.testing.assert_array_equal(kept(new, old)["a"][:, 0, 0], [0, 1])
         due = movable({"a": jnp.ones(2, bool), "b": jnp.ones(2, bool)})
     assert due["a"].tolist() == [False, True]
