@@ -51,8 +51,8 @@ def examined(policy: NonFinite, stacks: Stacks) -> Gradients:
 
 def keeping(on_bad: NonFinite, on_zero: str, grads: Gradients) -> list[Stacks]:
     """Which matrices keep their state, by stack, for each of the two policies."""
-    skips = [grads.zero] if on_zero == "skip" else []
-    return skips + ([grads.bad] if on_bad != "zero" else [])
+    each = (grads.zero, on_zero == "skip"), (grads.bad, on_bad != "zero")
+    return [masks for masks, keep in each if keep]
 
 
 def marked(

@@ -1,5 +1,7 @@
 """Blocks that keep state at once, so that a large array is not written twice."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +48,9 @@ def test_state_that_is_not_that_of_the_step_before_is_put_back_at_the_end():
 
     tx = om.on_matrices(build)
     state = tx.init(PARAMS)
-    (x,) = tx.update(GRADS, state, PARAMS)[1].inner_state["x"].values()
+    new: Any
+    _, new = tx.update(GRADS, state, PARAMS)
+    (x,) = new.inner_state["x"].values()
     np.testing.assert_array_equal(x[0], 0)
     np.testing.assert_array_equal(x[1], 5 + jnp.eye(SIDE))
 
