@@ -7,7 +7,8 @@ it is in `Surroundings`, and nothing else reaches a block from the side:
 * `kernels.jointly` computes stacks of one shape together, where a `limit` is given;
 * `padding.on_real_matrices` leaves out matrices that are not `real`, and lets devices
   compute together what is `shared`;
-* `observation.report` offers a value to measures that were asked for, in `found`.
+* `observation.report` offers a value to measures that were asked for, in `found`;
+* `keeping.kept` lets matrices keep their state, those of `keeps`.
 
 Without surroundings, all of them do nothing, and the program is the same.
 """
@@ -15,7 +16,7 @@ Without surroundings, all of them do nothing, and the program is the same.
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +38,9 @@ class Surroundings:
             kernel's value, or None if the kernel cannot be shared.
         measures: An `observation.Measure` by name for each that was asked for.
         found: What blocks report, if it is collected.
+        keeps: Booleans ``(batch,)`` for each stack, for one reason or more: whose
+            state does not change.
+        kept: Pairs of new and old arrays where that is so already, if collected.
     """
 
     limit: Limit | None = None
@@ -44,6 +48,8 @@ class Surroundings:
     shared: Mapping[str, Shared] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     found: dict[str, Stacks] | None = None
+    keeps: Sequence[Stacks] = ()
+    kept: list[tuple[Any, Any]] | None = None
 
 
 # A context variable, since a block is an optax transformation, and between it and

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
+from optax_matrix._surroundings.keeping import put_back, where
+
 NonFinite = Literal["propagate", "skip", "zero", "raise"]
 
 Stacks = Mapping[str, jax.Array]
@@ -47,34 +49,44 @@ def examined(policy: NonFinite, stacks: Stacks) -> Gradients:
     return Gradients({n: where(bad[n], 0, x) for n, x in stacks.items()}, bad, zero)
 
 
-def settled(
-    policy: NonFinite, bad: Stacks, new: Stacks, state: Any, old: Any
-) -> tuple[dict[str, jax.Array], Any]:
-    """Updates and state that a policy gives after a step with finite gradients.
+def keeping(on_bad: NonFinite, on_zero: str, grads: Gradients) -> list[Stacks]:
+    """Which matrices keep their state, by stack, for each of the two policies."""
+    each = (grads.zero, on_zero == "skip"), (grads.bad, on_bad != "zero")
+    return [masks for masks, keep in each if keep]
 
-    ``bad`` marks the matrices. ``"raise"`` acts as ``"propagate"`` here.
+
+def marked(
+    on_bad: NonFinite, on_zero: str, grads: Gradients, new: Stacks
+) -> dict[str, jax.Array]:
+    """Updates of stacks, as the policies have them for unusual gradients.
+
+    ``"raise"`` acts as ``"propagate"`` here.
     """
-    if policy == "zero":
-        return dict(new), state
-    mark = jnp.zeros_like if policy == "skip" else _nan_where
-    new = {n: where(bad[n], mark(bad[n])[:, None, None], x) for n, x in new.items()}
+    new = dict(new)
+    if on_zero == "skip":
+        new = {n: where(grads.zero[n], 0, x) for n, x in new.items()}
+    if on_bad == "zero":
+        return new
+    mark = jnp.zeros_like if on_bad == "skip" else _nan_where
+    of = lambda bad, x: where(bad, mark(bad)[:, None, None], x)
+    return {n: of(grads.bad[n], x) for n, x in new.items()}
 
-    def kept(path, after, before):
-        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-        of_group = next((name for name in names if name in bad), None)
-        if of_group is None or jnp.ndim(after) == 0:
-            return after
-        return where(bad[of_group], before, after)
 
-    return new, jax.tree_util.tree_map_with_path(kept, state, old)
+def settled(
+    keeps: list[Stacks], kept: list[tuple[Any, Any]], state: Any, old: Any
+) -> Any:
+    """The state after a step, in which some matrices keep theirs.
+
+    ``kept`` are pairs of arrays, new and old, in which they do already.
+    """
+
+    def of(path, after, before):
+        done = any(after is x and before is y for x, y in kept)
+        return after if done else put_back(keeps, path, after, before)
+
+    return jax.tree_util.tree_map_with_path(of, state, old) if keeps else state
 
 
 def _nan_where(bad: jax.Array) -> jax.Array:
     """NaN for these matrices; elsewhere there is none for `jax_debug_nans` to find."""
     return jnp.where(bad, jnp.inf, 0) * 0
-
-
-def where(matrices: jax.Array, value: Any, x: jax.Array) -> jax.Array:
-    """Replaces some matrices of a stack, ``(b,)``, by a value in its dtype."""
-    each = matrices.reshape(matrices.shape + (1,) * (x.ndim - 1))
-    return jnp.where(each, jnp.asarray(value).astype(x.dtype), x)

@@ -17,6 +17,7 @@ from optax_matrix._mesh import (
     visible_mesh,
     visible_spec,
 )
+from optax_matrix._surroundings import within
 from optax_matrix._surroundings.observation import observed
 from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
@@ -28,7 +29,14 @@ from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.tree._nonfinite import NonFinite, check_finite, examined, settled
+from optax_matrix.tree._nonfinite import (
+    NonFinite,
+    check_finite,
+    examined,
+    keeping,
+    marked,
+    settled,
+)
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._refusals import (
@@ -338,10 +346,13 @@ class _OnMatrices:
             build, extra_args, decay = join(arrays)
             tx = optax.with_extra_args_support(observed(build(local)))
             grads = examined(self.nonfinite, stacks["updates"])
+            keeps = keeping(self.nonfinite, self.on_zero, grads)
+            kept, params = [], stacks.get("params")
             new: Any
-            new, inner_state = tx.update(
-                grads.finite, state.inner_state, stacks.get("params"), **extra_args
-            )
+            with within(keeps=keeps, kept=kept):
+                new, inner_state = tx.update(
+                    grads.finite, state.inner_state, params, **extra_args
+                )
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
             old = state.inner_state, state.zero_gradients
             held = inner_state, state.zero_gradients
@@ -349,9 +360,8 @@ class _OnMatrices:
                 new, counts = faded(decay, grads.zero, state.zero_gradients, new)
                 held = inner_state, counts
             new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
-            if self.on_zero == "skip":
-                new, held = settled("skip", grads.zero, new, held, old)
-            new, held = settled(self.nonfinite, grads.bad, new, held, old)
+            new = marked(self.nonfinite, self.on_zero, grads, new)
+            held = settled(keeps, kept, held, old)
             return new, state._replace(inner_state=held[0], zero_gradients=held[1])
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)

@@ -52,9 +52,9 @@ def faded(
 
     def shrunk(x: jax.Array, zero: jax.Array, count: jax.Array) -> jax.Array:
         wide = np.promote_types(x.dtype, np.float32)
-        factor = jnp.asarray(decay, wide) ** count.astype(wide)
-        faint = (x.astype(wide) * factor[:, None, None]).astype(x.dtype)
-        return jnp.where(zero[:, None, None], faint, x)
+        rate = jnp.asarray(decay, wide) ** count.astype(wide)
+        factor = jnp.where(zero, rate, 1)  # A product with 1 is exact.
+        return (x.astype(wide) * factor[:, None, None]).astype(x.dtype)
 
     return {n: shrunk(x, zero[n], counts[n]) for n, x in new.items()}, counts
 

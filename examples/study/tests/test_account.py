@@ -251,6 +251,18 @@ def test_time_of_steps_by_the_account(chip):
         assert float(ratio.split("-")[-1]) <= bound, rows[name]
 
 
+# Passes over the parameters of a step without a renewal.
+PASSES = {"muoneq": 60, "soap": 82}
+
+
+@pytest.mark.slow
+@needs_cuda_compiler
+def test_bytes_of_steps_by_the_account():
+    rows = table("--platform", "h200", "--layers", "2", "--recipes", *PASSES)
+    for name, bound in PASSES.items():
+        assert float(rows[name].split()[1].split("-")[0]) <= bound, rows[name]
+
+
 @pytest.mark.slow
 @needs_cuda_compiler
 def test_eight_devices_exchange_the_least_that_owners_can():

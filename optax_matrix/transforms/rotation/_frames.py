@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._surroundings import here
+from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix.linalg.precision import Products
 from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import unit_peak
@@ -150,7 +151,9 @@ class NextFrame(NamedTuple):
             return rotation
 
         if due is True:
-            return renewed(last)
+            return kept(renewed(last), last)
+
+        due = movable(due)
 
         def some_renewed(old):
             swap = lambda d, *pair: jax.tree.map(functools.partial(chosen, d), *pair)
@@ -158,8 +161,11 @@ class NextFrame(NamedTuple):
 
         # Devices of a team call the base together, but not all of them may be due.
         if self.policy.uses_direction and here().shared:
-            return some_renewed(last)
-        return jax.lax.cond(any_of(due), some_renewed, lambda old: old, last)
+            new = some_renewed(last)
+        else:
+            new = jax.lax.cond(any_of(due), some_renewed, lambda old: old, last)
+        note_kept(new, last)
+        return new
 
     def _inputs(self, m, d, rotation: Pair, gram: Pair, base: Callable) -> Pair:
         """What the policy gets for each side; both sides start from the old frame."""

@@ -10,6 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, Kernel, PositiveInt, checked
+from optax_matrix._surroundings.keeping import kept
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import (
     Precision,
@@ -201,7 +202,7 @@ class _InEigenbasis:
         if self.whitens:
             begin = lambda x, roots: started(roots, x)
             spectrum = jax.tree.map(begin, gradient, spectrum)
-        gram = self._mixed(views, gradient, state, spectrum)
+        gram = kept(self._mixed(views, gradient, state, spectrum), state.gram)
 
         def run(x, spectrum, **known):
             if self.whitens:

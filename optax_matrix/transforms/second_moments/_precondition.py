@@ -10,6 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
+from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.precision import Precision, Products, products_of
@@ -191,7 +192,7 @@ class _Precondition:
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
         blocks = in_blocks_of(self.size, turned(views, updates))
-        gram = jax.tree.map(self._mixed, views, blocks, state.gram)
+        gram = kept(jax.tree.map(self._mixed, views, blocks, state.gram), state.gram)
         on = None if state.count is None else begun(state.count, blocks)
         roots = self._roots(gram, state, on)
         out = jax.tree.map(self._whitened, turned(views, mean), roots)
@@ -201,8 +202,8 @@ class _Precondition:
             out = jax.tree.map(self._whitened, new, roots)
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)
-        kept = None if self.interval == 1 else roots
-        new_state = PreconditionState(count, momentum, gram, kept, inner_state)
+        held = None if self.interval == 1 else roots
+        new_state = PreconditionState(count, momentum, gram, held, inner_state)
         return turned_back(views, out, updates), new_state
 
     def _mixed(self, view: SideView, blocks: Any, old: Any) -> Any:
@@ -234,13 +235,15 @@ class _Precondition:
             return unflatten(jointly(self._root, grams, counts))
         last = dict(enumerate(structure.flatten_up_to(state.root)))
         at = lambda n, on: on & (n % self.interval == 0)
-        due = of_sides(jax.tree.map(at, state.count, on))
+        due = of_sides(movable(jax.tree.map(at, state.count, on)))
 
         def renewed(_):
             choose = lambda x, n, due, old: chosen(due, self._root(x, n), old)
             return unflatten(jointly(choose, grams, counts, due, last))
 
-        return jax.lax.cond(any_of(due), renewed, lambda _: state.root, None)
+        new = jax.lax.cond(any_of(due), renewed, lambda _: state.root, None)
+        note_kept(new, state.root)
+        return new
 
     def _root(self, gram: Gram, count: Any = None) -> jax.Array:
         root = self.inverse(gram.normalized)

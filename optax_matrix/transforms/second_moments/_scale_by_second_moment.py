@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Decay, NotNegative, checked
+from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import is_observed, report
 from optax_matrix.linalg.scale import check_matrices, safe_divide, widened
 
@@ -96,7 +97,7 @@ def scale_by_second_moment(
     def update_fn(updates, state, params=None, *, gradient=None, **extra_args):
         del params, extra_args
         source = updates if gradient is None else gradient
-        root = jax.tree.map(mixed, state.root, source)
+        root = kept(jax.tree.map(mixed, state.root, source), state.root)
         rest, weight = [root], None
         if state.weight is not None:
             grow = lambda w: (decay * w + (1 - decay)).astype(w.dtype)

@@ -1,0 +1,61 @@
+"""State that a block lets matrices keep, before it uses it.
+
+Matrices whose gradients have no effect keep their state. `on_matrices` sees to that at
+the end of a step, for any block. But a large array that the step itself uses is then
+written twice: as computed, and as kept. A block that keeps it at once, with `kept`,
+saves that. Nothing else changes, since the updates of these matrices are thrown away.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix._surroundings import Stacks, here
+
+
+def where(matrices: jax.Array, value: Any, x: jax.Array) -> jax.Array:
+    """Replaces some matrices of a stack, ``(b,)``, by a value in its dtype."""
+    each = matrices.reshape(matrices.shape + (1,) * (x.ndim - 1))
+    return jnp.where(each, jnp.asarray(value).astype(x.dtype), x)
+
+
+def kept(new: Any, old: Any) -> Any:
+    """The new state, but the old one of matrices that keep theirs."""
+
+    def of(path: Any, after: jax.Array, before: jax.Array) -> jax.Array:
+        if after.dtype != before.dtype:
+            return after
+        held = put_back(here().keeps, path, after, before)
+        return held if held is after else _noted(held, before)
+
+    return jax.tree_util.tree_map_with_path(of, new, old)
+
+
+def movable(due: Any) -> Any:
+    """Which matrices change, of those ``(b, ...)`` that are due: they keep no state."""
+    of = lambda path, x: put_back(here().keeps, path, x, False)
+    return jax.tree_util.tree_map_with_path(of, due)
+
+
+def put_back(keeps: Sequence[Stacks], path: Any, new: jax.Array, old: Any) -> jax.Array:
+    """An array of state by its path; the old values of matrices that keep theirs."""
+    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    # One mask after the other: on a CPU, the union of them would round otherwise.
+    for masks in keeps:
+        mask = next((masks[name] for name in names if name in masks), None)
+        if mask is not None and jnp.shape(new)[:1] == mask.shape:
+            new = where(mask, old, new)
+    return new
+
+
+def note_kept(new: Any, old: Any) -> None:
+    """Says that matrices keep their state already, which `movable` has seen to."""
+    jax.tree.map(_noted, new, old)
+
+
+def _noted(new: jax.Array, old: jax.Array) -> jax.Array:
+    if (pairs := here().kept) is not None:
+        pairs.append((new, old))
+    return new
