@@ -81,7 +81,13 @@ def directions():
     }
 
 
-@pytest.mark.parametrize("name", directions())
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "shampoo" else pytest.param(n, marks=SLOW) for n in directions()],
+)
 def test_a_matrix_in_blocks_equals_leaves_that_are_those_blocks(name):
     make = directions()[name]
     grads = [

@@ -27,6 +27,7 @@ def compiled(job):
     return run
 
 
+@pytest.mark.slow
 def test_programs_compile_together_and_run_in_turn(tmp_path):
     """No program runs before all are compiled, or beside another; a fault stays one."""
     names = ["a", "b", "fails", "compiles", "hangs", "c", "dies"]
