@@ -45,6 +45,7 @@ RECIPES = {
     "aro-row_norm": small("aro", base="row_norm"),
     "shampoo-averages": small("shampoo", b2=0.95, b1=0.9),
     "shampoo-blocks": small("shampoo", block_size=3, update_interval=2),
+    "soap-blocks": small("soap", block_size=3, update_interval=2),
     "mousse-blocks": small("mousse", block_size=4, update_interval=2),
     "dion-low_rank": small("dion", rank=0.5),
     "alice-carry": small("alice", update_interval=2, transport="carry", stagger=True),

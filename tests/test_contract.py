@@ -163,6 +163,7 @@ ACCUMULATING = {
     "aro": {},
     "eigen_adam": {"b3": 0.9},
     "soap": {"b3": 0.9},
+    "soap-blocks": {"b3": 0.9},
     "soap_muon": {"b3": 0.9},
     "kl_shampoo": {"b2": 0.9},
     "kl_soap": {"b2": 0.9, "b3": 0.9},

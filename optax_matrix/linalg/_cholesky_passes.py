@@ -47,22 +47,19 @@ def cholesky_passes(
     and which matrices have finished. On CUDA the number of passes is fixed: the host
     would have to wait for each pass, to decide on the next.
     """
+    y = unit_columns(y)
+    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
     return jax.lax.platform_dependent(
-        *(y, replacement, skip, jnp.asarray(shift, y.dtype)),
+        *(y, skip, jnp.asarray(shift, y.dtype)),
         cuda=partial(fixed_passes, passes=passes, dot=dot),
         default=partial(_adaptive_passes, passes=passes, dot=dot),
     )
 
 
 def _adaptive_passes(
-    y: Array,
-    replacement: Array,
-    skip: Array,
-    shift: Array,
-    passes: int | None,
-    dot: Product,
+    y: Array, skip: Array, shift: Array, passes: int | None, dot: Product
 ) -> tuple[Array, Array]:
-    """`cholesky_passes` until all matrices have finished."""
+    """The passes of unit columns, until all matrices have finished."""
     adaptive = passes is None
     tries = _MAX_TRIES if passes is None else passes + _MAX_TRIES // 2
     eye = jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]
@@ -107,8 +104,6 @@ def _adaptive_passes(
         done = state.done | (finite & last)
         return _State(state.tries + 1, y, gram, shift, count, done)
 
-    y = unit_columns(y)
-    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
     start = _State(
         tries=jnp.full((), -1, jnp.int32),
         y=y,

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
@@ -21,22 +20,15 @@ _PASSES = ((1e-4, 2.0), (1.0, 30.0), (0.0, 0.0), (0.0, 0.0))
 # The rounding of a Gram matrix is about an epsilon of its largest eigenvalue.
 _SHIFT = 2.0
 _SHIFT_GROWTH = 100.0
-
-
 # Columns are taken in up to four panels, of at least this many.
 _PANEL = 384
 _PANELS = 4
 
 
 def fixed_passes(
-    y: Array,
-    replacement: Array,
-    skip: Array,
-    shift: ArrayLike,
-    passes: int | None,
-    dot: Product,
+    y: Array, skip: Array, shift: Array, passes: int | None, dot: Product
 ) -> tuple[Array, Array]:
-    r"""`cholesky_passes` with four passes, or the given number, of every matrix.
+    r"""Four passes of unit columns, or the given number, for every matrix.
 
     The shift is at least twice the rounding of the Gram matrix,
 
@@ -47,8 +39,6 @@ def fixed_passes(
     Of four passes, each takes a panel of columns and first removes its part in the span
     of the panels before, which halves the work.
     """
-    y = unit_columns(y)
-    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
     shift = jnp.full(skip.shape, shift, y.dtype)
     if passes is not None:
         return _passed(y, None, skip, shift, ((0.0, 0.0),) * passes, dot)

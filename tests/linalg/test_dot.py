@@ -107,8 +107,12 @@ def products(name, platform, **options):
 @pytest.mark.parametrize("name", KERNELS)
 def test_all_products_are_those_that_the_kernel_is_given(name, platform):
     ours, exact = (products(name, platform, **x) for x in ({"dot": rough}, {}))
-    # Not their numbers: JAX writes what it has traced once as one function.
-    assert bool(ours) == bool(exact)
+    # Not how often: JAX writes what it has traced once as one function.
+    shapes = lambda lines: {line.rsplit(" : ", 1)[1] for line in lines}
+    if platform == "tpu":  # Exact products of large matrices go tile by tile there.
+        assert bool(ours) == bool(exact)
+    else:
+        assert shapes(ours) == shapes(exact)
     assert all("HIGHEST" in x for x in exact)
     if (name, platform) not in EXACT:
         assert not any("HIGHEST" in x for x in ours)

@@ -41,6 +41,22 @@ def run(
         Each job with its results.
     """
     ready = _compile(jobs, workers, limit, folder)
+    try:
+        yield from _in_turn(jobs, ready, limit, patience, folder)
+    finally:
+        for process in ready.values():
+            process.kill()
+            process.wait()
+
+
+def _in_turn(
+    jobs: Sequence[Job],
+    ready: dict[int, subprocess.Popen],
+    limit: float,
+    patience: float,
+    folder: pathlib.Path,
+) -> Iterator[Job]:
+    """The jobs that are ready run, one after the other."""
     for i, job in enumerate(jobs):
         if i not in ready:
             yield {**job, "error": f"not compiled after {limit:.0f} seconds"}
@@ -95,12 +111,15 @@ def _start(job: Job, i: int, folder: pathlib.Path) -> subprocess.Popen:
 def work(folder: pathlib.Path, i: str) -> None:
     """What the process of a job does."""
     job = json.loads((folder / f"{i}.job").read_text())
+    parent = os.getppid()
     try:
         start = time.perf_counter()
         function = importlib.import_module(job["module"]).compiled(job)
         job["compile_s"] = round(time.perf_counter() - start, 1)
         (folder / f"{i}.ready").touch()
         while not (folder / f"{i}.go").exists():
+            if os.getppid() != parent:
+                return  # Nobody will say when.
             time.sleep(_PAUSE)
         job |= function()
     except Exception as error:  # One program that fails is a finding.
