@@ -13,9 +13,9 @@ from optax_matrix.transforms.stochastic_primitives._adam_per_matrix import (
     ScaleByAdamPerMatrixState as ScaleByAdamPerMatrixState,
     scale_by_adam_per_matrix as scale_by_adam_per_matrix,
 )
-from optax_matrix.transforms.stochastic_primitives._spo import (
+from optax_matrix.transforms.stochastic_primitives._spo import spo as spo
+from optax_matrix.transforms.stochastic_primitives._spo_step import (
     SpoState as SpoState,
-    spo as spo,
 )
 from optax_matrix.transforms.stochastic_primitives.skew_bound import (
     limit_skew_norm as limit_skew_norm,
