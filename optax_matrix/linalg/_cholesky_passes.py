@@ -12,7 +12,7 @@ from optax_matrix._mesh import vary_like
 from optax_matrix.linalg._fixed_passes import fixed_passes
 from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.products import Product, traced_once
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
 # sides of 8 to 256) took ten factorizations, three of which were repeats.
@@ -32,6 +32,7 @@ class _State(NamedTuple):
     done: Array
 
 
+@partial(traced_once, static_argnames=("passes", "dot"))
 def cholesky_passes(
     y: Array,
     replacement: Array,

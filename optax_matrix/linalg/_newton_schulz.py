@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from optax_matrix.linalg.platforms import (
     on_each_platform,
     with_narrow_factors,
 )
-from optax_matrix.linalg.products import Product, dot, precise_dot
+from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
 from optax_matrix.linalg.scale import check_matrices, wide_unit_norm, work_dtype
 
 
@@ -100,16 +100,23 @@ def newton_schulz(
             f"`kernel` must be 'auto', 'xla' or 'pallas', got {kernel!r}; pass one of "
             "these names."
         )
-    if kernel == "pallas" and compute_dtype == "auto":
-        compute_dtype = None
-    if compute_dtype == "auto":
-        options = {"coefficients": coefficients, "steps": steps, "eps": eps}
-        form = partial(newton_schulz, kernel=kernel, **options)
-        return with_narrow_factors(form, x)
-    dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     if kernel == "pallas":
-        dtype = jnp.dtype(compute_dtype or jnp.bfloat16)
-        pallas.check(x, dtype)
+        if compute_dtype in ("auto", None):
+            compute_dtype = jnp.bfloat16
+        pallas.check(x, jnp.dtype(compute_dtype))
+    if compute_dtype != "auto":
+        compute_dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
+    return _composed(x, eps, rows=tuple(rows), dtype=compute_dtype, kernel=kernel)
+
+
+@partial(traced_once, static_argnames=("rows", "dtype", "kernel"))
+def _composed(
+    x: Array, eps: ArrayLike, rows: tuple[Quintic, ...], dtype: Any, kernel: str
+) -> Array:
+    """The composed polynomials with factors in a dtype, or in that of the platform."""
+    if dtype == "auto":
+        form = partial(_composed, rows=rows, kernel=kernel)
+        return with_narrow_factors(lambda x, dtype: form(x, eps, dtype=dtype), x)
 
     def by_xla(x: Array, symmetric_dot: Product) -> Array:
         y, transposed = wide_unit_norm(x, eps, dtype)
@@ -191,7 +198,7 @@ def gram_newton_schulz(
 
 
 def _gram_kernel(
-    rows: list[Quintic], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
+    rows: Sequence[Quintic], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
 ) -> Kernel:
     pieces = _split(rows, restarts)
 
@@ -205,13 +212,13 @@ def _gram_kernel(
     return kernel
 
 
-def _split(rows: list[Quintic], restarts: Sequence[int]) -> list[list[Quintic]]:
+def _split(rows: Sequence[Quintic], restarts: Sequence[int]) -> list[Sequence[Quintic]]:
     """Split the table at the restarts."""
     cuts = sorted({0, len(rows), *(i for i in restarts if 0 < i < len(rows))})
     return [rows[i:j] for i, j in itertools.pairwise(cuts)]
 
 
-def _accumulate(y: Array, rows: list[Quintic], symmetric_dot: Product) -> Array:
+def _accumulate(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> Array:
     """Return the factor Q for which ``Q y`` is ``y`` after all steps of ``rows``."""
     dtype = y.dtype
     r = symmetric_dot(y, y.mT).astype(dtype)

@@ -18,7 +18,7 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.loops import batched_on_cuda
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
@@ -128,13 +128,18 @@ def cayley(q: Blocks, *, dot: Product = full_dot) -> Blocks:
         >>> cayley(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).round(4).tolist()
         [[0.0, 1.0], [-1.0, 0.0]]
     """
+    return _cayley(as_work(q), dot=dot).astype(q.dtype)
 
-    def by_solve(x: Array) -> Array:
-        eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-        return solve(eye - x, eye + x)
 
-    by_products = lambda x: _cayley_by_products(x, dot)
-    return batched_on_cuda(by_products, by_solve, as_work(q)).astype(q.dtype)
+@traced_once
+def _cayley(q: Array, dot: Product) -> Array:
+    by_products = lambda q: _cayley_by_products(q, dot)
+    return batched_on_cuda(by_products, _cayley_by_solve, q)
+
+
+def _cayley_by_solve(q: Array) -> Array:
+    eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
+    return solve(eye - q, eye + q)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

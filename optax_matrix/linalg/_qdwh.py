@@ -10,12 +10,13 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 
 # Above this weight I + c X'X is so badly conditioned that its inverse loses accuracy.
 _MAX_CHOLESKY_WEIGHT = 100.0
 
 
+@traced_once
 def qdwh(
     x: Float[Array, "*batch n n"], dot: Product = full_dot
 ) -> Float[Array, "*batch n n"]:

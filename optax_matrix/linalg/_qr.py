@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.scale import unit_peak
 
 # Compilers for TPU take 72 processor seconds for the reflections of a side of 2048, and
@@ -17,6 +17,7 @@ _LARGE = 1024
 _SHIFT = 1e-7
 
 
+@traced_once
 def qr(
     x: Float[Array, "*batch m n"], dot: Product = full_dot
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch n n"]]:

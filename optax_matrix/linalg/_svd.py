@@ -10,13 +10,14 @@ from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.scale import unit_peak
 
 # For a side of 512 compilers for TPU take 46 processor seconds for their decomposition.
 _LARGE = 256
 
 
+@traced_once
 def svd(
     x: Float[Array, "*batch m n"], dot: Product = full_dot
 ) -> tuple[

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.lapack import cholesky, solve_lower
 from optax_matrix.linalg.loops import looped_on_tpu
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 
 # For a side of 1024 compilers for TPU take 1 to 2 processor seconds for the loop over
 # panels, and 9 for a decomposition, an inverse and a product, which they unroll. For a
@@ -17,7 +17,7 @@ from optax_matrix.linalg.products import Product, full_dot
 _BLOCK = 128
 
 
-@partial(jax.jit, static_argnames="dot", inline=True)
+@traced_once
 def cholesky_quotient(
     a: Float[Array, "*batch n n"],
     y: Float[Array, "*batch m n"],
@@ -80,7 +80,7 @@ def quotient_by_panels(
     return jnp.tril(both[..., :n, :n]), both[..., side:, :n]
 
 
-@partial(jax.jit, static_argnames="dot", inline=True)
+@traced_once
 def inverse_lower(
     l: Float[Array, "*batch n n"], dot: Product = full_dot
 ) -> Float[Array, "*batch n n"]:

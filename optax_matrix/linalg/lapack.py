@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 
 def _one_by_one_on_cpu(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.partial(jax.jit, inline=True)  # Traced once for the same shapes.
     @functools.wraps(decompose)
     def run(*xs: Array) -> Any:
         batch = xs[0].shape[:-2]

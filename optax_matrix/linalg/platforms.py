@@ -4,7 +4,6 @@ Accelerators take the whole stack at once. On a CPU a few large matrices at a ti
 faster, since they stay in cache, and need less memory.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from jaxtyping import Array
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.devices import has_narrow_products
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
+from optax_matrix.linalg.scale import work_dtype
 
 Kernel = Callable[[Array, Product], Array]
 
@@ -105,15 +105,15 @@ def in_turn_on_cpu(
 
 
 def with_narrow_factors(kernel: Callable[..., Array], x: Array) -> Array:
-    """The value of a kernel that takes a ``compute_dtype``, in that of the platform.
+    """The value of ``kernel(x, dtype)`` with factors of the platform's dtype.
 
     That is bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless x
-    is wider than float32, and None elsewhere.
+    is wider than float32, and that of x, but at least float32, elsewhere.
     """
+    wide = lambda x: kernel(x, work_dtype(x.dtype))
     if not has_narrow_products(x) or jnp.finfo(x.dtype).bits > 32:
-        return kernel(x, compute_dtype=None)
-    narrow = functools.partial(kernel, compute_dtype=jnp.bfloat16)
-    wide = functools.partial(kernel, compute_dtype=None)
+        return wide(x)
+    narrow = lambda x: kernel(x, jnp.dtype(jnp.bfloat16))
     return jax.lax.platform_dependent(x, cuda=narrow, tpu=narrow, default=wide)
 
 

@@ -42,7 +42,11 @@ def precise_dot(x: Array, y: Array) -> Array:
     )
 
 
-# Products of the same shapes are traced once.
+# The branches for all platforms take long to trace. JAX keeps them by the shapes of the
+# arrays, by `dot` and by other constants.
+traced_once = functools.partial(jax.jit, static_argnames=("dot",), inline=True)
+
+
 @functools.partial(jax.jit, inline=True)
 def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     """Multiply in the full precision of the operands, on every platform.

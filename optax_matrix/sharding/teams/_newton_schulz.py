@@ -59,7 +59,7 @@ def newton_schulz_in_team(
     if compute_dtype == "auto":
         options = {"coefficients": coefficients, "steps": steps, "eps": eps}
         form = functools.partial(newton_schulz_in_team, last, **options)
-        return with_narrow_factors(form, x)
+        return with_narrow_factors(lambda x, t: form(x, compute_dtype=t), x)
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     team = last.team
