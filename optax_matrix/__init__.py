@@ -130,6 +130,8 @@ from optax_matrix.weights import (
     hyperball,
     initialize_matrices,
     reparameterize,
+    stochastic_rounding,
+    store_remainders,
 )
 
 __version__ = "0.1.0"
@@ -186,6 +188,8 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "spo",
     "stacks",
     "state_specs",
+    "stochastic_rounding",
+    "store_remainders",
     "to_portable",
     "transforms",
     "tree",

@@ -27,7 +27,7 @@ def kept(new: Any, old: Any) -> Any:
     def of(path: Any, after: jax.Array, before: jax.Array) -> jax.Array:
         if after.dtype != before.dtype:
             return after
-        held = put_back(here().keeps, path, after, before)
+        held = _put_back(here().keeps, path, after, before)
         return held if held is after else _noted(held, before)
 
     return jax.tree_util.tree_map_with_path(of, new, old)
@@ -35,19 +35,23 @@ def kept(new: Any, old: Any) -> Any:
 
 def movable(due: Any) -> Any:
     """Which matrices change, of those ``(b, ...)`` that are due: they keep no state."""
-    of = lambda path, x: put_back(here().keeps, path, x, False)
+    of = lambda path, x: _put_back(here().keeps, path, x, False)
     return jax.tree_util.tree_map_with_path(of, due)
 
 
-def put_back(keeps: Sequence[Stacks], path: Any, new: jax.Array, old: Any) -> jax.Array:
-    """An array of state by its path; the old values of matrices that keep theirs."""
-    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-    # One mask after the other: on a CPU, the union of them would round otherwise.
-    for masks in keeps:
-        mask = next((masks[name] for name in names if name in masks), None)
-        if mask is not None and jnp.shape(new)[:1] == mask.shape:
-            new = where(mask, old, new)
-    return new
+def settled(
+    keeps: Sequence[Stacks], pairs: list[tuple[Any, Any]], state: Any, old: Any
+) -> Any:
+    """The state after a step, in which some matrices keep theirs.
+
+    ``pairs`` are arrays, new and old, in which they do already.
+    """
+
+    def of(path: Any, after: Any, before: Any) -> Any:
+        done = any(after is x and before is y for x, y in pairs)
+        return after if done else _put_back(keeps, path, after, before)
+
+    return jax.tree_util.tree_map_with_path(of, state, old) if keeps else state
 
 
 def note_kept(new: Any, old: Any) -> None:
@@ -58,4 +62,17 @@ def note_kept(new: Any, old: Any) -> None:
 def _noted(new: jax.Array, old: jax.Array) -> jax.Array:
     if (pairs := here().kept) is not None:
         pairs.append((new, old))
+    return new
+
+
+def _put_back(
+    keeps: Sequence[Stacks], path: Any, new: jax.Array, old: Any
+) -> jax.Array:
+    """An array of state by its path; the old values of matrices that keep theirs."""
+    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    # One mask after the other: on a CPU, the union of them would round otherwise.
+    for masks in keeps:
+        mask = next((masks[name] for name in names if name in masks), None)
+        if mask is not None and jnp.shape(new)[:1] == mask.shape:
+            new = where(mask, old, new)
     return new

@@ -14,6 +14,7 @@ and permutations are given as dicts by side; a side that is absent is left as it
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import as_work
 
@@ -48,6 +49,7 @@ def draw_permutations(
     )
 
 
+@partial(jax.jit, inline=True)
 def permute(
     x: Float[Array, "*batch m n"], perms: Mapping[str, Array]
 ) -> Float[Array, "*batch m n"]:
@@ -104,6 +106,7 @@ def rotate_rows(
     return jnp.concatenate([rotated, tail], axis=-2)
 
 
+@traced_once
 def rotate_sides(
     x: Float[Array, "*batch m n"],
     blocks: Mapping[str, Array],
@@ -115,6 +118,7 @@ def rotate_sides(
     return rotate_rows(x, blocks["out"], dot) if "out" in blocks else x
 
 
+@traced_once
 def materialize(
     frame: Float[Array, "*batch m n"],
     blocks: Mapping[str, Array],
@@ -135,6 +139,7 @@ def materialize(
     return unpermute(x, perms).astype(frame.dtype)
 
 
+@traced_once
 def recover_frame(
     w: Float[Array, "*batch m n"],
     blocks: Mapping[str, Array],

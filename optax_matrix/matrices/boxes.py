@@ -67,12 +67,10 @@ def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -
     """
     hollow = lambda x: _is_variable(x) and not jax.tree.leaves(x)
     empty = lambda x: None if hollow(x) else x
-
-    def part(kept: bool) -> Any:
-        new = {p: x if (p in first) == kept else None for p, x in leaves.items()}
-        return jax.tree.map(empty, rebuild(new), is_leaf=_is_variable)
-
-    return [part(True), part(False)]
+    part = lambda kept: {p: x if (p in first) == kept else None for p, x in known}
+    known = leaves.items()
+    parts = [rebuild(part(True)), rebuild(part(False))]
+    return [jax.tree.map(empty, tree, is_leaf=_is_variable) for tree in parts]
 
 
 def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:

@@ -1,13 +1,13 @@
 """What happens to a matrix whose gradient is not finite."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
-from optax_matrix._surroundings.keeping import put_back, where
+from optax_matrix._surroundings.keeping import where
 
 NonFinite = Literal["propagate", "skip", "zero", "raise"]
 
@@ -68,23 +68,8 @@ def marked(
     if on_bad == "zero":
         return new
     mark = jnp.zeros_like if on_bad == "skip" else _nan_where
-    of = lambda bad, x: where(bad, mark(bad)[:, None, None], x)
-    return {n: of(grads.bad[n], x) for n, x in new.items()}
-
-
-def settled(
-    keeps: list[Stacks], kept: list[tuple[Any, Any]], state: Any, old: Any
-) -> Any:
-    """The state after a step, in which some matrices keep theirs.
-
-    ``kept`` are pairs of arrays, new and old, in which they do already.
-    """
-
-    def of(path, after, before):
-        done = any(after is x and before is y for x, y in kept)
-        return after if done else put_back(keeps, path, after, before)
-
-    return jax.tree_util.tree_map_with_path(of, state, old) if keeps else state
+    marks = {n: mark(bad)[:, None, None] for n, bad in grads.bad.items()}
+    return {n: where(grads.bad[n], marks[n], x) for n, x in new.items()}
 
 
 def _nan_where(bad: jax.Array) -> jax.Array:

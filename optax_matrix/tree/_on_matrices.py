@@ -18,6 +18,7 @@ from optax_matrix._mesh import (
     visible_spec,
 )
 from optax_matrix._surroundings import within
+from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
 from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
@@ -35,7 +36,6 @@ from optax_matrix.tree._nonfinite import (
     examined,
     keeping,
     marked,
-    settled,
 )
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling

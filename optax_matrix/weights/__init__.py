@@ -8,6 +8,10 @@
                           logits passed a threshold (the QK-Clip of MuonClip)
 ``_hyperball``            `hyperball` puts steps that keep the norm of each matrix
                           around any optimizer, in place of weight decay
+``_stochastic_rounding``  `stochastic_rounding` trains bfloat16 weights that are rounded
+                          at random, without a float32 copy of them
+``_store_remainders``     `store_remainders` keeps the rest of their float32 bits in the
+                          state, so that nothing is rounded (``_round``: their bits)
 ``_rotate_residual``      `rotate_residual` rotates the coordinates of the residual
                           stream; a transformer with RMSNorm stays the same function
 ``_reparameterize``,      `reparameterize`: POET with frozen weights between trainable
@@ -38,12 +42,22 @@ from optax_matrix.weights._reparameterization import (
 )
 from optax_matrix.weights._reparameterize import reparameterize
 from optax_matrix.weights._rotate_residual import rotate_residual
+from optax_matrix.weights._stochastic_rounding import (
+    StochasticRoundingState,
+    stochastic_rounding,
+)
+from optax_matrix.weights._store_remainders import (
+    StoreRemaindersState,
+    store_remainders,
+)
 
 __all__ = [
     "INITIALIZERS",
     "Adapter",
     "Frozen",
     "Reparameterization",
+    "StochasticRoundingState",
+    "StoreRemaindersState",
     "Trainable",
     "apply_adapter",
     "clip_after_merge",
@@ -53,4 +67,6 @@ __all__ = [
     "initialize_matrices",
     "reparameterize",
     "rotate_residual",
+    "stochastic_rounding",
+    "store_remainders",
 ]

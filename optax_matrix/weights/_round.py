@@ -1,0 +1,62 @@
+"""What `stochastic_rounding` and `store_remainders` share: bfloat16 weights as bits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_matrix.linalg.scale import widened
+from optax_matrix.matrices.paths import path_name
+
+
+def is_half(w: Any) -> bool:
+    """Whether a leaf is bfloat16; other dtypes of half precision are refused."""
+    dtype = jnp.dtype(w.dtype)
+    floating = jnp.issubdtype(dtype, jnp.floating)
+    if floating and dtype.itemsize < 4 and dtype != jnp.bfloat16:
+        raise ValueError(
+            f"weights must be bfloat16 or at least float32, got {dtype}; cast them to "
+            "bfloat16, which has the range of float32."
+        )
+    return dtype == jnp.bfloat16
+
+
+def wide(tree: Any) -> Any:
+    """A tree in float32 where it is in half precision."""
+    return jax.tree.map(widened, tree)
+
+
+def bits_of(x: jax.Array) -> jax.Array:
+    """Float32 as uint32; the upper half is bfloat16, rounded towards zero."""
+    return jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+
+
+def from_bits(bits: jax.Array) -> jax.Array:
+    """The inverse of `bits_of`."""
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def upper_half(bits: jax.Array) -> jax.Array:
+    """The bits of the bfloat16 that has the upper half."""
+    return bits & jnp.uint32(0xFFFF0000)
+
+
+def finished(step: Callable[..., Any], updates: Any, *trees: Any) -> Any:
+    """``step(path, update, leaf, ...)`` for every leaf that has an update."""
+
+    def one(keys: Any, update: Any, *leaves: Any) -> Any:
+        return None if update is None else step(path_name(keys), update, *leaves)
+
+    return jax.tree_util.tree_map_with_path(
+        one, updates, *trees, is_leaf=lambda x: x is None
+    )
+
+
+def require_params(params: Any) -> None:
+    """ValueError without the weights that are to be rounded."""
+    if params is None:
+        raise ValueError(
+            "`params` must be passed to `update`, because the weights are rounded; "
+            "call tx.update(updates, state, params)."
+        )
