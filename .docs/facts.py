@@ -14,6 +14,21 @@ _ROW = re.compile(r"^\| `(\w+)` \| (.*) \| (.*) \| (\[.*) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)([^\[]*)")
 SHOWN = "jax", "optax", "flax", "orbax-checkpoint"  # Versions.
 
+FIVE = {  # The papers that the library was written for.
+    "MuonEq": ["muoneq"],
+    "ARO": ["aro"],
+    "Structured Fisher: RACS and Alice": ["racs", "alice"],
+    "SUMO": ["sumo"],
+    "POET": ["poet"],
+}
+_LEFT = "Singular values of one kernel before and after training"
+FIGURES = {  # Spectra of the committed notebooks: notebook, heading, caption.
+    "muoneq": ("02_five_papers", "What is left in the weights", _LEFT),
+    "racs": ("02_five_papers", "What is left in the weights", _LEFT),
+    "poet": ("07_orthogonal_training", "Singular values while training", "Each line is"
+             " a singular value of one kernel, in AdamW's run and in POET's"),
+}  # fmt: skip
+
 
 class Facts(NamedTuple):
     """A row of the README's table, as reStructuredText."""

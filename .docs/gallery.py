@@ -23,20 +23,6 @@ import optax_matrix as om
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "gallery"
-FIVE = {  # The papers that the library was written for.
-    "MuonEq": ["muoneq"],
-    "ARO": ["aro"],
-    "Structured Fisher: RACS and Alice": ["racs", "alice"],
-    "SUMO": ["sumo"],
-    "POET": ["poet"],
-}
-_LEFT = "Singular values of one kernel before and after training"
-FIGURES = {  # Spectra of the committed notebooks: notebook, heading, caption.
-    "muoneq": ("02_five_papers", "What is left in the weights", _LEFT),
-    "racs": ("02_five_papers", "What is left in the weights", _LEFT),
-    "poet": ("07_orthogonal_training", "Singular values while training", "Each line is"
-             " a singular value of one kernel, in AdamW's run and in POET's"),
-}  # fmt: skip
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -69,7 +55,7 @@ def _index(table: dict[str, facts.Facts]) -> str:
         "",
         title("The five papers", "-"),
     ]
-    for paper, methods in FIVE.items():
+    for paper, methods in facts.FIVE.items():
         links = ", ".join(f":doc:`{name} <{name}>`" for name in methods)
         lines += [f"* **{paper}**: {links}. {table[methods[0]].source}"]
     lines.append("")
@@ -77,7 +63,7 @@ def _index(table: dict[str, facts.Facts]) -> str:
         chosen = [recipe.__name__ for recipe in recipes]
         rows = [[f":doc:`{n} <{n}>`", table[n].chain, table[n].state] for n in chosen]
         lines += [title(group, "-"), Table(("method", "chain", "state"), rows).rst()]
-    first = [name for methods in FIVE.values() for name in methods]
+    first = [name for methods in facts.FIVE.values() for name in methods]
     every = first + [name for name in runs.METHODS if name not in first]
     lines += [
         "State counts values per m x n matrix, m ≤ n, without the weights and a few",
@@ -159,9 +145,9 @@ def _study(name: str) -> list[str]:
 
 
 def _spectrum(name: str) -> list[str]:
-    if name not in FIGURES:
+    if name not in facts.FIGURES:
         return []
-    stem, heading, caption = FIGURES[name]
+    stem, heading, caption = facts.FIGURES[name]
     picture = copies.figure(stem, heading)
     assert picture, f"{stem} has no figure after {heading!r}"
     (FOLDER / f"spectrum_{name}.png").write_bytes(picture)

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 
+import facts
 from rst import Table
 
 import optax_matrix as om
@@ -210,11 +211,14 @@ def _link(method: str) -> str:
     return f":doc:`{method} </gallery/{method}>`"
 
 
-TABLES: dict[str, Callable[[], Table]] = {
+TABLES: dict[str, Callable[[], Table]] = {  # For the directive of `tables`.
     "rates": rates,
     "rates-at-adamws-size": rates_at_adamws_size,
     "typical-ratio": typical_ratio,
     "rates-by-length": rates_by_length,
     "decays": decays,
     "costs": costs,
+    "papers": facts.papers,
+    "versions": facts.versions,
+    "when": facts.when,
 }

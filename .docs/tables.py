@@ -1,17 +1,10 @@
-"""``.. table-of:: rates`` is a table of the runs (`runs.TABLES`) or of `facts`."""
+"""``.. table-of:: rates`` is a table of `runs.TABLES`."""
 
 from typing import Any
 
-import facts
 import runs
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
-
-TABLES = runs.TABLES | {
-    "papers": facts.papers,
-    "versions": facts.versions,
-    "when": facts.when,
-}
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -27,4 +20,4 @@ class TableOf(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Parses the table."""
-        return self.parse_text_to_nodes(TABLES[self.arguments[0]]().rst())
+        return self.parse_text_to_nodes(runs.TABLES[self.arguments[0]]().rst())
