@@ -20,9 +20,11 @@ help:
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-frameworks  training, sharding and restarts inside other frameworks (hours)"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
-	@echo "make docs       the API reference as HTML: .docs/_build/index.html"
+	@echo "make docs       the documentation as HTML: .docs/_build/index.html (about two minutes)"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
+	@echo "make clean      deletes environments and everything that was built"
+	@echo "make test-optimized, make test-aot  parts of make test-slow"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
 $(STAMP): pyproject.toml
@@ -96,10 +98,12 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+DOCS_MADE := .docs/_build .docs/api .docs/gallery .docs/notebooks .docs/results .docs/releases.md
+
 docs: pyproject.toml
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install -q -e '.[docs]'
-	rm -rf .docs/_build
+	rm -rf $(DOCS_MADE)
 	.venv-docs/bin/python -m sphinx -q -W --keep-going .docs .docs/_build
 
 # The wheel is built from the sdist.
@@ -116,4 +120,4 @@ bench: $(STAMP)
 	$(BIN)/python -m examples.study step
 
 clean:
-	rm -rf $(VENV) .venv-* .docs/_build .docs/api dist runs .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-* $(DOCS_MADE) dist runs .pytest_cache .ruff_cache

@@ -134,7 +134,7 @@ from optax_matrix.weights import (
     store_remainders,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     *recipes.__all__,

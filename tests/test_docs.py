@@ -13,7 +13,7 @@ import pytest
 import optax_matrix
 
 PATH = Path(__file__).parents[1] / ".docs" / "names.py"
-GUIDES = sorted((PATH.parent / "guides").glob("*.rst"))
+GUIDES = [PATH.parent / "index.rst", *sorted((PATH.parent / "guides").glob("*.rst"))]
 
 
 def _load():
@@ -60,7 +60,7 @@ def test_references_resolve(package):
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_references_of_guides_resolve(guide):
     resolve, references = names.Resolver(), names.references(guide.read_text())
-    assert references
+    assert references or guide.stem == "index"
     assert not [r for r in references if resolve(r, optax_matrix) is None]
 
 

@@ -20,16 +20,7 @@ give finite numbers, or infinity where their docstrings say so, and never NaN.
 ``_state_bytes``      `state_bytes`: every array of a state, from shapes alone
 ====================  ==================================================================
 
->>> import jax, jax.numpy as jnp
->>> import optax_matrix as om
->>> params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
->>> om.diagnostics.of_matrices(om.diagnostics.stable_rank, params)
-{'up/kernel': Array([4.], dtype=float32)}
-
->>> tx = om.diagnostics.monitor(om.muon(1e-3), ("update_rms", "orthogonality_error"))
->>> updates, state = jax.jit(tx.update)(params, tx.init(params), params)
->>> sorted(om.diagnostics.read_monitor(state)["up/kernel"])
-['orthogonality_error', 'update_rms']
+``.docs/guides/look_inside.rst`` shows them in use.
 
 Measures that belong to one paper's figure stand in the notebook that draws it.
 """

@@ -35,10 +35,10 @@ For example:
 >>> params = {"kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
 >>> state = tx.init(params)
 
-The guide to blocks lists them by what they are for, with the choices of each. Families
-may use one another, but never in circles. What they share: ``numerics`` (norms and
-quotients that neither overflow nor vanish), ``sides`` (rows, columns or both),
-``blocks`` (matrices cut into blocks), ``arguments`` (checks).
+``.docs/guides/transforms.rst`` lists them by what they are for, with the choices of
+each. Families may use one another, but never in circles. What they share: ``numerics``
+(norms and quotients that neither overflow nor vanish), ``sides`` (rows, columns or
+both), ``blocks`` (matrices cut into blocks), ``arguments`` (checks).
 """
 
 from optax_matrix.transforms.equilibration import (

@@ -27,7 +27,7 @@
 >>> norms.round(3).tolist()[:2]
 [1.0, 1.0]
 
-The guide to weights has the rest: both forms of POET, step by step.
+``.docs/guides/weights.rst`` has both forms of POET, step by step.
 """
 
 from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter

@@ -1,0 +1,160 @@
+"""Pages whose source is elsewhere: notebooks, pages of the study, the changelog.
+
+They are copied next to the other pages. A link to a file that has a page here becomes a
+link to that page; other files of the repository are named, without a link.
+"""
+
+import base64
+import json
+import posixpath
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+STUDY = ROOT / "examples" / "study"
+RESULTS = [  # The pages of the study, in the order of its README.
+    *("summary", "protocol", "comparison", "conditions", "ablations", "orders"),
+    *("search", "cost", "speed", "tpu", "gpu", "memory", "poet", "rotations"),
+    *("finetuning", "paper_tables", "faults", "demo"),
+]
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Copies before Sphinx reads."""
+    app.connect("builder-inited", write_pages, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write_pages(app: Any) -> None:
+    """Writes all copies."""
+    del app
+    for name in ("notebooks", "results"):
+        shutil.rmtree(HERE / name, ignore_errors=True)
+        (HERE / name).mkdir()
+    for path in NOTEBOOKS:
+        _copy_notebook(path)
+    (HERE / "notebooks" / "index.md").write_text(_index_of_notebooks())
+    for name in RESULTS:
+        text = (STUDY / "pages" / f"{name}.md").read_text()
+        (HERE / "results" / f"{name}.md").write_text(relinked(text, STUDY / "pages"))
+    for picture in (STUDY / "results").glob("*.png"):
+        shutil.copy(picture, HERE / "results" / picture.name)
+    (HERE / "results" / "index.md").write_text(_index_of_results())
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    (HERE / "releases.md").write_text(
+        relinked(changes.replace("# Changelog", "# Releases", 1), ROOT)
+    )
+
+
+def relinked(text: str, folder: Path) -> str:
+    """A text of some folder whose links lead to pages of the documentation."""
+
+    def new(match: re.Match[str]) -> str:
+        bang, label, target = match.groups()
+        if "://" in target or target.startswith("#"):
+            return match[0]
+        path, _, anchor = target.partition("#")
+        file = posixpath.normpath(str(folder / path))
+        if bang:
+            return f"![{label}]({Path(file).name})"
+        page = _page_of(Path(file))
+        if page is None:
+            return label if label.startswith("`") else f"{label} (`{_named(file)}`)"
+        return f"[{label}]({page}{'#' + anchor if anchor else ''})"
+
+    text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+    return _LINK.sub(new, text)
+
+
+def _page_of(file: Path) -> str | None:
+    """The page of a file, from the root of the documentation."""
+    if file.parent == STUDY / "pages" and file.stem in RESULTS:
+        return f"/results/{file.name}"
+    if file.parent == ROOT / "notebooks":
+        return f"/notebooks/{file.name}"
+    if file == STUDY / "README.md":
+        return "/results/index.md"
+    return None
+
+
+def _named(file: str) -> str:
+    return str(Path(file).relative_to(ROOT))
+
+
+# Notebooks.
+
+
+def title_of(path: Path) -> str:
+    """The title of a notebook."""
+    first = _cells(path)[0]
+    return "".join(first["source"]).split("\n")[0].removeprefix("# ")
+
+
+def _cells(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["cells"]
+
+
+def _copy_notebook(path: Path) -> None:
+    notebook = json.loads(path.read_text())
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            text = relinked("".join(cell["source"]), path.parent)
+            cell["source"] = text.splitlines(keepends=True)
+    notebook["cells"].insert(1, _where_to_run(path))
+    (HERE / "notebooks" / path.name).write_text(json.dumps(notebook))
+
+
+def _where_to_run(path: Path) -> dict[str, Any]:
+    text = f"*As it ran; the notebook itself is `notebooks/{path.name}`.*"
+    return {"cell_type": "markdown", "metadata": {}, "source": [text]}
+
+
+def figure(stem: str, heading: str = "", number: int = 0) -> bytes | None:
+    """A picture of a notebook: the first one after a heading that has some text."""
+    found, seen = [], not heading
+    for cell in _cells(ROOT / "notebooks" / f"{stem}.ipynb"):
+        if cell["cell_type"] == "markdown":
+            seen = seen or heading in "".join(cell["source"])
+        elif seen:
+            data = (out.get("data", {}) for out in cell["outputs"])
+            found += [d["image/png"] for d in data if "image/png" in d]
+    return base64.b64decode(found[number]) if len(found) > number else None
+
+
+def _index_of_notebooks() -> str:
+    cards = []
+    for path in NOTEBOOKS:
+        first = "".join(_cells(path)[0]["source"]).split("\n\n")
+        lead = " ".join(relinked(first[1], path.parent).split()) if first[1:] else ""
+        if picture := figure(path.stem, number=1) or figure(path.stem):
+            (HERE / "notebooks" / f"{path.stem}.png").write_bytes(picture)
+        image = f"![A figure of this notebook]({path.stem}.png)\n\n" if picture else ""
+        cards.append(f"## [{title_of(path)}]({path.name})\n\n{image}{lead}\n")
+    names = "\n".join(path.name for path in NOTEBOOKS)
+    listed = "\n".join(cards)
+    return f"""# Notebooks
+
+Each runs from top to bottom on two CPU cores, in Colab too, and is shown as it ran. The
+first cell installs what the notebook needs.
+
+{listed}
+
+```{{toctree}}
+:hidden:
+
+{names}
+```
+"""
+
+
+def _index_of_results() -> str:
+    """The README of the study with its table of pages, and the toctree."""
+    text = (STUDY / "README.md").read_text()
+    names = "\n".join(f"{name}.md" for name in RESULTS)
+    toctree = f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    return relinked(text, STUDY).replace("# The study", "# Results", 1) + toctree

@@ -1,0 +1,224 @@
+"""What the committed runs of `examples/study` say about each method, as tables.
+
+Pages take every measured number from here, so later runs replace them. A method has up
+to two settings (``examples/study/pages/protocol.md``): *own*, the recipe as it stands,
+and *matched*, its updates brought to AdamW's size. It needs no Sphinx.
+"""
+
+import functools
+import inspect
+import math
+import statistics
+from collections.abc import Callable, Iterator
+
+import facts
+from rst import Table
+
+import optax_matrix as om
+from examples.study.bench import results, times
+from examples.study.bench.comparison import OPTIONS, all_methods, entry
+from examples.study.bench.methods import OWN_RATES
+from examples.study.bench.statistics import REFERENCE, Row, difference, row, steps_to
+from examples.study.bench.studies import STUDIES, tuned
+from examples.study.bench.tasks import MAIN
+
+METHODS = [recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group]
+
+
+@functools.cache
+def rows() -> dict[tuple[str, str, str], Row]:
+    """The finished rows by task, method and setting."""
+    found = results.read()
+    entries = [e for task in MAIN for e in all_methods(task)]
+    made = [(e, row(e, found)) for e in entries]
+    return {(e.task, _plain(e.method), e.setting): r for e, r in made if r}
+
+
+@functools.cache
+def adamw(task: str, setting: str = "matched") -> Row | None:
+    """AdamW's row: of one rate, or *tuned*."""
+    one = tuned(task) if setting == "tuned" else entry(task, REFERENCE)
+    return row(one, results.read())
+
+
+def _plain(method: str) -> str:
+    return {with_options: name for name, with_options in OPTIONS.items()}.get(
+        method, method
+    )
+
+
+def usual(method: str) -> str:
+    """The setting of a recipe as it stands."""
+    return "own" if method in OWN_RATES else "matched"
+
+
+def of_method(method: str, setting: str | None = None) -> dict[str, Row]:
+    """Its rows by task: of a setting, or of the better one on each task."""
+    found = {}
+    for task in MAIN:
+        settings = [setting] if setting else ["matched", "own"]
+        here = [rows().get((task, method, s)) for s in settings]
+        if there := [r for r in here if r]:
+            found[task] = min(there, key=lambda r: r.loss)
+    return found
+
+
+# Tables of all methods.
+
+
+def rates() -> Table:
+    """Learning rates of the recipes as they stand, the papers', and AdamW's."""
+    headings = "method", "first rate tried", *MAIN, "times AdamW's"
+    reference = [f"{adamw(task).rate:.2g}" for task in MAIN]
+    body = [["``adamw``", "", *reference, ""]]
+    for method in METHODS:
+        if found := of_method(method, usual(method)):
+            first = f"{OWN_RATES[method]:g}" if method in OWN_RATES else "AdamW's"
+            body.append([_link(method), first, *_rates(found)])
+    return Table(headings, body)
+
+
+def rates_at_adamws_size() -> Table:
+    """Learning rates of methods with a scale of their own, at AdamW's size."""
+    body = [
+        [_link(method), *_rates(found)]
+        for method in OWN_RATES
+        if (found := of_method(method, "matched"))
+    ]
+    return Table(("method", *MAIN, "times AdamW's"), body)
+
+
+def _rates(found: dict[str, Row]) -> list[str]:
+    cells = [f"{found[task].rate:.2g}" if task in found else "" for task in MAIN]
+    ratios = [f"{r.rate / adamw(task).rate:.3g}" for task, r in found.items()]
+    return [*cells, ", ".join(ratios)]
+
+
+def typical_ratio() -> Table:
+    """The median of the best rate over AdamW's, at AdamW's size."""
+    medians = []
+    for task in MAIN:
+        ratios = [
+            found.rate / adamw(task).rate
+            for (where, method, setting), found in rows().items()
+            if where == task and setting == "matched" and method != REFERENCE
+        ]
+        medians.append(f"{statistics.median(ratios):g}")
+    return Table(("", *MAIN), [["median of the best rate over AdamW's", *medians]])
+
+
+LENGTHS = "shorter", "longer", "smaller_batch", "larger_batch"  # Studies.
+
+
+def rates_by_length() -> Table:
+    """Best rates of *books* with other lengths and batches."""
+    found = results.read()
+    columns = {
+        study: {
+            (_plain(e.method), e.setting): row(e, found) for e in STUDIES[study](found)
+        }
+        for study in LENGTHS
+    }
+    body = []
+    for method, setting in columns["shorter"]:
+        here = rows().get(("books", method, setting)) or adamw("books")
+        short, long, *batches = (columns[s][method, setting] for s in LENGTHS)
+        cells = [f"{r.rate:.2g}" for r in (short, here, long, *batches)]
+        name = f"``{method}``" if method == REFERENCE else _link(method)
+        body.append([name, setting, *cells])
+    headings = "method", "setting", "steps / 4", "steps", "steps x 4"
+    return Table((*headings, "batch / 4", "batch x 4"), body)
+
+
+def decays() -> Table:
+    """The default weight decays."""
+    grouped: dict[str, list[str]] = {}
+    for method in METHODS:
+        signature = inspect.signature(getattr(om, method))
+        decay = signature.parameters["weight_decay"].default
+        text = "none" if decay is None else f"{decay:g}"
+        grouped.setdefault(text, []).append(_link(method))
+    by_size = sorted(grouped.items(), key=lambda item: item[0].replace("none", "-1"))
+    return Table(
+        ("weight_decay", "methods"),
+        [[value, ", ".join(methods)] for value, methods in by_size],
+    )
+
+
+def costs() -> Table:
+    """State and time of every method beside AdamW's."""
+    measured = times.read()
+    base = adamw("books").state_bytes
+    body = []
+    for method in METHODS:
+        of_books = of_method(method).get("books")
+        name = OPTIONS.get(method, method)
+        ratios = [
+            measured[task, name].relative for task in MAIN if (task, name) in measured
+        ]
+        body.append(
+            [
+                _link(method),
+                f"{of_books.state_bytes / base:.2f}" if of_books else "",
+                f"{statistics.mean(ratios):.2f}" if ratios else "",
+                *(against(r) for r in _in_order(of_method(method))),
+            ]
+        )
+    return Table(("method", "state", "time", *MAIN), body)
+
+
+def _in_order(found: dict[str, Row]) -> Iterator[Row | None]:
+    return (found.get(task) for task in MAIN)
+
+
+# Tables of one method.
+
+
+def of_study(method: str) -> Table:
+    """Loss, difference to AdamW's and speedup of a method on every task."""
+    body = []
+    for task in MAIN:
+        for setting in ("own", "matched"):
+            if found := rows().get((task, method, setting)):
+                body.append(
+                    [
+                        task,
+                        setting,
+                        f"{found.rate:.2g}",
+                        f"{found.rate / adamw(task).rate:.3g}",
+                        f"{found.loss:.3f} ± {found.spread:.3f}",
+                        against(found),
+                    ]
+                )
+    headings = "task", "setting", "best rate", "over AdamW's", "loss", "against AdamW"
+    return Table(headings, body)
+
+
+def against(ours: Row | None) -> str:
+    """The difference to AdamW's loss with its interval, and the speedup."""
+    if ours is None:
+        return ""
+    base = adamw(ours.entry.task)
+    mean, half = difference(ours, base)
+    if not math.isfinite(mean):
+        return "failed"
+    steps = steps_to(ours, base.curve[-1])
+    speedup = f", {base.steps[-1] / steps:.2f}x" if math.isfinite(steps) else ""
+    return f"{mean:+.3f} ± {half:.3f}{speedup}"
+
+
+def _link(method: str) -> str:
+    return f":doc:`{method} </gallery/{method}>`"
+
+
+TABLES: dict[str, Callable[[], Table]] = {  # For the directive of `tables`.
+    "rates": rates,
+    "rates-at-adamws-size": rates_at_adamws_size,
+    "typical-ratio": typical_ratio,
+    "rates-by-length": rates_by_length,
+    "decays": decays,
+    "costs": costs,
+    "papers": facts.papers,
+    "versions": facts.versions,
+    "when": facts.when,
+}

@@ -1,0 +1,23 @@
+"""``.. table-of:: rates`` is a table of `runs.TABLES`."""
+
+from typing import Any
+
+import runs
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Registers the directive."""
+    app.add_directive("table-of", TableOf)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+class TableOf(SphinxDirective):
+    """A table by its name."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Parses the table."""
+        return self.parse_text_to_nodes(runs.TABLES[self.arguments[0]]().rst())

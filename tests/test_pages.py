@@ -1,0 +1,199 @@
+"""The pages of the documentation that are made from code and runs are complete.
+
+`make docs` builds them; here their parts are looked at without Sphinx.
+"""
+
+import json
+import re
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+import optax_matrix as om
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / ".docs"
+PAGES = [*DOCS.glob("*.rst"), *DOCS.glob("guides/*.rst")]
+RECIPES = [recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def docs():
+    """The modules of the documentation can be imported."""
+    sys.path.insert(0, str(DOCS))
+    yield
+    sys.path.remove(str(DOCS))
+
+
+def test_every_method_has_a_page_with_paper_chain_state_and_advice():
+    import facts
+
+    table = facts.methods()
+    assert list(table) == RECIPES
+    assert set(facts.WHEN) == set(RECIPES)
+    for name in RECIPES:
+        assert all(table[name]), name
+        assert "https://" in table[name].source, name
+        assert set(facts.WHEN[name]) == {"use", "avoid"}
+        assert all(text.endswith(".") for text in facts.WHEN[name].values()), name
+    assert {name for methods in facts.FIVE.values() for name in methods} <= set(RECIPES)
+
+
+def test_advice_has_no_measured_numbers():
+    import facts
+
+    texts = [text for one in facts.WHEN.values() for text in one.values()]
+    assert not [text for text in texts if re.search(r"\d\.\d|\d%|\dx\b", text)]
+
+
+@pytest.mark.broad
+def test_tables_are_full():
+    import runs
+
+    for name, make in runs.TABLES.items():
+        table = make()
+        assert table.rows, name
+        widths = {len(row) for row in table.rows}
+        assert widths == {len(table.headings)}, name
+    linked = lambda table: re.findall(r"</gallery/(\w+)>", table.rst())
+    assert linked(runs.costs()) == RECIPES
+    assert linked(runs.rates()) == RECIPES
+    assert sorted(linked(runs.decays())) == sorted(RECIPES)
+
+
+@pytest.mark.broad
+def test_curves_end_at_the_losses_of_the_runs():
+    import charts
+    import runs
+
+    drawn = charts.curves("muoneq")
+    found = runs.of_method("muoneq")
+    assert drawn.count("<figure") == len(found) == 3
+    for row in found.values():
+        assert f"muoneq ends at {row.curve[-1]:.3f}" in drawn
+        assert f"muoneq {row.loss:.3f}" in drawn
+
+
+def test_rates_are_those_of_the_runs():
+    import runs
+
+    row = runs.of_method("muoneq", "matched")["books"]
+    losses = {rate: loss for rate, loss in row.trials.items()}
+    assert row.rate == min(losses, key=losses.get)
+    cells = next(cells for cells in runs.rates().rows if "muoneq" in cells[0])
+    assert cells[3] == f"{row.rate:.2g}"
+
+
+def test_spectra_are_figures_of_the_notebooks():
+    import copies
+    import facts
+
+    for stem, heading, caption in facts.FIGURES.values():
+        assert copies.figure(stem, heading)[1:4] == b"PNG", stem
+        assert caption
+
+
+def test_links_of_copied_pages_lead_to_pages():
+    import copies
+
+    text = "[a](comparison.md), [b](../results/bench.jsonl), ![c](../results/books.png)"
+    assert copies.relinked(text, copies.STUDY / "pages") == (
+        "[a](/results/comparison.md), b (`examples/study/results/bench.jsonl`), "
+        "![c](books.png)"
+    )
+    assert {path.stem for path in (copies.STUDY / "pages").glob("*.md")} == set(
+        copies.RESULTS
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_links_between_pages_and_tables_exist(page):
+    import copies
+    import runs
+
+    text = page.read_text()
+    made = {f"/gallery/{name}" for name in (*RECIPES, "index")}
+    made |= {f"/results/{name}" for name in (*copies.RESULTS, "index")}
+    made |= {f"/notebooks/{path.stem}" for path in copies.NOTEBOOKS}
+    made |= {"/notebooks/index", "/api/index"}
+    for target in re.findall(r":doc:`(?:[^`<]*<)?([^`<>]+)>?`", text):
+        below = DOCS if target.startswith("/") else page.parent
+        path = (below / target.strip("/")).resolve()
+        name = f"/{path.relative_to(DOCS)}"
+        assert name in made or path.with_suffix(".rst").exists(), target
+    assert set(re.findall(r"\.\. table-of:: (\S+)", text)) <= set(runs.TABLES)
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## (\d\S*), (\d{4}-\d\d-\d\d)$", changes, re.MULTILINE)
+    version, date = released[0]
+    assert version == project["version"] == om.__version__
+    assert [date for _, date in released] == sorted(
+        (date for _, date in released), reverse=True
+    )
+    citation = (ROOT / ".github" / "CITATION.cff").read_text()
+    assert f"version: {version}\n" in citation
+    assert f'date-released: "{date}"\n' in citation
+
+
+LOGGED = {"update_rms/up/bias", "update_rms/up/kernel"}
+
+
+def _block(name):
+    """The Python block of this name in the guide."""
+    text = (DOCS / "guides" / "look_inside.rst").read_text()
+    found = re.search(rf"   :name: {name}\n\n((?:   .*\n|\n)+)", text)
+    return "\n".join(line[3:] for line in found[1].split("\n"))
+
+
+@pytest.fixture
+def measured():
+    params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
+    tx = om.diagnostics.monitor(om.muon(1e-3), ("update_rms",))
+    return tx.update(params, tx.init(params), params)[1]
+
+
+def test_tensorboard_lines_run(measured, monkeypatch):
+    written = []
+
+    class SummaryWriter:  # As in tensorboardX and torch.utils.tensorboard.
+        def __init__(self, logdir=None):
+            assert logdir == "logs"
+
+        def add_scalar(self, tag, scalar_value, global_step=None):
+            written.append((tag, float(scalar_value), global_step))
+
+    stand_in = types.SimpleNamespace(SummaryWriter=SummaryWriter)
+    monkeypatch.setitem(sys.modules, "tensorboardX", stand_in)
+    exec(
+        _block("tensorboard"),
+        {"om": om, "state": measured, "step": 7, "logdir": "logs"},
+    )
+    assert {tag for tag, _, _ in written} == {
+        "update_rms/up/bias",
+        "update_rms/up/kernel",
+    }
+    assert all(value > 0 and step == 7 for _, value, step in written)
+
+
+def test_wandb_lines_run(measured, monkeypatch):
+    logged = {}
+
+    class Run:
+        def log(self, data, step=None):
+            logged[step] = json.loads(json.dumps(data))
+
+    def init(project=None, mode=None):
+        assert (project, mode) == ("my-project", "offline")
+        return Run()
+
+    stand_in = types.SimpleNamespace(init=init)
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    exec(_block("wandb"), {"om": om, "state": measured, "step": 7})
+    assert set(logged[7]) == LOGGED
