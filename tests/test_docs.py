@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import optax_matrix
+from examples.study.bench.rates_table import RECIPES, paper_rate
 
 PATH = Path(__file__).parents[1] / ".docs" / "names.py"
 GUIDES = [PATH.parent / "index.rst", *sorted((PATH.parent / "guides").glob("*.rst"))]
@@ -55,6 +56,12 @@ def test_references_resolve(package):
         if resolve(reference, owner) is None
     ]
     assert not unknown, "\n".join(unknown)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_links_its_source_and_gives_a_rate(name):
+    assert "<https://" in RECIPES[name].__doc__
+    assert any(map(str.isdigit, paper_rate(name)))
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)

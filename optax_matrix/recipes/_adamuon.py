@@ -45,7 +45,8 @@ def adamuon(
     examples/study/pages/ablations.md).
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 6e-4 for GPT-2 in the
+            authors' code, 5e-3 in MuonEq's paper.
         variant: ``"sign"`` or ``"unsigned"``.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment; None for that of the variant.

@@ -124,13 +124,14 @@ def alice(
         [[0.4..., 0.0], [0.0, 2.0]]
 
     References:
-        Structured Fisher (Alice), Algorithms 2 to 4 and 10. Deviations: the paper
-        starts from :math:`U_0 = 0`, which subspace iteration cannot leave; here the
-        first basis is the gradient's leading left singular vectors, switched;
-        ``max_shrink``; those of `compensate` and `project_low_rank`; ratios beyond
-        Adam's largest are reduced (`scale_by_second_moment`). At a renewal the
-        moments stay in the old basis, as in the paper (``transport="keep"``). At r = m,
-        with ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
+        `Structured Fisher <https://arxiv.org/abs/2502.07752>`_ (Alice), Algorithms 2 to
+        4 and 10. Deviations: the paper starts from :math:`U_0 = 0`, which subspace
+        iteration cannot leave; here the first basis is the gradient's leading left
+        singular vectors, switched; ``max_shrink``; those of `compensate` and
+        `project_low_rank`; ratios beyond Adam's largest are reduced
+        (`scale_by_second_moment`). At a renewal the moments stay in the old basis, as
+        in the paper (``transport="keep"``). At r = m, with
+        ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.
     """
 
@@ -198,7 +199,8 @@ def alice_0():
         [[0.4..., 0.0], [0.0, 2.0]]
 
     References:
-        Structured Fisher (Alice), Algorithm 4. Deviations: those of `alice`.
+        `Structured Fisher <https://arxiv.org/abs/2502.07752>`_ (Alice), Algorithm 4.
+        Deviations: those of `alice`.
     """
 
 

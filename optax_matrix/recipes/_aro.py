@@ -49,12 +49,13 @@ def aro(
         D_t = R_t f(R_t^\top M_t), \quad
         \Delta_t = 0.2 \sqrt{mn} \, D_t / \|D_t\|_F
 
-    The state is a momentum and a rotation (``p * p`` for a rotated side of ``p``, at
-    least float32) per matrix, and for the base ``"adam"`` a second moment. Updates have
-    the size of AdamW's, so AdamW's learning rate can be used.
+    The state is a momentum and a rotation (``p x p`` for a rotated side of length
+    ``p``, at least float32) per matrix, and for the base ``"adam"`` a second moment.
+    Updates have AdamW's size.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 5e-4 (2B parameters) and
+            3e-4 (8B) in the paper, which are AdamW's best rates there.
         base: The base f: ``"sinkhorn"`` (five rounds), ``"adam"`` (the second moment
             of the momentum), ``"sign"``, ``"row_norm"``, or any transformation of
             stacks. It gets matrices whose rows are the rotated side.
@@ -105,10 +106,10 @@ def aro(
         [[1.414..., 0.0], [0.0, 1.414...]]
 
     References:
-        ARO, Eq. 4, Algorithm 3, Section 4.4; sharing: Eq. 47, 51, 52, Table 3.
-        Deviations: the shift of Cholesky QR is relative, and its pass is repeated
-        (`linalg.cholesky_qr`); rows of the rotated momentum that are rounding noise
-        count as zero (`rotate`).
+        `ARO <https://arxiv.org/abs/2602.09006>`_, Eq. 4, Algorithm 3, Section 4.4;
+        sharing: Eq. 47, 51, 52, Table 3. Deviations: the shift of Cholesky QR is
+        relative, and its pass is repeated (`linalg.cholesky_qr`); rows of the rotated
+        momentum that are rounding noise count as zero (`rotate`).
     """
     if full_model:
         common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))
@@ -187,8 +188,8 @@ def eigen_sinkhorn():
         >>> state = tx.init(params)
 
     References:
-        ARO, Section 5.2, where it is the control group of ARO. Deviations: those of
-        `aro`.
+        `ARO <https://arxiv.org/abs/2602.09006>`_, Section 5.2, where it is the control
+        group of ARO. Deviations: those of `aro`.
     """
 
 
@@ -207,7 +208,8 @@ def eigen_sign():
         >>> tx = om.eigen_sign(3e-4)
 
     References:
-        ARO, Section 5.2. Deviations: those of `aro`.
+        `ARO <https://arxiv.org/abs/2602.09006>`_, Section 5.2. Deviations: those of
+        `aro`.
     """
 
 
@@ -228,7 +230,8 @@ def eigen_rownorm():
         >>> tx = om.eigen_rownorm(3e-4)
 
     References:
-        ARO, Section 5.2. Deviations: those of `aro`.
+        `ARO <https://arxiv.org/abs/2602.09006>`_, Section 5.2. Deviations: those of
+        `aro`.
     """
 
 

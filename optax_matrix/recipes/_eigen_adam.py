@@ -42,7 +42,8 @@ def eigen_adam(
     would be ``aro(base="adam", policy="eigen")``.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; the paper gives none. The
+            study begins at 4e-3.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
         b3: Decay rate of the average of the Gram matrices.
@@ -76,12 +77,13 @@ def eigen_adam(
         [[2.0, 0.0], [0.0, 2.0]]
 
     References:
-        Structured Fisher (Alice), Eq. 13 and Algorithm 7. Deviations: the default
-        renewal is a power step that starts from the identity (the paper is
-        ``policy="eigen_exact", update_interval=200``), so that no eigendecomposition
-        is compiled; there is no epsilon; rows of the rotated momentum that are rounding
-        noise count as zero (`rotate`); ratios beyond Adam's largest are reduced
-        (``bounded``). At a renewal the second moment stays in the old basis, as there.
+        `Structured Fisher <https://arxiv.org/abs/2502.07752>`_ (Alice), Eq. 13 and
+        Algorithm 7. Deviations: the default renewal is a power step that starts from
+        the identity (the paper is ``policy="eigen_exact", update_interval=200``), so
+        that no eigendecomposition is compiled; there is no epsilon; rows of the rotated
+        momentum that are rounding noise count as zero (`rotate`); ratios beyond Adam's
+        largest are reduced (``bounded``). At a renewal the second moment stays in the
+        old basis, as there.
     """
 
     def chain(layout):

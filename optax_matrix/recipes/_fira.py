@@ -182,8 +182,9 @@ def fira_plus():
         [[0.0, 0.0], [0.0, 1.0]]
 
     References:
-        Structured Fisher (Alice), Section F.7. Deviations: there it is a part of Alice,
-        as in ``alice(compensation="fira_plus")``, here of GaLore; those of `galore` and
+        `Structured Fisher <https://arxiv.org/abs/2502.07752>`_ (Alice), Section F.7.
+        Deviations: there it is a part of Alice, as in
+        ``alice(compensation="fira_plus")``, here of GaLore; those of `galore` and
         `compensate`.
     """
 

@@ -47,7 +47,8 @@ def kl_shampoo(
     as in `soap`, and updates still have the size of AdamW's.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 3e-3, as for `soap`, where
+            the study begins.
         b1: Decay rate of the momentum.
         b2: Decay rate of the factors and of the eigenvalues.
         policy: ``"eigen"``, one power step from the last basis per renewal;

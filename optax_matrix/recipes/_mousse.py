@@ -50,11 +50,11 @@ def mousse(
 
     where L and R are the averages of :math:`G G^\top` and :math:`G^\top G`, and c is
     given by ``scaling``. The state is a momentum per matrix, and two matrices of each
-    side (average and root). With ``scaling="max"`` updates have the size of AdamW's,
-    so AdamW's learning rate can be used.
+    side (average and root). With ``scaling="max"`` updates have AdamW's size.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 2e-3 for GPT-2 small in
+            MuonEq's paper.
         b1: Decay rate of the momentum.
         b2: Decay rate of the averages of the Gram matrices.
         root: The root; 8 is the power 0.125 of the paper.
@@ -99,8 +99,8 @@ def mousse(
         their trace is divided out, as the grafting undoes every factor; epsilon is
         relative to the largest eigenvalue and 1e-6, where the code has 2e-10 of the
         mean, which is beyond float32; roots are taken by coupled Newton iterations, so
-        that no eigendecomposition is compiled; ``scaling="max"`` is Moonlight's, for
-        AdamW's learning rate.
+        that no eigendecomposition is compiled; ``scaling="max"`` is Moonlight's, which
+        gives updates of AdamW's size.
     """
 
     def chain(layout):

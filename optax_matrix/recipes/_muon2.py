@@ -43,7 +43,8 @@ def muon2(
     state is two moments per matrix.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; begin at 3e-3, as with
+            `muoneq`, whose size of updates it has.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
         polar: Kernel that returns the polar factor; None for three steps of

@@ -42,7 +42,7 @@ def muon_plus(
     is one momentum per matrix.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 0.02, as for `muon`.
         mode: ``"row"``, ``"col"``, ``"colrow"`` (columns first) or ``"rowcol"``.
         b1: Decay rate of the momentum.
         nesterov: Whether to look one step ahead.

@@ -41,11 +41,12 @@ def muoneq(
             \mathrm{polar}(D_r^{-1/2} \tilde{M}_t D_c^{-1/2})
 
     where :math:`D_r` and :math:`D_c` are the squared row and column norms of
-    :math:`\tilde{M}_t`. The state is one momentum per matrix.
+    :math:`\tilde{M}_t`, or the identity, as ``mode`` says: the default ``"row"`` uses
+    :math:`D_r` alone. The state is one momentum per matrix.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule. The paper uses 3e-3 for
-            130M and 2e-3 for 350M parameters.
+        learning_rate: Learning rate, a number or a schedule; 3e-3 (130M parameters) and
+            2e-3 (350M) in the paper.
         mode: ``"row"`` scales output neurons, ``"col"`` inputs, ``"rowcol"`` both; None
             is Muon with Moonlight's scaling.
         b1: Decay rate :math:`\beta` of the momentum.
@@ -68,11 +69,11 @@ def muoneq(
         (4, 8)
 
     References:
-        MuonEq, Algorithm 1. Deviations: ``eps`` is relative to the matrix, so that the
-        update does not depend on the scale of the loss; the look-ahead uses
-        :math:`\beta_t`, where the paper has :math:`\beta_{t+1}`, which differs only if
-        ``b1`` changes between steps; Newton-Schulz runs in at least float32, as in
-        `muon`.
+        `MuonEq <https://arxiv.org/abs/2603.28254>`_, Algorithm 1. Deviations: ``eps``
+        is relative to the matrix, so that the update does not depend on the scale of
+        the loss; the look-ahead uses :math:`\beta_t`, where the paper has
+        :math:`\beta_{t+1}`, which differs only if ``b1`` changes between steps;
+        Newton-Schulz runs in at least float32, as in `muon`.
     """
 
     def chain(layout):

@@ -82,11 +82,12 @@ def racs(
         [[1.0, 1.0], [1.0, 1.0]]
 
     References:
-        RACS, Algorithm 1. Deviations: the state holds the roots of :math:`q` and
-        :math:`s`, so that large and small gradients neither overflow nor vanish; an
-        all-zero gradient leaves the state unchanged; ``max_shrink`` keeps one tiny
-        gradient from slowing the run for thousands of steps; ``max_rms``, which acts on
-        0.4% of the updates of the examples' tiny LLaMA, all in the first ten steps.
+        `Structured Fisher <https://arxiv.org/abs/2502.07752>`_, Algorithm 1 (RACS).
+        Deviations: the state holds the roots of :math:`q` and :math:`s`, so that large
+        and small gradients neither overflow nor vanish; an all-zero gradient leaves the
+        state unchanged; ``max_shrink`` keeps one tiny gradient from slowing the run for
+        thousands of steps; ``max_rms``, which acts on 0.4% of the updates of the
+        examples' tiny LLaMA, all in the first ten steps.
     """
 
     def chain(layout):

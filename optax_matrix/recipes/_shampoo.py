@@ -41,7 +41,8 @@ def shampoo(
     `match_rms`.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 0.1, where the study
+            begins. The paper has none for language models.
         b1: Decay rate of a momentum of the gradients, used in place of :math:`G_t`;
             None for none, as in the paper.
         b2: Decay rate of averages, used in place of the sums; None for sums.

@@ -30,7 +30,8 @@ def sinkgd(
     ``target``. The matrices have no state.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; begin at 3e-3, as with
+            `muoneq`. The paper's updates have another size.
         rounds: Number of rounds.
         scheme: ``"alternating"`` (SinkGD), ``"simultaneous"`` (the variant in ARO's
             paper) or ``"ruiz"``, as in `linalg.sinkhorn`.

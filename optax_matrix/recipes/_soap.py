@@ -46,11 +46,10 @@ def soap(
 
     where :math:`M_t` is the average of the gradients, and U holds the eigenvectors of L
     and R. The state is two moments per matrix, and two matrices of each rotated side
-    (average and basis). Updates have the size of AdamW's, so AdamW's learning rate can
-    be used.
+    (average and basis). Updates have AdamW's size.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 3e-3 in the authors' code.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
         b3: Decay rate of the averages of the Gram matrices.

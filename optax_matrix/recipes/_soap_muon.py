@@ -57,7 +57,7 @@ def soap_muon(
     matrix, and two matrices of each rotated side (average and basis).
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 0.02, as for `muon`.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
         b3: Decay rate of the averages of the Gram matrices.

@@ -119,10 +119,10 @@ def sumo(
         [[0.0, 0.0], [0.0, 1.0]]
 
     References:
-        SUMO, Algorithm 1. The ratio in Block 3 is printed :math:`\|O_t\| / \|O_t\|`;
-        the text has :math:`\|O_{t-1}\|`. The momentum is an average, as in Appendix C;
-        the sum of Algorithm 1 has the same polar factor while :math:`\mu` is constant.
-        Deviations: Block 4 scales by
+        `SUMO <https://arxiv.org/abs/2505.24749>`_, Algorithm 1. The ratio in Block 3 is
+        printed :math:`\|O_t\| / \|O_t\|`; the text has :math:`\|O_{t-1}\|`. The
+        momentum is an average, as in Appendix C; the sum of Algorithm 1 has the same
+        polar factor while :math:`\mu` is constant. Deviations: Block 4 scales by
         :math:`\sqrt{\max(m, n)}`, "following" Moonlight, whose factor 0.2 is added by
         default; the polar factor of a rank-deficient momentum is the compact one; those
         of `project_low_rank`.

@@ -39,7 +39,8 @@ def swan(
     :math:`0.2 \sqrt{\max(m, n)}`, and no singular value exceeds 1.21 c. Without state.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule.
+        learning_rate: Learning rate, a number or a schedule; 0.02, where the study
+            begins. SWAN's own updates have another size.
         eps: Floor of a row's variance, relative to the mean square of the matrix.
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32; or ``"norm"`` for
