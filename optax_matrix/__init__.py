@@ -121,6 +121,7 @@ from optax_matrix.transforms import (
     scale_by_second_moment,
     scale_by_shape,
     spo,
+    target_rms,
 )
 from optax_matrix.tree import describe, on_matrices, per_matrix, scale_by_path
 from optax_matrix.weights import (
@@ -190,6 +191,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "state_specs",
     "stochastic_rounding",
     "store_remainders",
+    "target_rms",
     "to_portable",
     "transforms",
     "tree",

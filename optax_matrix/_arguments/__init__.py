@@ -29,7 +29,7 @@ from optax_matrix._arguments._rules import (
     check_decay,
     check_dtype,
     check_flag as check_flag,
-    check_not_negative,
+    check_not_negative as check_not_negative,
     check_not_negative_int,
     check_positive,
     check_positive_int,

@@ -7,7 +7,8 @@ import optax
 from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import in_float32, match_rms, momentum, orthogonalize
+from optax_matrix.transforms import in_float32, momentum, orthogonalize
+from optax_matrix.transforms.update_size import Scaling, matched
 
 
 @recipe
@@ -20,6 +21,7 @@ def adamuon(
     nesterov: bool = True,
     eps: NotNegative = 1e-8,
     polar: Kernel = "newton_schulz",
+    scaling: Literal["rms"] | Scaling = "rms",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -53,6 +55,9 @@ def adamuon(
         nesterov: Whether to look one step ahead.
         eps: Added to the root of the second moment.
         polar: Kernel that returns the polar factor.
+        scaling: ``"rms"`` scales each update to a root mean square of 0.2, `target_rms`
+            to another; or a rule of `scale_by_shape`, a number or a function of
+            ``(rows, cols)`` for the factor of :math:`\hat{O}_t`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
@@ -88,7 +93,7 @@ def adamuon(
             *([optax.scale_by_sign()] if signed else []),
             orthogonalize(polar, precision=common.get("precision", "default")),
             in_float32(second_moment),
-            match_rms(0.2),
+            matched(scaling),
         )
 
     return Method(chain)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 
 import optax
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, PositiveInt, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.matrices.oriented import oriented
 from optax_matrix.matrices.rules import with_embeddings
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
@@ -17,9 +17,10 @@ from optax_matrix.recipes._method import Method, decayed_weights
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.stacks.orientation import Orientation, oriented_sides
 from optax_matrix.stacks.residual_sets import residual_sets
-from optax_matrix.transforms import Sets, match_rms, momentum, rotate, rotate_shared
+from optax_matrix.transforms import Sets, momentum, rotate, rotate_shared
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation import PolicyLike, PolicyName
+from optax_matrix.transforms.update_size import Scaling, matched
 
 
 @recipe
@@ -35,7 +36,7 @@ def aro(
     update_interval: PositiveInt = 1,
     sharing: Literal["global", "chain"] | None = None,
     joint: bool = True,
-    target: Positive = 0.2,
+    scaling: Literal["rms"] | Scaling = "rms",
     full_model: bool = False,
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
@@ -82,11 +83,14 @@ def aro(
             residual sides of all matrices, such as those of ``matrices.infer(model)``.
         joint: With sharing, whether ``"sinkhorn"`` and ``"row_norm"`` take row norms
             over all matrices that share (the paper), or over each of them.
-        target: Root mean square of each matrix's update; 0.2 is Adam's usual size.
+        scaling: ``"rms"`` scales each matrix's update to a root mean square of 0.2,
+            Adam's usual size, and `target_rms` to another; or a rule of
+            `scale_by_shape`, a number or a function of ``(rows, cols)`` for the factor
+            of :math:`D_t`.
         full_model: Whether embeddings and head are matrices, and all other leaves are
             updated by the base without rotation instead of AdamW: by ``"adam"`` for
             that base, otherwise by the sign of their momentum, which is what the other
-            bases are for a vector, and scaled to ``target`` as the matrices are. With
+            bases are for a vector, with the ``scaling`` of the matrices. With
             ``matrices.infer`` or ``matrices.by_path`` as ``dimension_numbers``,
             embeddings and head become matrices beside those of the rule; a tree of
             dimension numbers must contain them.
@@ -99,7 +103,7 @@ def aro(
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax_matrix as om
-        >>> tx = om.aro(1.0, base="row_norm", target=1.0, weight_decay=0.0)
+        >>> tx = om.aro(1.0, base="row_norm", scaling="none", weight_decay=0.0)
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
         >>> abs(updates["kernel"]).round(3).tolist()
@@ -136,7 +140,7 @@ def aro(
                 **options,
             )
         average = momentum(b1, dtype=mu_dtype)
-        return optax.chain(average, rotated, match_rms(target))
+        return optax.chain(average, rotated, matched(scaling))
 
     other = None
     if full_model:
@@ -144,7 +148,7 @@ def aro(
         other = lambda params: optax.chain(
             momentum(b1, dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
-            match_rms(target),
+            matched(scaling),
             decayed_weights(weight_decay, common, params),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )

@@ -10,7 +10,7 @@ from optax_matrix.linalg import newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, orthogonalize_balanced, scale_by_shape
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 _TWELVE_STEPS = partial(newton_schulz, coefficients=((2.0, -1.5, 0.5),), steps=12)
 
@@ -24,7 +24,7 @@ def aurora(
     rounds: PositiveInt = 2,
     power: Positive = 0.5,
     polar: Kernel | None = None,
-    scaling: ShapeRule = "out/in",
+    scaling: Scaling = "out/in",
     weight_decay: Rate = 0.025,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -51,7 +51,8 @@ def aurora(
             `linalg.newton_schulz` with the coefficients (2, -1.5, 0.5), as its authors
             have.
         scaling: Rule of `scale_by_shape`: ``"out/in"``, ``"max"``, ``"unclipped"``,
-            ``"sum"`` or ``"none"``.
+            ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

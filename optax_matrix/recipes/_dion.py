@@ -8,7 +8,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import orthogonalize_low_rank, scale_by_shape
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 
 @recipe
@@ -17,7 +17,7 @@ def dion(
     *,
     rank: Rank = 1.0,
     b1: Decay = 0.95,
-    scaling: ShapeRule = "unclipped",
+    scaling: Scaling = "unclipped",
     qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
@@ -38,7 +38,8 @@ def dion(
             rounded up. 1.0 is full rank.
         b1: Decay rate of the momentum.
         scaling: Rule of `scale_by_shape`: ``"unclipped"`` (the paper's
-            :math:`\sqrt{m/n}`), ``"max"``, ``"out/in"``, ``"sum"`` or ``"none"``.
+            :math:`\sqrt{m/n}`), ``"max"``, ``"out/in"``, ``"sum"``, ``"none"``, or
+            a number, a function of ``(rows, cols)`` or `target_rms`.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.

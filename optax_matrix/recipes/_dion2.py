@@ -10,7 +10,7 @@ from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import orthogonalize_selected, scale_by_shape
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 
 @recipe
@@ -20,7 +20,7 @@ def dion2(
     fraction: Rank = 0.25,
     b1: Decay = 0.95,
     polar: Kernel | None = None,
-    scaling: ShapeRule = "unclipped",
+    scaling: Scaling = "unclipped",
     weight_decay: Rate = 0.01,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -44,7 +44,8 @@ def dion2(
         polar: Kernel that returns the polar factor; None for `linalg.newton_schulz`
             with ``coefficients=linalg.POLAR_EXPRESS``, as its authors have.
         scaling: Rule of `scale_by_shape`: ``"unclipped"`` (:math:`\sqrt{m/n}`),
-            ``"max"``, ``"out/in"``, ``"sum"`` or ``"none"``.
+            ``"max"``, ``"out/in"``, ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

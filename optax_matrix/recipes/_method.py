@@ -22,6 +22,7 @@ TREE_ONLY = {  # Arguments that do not concern the update of matrices.
 _NOT_IN_CHAINS = TREE_ONLY | {
     *("dimension_numbers", "placement", "max_batch"),
     *("nonfinite", "zero_gradient"),
+    "scaling",  # A function of shapes.
 }
 
 Arguments = Mapping[str, Any]  # Those of a recipe, by name.

@@ -17,7 +17,7 @@ from optax_matrix.transforms import (
     scale_by_shape,
 )
 from optax_matrix.transforms.sides import MatrixSide
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 
 @recipe
@@ -32,7 +32,7 @@ def mousse(
     block_size: PositiveInt | None = None,
     nesterov: bool = False,
     polar: Kernel | None = None,
-    scaling: ShapeRule = "max",
+    scaling: Scaling = "max",
     eps: NotNegative = 1e-6,
     method: Literal["newton", "eigh"] = "newton",
     update_interval: PositiveInt = 10,
@@ -71,7 +71,8 @@ def mousse(
         polar: Kernel that returns the polar factor; None for `linalg.newton_schulz`
             with ``coefficients=linalg.YOU``, as its authors have.
         scaling: Rule of `scale_by_shape`: ``"max"``, ``"out/in"``, ``"unclipped"``,
-            ``"sum"`` or ``"none"``.
+            ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         eps: Added to the diagonals, relative to the largest eigenvalue.
         method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
             `linalg.inverse_root`.

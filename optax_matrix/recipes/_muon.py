@@ -8,7 +8,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import momentum, orthogonalize, scale_by_shape
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling, TargetRms
 
 
 @recipe
@@ -18,7 +18,7 @@ def muon(
     b1: Decay = 0.95,
     nesterov: bool = True,
     polar: Kernel = "newton_schulz",
-    scaling: ShapeRule = "out/in",
+    scaling: Scaling = "out/in",
     weight_decay: Rate | None = None,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -42,15 +42,16 @@ def muon(
         nesterov: Whether to look one step ahead.
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`: ``"out/in"`` (Keller Jordan), ``"max"``
-            (Moonlight), ``"unclipped"``, ``"sum"`` or ``"none"``.
+            (Moonlight), ``"unclipped"``, ``"sum"``, ``"none"``, or a number, a
+            function of ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule. None
-            chooses by ``scaling``: 0.1 for ``"max"``, else 0.
+            chooses by ``scaling``: 0.1 for ``"max"`` and `target_rms`, else 0.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
         An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
-        is ``learning_rate`` for ``scaling="max"``, and otherwise 0.015 times that:
+        is ``learning_rate`` for these two, and otherwise 0.015 times that:
         Keller Jordan's 3e-4 beside 0.02.
 
     Examples:
@@ -78,7 +79,7 @@ def muon(
             scale_by_shape(scaling),
         )
 
-    is_moonlight = scaling == "max"
+    is_moonlight = scaling == "max" or isinstance(scaling, TargetRms)
     if weight_decay is None:
         weight_decay = 0.1 if is_moonlight else 0.0
     # Keller Jordan has 3e-4 for AdamW beside 0.02 for Muon.

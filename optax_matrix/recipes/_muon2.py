@@ -16,7 +16,7 @@ from optax_matrix.transforms import (
     scale_by_shape,
     with_gradient,
 )
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 
 @recipe
@@ -26,7 +26,7 @@ def muon2(
     b1: Decay = 0.95,
     b2: Decay = 0.95,
     polar: Kernel | None = None,
-    scaling: ShapeRule = "max",
+    scaling: Scaling = "max",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -50,7 +50,8 @@ def muon2(
         polar: Kernel that returns the polar factor; None for three steps of
             `linalg.newton_schulz`, two fewer than in `muon`.
         scaling: Rule of `scale_by_shape`: ``"max"`` (Moonlight), ``"out/in"``,
-            ``"unclipped"``, ``"sum"`` or ``"none"``.
+            ``"unclipped"``, ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

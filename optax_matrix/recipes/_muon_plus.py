@@ -10,6 +10,7 @@ from optax_matrix.linalg import scale_columns, scale_rows
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import equilibrate, momentum, orthogonalize, scale_by_shape
+from optax_matrix.transforms.update_size import Scaling
 
 _SCALINGS = {
     "row": [scale_rows],
@@ -28,6 +29,7 @@ def muon_plus(
     nesterov: bool = True,
     eps: NotNegative = 1e-8,
     polar: Kernel = "newton_schulz",
+    scaling: Scaling = "unclipped",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -48,6 +50,9 @@ def muon_plus(
         nesterov: Whether to look one step ahead.
         eps: Floor of a squared norm, relative to the mean of the matrix.
         polar: Kernel that returns the polar factor.
+        scaling: Rule of `scale_by_shape`: ``"unclipped"``, the factor above, ``"max"``,
+            ``"out/in"``, ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
@@ -77,7 +82,7 @@ def muon_plus(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             orthogonalize(polar, precision=common.get("precision", "default")),
             *map(equilibrate, scalings),
-            scale_by_shape("unclipped"),
+            scale_by_shape(scaling),
         )
 
     return Method(chain)

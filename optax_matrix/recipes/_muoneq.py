@@ -10,6 +10,7 @@ from optax_matrix.linalg import scale_columns, scale_rows, scale_rows_and_column
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import equilibrate, momentum, orthogonalize, scale_by_shape
+from optax_matrix.transforms.update_size import Scaling
 
 _SCALINGS = {
     "row": [scale_rows],
@@ -28,6 +29,7 @@ def muoneq(
     nesterov: bool = True,
     eps: NotNegative = 1e-8,
     polar: Kernel = "newton_schulz",
+    scaling: Scaling = "max",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -53,6 +55,9 @@ def muoneq(
         nesterov: Whether to look one step ahead.
         eps: Floor of a squared norm, relative to the mean of the matrix.
         polar: Kernel that returns the polar factor.
+        scaling: Rule of `scale_by_shape`: ``"max"``, the factor above, ``"out/in"``,
+            ``"unclipped"``, ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
@@ -82,7 +87,7 @@ def muoneq(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *map(equilibrate, scalings),
             orthogonalize(polar, precision=common.get("precision", "default")),
-            scale_by_shape("max"),
+            scale_by_shape(scaling),
         )
 
     return Method(chain)

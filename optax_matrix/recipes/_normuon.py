@@ -9,13 +9,12 @@ from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import (
     equilibrate_with_ema,
-    match_rms,
     momentum,
     orthogonalize,
     preserve_norm,
     row_rms,
-    scale_by_shape,
 )
+from optax_matrix.transforms.update_size import Scaling, TargetRms, matched
 
 
 @recipe
@@ -26,7 +25,7 @@ def normuon(
     b2: Decay = 0.95,
     nesterov: bool = True,
     polar: Kernel = "newton_schulz",
-    scaling: Literal["rms", "out/in"] = "rms",
+    scaling: Literal["rms"] | Scaling = "rms",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -49,7 +48,9 @@ def normuon(
         nesterov: Whether to look one step ahead.
         polar: Kernel that returns the polar factor.
         scaling: ``"rms"`` scales to a root mean square of 0.2 (the paper), ``"out/in"``
-            to the norm of :math:`O_t` times Keller Jordan's factor (the authors' code).
+            to the norm of :math:`O_t` times Keller Jordan's factor (the authors' code);
+            or another rule of `scale_by_shape`, a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
@@ -74,10 +75,8 @@ def normuon(
 
     def chain(layout):
         per_row = equilibrate_with_ema(row_rms, b2)
-        if scaling == "rms":
-            sized = [per_row, match_rms(0.2)]
-        else:
-            sized = [preserve_norm(per_row), scale_by_shape(scaling)]
+        keeps = scaling != "rms" and not isinstance(scaling, TargetRms)
+        sized = [preserve_norm(per_row) if keeps else per_row, matched(scaling)]
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             orthogonalize(polar, precision=common.get("precision", "default")),

@@ -5,11 +5,12 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix._arguments import Dtype, Positive, PositiveInt, Rate
+from optax_matrix._arguments import Dtype, PositiveInt, Rate
 from optax_matrix.linalg import sinkhorn
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import equilibrate, match_rms
+from optax_matrix.transforms import equilibrate
+from optax_matrix.transforms.update_size import Scaling, matched
 
 
 @recipe
@@ -18,7 +19,7 @@ def sinkgd(
     *,
     rounds: PositiveInt = 5,
     scheme: Literal["alternating", "simultaneous", "ruiz"] = "alternating",
-    target: Positive = 0.2,
+    scaling: Literal["rms"] | Scaling = "rms",
     weight_decay: Rate = 0.1,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -26,8 +27,8 @@ def sinkgd(
     r"""SinkGD for matrices, AdamW(0.9, 0.95) for the rest, at one learning rate.
 
     Each round scales the rows to norm :math:`\sqrt n`, then the columns to norm
-    :math:`\sqrt m`. After the last one the whole matrix is scaled to root mean square
-    ``target``. The matrices have no state.
+    :math:`\sqrt m`. After the last one the whole matrix is scaled to a root mean square
+    of 0.2. The matrices have no state.
 
     Args:
         learning_rate: Learning rate, a number or a schedule; begin at 3e-3, as with
@@ -35,7 +36,9 @@ def sinkgd(
         rounds: Number of rounds.
         scheme: ``"alternating"`` (SinkGD), ``"simultaneous"`` (the variant in ARO's
             paper) or ``"ruiz"``, as in `linalg.sinkhorn`.
-        target: Root mean square of the update; 0.2 is the usual size of Adam's.
+        scaling: ``"rms"`` scales the update to a root mean square of 0.2, the usual
+            size of Adam's, and `target_rms` to another; or a rule of `scale_by_shape`,
+            a number or a function of ``(rows, cols)`` for a factor in its place.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the first moment of the other leaves; None for that of the
             parameter.
@@ -46,7 +49,7 @@ def sinkgd(
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om
-        >>> tx = om.sinkgd(1.0, target=1.0, weight_decay=0.0)
+        >>> tx = om.sinkgd(1.0, scaling=om.target_rms(1.0), weight_decay=0.0)
         >>> params = {"kernel": jnp.array([[1.0, 2.0], [3.0, 6.0]])}
         >>> updates, _ = tx.update(params, tx.init(params), params)
         >>> (-updates["kernel"]).round(3).tolist()
@@ -60,7 +63,7 @@ def sinkgd(
 
     def chain(layout):
         kernel = partial(sinkhorn, rounds=rounds, scheme=scheme)
-        return optax.chain(equilibrate(kernel), match_rms(target))
+        return optax.chain(equilibrate(kernel), matched(scaling))
 
     return Method(chain)
 

@@ -19,7 +19,7 @@ from optax_matrix.transforms import (
     scale_by_shape,
 )
 from optax_matrix.transforms.sides import MatrixSide
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 _SEVEN_STEPS = partial(newton_schulz, coefficients=JORDAN * 5 + CUBIC * 2, steps=7)
 
@@ -37,7 +37,7 @@ def soap_muon(
     max_dim: PositiveInt | None = 10_000,
     polar: Kernel | None = None,
     power: Positive = 0.5,
-    scaling: ShapeRule = "out/in",
+    scaling: Scaling = "out/in",
     qr: Kernel = "cholesky_qr",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
@@ -70,7 +70,8 @@ def soap_muon(
             `linalg.newton_schulz` and two cubic ones, as its authors have.
         power: Exponent of the entries, :math:`1/2` above; 1.0 leaves them as they are.
         scaling: Rule of `scale_by_shape`: ``"out/in"``, ``"max"``, ``"unclipped"``,
-            ``"sum"`` or ``"none"``.
+            ``"sum"``, ``"none"``, or a number, a function of
+            ``(rows, cols)`` or `target_rms`.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.

@@ -27,13 +27,12 @@ from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import (
     limit_norm_growth,
-    match_rms,
     momentum,
     orthogonalize,
     project_both_sides,
     project_low_rank,
-    scale_by_shape,
 )
+from optax_matrix.transforms.update_size import Scaling, matched
 
 
 @recipe
@@ -43,7 +42,7 @@ def sumo(
     rank: Rank = 128,
     b1: Decay = 0.95,
     polar: Kernel = "polar_qr",
-    scaling: Literal["max", "sqrt_max", "rms", "none"] = "max",
+    scaling: Literal["rms"] | Scaling = "max",
     scale: Positive = 1.0,
     limiter: AtLeastOne | None = 1.1,
     max_shrink: AtLeastOne | None = None,
@@ -83,7 +82,8 @@ def sumo(
             with which the root mean square of the update is
             :math:`0.2 \sqrt{r / \min(m, n)}`; ``"sqrt_max"`` is
             :math:`\sqrt{\max(m, n)}` as printed; ``"rms"`` scales to a root mean square
-            of 0.2; ``"none"`` is 1.
+            of 0.2, `target_rms` to another; ``"none"`` is 1; or another rule of
+            `scale_by_shape`, a number or a function of ``(rows, cols)``.
         scale: Factor :math:`\alpha`; 4 at rank 4 and 2 at rank 8 in the paper's
             fine-tuning.
         limiter: Largest growth of the polar factor's norm per step; None for none. A
@@ -150,8 +150,7 @@ def sumo(
             ids=layout.ids,
             precision=precision,
         )
-        size = match_rms(0.2) if scaling == "rms" else scale_by_shape(scaling)
-        return optax.chain(steps, size, optax.scale(scale))
+        return optax.chain(steps, matched(scaling), optax.scale(scale))
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)

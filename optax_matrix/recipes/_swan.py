@@ -15,7 +15,7 @@ from optax_matrix.transforms import (
     preserve_norm,
     scale_by_shape,
 )
-from optax_matrix.transforms.update_size import ShapeRule
+from optax_matrix.transforms.update_size import Scaling
 
 
 @recipe
@@ -24,7 +24,7 @@ def swan(
     *,
     eps: NotNegative = 1e-8,
     polar: Kernel = "newton_schulz",
-    scaling: Literal[ShapeRule, "norm"] = "max",
+    scaling: Literal["norm"] | Scaling = "max",
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],
@@ -43,8 +43,9 @@ def swan(
             begins. SWAN's own updates have another size.
         eps: Floor of a row's variance, relative to the mean square of the matrix.
         polar: Kernel that returns the polar factor.
-        scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32; or ``"norm"`` for
-            the Frobenius norm of :math:`\tilde{G}`, which SWAN's own paper offers.
+        scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32, a number, a
+            function of ``(rows, cols)`` or `target_rms`; or ``"norm"`` for the
+            Frobenius norm of :math:`\tilde{G}`, which SWAN's own paper offers.
         weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
         mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

@@ -113,6 +113,7 @@ from optax_matrix.transforms.update_size import (
     match_rms,
     preserve_norm,
     scale_by_shape,
+    target_rms,
 )
 from optax_matrix.transforms.variance_reduction import (
     CorrectVarianceState,
@@ -205,5 +206,6 @@ __all__ = [
     "spo",
     "subspace_basis",
     "svd_basis",
+    "target_rms",
     "with_gradient",
 ]

@@ -70,7 +70,6 @@ VALUES = {
     "start": "exact",
     "statistics": "kl",
     "switch": "none",
-    "target": "0.5",
     "terms": "2",
     "transport": "carry",
     "update_interval": "3",

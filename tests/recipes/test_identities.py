@@ -102,7 +102,7 @@ def test_swan_gives_nothing_for_constant_rows_when_compiled():
 
 def test_sinkgd_is_one_equilibration():
     grads = gradients(2)
-    recipe = updates_of(recipes.scale_by_sinkgd(target=1.0), grads)
+    recipe = updates_of(recipes.scale_by_sinkgd(scaling=om.target_rms(1.0)), grads)
     kernel = partial(linalg.sinkhorn, scheme="alternating")
     block = updates_of(transforms.equilibrate(kernel), transposed(grads))
     assert gap(transposed(recipe), block) < 1e-6

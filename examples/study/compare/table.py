@@ -114,7 +114,7 @@ def _about_options(rows):
         return []
     return [
         "Options in a name may leave this protocol: some change the size of updates "
-        "(aro:target=0.5) or which leaves AdamW trains (galore:last_layer=method)."
+        "(aro:base=adam) or which leaves AdamW trains (galore:last_layer=method)."
     ]
 
 

@@ -19,3 +19,9 @@ from optax_matrix.transforms.update_size._scale_by_shape import (
     ShapeRule as ShapeRule,
     scale_by_shape as scale_by_shape,
 )
+from optax_matrix.transforms.update_size._scaling import (
+    Scaling as Scaling,
+    TargetRms as TargetRms,
+    matched as matched,
+    target_rms as target_rms,
+)

@@ -1,12 +1,12 @@
 """Scaling updates by a factor that depends on the shape of the matrix."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import check_choice
+from optax_matrix._arguments import check_choice, check_not_negative
 from optax_matrix.linalg.scale import check_matrices
 
 ShapeRule = Literal["out/in", "unclipped", "max", "sqrt_max", "sum", "none"]
@@ -21,7 +21,7 @@ SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
 
 
 def scale_by_shape(
-    rule: ShapeRule | Callable[[int, int], float] = "out/in",
+    rule: ShapeRule | float | Callable[[int, int], Any] = "out/in",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by a factor that depends on its shape alone.
 
@@ -38,7 +38,7 @@ def scale_by_shape(
     * ``"none"``: 1
 
     Args:
-        rule: One of these names, or a function of ``(rows, cols)``.
+        rule: One of these names, a function of ``(rows, cols)``, or a number.
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``.
@@ -54,13 +54,17 @@ def scale_by_shape(
         >>> float(tx.update(w, tx.init(w))[0]["w"][0, 0])
         2.0
     """
-    if not callable(rule):
+    factor: Any = rule
+    if isinstance(rule, str) or rule is None:
         check_choice("rule", rule, SHAPE_RULES)
-        rule = SHAPE_RULES[rule]
+        factor = SHAPE_RULES[rule]
+    elif not callable(rule):
+        check_not_negative("rule", rule)
+        factor = lambda rows, cols: rule  # noqa: ARG005
 
     def scaled(x, _):
         if jnp.ndim(x) < 2:
             check_matrices(x)  # Says what is wrong.
-        return x * rule(*jnp.shape(x)[-2:])
+        return x * factor(*jnp.shape(x)[-2:])
 
     return optax.with_extra_args_support(optax.stateless_with_tree_map(scaled))
