@@ -2,12 +2,16 @@
 
     python -m examples.frameworks                every framework
     python -m examples.frameworks maxtext keras  some of them
-    python -m examples.frameworks --page FILE    the table as a page, too
+    python -m examples.frameworks --results FOLDER --page FILE
+
+The last keeps each framework's result in the folder; the table, which the page has as
+well, is then of all that the folder has, from earlier runs too.
 
 It needs nothing but Python; each framework's environment is deleted after its run.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -31,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="frameworks; all if none is named")
     parser.add_argument("--keep", type=pathlib.Path, help="keep environments here")
+    parser.add_argument("--results", type=pathlib.Path, help="keep results here")
     parser.add_argument("--page", type=pathlib.Path, help="write the table here")
     args = parser.parse_args()
     unknown = set(args.names) - set(ENVIRONMENTS)
@@ -44,6 +49,17 @@ def main() -> int:
         except Skipped as reason:
             results[name] = _report.Result(skipped=str(reason))
         print(_report.lines(name, results[name]), flush=True)
+        if args.results:
+            args.results.mkdir(exist_ok=True)
+            kept = json.dumps(dataclasses.asdict(results[name]))
+            (args.results / f"{name}.json").write_text(kept)
+    if args.results:
+        files = {name: args.results / f"{name}.json" for name in ENVIRONMENTS}
+        results = {
+            name: _report.Result(**json.loads(file.read_text()))
+            for name, file in files.items()
+            if file.exists()
+        }
     print(_report.table(results))
     if args.page:
         args.page.write_text(_report.page(results))
