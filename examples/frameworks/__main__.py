@@ -76,7 +76,8 @@ def _run(
             python, version = _installed(environment, home)
             for phase in ("first", "resumed"):
                 command = [python, "-m", f"examples.frameworks.{name}", phase, folder]
-                run = subprocess.run(command, cwd=ROOT, env=_variables(environment))
+                variables = _variables(environment, folder / "compiled")
+                run = subprocess.run(command, cwd=ROOT, env=variables)
                 if run.returncode:
                     error = f"the {phase} process ended with {run.returncode}"
                     return _report.Result(version, error=error)
@@ -120,14 +121,17 @@ def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
     return python, version.stdout.strip()
 
 
-def _variables(environment: Environment) -> dict[str, str]:
+def _variables(environment: Environment, compiled: pathlib.Path) -> dict[str, str]:
     """Eight devices on the processor, this checkout and the framework's source."""
     paths = [str(ROOT), os.environ.get(environment.source or "", "")]
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # Compiling takes most of the time.
+        # Compiling takes most of the time; a program is compiled once.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(compiled),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
 
