@@ -73,26 +73,26 @@ def _run(
         folder = pathlib.Path(scratch)
         home = (keep or folder) / "-".join(("env", name))
         try:
-            python, version = _installed(environment, home)
+            python, versions = _installed(environment, home)
             for phase in ("first", "resumed"):
                 command = [python, "-m", f"examples.frameworks.{name}", phase, folder]
                 variables = _variables(environment, folder / "compiled")
                 run = subprocess.run(command, cwd=ROOT, env=variables)
                 if run.returncode:
                     error = f"the {phase} process ended with {run.returncode}"
-                    return _report.Result(version, error=error)
+                    return _report.Result(versions, error=error)
             phases = [
                 json.loads((folder / f"{phase}.json").read_text())
                 for phase in ("first", "resumed")
             ]
-            return _report.Result(version, *phases)
+            return _report.Result(versions, *phases)
         finally:
             if not keep:
                 shutil.rmtree(home, ignore_errors=True)
 
 
 def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
-    """The environment's interpreter, and the framework's version."""
+    """The environment's interpreter, and the versions of the framework and of JAX."""
     if environment.source and not os.environ.get(environment.source):
         raise Skipped(f"set {environment.source} to a checkout of its source")
     base = shutil.which(f"python3.{environment.python}")
@@ -112,13 +112,13 @@ def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
         if done.returncode:
             shutil.rmtree(home, ignore_errors=True)
             raise Skipped("not installed: " + done.stderr.strip().split("\n")[-1])
-    if environment.package is None:
-        return python, "source"
-    ask = f"import importlib.metadata as m; print(m.version({environment.package!r}))"
-    version = subprocess.run(
+    names = tuple(filter(None, (environment.package, "jax")))
+    ask = f"import importlib.metadata as m; print(*map(m.version, {names!r}))"
+    found = subprocess.run(
         [python, "-c", ask], check=True, capture_output=True, text=True
     )
-    return python, version.stdout.strip()
+    pairs = zip(names, found.stdout.split(), strict=True)
+    return python, ", ".join(map(" ".join, pairs))
 
 
 def _variables(environment: Environment, compiled: pathlib.Path) -> dict[str, str]:
