@@ -81,7 +81,7 @@ def page(results: Mapping[str, Result]) -> str:
 
 
 def _rows(name: str, result: Result) -> Rows:
-    blank = ("",) * 2
+    blank = ("",) * 3
     if result.skipped or result.error:
         return [
             (name, result.versions, "-", result.skipped or result.error, *blank, "")
@@ -91,7 +91,7 @@ def _rows(name: str, result: Result) -> Rows:
         second = result.resumed.get(method, {"error": "did not run"})
         broken = first.get("error") or second.get("error")
         if broken:
-            rows.append((name, result.versions, method, broken[:60], *blank, ""))
+            rows.append((name, result.versions, method, broken[:60], *blank))
             continue
         size = first["bytes"] / max(1, result.first.get("adamw", {}).get("bytes", 0))
         right = first["leaves"] - len(first["wrong"])
