@@ -93,6 +93,20 @@ def own_mesh(leaf: Any) -> Any:
     return sharding.mesh if sharding is not None and sharding.mesh.axis_names else None
 
 
+def unsplit(indices: Array) -> Array:
+    """Indices into an axis of matrices, those of a matrix on one device.
+
+    XLA cannot split ``x[..., indices, :]`` where x is split by columns and the indices
+    by the same mesh axis: "Slice dim size greater than dynamic slice dimension".
+    """
+    mesh = own_mesh(indices) if isinstance(indices, jax.core.Tracer) else None
+    if mesh is None or set(mesh.axis_types) != {AxisType.Auto}:
+        return indices
+    free = [PartitionSpec.UNCONSTRAINED] * (indices.ndim - 1)
+    sharding = NamedSharding(mesh, PartitionSpec(*free, None))
+    return jax.lax.with_sharding_constraint(indices, sharding)
+
+
 def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
     """`jax.sharding.auto_axes`, with `f` first, which its type stub does not allow."""
     run: Any = jax.sharding.auto_axes

@@ -20,6 +20,7 @@ levanter         1      an `OptimizerConfig` for any recipe; 15 where   Levanter
                         it is copied                                    stand-in
 maxtext          1      `opt_type: "muon"`, for all trainers            MaxText
 nanodo           2      a branch of `_get_base_optimizer`               stand-in
+penzai_rule      1      the axes that linear layers reduce              Penzai
 tunix            1      names for `optimizer_config.opt_type`           Tunix
 ===============  =====  ==============================================  ===============
 

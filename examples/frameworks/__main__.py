@@ -2,12 +2,16 @@
 
     python -m examples.frameworks                every framework
     python -m examples.frameworks maxtext keras  some of them
-    python -m examples.frameworks --page FILE    the table as a page, too
+    python -m examples.frameworks --results FOLDER --page FILE
+
+The last keeps each framework's result in the folder; the table, which the page has as
+well, is then of all that the folder has, from earlier runs too.
 
 It needs nothing but Python; each framework's environment is deleted after its run.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -31,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="frameworks; all if none is named")
     parser.add_argument("--keep", type=pathlib.Path, help="keep environments here")
+    parser.add_argument("--results", type=pathlib.Path, help="keep results here")
     parser.add_argument("--page", type=pathlib.Path, help="write the table here")
     args = parser.parse_args()
     unknown = set(args.names) - set(ENVIRONMENTS)
@@ -44,6 +49,17 @@ def main() -> int:
         except Skipped as reason:
             results[name] = _report.Result(skipped=str(reason))
         print(_report.lines(name, results[name]), flush=True)
+        if args.results:
+            args.results.mkdir(exist_ok=True)
+            kept = json.dumps(dataclasses.asdict(results[name]))
+            (args.results / f"{name}.json").write_text(kept)
+    if args.results:
+        files = {name: args.results / f"{name}.json" for name in ENVIRONMENTS}
+        results = {
+            name: _report.Result(**json.loads(file.read_text()))
+            for name, file in files.items()
+            if file.exists()
+        }
     print(_report.table(results))
     if args.page:
         args.page.write_text(_report.page(results))
@@ -57,25 +73,26 @@ def _run(
         folder = pathlib.Path(scratch)
         home = (keep or folder) / "-".join(("env", name))
         try:
-            python, version = _installed(environment, home)
+            python, versions = _installed(environment, home)
             for phase in ("first", "resumed"):
                 command = [python, "-m", f"examples.frameworks.{name}", phase, folder]
-                run = subprocess.run(command, cwd=ROOT, env=_variables(environment))
+                variables = _variables(environment, folder / "compiled")
+                run = subprocess.run(command, cwd=ROOT, env=variables)
                 if run.returncode:
                     error = f"the {phase} process ended with {run.returncode}"
-                    return _report.Result(version, error=error)
+                    return _report.Result(versions, error=error)
             phases = [
                 json.loads((folder / f"{phase}.json").read_text())
                 for phase in ("first", "resumed")
             ]
-            return _report.Result(version, *phases)
+            return _report.Result(versions, *phases)
         finally:
             if not keep:
                 shutil.rmtree(home, ignore_errors=True)
 
 
 def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
-    """The environment's interpreter, and the framework's version."""
+    """The environment's interpreter, and the versions of the framework and of JAX."""
     if environment.source and not os.environ.get(environment.source):
         raise Skipped(f"set {environment.source} to a checkout of its source")
     base = shutil.which(f"python3.{environment.python}")
@@ -95,23 +112,26 @@ def _installed(environment: Environment, home: pathlib.Path) -> tuple[str, str]:
         if done.returncode:
             shutil.rmtree(home, ignore_errors=True)
             raise Skipped("not installed: " + done.stderr.strip().split("\n")[-1])
-    if environment.package is None:
-        return python, "source"
-    ask = f"import importlib.metadata as m; print(m.version({environment.package!r}))"
-    version = subprocess.run(
+    names = tuple(filter(None, (environment.package, "jax")))
+    ask = f"import importlib.metadata as m; print(*map(m.version, {names!r}))"
+    found = subprocess.run(
         [python, "-c", ask], check=True, capture_output=True, text=True
     )
-    return python, version.stdout.strip()
+    pairs = zip(names, found.stdout.split(), strict=True)
+    return python, ", ".join(map(" ".join, pairs))
 
 
-def _variables(environment: Environment) -> dict[str, str]:
+def _variables(environment: Environment, compiled: pathlib.Path) -> dict[str, str]:
     """Eight devices on the processor, this checkout and the framework's source."""
     paths = [str(ROOT), os.environ.get(environment.source or "", "")]
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # Compiling takes most of the time.
+        # Compiling takes most of the time; a program is compiled once.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(compiled),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
 

@@ -34,6 +34,7 @@ ENVIRONMENTS = {
     "kauldron": Environment(("kauldron",), "kauldron"),
     "haiku": Environment(("dm-haiku",), "dm-haiku"),
     "equinox": Environment(("equinox",), "equinox"),
+    "penzai": Environment(("penzai", "orbax-checkpoint"), "penzai"),
     # It needs `jax.core.is_constant_dim`, which JAX 0.11 removed.
     "haliax": Environment(("haliax>=1.4.dev453", "jax<0.11"), "haliax"),
 }

@@ -8,18 +8,19 @@ from typing import Any
 from examples.frameworks._environments import ENVIRONMENTS
 
 Rows = list[tuple[str, ...]]
-HEAD = ("framework", "version", "method", "loss", "resumed", "state", "leaves")
+HEAD = ("framework", "versions", "method", "loss", "resumed", "state", "leaves")
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
     """What one framework's trial gave, by method; or why there is nothing."""
 
-    version: str = ""
+    versions: str = ""
     first: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     resumed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: str = ""
     skipped: str = ""
+    date: str = dataclasses.field(default_factory=lambda: str(dt.date.today()))
 
 
 def faults(result: Result) -> Iterator[str]:
@@ -60,12 +61,15 @@ def status(results: Mapping[str, Result]) -> int:
 
 def page(results: Mapping[str, Result]) -> str:
     """The table as the documentation's page has it."""
-    cells = [HEAD, *(r for n, x in results.items() for r in _rows(n, x))]
+    cells = [HEAD]
+    for name, result in results.items():
+        first, *rest = _rows(name, result)
+        cells += [first, *(("", "", *row[2:]) for row in rest)]
     rows = ["   * - " + "\n     - ".join(row) for row in cells]
-    date = dt.date.today().isoformat()
+    dates = " and ".join(sorted({x.date for x in results.values()}))
     return "\n".join(
         [
-            f"Run on {date} by ``make test-frameworks``:",
+            f"Run on {dates} by ``make test-frameworks``:",
             "",
             ".. list-table::",
             "   :header-rows: 1",
@@ -77,22 +81,24 @@ def page(results: Mapping[str, Result]) -> str:
 
 
 def _rows(name: str, result: Result) -> Rows:
-    blank = ("",) * 2
+    blank = ("",) * 3
     if result.skipped or result.error:
-        return [(name, result.version, "-", result.skipped or result.error, *blank, "")]
+        return [
+            (name, result.versions, "-", result.skipped or result.error, *blank, "")
+        ]
     rows = []
     for method, first in result.first.items():
         second = result.resumed.get(method, {"error": "did not run"})
         broken = first.get("error") or second.get("error")
         if broken:
-            rows.append((name, result.version, method, broken[:60], *blank, ""))
+            rows.append((name, result.versions, method, broken[:60], *blank))
             continue
         size = first["bytes"] / max(1, result.first.get("adamw", {}).get("bytes", 0))
         right = first["leaves"] - len(first["wrong"])
         rows.append(
             (
                 name,
-                result.version,
+                result.versions,
                 method,
                 f"{first['losses'][0]:.3f} to {first['losses'][-1]:.3f}",
                 _apart(first, second),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from optax_matrix._mesh import vary_like
+from optax_matrix._mesh import unsplit, vary_like
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg.loops import looped_on_tpu
@@ -62,7 +62,7 @@ def eigh_by_blocks(
     # A Newton-Schulz step removes the rounding that the rotations left in V.
     v = 1.5 * v - 0.5 * full_dot(v, full_dot(v.mT, v))
     w = jnp.sum(v * full_dot(a, v), axis=-2)
-    order = jnp.argsort(w, axis=-1)
+    order = unsplit(jnp.argsort(w, axis=-1))
     v = jnp.take_along_axis(v, order[..., None, :], axis=-1)
     finite = jnp.all(jnp.isfinite(a), axis=(-2, -1), keepdims=True)
     w = jnp.where(finite[..., 0], jnp.take_along_axis(w, order, axis=-1), jnp.nan)

@@ -5,6 +5,7 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix._mesh import unsplit
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._qdwh import qdwh
@@ -55,6 +56,7 @@ def svd_by_polar(x: Array, dot: Product = full_dot) -> tuple[Array, Array, Array
     u, r = qr(dot(x, v), dot)
     s = jnp.diagonal(r, axis1=-2, axis2=-1)
     u, s = jnp.where(s[..., None, :] < 0, -u, u), jnp.abs(s)
-    order = jnp.argsort(-s, axis=-1)  # Equal values may be out of order by rounding.
+    # Equal values may be out of order by rounding.
+    order = unsplit(jnp.argsort(-s, axis=-1))
     columns = lambda y: jnp.take_along_axis(y, order[..., None, :], axis=-1)
     return columns(u), jnp.take_along_axis(peak[..., 0] * s, order, -1), columns(v).mT

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from optax_matrix._mesh import vary_like
+from optax_matrix._mesh import unsplit, vary_like
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import Product, full_dot
@@ -41,7 +41,7 @@ def complement_columns(
     _check_count(m - kept, count)
     draw = lambda key: kept + jax.random.permutation(key, m - kept)[:count]
     drawn = for_each(draw, key.ndim)(key)
-    at = jnp.broadcast_to(drawn, (*basis.shape[:-2], count))
+    at = jnp.broadcast_to(unsplit(drawn), (*basis.shape[:-2], count))
     found = in_turn_on_cpu(lambda u, at: (_columns_of_q(u, at, dot),), basis, at)[0]
     if kept == r:
         return found

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from optax_matrix._mesh import unsplit
 from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
 from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.random import folded, seeded
@@ -73,7 +74,7 @@ def _take_rows(x: Array, rows: Array) -> Array:
         # Indices of a permutation are unique, so that the transpose is a gather, too.
         return x.at[rows].get(unique_indices=True, mode="promise_in_bounds")
 
-    return jnp.vectorize(one, signature="(m,n),(m)->(m,n)")(x, rows)
+    return jnp.vectorize(one, signature="(m,n),(m)->(m,n)")(x, unsplit(rows))
 
 
 def rotate_columns(

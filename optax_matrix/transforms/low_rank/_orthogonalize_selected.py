@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
+from optax_matrix._mesh import unsplit
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.precision import Precision, products_of, with_products
 from optax_matrix.linalg.scale import check_matrices, widened
@@ -100,9 +101,9 @@ def orthogonalize_selected(
 
     def step(b, place):
         k = rank_of(fraction, place.shape[-1])
-        order = jnp.argsort(place, axis=-1)[..., :k, None]
+        order = unsplit(jnp.argsort(place, axis=-1)[..., :k])[..., None]
         factor = kernel(jnp.take_along_axis(_turned(b), order, axis=-2))
-        back = jnp.minimum(place, k - 1)[..., None]
+        back = unsplit(jnp.minimum(place, k - 1))[..., None]
         rows = _turned_back(jnp.take_along_axis(factor, back, axis=-2), b)
         return jnp.where(_taken(place, b), rows, 0)
 
