@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "myst_nb",
+    "sphinx_copybutton",
     "mathml",
     "signatures",
     "reference",
@@ -36,6 +37,9 @@ nitpick_ignore_regex = [("py:class", ".*")]  # Types of other packages have no l
 nb_execution_mode = "off"  # They are committed as they ran.
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
+
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"optax_matrix {release}"

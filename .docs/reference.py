@@ -59,11 +59,12 @@ def write_pages(app: Any) -> None:
     for package in names.packages():
         items = [item for item in public if item.package == package]
         families = names.families(package)
-        own = [item for item in items if not _family(item, families)]
+        in_families = {name for chosen in families.values() for name in chosen}
+        own = [item for item in items if item.name not in in_families]
         inner = [f"{package}.{family}" for family in families]
         _write(package, _package_page(package, own, inner))
-        for family, module in families.items():
-            chosen = [item for item in items if item.name in module.__all__]
+        for family, listed in families.items():
+            chosen = [item for item in items if item.name in listed]
             _write(f"{package}.{family}", _package_page(f"{package}.{family}", chosen))
     _write("types", _types_page())
     _write("index", _index_page())
@@ -71,11 +72,6 @@ def write_pages(app: Any) -> None:
 
 def _write(page: str, text: str) -> None:
     (FOLDER / f"{page}.rst").write_text(text)
-
-
-def _family(item: names.Public, families: dict[str, Any]) -> str | None:
-    found = [name for name, m in families.items() if item.name in m.__all__]
-    return found[0] if found else None
 
 
 def _index_page() -> str:
@@ -150,7 +146,8 @@ def entry(item: names.Public) -> str:
         if not text:
             _LOG.warning("%s has no docstring", item.path)
         text = linked(text, item.value, item.path).replace("\n", "\n   ")
-        return f".. py:data:: {item.path}\n\n   {text}\n"
+        module, _, name = item.path.rpartition(".")
+        return f".. py:data:: {name}\n   :module: {module}\n\n   {text}\n"
     if inspect.isclass(item.value):
         return f".. autoclass:: {item.path}\n   :members:\n"
     return f".. autofunction:: {item.path}\n"
