@@ -29,8 +29,9 @@ extensions = [
     "copies",
     "tables",
     "progress",
+    "whole",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # Types of other packages have no link.
 

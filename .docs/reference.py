@@ -4,6 +4,8 @@ A package has one page, `transforms` one per family. Recipes stand on the pages 
 gallery (`gallery`); their package page lists them.
 """
 
+import ast
+import importlib
 import inspect
 import re
 import shutil
@@ -46,6 +48,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", find_references, priority=900)
     app.connect("source-read", find_references_of_page)
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("viewcode-find-source", find_source)
     app.add_role("name", name_role)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -190,6 +193,30 @@ def skip_member(
     del app, what, name, options
     is_code = inspect.isroutine(member) or isinstance(member, property)
     return skip or not is_code or not inspect.getdoc(member)
+
+
+def find_source(app: Any, module: str) -> tuple[str, dict[str, tuple[str, int, int]]]:
+    """The source of a module, and the lines of its functions and classes.
+
+    Sphinx's own parser fails at ``{**a, "b": c}`` in a decorator.
+    """
+    del app
+    source = inspect.getsource(importlib.import_module(module))
+    lines: dict[str, tuple[str, int, int]] = {}
+    for node in ast.parse(source).body:
+        for name, part in _definitions(node):
+            first = min([part.lineno, *(d.lineno for d in part.decorator_list)])
+            kind = "class" if isinstance(part, ast.ClassDef) else "def"
+            lines[name] = kind, first, part.end_lineno or first
+    return source, lines
+
+
+def _definitions(node: ast.stmt) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name, node
+    if isinstance(node, ast.ClassDef):
+        methods = [x for x in node.body if isinstance(x, ast.FunctionDef)]
+        yield from ((f"{node.name}.{method.name}", method) for method in methods)
 
 
 # References: names in single backticks, which `name_role` links. Their text stays as it
