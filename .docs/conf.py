@@ -47,6 +47,7 @@ html_title = f"optax_matrix {release}"
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["docs.css"]
+html_search_scorer = "static/scorer.js"
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

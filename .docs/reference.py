@@ -94,7 +94,7 @@ def _index_page() -> str:
 def _package_page(
     package: str, items: list[names.Public], inner: list[str] | None = None
 ) -> str:
-    lines = [title(package), f".. automodule:: optax_matrix.{package}", ""]
+    lines = [title(package.rpartition(".")[2]), f".. automodule:: optax_matrix.{package}", ""]
     if package == "recipes":
         return "\n".join([*lines, *_list_of_recipes()]) + "\n"
     if inner:
