@@ -94,7 +94,11 @@ def _index_page() -> str:
 def _package_page(
     package: str, items: list[names.Public], inner: list[str] | None = None
 ) -> str:
-    lines = [title(package.rpartition(".")[2]), f".. automodule:: optax_matrix.{package}", ""]
+    lines = [
+        title(package.rpartition(".")[2]),
+        f".. automodule:: optax_matrix.{package}",
+        "",
+    ]
     if package == "recipes":
         return "\n".join([*lines, *_list_of_recipes()]) + "\n"
     if inner:
@@ -156,32 +160,35 @@ def entry(item: names.Public) -> str:
     return f".. autofunction:: {item.path}\n"
 
 
+OTHER_TYPES = {
+    "Transformation": "An optax transformation, such as ``optax.adamw(1e-3)``.",
+    "Mask": "A tree or prefix tree of True and False, or a function from the parameters"
+    " to one, as in `optax.adamw`.",
+    "ArrayLike": "A number or an array (`jax.typing`); it may be traced.",
+    "DTypeLike": "A dtype or its name (`jax.typing`).",
+}
+
+
 def _types_page() -> str:
     """The types of arguments, with the rules that they declare."""
-    lines = [
-        title("Types of arguments"),
-        "What signatures say, and the rule that is checked when a factory is called. A",
-        "violation is a ``ValueError`` with the argument, the rule and the value.",
-        "Arrays may be traced; words, flags and ints are static.",
-        "",
-    ]
+    rules = {}
     for name, alias in vars(_arguments).items():
         if isinstance(alias, type(_arguments.Decay)):
             check = alias.__value__.__metadata__[0]
             rule = inspect.getdoc(check).removeprefix("Raises unless ").split("\n\n")[0]
-            rule = " ".join(rule.split())
-            lines += [f"``{name}``", f"   {rule[0].upper()}{rule[1:]}", ""]
-    lines += [
-        "``Transformation``",
-        "   An optax transformation, such as ``optax.adamw(1e-3)``.",
+            rules[name] = " ".join(f"{rule[0].upper()}{rule[1:]}".split())
+    entries = [
+        f".. py:type:: {name}\n\n   {text}\n"
+        for name, text in (rules | OTHER_TYPES).items()
+    ]
+    lines = [
+        title("Types of arguments"),
+        "What signatures say, and the rule that is checked when a factory is called. A",
+        "violation is a ``ValueError`` with the argument, the rule and the value.",
+        "Numbers may be traced; words, flags and ints are static. A ``Literal`` lists",
+        "the words that are allowed.",
         "",
-        "``Mask``",
-        "   A tree or prefix tree of True and False, or a function from the parameters",
-        "   to one, as in `optax.adamw`.",
-        "",
-        "``ArrayLike``, ``DTypeLike``",
-        "   Those of `jax.typing`: numbers and arrays; dtypes and their names.",
-        "",
+        *entries,
     ]
     return "\n".join(lines)
 
