@@ -63,7 +63,10 @@ def _index(table: dict[str, facts.Facts]) -> str:
     for group, recipes in om.recipes.METHODS.items():
         chosen = [recipe.__name__ for recipe in recipes]
         rows = [[f":doc:`{n} <{n}>`", table[n].chain, table[n].state] for n in chosen]
-        lines += [title(group, "-"), Table(("method", "chain", "state"), rows).rst()]
+        lines += [
+            title(group, "-"),
+            Table(("method", "chain", "state"), rows, "words").rst(),
+        ]
     first = [name for methods in facts.FIVE.values() for name in methods]
     every = first + [name for name in runs.METHODS if name not in first]
     lines += [

@@ -210,7 +210,7 @@ def _words():
                 yield pytest.param(recipe, keyword, right, id=keyword)
 
 
-@pytest.mark.parametrize(("recipe", "keyword", "right"), _words())
+@pytest.mark.parametrize(("recipe", "keyword", "right"), list(_words()))
 def test_words_of_other_programs_get_the_hint_of_the_table(recipe, keyword, right):
     with pytest.raises(TypeError) as error:
         recipe(0.1, **{keyword: object()})
