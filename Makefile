@@ -98,7 +98,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-DOCS_MADE := .docs/_build .docs/api .docs/gallery .docs/notebooks .docs/results .docs/releases.md
+DOCS_MADE := $(addprefix .docs/,_build api gallery jupyter_execute notebooks results releases.md)
 
 docs: pyproject.toml
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs

@@ -7,7 +7,7 @@ from examples.study.report.markup import Markup, joined, tag
 from examples.study.report.svg import Chart
 
 FROM = 0.25  # The share of the steps that is left out: losses fall too far there.
-_SIZE = (400, 270)
+_SIZE = (300, 230)
 
 
 def curves(method: str) -> str:

@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "myst_nb",
+    "sphinx_copybutton",
     "mathml",
     "signatures",
     "reference",
@@ -28,8 +29,9 @@ extensions = [
     "copies",
     "tables",
     "progress",
+    "whole",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # Types of other packages have no link.
 
@@ -37,11 +39,15 @@ nb_execution_mode = "off"  # They are committed as they ran.
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
 html_theme = "furo"
 html_title = f"optax_matrix {release}"
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 html_css_files = ["docs.css"]
+html_search_scorer = str(HERE / "static" / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

@@ -106,6 +106,8 @@ def _copy_notebook(path: Path) -> None:
             text = relinked("".join(cell["source"]), path.parent)
             cell["source"] = text.splitlines(keepends=True)
     notebook["cells"].insert(1, _where_to_run(path))
+    for number, cell in enumerate(notebook["cells"]):
+        cell.setdefault("id", f"cell-{number}")
     (HERE / "notebooks" / path.name).write_text(json.dumps(notebook))
 
 
@@ -131,6 +133,8 @@ def _index_of_notebooks() -> str:
     for path in NOTEBOOKS:
         first = "".join(_cells(path)[0]["source"]).split("\n\n")
         lead = " ".join(relinked(first[1], path.parent).split()) if first[1:] else ""
+        whole = re.match(r".*(?<!Eq)\.(?=\s|$)", lead)  # Some end in a formula.
+        lead = whole[0] if whole else ""
         if picture := figure(path.stem, number=1) or figure(path.stem):
             (HERE / "notebooks" / f"{path.stem}.png").write_bytes(picture)
         image = f"![A figure of this notebook]({path.stem}.png)\n\n" if picture else ""

@@ -59,7 +59,7 @@ def papers() -> Table:
         [f"`{label} <{address}>`__", ", ".join(names)]
         for address, (label, names) in found.items()
     ]
-    return Table(("paper", "methods"), rows)
+    return Table(("paper", "methods"), rows, "words")
 
 
 def versions() -> Table:
@@ -78,4 +78,4 @@ def when() -> Table:
         [f":doc:`{name} </gallery/{name}>`", one["use"], one["avoid"]]
         for name, one in WHEN.items()
     ]
-    return Table(("method", "when", "when not"), rows)
+    return Table(("method", "when", "when not"), rows, "words")

@@ -57,12 +57,16 @@ def _index(table: dict[str, facts.Facts]) -> str:
     ]
     for paper, methods in facts.FIVE.items():
         links = ", ".join(f":doc:`{name} <{name}>`" for name in methods)
-        lines += [f"* **{paper}**: {links}. {table[methods[0]].source}"]
+        source = table[methods[0]].source.partition("__")[0] + "__"  # The link alone.
+        lines += [f"* **{paper}**: {links}. Paper: {source}"]
     lines.append("")
     for group, recipes in om.recipes.METHODS.items():
         chosen = [recipe.__name__ for recipe in recipes]
         rows = [[f":doc:`{n} <{n}>`", table[n].chain, table[n].state] for n in chosen]
-        lines += [title(group, "-"), Table(("method", "chain", "state"), rows).rst()]
+        lines += [
+            title(group, "-"),
+            Table(("method", "chain", "state"), rows, "words").rst(),
+        ]
     first = [name for methods in facts.FIVE.values() for name in methods]
     every = first + [name for name in runs.METHODS if name not in first]
     lines += [

@@ -59,14 +59,22 @@ def packages() -> dict[str, types.ModuleType]:
     return {n: module for n, module in modules.items() if hasattr(module, "__all__")}
 
 
-def families(package: str) -> dict[str, types.ModuleType]:
-    """The public packages inside a package that have an ``__all__``, by name."""
+def families(package: str) -> dict[str, list[str]]:
+    """The public packages inside a package, with the public names that they define."""
     parent = packages()[package]
     path = getattr(parent, "__path__", [])
     found = [m.name for m in pkgutil.iter_modules(path) if m.ispkg]
-    public = [name for name in found if not name.startswith("_")]
-    modules = {n: importlib.import_module(f"{parent.__name__}.{n}") for n in public}
-    return {n: module for n, module in modules.items() if hasattr(module, "__all__")}
+    inner = {
+        name: vars(importlib.import_module(f"{parent.__name__}.{name}"))
+        for name in found
+        if not name.startswith("_")
+    }
+    of_parent = lambda x, own: own.get(x) is getattr(parent, x)
+    every = {
+        name: [x for x in parent.__all__ if of_parent(x, own)]
+        for name, own in inner.items()
+    }
+    return {name: chosen for name, chosen in every.items() if chosen}
 
 
 def public_names() -> list[Public]:
@@ -155,8 +163,6 @@ class Resolver:
         self._paths: dict[str, set[str]] = {}
         for name in packages():
             self._add(f"optax_matrix.{name}", name)
-            for family in families(name):
-                self._add(f"optax_matrix.{name}.{family}", family, f"{name}.{family}")
         for item in public_names():
             short, value = item.name, item.value
             self._add(item.path, short, f"{item.package}.{short}")

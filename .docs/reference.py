@@ -4,6 +4,8 @@ A package has one page, `transforms` one per family. Recipes stand on the pages 
 gallery (`gallery`); their package page lists them.
 """
 
+import ast
+import importlib
 import inspect
 import re
 import shutil
@@ -46,6 +48,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", find_references, priority=900)
     app.connect("source-read", find_references_of_page)
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("viewcode-find-source", find_source)
     app.add_role("name", name_role)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -59,11 +62,12 @@ def write_pages(app: Any) -> None:
     for package in names.packages():
         items = [item for item in public if item.package == package]
         families = names.families(package)
-        own = [item for item in items if not _family(item, families)]
+        in_families = {name for chosen in families.values() for name in chosen}
+        own = [item for item in items if item.name not in in_families]
         inner = [f"{package}.{family}" for family in families]
         _write(package, _package_page(package, own, inner))
-        for family, module in families.items():
-            chosen = [item for item in items if item.name in module.__all__]
+        for family, listed in families.items():
+            chosen = [item for item in items if item.name in listed]
             _write(f"{package}.{family}", _package_page(f"{package}.{family}", chosen))
     _write("types", _types_page())
     _write("index", _index_page())
@@ -71,11 +75,6 @@ def write_pages(app: Any) -> None:
 
 def _write(page: str, text: str) -> None:
     (FOLDER / f"{page}.rst").write_text(text)
-
-
-def _family(item: names.Public, families: dict[str, Any]) -> str | None:
-    found = [name for name, m in families.items() if item.name in m.__all__]
-    return found[0] if found else None
 
 
 def _index_page() -> str:
@@ -95,7 +94,11 @@ def _index_page() -> str:
 def _package_page(
     package: str, items: list[names.Public], inner: list[str] | None = None
 ) -> str:
-    lines = [title(package), f".. automodule:: optax_matrix.{package}", ""]
+    lines = [
+        title(package.rpartition(".")[2]),
+        f".. automodule:: optax_matrix.{package}",
+        "",
+    ]
     if package == "recipes":
         return "\n".join([*lines, *_list_of_recipes()]) + "\n"
     if inner:
@@ -150,38 +153,42 @@ def entry(item: names.Public) -> str:
         if not text:
             _LOG.warning("%s has no docstring", item.path)
         text = linked(text, item.value, item.path).replace("\n", "\n   ")
-        return f".. py:data:: {item.path}\n\n   {text}\n"
+        module, _, name = item.path.rpartition(".")
+        return f".. py:data:: {name}\n   :module: {module}\n\n   {text}\n"
     if inspect.isclass(item.value):
         return f".. autoclass:: {item.path}\n   :members:\n"
     return f".. autofunction:: {item.path}\n"
 
 
+OTHER_TYPES = {
+    "Transformation": "An optax transformation, such as ``optax.adamw(1e-3)``.",
+    "Mask": "A tree or prefix tree of True and False, or a function from the parameters"
+    " to one, as in `optax.adamw`.",
+    "ArrayLike": "A number or an array (`jax.typing`); it may be traced.",
+    "DTypeLike": "A dtype or its name (`jax.typing`).",
+}
+
+
 def _types_page() -> str:
     """The types of arguments, with the rules that they declare."""
-    lines = [
-        title("Types of arguments"),
-        "What signatures say, and the rule that is checked when a factory is called. A",
-        "violation is a ``ValueError`` with the argument, the rule and the value.",
-        "Arrays may be traced; words, flags and ints are static.",
-        "",
-    ]
+    rules = {}
     for name, alias in vars(_arguments).items():
         if isinstance(alias, type(_arguments.Decay)):
             check = alias.__value__.__metadata__[0]
             rule = inspect.getdoc(check).removeprefix("Raises unless ").split("\n\n")[0]
-            rule = " ".join(rule.split())
-            lines += [f"``{name}``", f"   {rule[0].upper()}{rule[1:]}", ""]
-    lines += [
-        "``Transformation``",
-        "   An optax transformation, such as ``optax.adamw(1e-3)``.",
+            rules[name] = " ".join(f"{rule[0].upper()}{rule[1:]}".split())
+    entries = [
+        f".. py:type:: {name}\n\n   {text}\n"
+        for name, text in (rules | OTHER_TYPES).items()
+    ]
+    lines = [
+        title("Types of arguments"),
+        "What signatures say, and the rule that is checked when a factory is called. A",
+        "violation is a ``ValueError`` with the argument, the rule and the value.",
+        "Numbers may be traced; words, flags and ints are static. A ``Literal`` lists",
+        "the words that are allowed.",
         "",
-        "``Mask``",
-        "   A tree or prefix tree of True and False, or a function from the parameters",
-        "   to one, as in `optax.adamw`.",
-        "",
-        "``ArrayLike``, ``DTypeLike``",
-        "   Those of `jax.typing`: numbers and arrays; dtypes and their names.",
-        "",
+        *entries,
     ]
     return "\n".join(lines)
 
@@ -193,6 +200,30 @@ def skip_member(
     del app, what, name, options
     is_code = inspect.isroutine(member) or isinstance(member, property)
     return skip or not is_code or not inspect.getdoc(member)
+
+
+def find_source(app: Any, module: str) -> tuple[str, dict[str, tuple[str, int, int]]]:
+    """The source of a module, and the lines of its functions and classes.
+
+    Sphinx's own parser fails at ``{**a, "b": c}`` in a decorator.
+    """
+    del app
+    source = inspect.getsource(importlib.import_module(module))
+    lines: dict[str, tuple[str, int, int]] = {}
+    for node in ast.parse(source).body:
+        for name, part in _definitions(node):
+            first = min([part.lineno, *(d.lineno for d in part.decorator_list)])
+            kind = "class" if isinstance(part, ast.ClassDef) else "def"
+            lines[name] = kind, first, part.end_lineno or first
+    return source, lines
+
+
+def _definitions(node: ast.stmt) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name, node
+    if isinstance(node, ast.ClassDef):
+        methods = [x for x in node.body if isinstance(x, ast.FunctionDef)]
+        yield from ((f"{node.name}.{method.name}", method) for method in methods)
 
 
 # References: names in single backticks, which `name_role` links. Their text stays as it

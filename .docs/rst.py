@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 
 class Table(NamedTuple):
-    """Headings and rows of cells, which are text."""
+    """Headings and rows of cells, which are text; ``kind`` is a class of the style."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    kind: str = "numbers"
 
-    def rst(self, kind: str = "numbers") -> str:
-        """The table; ``kind`` is its class."""
-        lines = ["", ".. list-table::", "   :header-rows: 1", f"   :class: {kind}", ""]
+    def rst(self) -> str:
+        """The table."""
+        head = ["", ".. list-table::", "   :header-rows: 1", f"   :class: {self.kind}"]
+        lines = [*head, ""]
         for cells in (self.headings, *self.rows):
             first, *rest = (cell or "\\ " for cell in cells)
             lines += [f"   * - {first}", *(f"     - {cell}" for cell in rest)]

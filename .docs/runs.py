@@ -142,6 +142,7 @@ def decays() -> Table:
     return Table(
         ("weight_decay", "methods"),
         [[value, ", ".join(methods)] for value, methods in by_size],
+        "words",
     )
 
 

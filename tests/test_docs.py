@@ -4,6 +4,7 @@
 """
 
 import doctest
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -31,6 +32,9 @@ PACKAGES = names.packages()
 def _texts(package):
     module = PACKAGES[package]
     yield f"optax_matrix.{package}", module, module.__doc__
+    for family in names.families(package):
+        path = f"optax_matrix.{package}.{family}"
+        yield path, module, importlib.import_module(path).__doc__
     for item in names.public_names():
         if item.package == package:
             yield from names.parts(item)

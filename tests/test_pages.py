@@ -197,3 +197,22 @@ def test_wandb_lines_run(measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     exec(_block("wandb"), {"om": om, "state": measured, "step": 7})
     assert set(logged[7]) == LOGGED
+
+
+def _words():
+    """Rows of the tables of words of other programs: recipe, keyword, text."""
+    text = (DOCS / "guides" / "migrate.rst").read_text()
+    sections = re.split(r"\n(?=From )", text)
+    for title, recipe in (("optax.contrib", om.muon), ("SOAP", om.soap)):
+        (section,) = (s for s in sections if s.startswith(f"From {title}"))
+        for left, right in re.findall(r"   \* - (.*)\n     - (.*)", section):
+            for keyword in re.findall(r"``(\w+)=", left):
+                yield pytest.param(recipe, keyword, right, id=keyword)
+
+
+@pytest.mark.parametrize(("recipe", "keyword", "right"), list(_words()))
+def test_words_of_other_programs_get_the_hint_of_the_table(recipe, keyword, right):
+    with pytest.raises(TypeError) as error:
+        recipe(0.1, **{keyword: object()})
+    meant = re.match(r"``(\w+)=", right)
+    assert (meant[1] if meant else "leave it out") in str(error.value)

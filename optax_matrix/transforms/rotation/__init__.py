@@ -4,7 +4,7 @@ The inner optimizer is called the base. `rotate` finds the frame from the moment
 for ARO, from what the base makes of it. `in_eigenbasis` finds it from averaged Gram
 matrices (SOAP, Eigen-Adam, SPlus, KL-Shampoo). `rotate_shared` gives one rotation to
 all matrices at the same point of the residual stream. A policy takes a frame one step
-further; `_frames` runs the base in it.
+further; ``_frames`` runs the base in it.
 
 Where a momentum has no range, the rows of the rotated one hold rounding noise, which
 sign, row norm and similar bases would amplify to full size. Noise means that every

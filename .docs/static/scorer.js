@@ -1,0 +1,16 @@
+// Guides come first in the results of a search, code and lists of changes last.
+var Scorer = {
+  score: ([page, , , , score]) => {
+    if (page.startsWith("guides/")) return score + 20;
+    if (page.startsWith("gallery/")) return score + 5;
+    return page.startsWith("releases") ? score - 5 : score;
+  },
+  objNameMatch: 11,
+  objPartialMatch: 6,
+  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrioDefault: 0,
+  title: 15,
+  partialTitle: 7,
+  term: 5,
+  partialTerm: 2,
+};
