@@ -53,7 +53,7 @@ def adamuon(
         nesterov: Whether to look one step ahead.
         eps: Added to the root of the second moment.
         polar: Kernel that returns the polar factor.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

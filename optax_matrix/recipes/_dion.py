@@ -40,7 +40,7 @@ def dion(
         scaling: Rule of `scale_by_shape`: ``"unclipped"`` (the paper's
             :math:`\sqrt{m/n}`), ``"max"``, ``"out/in"``, ``"sum"`` or ``"none"``.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -45,7 +45,7 @@ def dion2(
             with ``coefficients=linalg.POLAR_EXPRESS``, as its authors have.
         scaling: Rule of `scale_by_shape`: ``"unclipped"`` (:math:`\sqrt{m/n}`),
             ``"max"``, ``"out/in"``, ``"sum"`` or ``"none"``.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

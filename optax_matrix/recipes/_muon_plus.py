@@ -48,7 +48,7 @@ def muon_plus(
         nesterov: Whether to look one step ahead.
         eps: Floor of a squared norm, relative to the mean of the matrix.
         polar: Kernel that returns the polar factor.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

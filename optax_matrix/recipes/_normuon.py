@@ -50,7 +50,7 @@ def normuon(
         polar: Kernel that returns the polar factor.
         scaling: ``"rms"`` scales to a root mean square of 0.2 (the paper), ``"out/in"``
             to the norm of :math:`O_t` times Keller Jordan's factor (the authors' code).
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

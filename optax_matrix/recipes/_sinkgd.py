@@ -36,7 +36,7 @@ def sinkgd(
         scheme: ``"alternating"`` (SinkGD), ``"simultaneous"`` (the variant in ARO's
             paper) or ``"ruiz"``, as in `linalg.sinkhorn`.
         target: Root mean square of the update; 0.2 is the usual size of Adam's.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the first moment of the other leaves; None for that of the
             parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

@@ -45,7 +45,7 @@ def swan(
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32; or ``"norm"`` for
             the Frobenius norm of :math:`\tilde{G}`, which SWAN's own paper offers.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -78,11 +78,12 @@ def tuned(arena: Arena) -> Callable[..., Any]:
 
 
 def own(name: str, arena: Arena) -> Method:
-    """A recipe with the defaults of its paper."""
+    """A recipe with the defaults of its paper; vectors decay, as in its runs."""
     factory = getattr(om, name)
+    given = {"dimension_numbers": arena.dimension_numbers, "weight_decay_mask": True}
 
     def build(lr, **options):
-        return factory(lr, dimension_numbers=arena.dimension_numbers, **options)
+        return factory(lr, **given | options)
 
     return Method(build, keywords(factory) | SMALL.get(name, {}))
 
