@@ -46,5 +46,5 @@ def train(make, rate, seed=0, steps=200):
 
 
 if __name__ == "__main__":
-    print(f"AdamW   {train(optax.adamw, 1e-2):.5f}")
-    print(f"MuonEq  {train(om.muoneq, 3e-2):.5f}")
+    print(f"AdamW   {train(optax.adamw, 1e-2):.4f}")
+    print(f"MuonEq  {train(om.muoneq, 3e-2):.4f}")

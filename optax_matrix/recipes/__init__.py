@@ -3,8 +3,9 @@
 ``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters:
 matrices by the method, all other leaves by AdamW or what ``other=`` gives.
 ``om.scale_by_<name>(...)`` is the method alone, for chains: no weight decay, no
-learning rate, other leaves unchanged. (`poet` and `oft` have no such form, because
-their updates are finished steps.) Recipes contain no arithmetic; it is all in the blocks.
+learning rate, other leaves unchanged. (`poet` and `oft` have no such form: the learning
+rate is already inside their update.) Recipes contain no arithmetic; it is all in the
+blocks.
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om
