@@ -1,7 +1,5 @@
 """One tree and one stream of gradients for every recipe, and the two ways to run it."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,15 +56,15 @@ def run_jax(tx, start, noises):
     return jax.tree.map(np.asarray, path), state
 
 
-def run_numpy(matrix_step, other_step, start, noises):
+def run_numpy(matrix_step, other_step, start, noises, vector_step=None):
     """The same with one-matrix restatements; matrices as out x in, one at a time.
 
-    Other leaves are without weight decay if they are vectors.
+    Vectors may have a step of their own.
     """
     path = {}
     for name, w in start.items():
         if name not in MATRICES:
-            step = partial(other_step, weight_decay=0.0) if w.ndim < 2 else other_step
+            step = vector_step if vector_step and w.ndim < 2 else other_step
             path[name] = _run_one(step, w, noises[name])
             continue
         stack = np.swapaxes(w, -1, -2).reshape(-1, w.shape[-1], w.shape[-2])
