@@ -80,7 +80,7 @@ def test_pictures_have_alternative_texts_and_are_sharp(path):
 
 @every_notebook
 def test_methods_have_one_look(path):
-    """No notebook gives AdamW a style of its own; those that compare use the palette."""
+    """AdamW has no style of its own; notebooks that compare use the palette."""
     sources = _code(path)
     assert not [s for s in sources if '"black", "linewidth": 2.5' in s]
     compares = path.stem[:2] in {"01", "02", "09", "10"}

@@ -109,9 +109,8 @@ def test_an_optimizer_of_a_user_and_pictures_for_a_paper(tmp_path, monkeypatch, 
     some = ("--optimizers", mine, "--learning-rates", "1e-3")
     assert main(["--data", text, *TINY, *EVERY, *some, "--out", str(out)]) == 0
     curves = json.loads((out / "results.json").read_text())["curves"]
-    adamw, lion, other = (c["losses"] for c in curves)
-    assert lion[0] == adamw[0]
-    assert lion[-1] != adamw[-1] != other[-1] != lion[-1]
+    assert [c["optimizer"].count(":") for c in curves] == [0, 1, 2]
+    assert len({c["losses"][-1] for c in curves}) == 3
     assert (out / "curves.svg").read_text().startswith("<?xml")
     assert (out / "curves.pdf").read_bytes().startswith(b"%PDF")
 
