@@ -64,8 +64,8 @@ neither overflow nor vanish in float32, and ``eps`` is relative to the matrix, s
 no update depends on the scale of the loss. (MARS-AdamW and POET are the exceptions:
 they have Adam's ``eps``, and MARS-AdamW clips. Leaves that are not matrices have
 `optax.adamw`, whose squares overflow above 1.8e19.) Where a paper's ``eps`` is
-absolute, the docstring lists this as a deviation. Averages still remember a gradient of
-unusual size, so put `optax.clip_by_global_norm` in front, as the papers do.
+absolute, the docstring lists this as a deviation. Moving averages still remember an
+outlier gradient, so put `optax.clip_by_global_norm` in front, as the papers do.
 
 **Momentum is an average**, as in the papers, computed in float32 and stored in the
 dtype of the parameters. So it follows a schedule of its decay rate, and bfloat16 models

@@ -56,12 +56,16 @@ def run_jax(tx, start, noises):
     return jax.tree.map(np.asarray, path), state
 
 
-def run_numpy(matrix_step, other_step, start, noises):
-    """The same with one-matrix restatements; matrices as out x in, one at a time."""
+def run_numpy(matrix_step, other_step, start, noises, vector_step=None):
+    """The same with one-matrix restatements; matrices as out x in, one at a time.
+
+    Vectors may have a step of their own.
+    """
     path = {}
     for name, w in start.items():
         if name not in MATRICES:
-            path[name] = _run_one(other_step, w, noises[name])
+            step = vector_step if vector_step and w.ndim < 2 else other_step
+            path[name] = _run_one(step, w, noises[name])
             continue
         stack = np.swapaxes(w, -1, -2).reshape(-1, w.shape[-1], w.shape[-2])
         n = np.swapaxes(noises[name], -1, -2)

@@ -110,6 +110,7 @@ COEFFICIENTS = ((3.4445, -4.775, 2.0315),)
         ("muon", "adam_eps_root", {"other": optax.adamw(1e-2, eps_root=0.0)}),
         ("muon", "adamw_betas", {"other": optax.adamw(1e-2, b1=0.9, b2=0.95)}),
         ("muon", "adamw_eps", {"other": optax.adamw(1e-2, eps=1e-8)}),
+        ("muon", "eps_root", {"other": optax.adamw(1e-2, eps_root=0.0)}),
         ("muon", "adamw_lr", {"other_learning_rate": 1e-2}),
         ("muon", "adam_learning_rate", {"other_learning_rate": 1e-2}),
         ("muon", "muon_weight_dimension_numbers", {"dimension_numbers": None}),
@@ -145,6 +146,22 @@ def test_words_of_other_programs(name, word, instead):
     tx = factory(**{**rate, **instead})
     if word != "world_size":  # That needs a mesh.
         jax.eval_shape(tx.init, PARAMS)
+
+
+def test_a_number_of_steps_for_the_kernel():
+    with pytest.raises(ValueError, match=r"linalg.newton_schulz, steps=7\)") as error:
+        om.muon(1e-2, polar=7)
+    assert "its name" not in str(error.value)
+
+
+def test_a_word_that_a_method_has_nothing_for():
+    with pytest.raises(TypeError, match="it has nothing like `shampoo_beta`; its arg"):
+        om.muon(1e-2, shampoo_beta=0.9)
+
+
+def test_parameters_in_front_of_the_rate():
+    with pytest.raises(TypeError, match=r"f\(learning_rate\).init\(params\)"):
+        om.muoneq(PARAMS, 1e-2)
 
 
 def test_a_learning_rate_for_a_direction():
@@ -207,7 +224,7 @@ def test_a_mask_of_another_tree(name, mask):
 def test_updates_that_lack_a_parameter():
     tx = om.muoneq(1e-3)
     state, part = tx.init(PARAMS), {"up": {"kernel": PARAMS["up"]["kernel"]}}
-    with pytest.raises(ValueError, match="has too many entries: other/0/mu/up/bias"):
+    with pytest.raises(ValueError, match="has the extra entries other/0/mu/up/bias"):
         tx.update(part, state, part)
 
 

@@ -1,6 +1,7 @@
 """The notebooks run from top to bottom, and are committed as they ran."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,26 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LARGEST = 250_000  # bytes
 
+INSTALL = """SOURCE = "optax_matrix[notebooks]"
+try:
+    import optax_matrix as om
+except ModuleNotFoundError:
+    %pip install -q "$SOURCE"
+    try:
+        import optax_matrix as om
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "The package index does not have optax_matrix: upload the wheel that "
+            "`make dist` builds, or find the address of the repository, and set SOURCE."
+        ) from None
+"""
+
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+
+
+def _code(path):
+    cells = json.loads(path.read_text())["cells"]
+    return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
 
 
 def test_there_are_notebooks():
@@ -27,6 +47,44 @@ def test_is_committed_executed(path):
         assert output.get("name") != "stderr", output["text"]
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert path.stat().st_size < LARGEST
+
+
+@every_notebook
+def test_says_what_to_do_where_the_index_lacks_the_package(path):
+    """The first cell names its source once; it is the same in all notebooks."""
+    first = _code(path)[0]
+    assert first.count(INSTALL) == 1
+    assert first.count("SOURCE = ") == 1
+
+
+def test_the_first_cell_without_the_package(monkeypatch):
+    """It tries the index, and says in one sentence what to do."""
+    tried = []
+    cell = INSTALL.replace('%pip install -q "$SOURCE"', "tried.append(SOURCE)")
+    monkeypatch.setitem(sys.modules, "optax_matrix", None)
+    with pytest.raises(ModuleNotFoundError, match=r"`make dist` builds.* set SOURCE"):
+        exec(cell, {"tried": tried})
+    assert tried == ["optax_matrix[notebooks]"]
+
+
+@every_notebook
+def test_pictures_have_alternative_texts_and_are_sharp(path):
+    notebook = json.loads(path.read_text())
+    assert 'plt.rcParams["figure.dpi"] = 120' in _code(path)[0]
+    for cell in notebook["cells"]:
+        outputs = cell.get("outputs", ())
+        pictures = [o for o in outputs if "image/png" in o.get("data", ())]
+        for picture in pictures:
+            assert len(picture["metadata"]["image/png"]["alt"].split()) > 4
+
+
+@every_notebook
+def test_methods_have_one_look(path):
+    """AdamW has no style of its own; notebooks that compare use the palette."""
+    sources = _code(path)
+    assert not [s for s in sources if '"black", "linewidth": 2.5' in s]
+    compares = path.stem[:2] in {"01", "02", "09", "10"}
+    assert any("diagnostics.method_style" in s for s in sources) == compares
 
 
 @pytest.mark.slow

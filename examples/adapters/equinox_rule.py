@@ -1,4 +1,4 @@
-"""Equinox: weights are `(out, in)`, and `weight` also names what is no matrix.
+"""Equinox: weights are `(out, in)`, and `weight` is also the name of other parameters.
 
 The optimizer goes where optax's was, in `init` with `eqx.filter(model,
 eqx.is_inexact_array)`; `update` takes the whole model, as in Equinox's examples.

@@ -160,7 +160,7 @@ def check_same(
                 f"{directory} began; restore it, or choose another {flag}."
             )
         raise UserError(
-            f"{directory} holds another run: its {key} is {old.get(key)!r}, not "
+            f"{directory} belongs to another run, with {key} {old.get(key)!r}, not "
             f"{new[key]!r}; repeat its settings or choose another {flag}."
         )
 

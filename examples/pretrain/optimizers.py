@@ -14,6 +14,7 @@ import jax
 import optax
 
 import optax_matrix as om
+from examples.pretrain import user
 from examples.pretrain.factors import lora, orthogonal
 from examples.pretrain.options import Method, keywords, with_options
 
@@ -132,7 +133,12 @@ OPTIMIZERS = methods(Arena())
 def find(name: str) -> Method:
     """The method of a name, which may set options: ``poet:terms=2``.
 
+    ``my_module:make`` is a function of the user's (`user.find`).
+
     Raises:
         UserError: If there is none; the message lists the names, or the options.
     """
+    head, _, rest = name.partition(":")
+    if head not in OPTIMIZERS and rest and "=" not in rest.partition(":")[0]:
+        return user.find(name)
     return with_options(name, OPTIMIZERS)

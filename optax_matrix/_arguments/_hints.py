@@ -52,6 +52,7 @@ _INSTEAD = {
     "adam_b1": ("other", _OTHER.format("b1=0.9")),
     "adam_b2": ("other", _OTHER.format("b2=0.999")),
     "adam_eps_root": ("other", _OTHER.format("eps_root=0.0")),
+    "eps_root": ("other", _OTHER.format("eps_root=0.0")),
     "adamw_betas": ("other", _OTHER.format("b1=0.9, b2=0.95")),
     "adamw_eps": ("other", _OTHER.format("eps=1e-8")),
     "params": ("learning_rate", _PARAMS),
@@ -69,14 +70,19 @@ _INSTEAD = {
 }
 
 
-def hint(function: str, given: Collection[str], known: Collection[str]) -> str:
+def hint(
+    function: str, given: Collection[str], known: Collection[str], positional: int = 0
+) -> str:
     """What to write instead of the first unknown keyword, or all the arguments."""
     unknown = sorted(set(given) - set(known))
+    if positional > 1 and "learning_rate" in known:
+        return f"all but the learning rate are keywords; {_PARAMS}"
     if "learning_rate" in unknown or (function.startswith("scale_by_") and not unknown):
         return (
             "it has no learning rate: write optax.chain("
             f"om.{function}(), optax.scale_by_learning_rate(rate))."
         )
+    listed = f"its arguments are {', '.join(known)}."
     for name in unknown:
         if _RENAMED.get(name) in known:
             return f"here `{name}` is called `{_RENAMED[name]}`."
@@ -85,4 +91,6 @@ def hint(function: str, given: Collection[str], known: Collection[str]) -> str:
             return sentence
         if close := difflib.get_close_matches(name, known, n=1):
             return f"did you mean `{close[0]}`?"
-    return f"its arguments are {', '.join(known)}."
+    if words := [name for name in unknown if name in {*_RENAMED, *_INSTEAD}]:
+        return f"it has nothing like `{words[0]}`; {listed}"
+    return listed

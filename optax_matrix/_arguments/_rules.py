@@ -74,7 +74,7 @@ class Checker:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            said = hint(self.name, kwargs, list(self.signature.parameters))
+            said = hint(self.name, kwargs, list(self.signature.parameters), len(args))
             raise TypeError(f"{self.name}() {error}; {said}") from None
         bound.apply_defaults()
         for name, value in bound.arguments.items():
@@ -171,9 +171,12 @@ def check_flag(name: str, value: Any) -> None:
 def check_callable(name: str, value: Any) -> None:
     """Raises unless a value can be called."""
     if not callable(value):
+        way = "pass a function, such as one of `optax_matrix.linalg`, or its name"
+        if name == "polar" and isinstance(value, int):
+            way = f"write functools.partial(om.linalg.newton_schulz, steps={value})"
         raise ValueError(
             f"`{name}` must be a function of one stack of matrices, got {value!r}; "
-            "pass a function, such as one of `optax_matrix.linalg`, or its name."
+            f"{way}."
         )
 
 
@@ -320,8 +323,8 @@ def _check_number(
         )
     if not _is_number(value):
         raise ValueError(
-            f"`{name}` must be a number and {rule}, got {value!r}; pass a float or a "
-            "traced scalar."
+            f"`{name}` must be a number and must {rule}, got {value!r}; pass a float "
+            "or a traced scalar."
         )
     if isinstance(value, jax.core.Tracer):
         return

@@ -18,6 +18,7 @@ give finite numbers, or infinity where their docstrings say so, and never NaN.
 ``_monitor``          `monitor` measures the updates of any optimizer inside of jit and
                       under sharding; `read_monitor` returns the values by path
 ``_state_bytes``      `state_bytes`: every array of a state, from shapes alone
+``_method_style``     `method_style`: the color of a method in figures
 ====================  ==================================================================
 
 ``.docs/guides/look_inside.rst`` shows them in use.
@@ -30,6 +31,7 @@ from optax_matrix.diagnostics._follow_policies import (
     alignment_score,
     follow_policies,
 )
+from optax_matrix.diagnostics._method_style import method_style
 from optax_matrix.diagnostics._monitor import MonitorState, monitor, read_monitor
 from optax_matrix.diagnostics._norms import (
     hyperspherical_energy,
@@ -60,6 +62,7 @@ __all__ = [
     "eigenvector_cosines",
     "follow_policies",
     "hyperspherical_energy",
+    "method_style",
     "monitor",
     "newton_schulz_errors",
     "norm_spread",

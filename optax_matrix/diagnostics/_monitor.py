@@ -275,7 +275,8 @@ def _check(measures: Any, captures: Any) -> None:
     known = [*OF_UPDATES, *OF_STACKS]
     if isinstance(measures, str) or not set(measures) <= set(known):
         raise ValueError(
-            f"`measures` must be a sequence of {', '.join(known)}, got {measures!r}."
+            f"`measures` must be a tuple of names from {', '.join(known)}, got "
+            f"{measures!r}."
         )
     for name, steps in captures.items():
         if name not in ("direction", "momentum", "polar_input"):

@@ -61,6 +61,7 @@ from optax_matrix.matrices.rules import (
     by_path,
     with_embeddings,
 )
+from optax_matrix.matrices.vectors import all_but_vectors
 from optax_matrix.matrices.view import MatrixDimensionNumbers, MatrixView
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "MatrixView",
     "PathRule",
     "UnmatchedPatternWarning",
+    "all_but_vectors",
     "by_path",
     "default_rule",
     "heads_as_matrices",

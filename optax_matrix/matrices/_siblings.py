@@ -18,6 +18,7 @@ _EXPERTS = re.compile(r"(^|/)(experts?|expert_\d+)(/|$)", re.I)
 
 
 _USUAL = ("kernel", "weight", "w")
+STACK_OF_VECTORS = "a stack of vectors: its siblings are stacks of matrices"
 NO_NAME = "two axes, but not the name of a kernel"
 
 
@@ -62,7 +63,7 @@ class Siblings:
     def why_other(self, path: str) -> str | None:
         """Why a leaf is no kernel: a stack of vectors, or a router; else None."""
         if self._is_stack_of_vectors(path):
-            return "a stack of vectors: its siblings are stacks of matrices"
+            return STACK_OF_VECTORS
         if self._is_router(path):
             return "a router beside experts"
         name = self.names[path]

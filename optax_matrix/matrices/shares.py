@@ -34,9 +34,15 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
         return None  # No kernel can have been missed.
     if counts["matrix"] and 3 * counts["matrix"] >= rest:
         return None
+    if counts["matrix"]:
+        said = (
+            f"Only {counts['matrix']:,} of {rest:,} parameters beyond embeddings and "
+            "heads are in matrices"
+        )
+    else:
+        said = "No parameter is in a matrix"
     return (
-        f"Only {counts['matrix']:,} of {rest:,} parameters beyond embeddings and heads "
-        "are in matrices: all others get the other optimizer, at its rate. "
+        f"{said}: all others get the other optimizer, at its rate. "
         "`describe` shows why. optax.flatten and other wrappers that change shapes "
         "must not stand around a method."
     )

@@ -3,8 +3,9 @@
 ``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters:
 matrices by the method, all other leaves by AdamW or what ``other=`` gives.
 ``om.scale_by_<name>(...)`` is the method alone, for chains: no weight decay, no
-learning rate, other leaves unchanged. (`poet` and `oft` have no such form, because
-their updates are finished steps.) Recipes do no arithmetic; read the blocks for that.
+learning rate, other leaves unchanged. (`poet` and `oft` have no such form: the learning
+rate is already inside their update.) Recipes contain no arithmetic; it is all in the
+blocks.
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om
@@ -16,7 +17,8 @@ their updates are finished steps.) Recipes do no arithmetic; read the blocks for
 out of range is a `ValueError` when the optimizer is made.
 
 * ``weight_decay_mask``: tree or prefix tree of True and False, or a function from the
-  parameters to one, as in `optax.adamw`.
+  parameters to one, as in `optax.adamw`. None decays all leaves but vectors
+  (`matrices.all_but_vectors`); True decays every leaf.
 * ``cautious_decay``: whether entries decay only where the update moves them towards
   zero (`add_cautious_decay`).
 * ``dimension_numbers``: which leaves are matrices, as in `on_matrices`.
@@ -42,6 +44,22 @@ out of range is a `ValueError` when the optimizer is made.
   three narrow products, and bfloat16 in Newton-Schulz; ``"fast"`` gives up some of it,
   and is not for gradients of low rank; ``"exact"`` is what a CPU computes always.
 
+**Learning rates.** AdamW's best rate is rarely a method's best. With updates of AdamW's
+size, which most recipes have, begin at four times AdamW's rate for a small model, at
+AdamW's rate for one of 100 million parameters or more, and try factors of two from
+there. Where the size is the paper's own (`muon`, `racs`, `alice`, `galore`, `splus`),
+begin at the paper's rate, which the docstring has. ``examples/study/pages/rates.md``
+compares the papers' rates with the best ones of the study.
+
+**Weight decay.** The default rate is the paper's: 0.1, 0.025, 0.01 or none, where
+`optax.adamw` has 1e-4. So a change of the method may change the decay; pass
+``weight_decay`` to keep it. It is multiplied by the learning rate. Vectors (biases,
+scales of norms, scalars) do not decay (`matrices.all_but_vectors`). The papers say
+nothing of them, and their programs disagree: AdaMuon's and MARS's leave vectors out;
+MuonEq's, Moonlight's and SOAP's decay every leaf, where the first two train models
+whose only vectors are norms. The study and most training programs leave them out, and
+so do recipes; ``weight_decay_mask=True`` decays every leaf.
+
 **Learning rates of the other leaves.** By default, AdamW of the other leaves has the
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods
 have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
@@ -62,7 +80,7 @@ numbers are part of the state, where they can be read, changed and scheduled:
 0.003...
 
 **Sweeps.** Several rates and seeds train in one program, `jax.vmap` over ``init`` and
-``update``. k runs need k times the state and the arithmetic of one, and a branch that
+``update``. k runs take k times the state and k times the arithmetic, and a branch that
 one of them takes (a renewal, say) is computed for all at every step:
 
 >>> def first_step(rate):
@@ -92,12 +110,12 @@ with the same ``update_interval``, to rounding.
 >>> tx = om.galore(1e-3, rank=2, update_interval=200)
 >>> state = tx.init(params)
 
-**Fine-tuning.** Any recipe fine-tunes a given model; to train only some leaves, name
-them with ``dimension_numbers`` and freeze the rest with ``other=optax.set_to_zero()``.
-GaLore and SUMO move a matrix within a subspace, so `weights.extract_adapter` can give
-the change as a LoRA pair. `poet` and `oft` turn the weights; ``hold="recovered"`` then
-stores no copy of them. ``examples/finetune.py`` compares these methods with AdamW and
-LoRA.
+**Fine-tuning.** Any recipe can fine-tune a pretrained model; to train only some leaves,
+name them with ``dimension_numbers`` and freeze the rest with
+``other=optax.set_to_zero()``. GaLore and SUMO move a matrix within a subspace, so
+`weights.extract_adapter` can give the change as a LoRA pair. `poet` and `oft` turn the
+weights; ``hold="recovered"`` then stores no copy of them. ``examples/finetune.py``
+compares these methods with AdamW and LoRA.
 
 >>> tx = om.sinkgd(1e-3, other=optax.set_to_zero())
 >>> updates, state = tx.update(params, tx.init(params), params)

@@ -58,7 +58,7 @@ def adamuon(
         scaling: ``"rms"`` scales each update to a root mean square of 0.2, `target_rms`
             to another; or a rule of `scale_by_shape`, a number or a function of
             ``(rows, cols)`` for the factor of :math:`\hat{O}_t`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

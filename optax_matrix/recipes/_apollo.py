@@ -122,7 +122,7 @@ def apollo():
         seed: Seed of the random numbers.
         last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam, as in the paper.
-        weight_decay: Decoupled weight decay of all leaves; none in the paper.
+        weight_decay: Decoupled weight decay of all but vectors; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -13,7 +13,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, PositiveInt, Rate
 from optax_matrix.matrices.oriented import oriented
 from optax_matrix.matrices.rules import with_embeddings
 from optax_matrix.recipes._aro_bases import BaseName, aro_base
-from optax_matrix.recipes._method import Method, decayed_weights
+from optax_matrix.recipes._method import Method, decayed_others
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.stacks.orientation import Orientation, oriented_sides
 from optax_matrix.stacks.residual_sets import residual_sets
@@ -94,7 +94,7 @@ def aro(
             ``matrices.infer`` or ``matrices.by_path`` as ``dimension_numbers``,
             embeddings and head become matrices beside those of the rule; a tree of
             dimension numbers must contain them.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
@@ -149,7 +149,7 @@ def aro(
             momentum(b1, dtype=mu_dtype),
             aro_base("adam" if base == "adam" else "sign", b2),
             matched(scaling),
-            decayed_weights(weight_decay, common, params),
+            decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
     return Method(

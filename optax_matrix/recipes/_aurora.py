@@ -53,7 +53,7 @@ def aurora(
         scaling: Rule of `scale_by_shape`: ``"out/in"``, ``"max"``, ``"unclipped"``,
             ``"sum"``, ``"none"``, or a number, a function of
             ``(rows, cols)`` or `target_rms`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -41,7 +41,7 @@ def dion(
             :math:`\sqrt{m/n}`), ``"max"``, ``"out/in"``, ``"sum"``, ``"none"``, or
             a number, a function of ``(rows, cols)`` or `target_rms`.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

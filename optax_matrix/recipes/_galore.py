@@ -87,7 +87,7 @@ def galore(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam, as in the paper.
-        weight_decay: Decoupled weight decay of all leaves; none in the paper.
+        weight_decay: Decoupled weight decay of all but vectors; none in the paper.
         mu_dtype: Dtype of the momenta; None for float32.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -63,7 +63,7 @@ def kl_shampoo(
             sides have 2 (m/n + n/m) numbers per weight, 8.5 for 4096 x 16384, and 4 in
             square blocks. Sides are those of blocks for ``max_dim``, too.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

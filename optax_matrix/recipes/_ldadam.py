@@ -56,7 +56,7 @@ def ldadam(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam.
-        weight_decay: Decoupled weight decay of all leaves.
+        weight_decay: Decoupled weight decay of all but vectors.
         mu_dtype: Dtype of the momenta and the error; None for float32.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -41,7 +41,7 @@ def mars_adamw(
         eps: Added to the root of the second moment.
         max_norm: Largest Frobenius norm of a corrected gradient; None for no clipping.
         amsgrad: Whether to divide by the largest second moment so far.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the first moments (None: at least float32) and of the stored
             gradient (None: that of the parameter).
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

@@ -9,6 +9,8 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import is_function
 from optax_matrix.matrices.boxes import unboxed
+from optax_matrix.matrices.paths import map_named
+from optax_matrix.matrices.vectors import vectors_of
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
@@ -34,7 +36,8 @@ class Method:
     """What a recipe returns: its chain, and where it departs from the common rule.
 
     The common rule: matrices get the chain, decoupled weight decay and the learning
-    rate; all other leaves get AdamW with the same weight decay and learning rate.
+    rate; all other leaves get AdamW with the same weight decay and learning rate, but
+    vectors (biases, norms) do not decay.
 
     Attributes:
         chain: ``chain(layout)``, the transformation of stacks of matrices. It reads the
@@ -99,7 +102,7 @@ def optimizer_of_tree(
         moments = {"b1": 0.9, "b2": method.other_b2, "eps": method.other_eps}
         return optax.chain(
             optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
-            decayed_weights(other_decay, arguments, params),
+            decayed_others(other_decay, arguments, params),
             optax.scale_by_learning_rate(_other_rate(method, arguments)),
         )
 
@@ -159,6 +162,26 @@ def decayed_weights(
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)
     return add_decayed_weights(rate, mask)
+
+
+def decayed_others(
+    rate: Any, arguments: Arguments, params: Any
+) -> optax.GradientTransformation:
+    """`decayed_weights` of leaves that are no matrices: by default, not of vectors.
+
+    The state does not depend on which leaves decay.
+    """
+    decay = decayed_weights(rate, arguments, params)
+    if arguments.get("weight_decay_mask") is not None or params is None:
+        return decay
+    vectors = vectors_of(params)
+    pick = lambda path, new, old: old if path in vectors else new
+
+    def update(updates, state, params=None):
+        new, state = decay.update(updates, state, params)
+        return map_named(pick, new, updates), state
+
+    return optax.GradientTransformation(decay.init, update)
 
 
 def _other_rate(method: Method, arguments: Arguments) -> Any:

@@ -78,7 +78,7 @@ def mousse(
             `linalg.inverse_root`.
         update_interval: The roots are renewed at step 1 and then every
             ``update_interval`` steps.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -44,8 +44,8 @@ def muon(
         scaling: Rule of `scale_by_shape`: ``"out/in"`` (Keller Jordan), ``"max"``
             (Moonlight), ``"unclipped"``, ``"sum"``, ``"none"``, or a number, a
             function of ``(rows, cols)`` or `target_rms`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule. None
-            chooses by ``scaling``: 0.1 for ``"max"`` and `target_rms`, else 0.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
+            None chooses by ``scaling``: 0.1 for ``"max"`` and `target_rms`, else 0.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

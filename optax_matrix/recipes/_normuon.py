@@ -51,7 +51,7 @@ def normuon(
             to the norm of :math:`O_t` times Keller Jordan's factor (the authors' code);
             or another rule of `scale_by_shape`, a number, a function of
             ``(rows, cols)`` or `target_rms`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -87,7 +87,7 @@ def poet(
         b1: Decay rate of Adam's first moment.
         b2: Decay rate of Adam's second moment.
         eps: Adam's epsilon, also that of the other leaves' AdamW.
-        weight_decay: Decoupled weight decay of the other leaves only.
+        weight_decay: Decoupled weight decay of the other leaves that are no vectors.
         mu_dtype: Dtype of the first moments; None for float32 (Q) and that of the
             parameter (other leaves).
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

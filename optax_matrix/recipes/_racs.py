@@ -65,7 +65,7 @@ def racs(
         rounds: Number of rounds of the fixed-point iteration.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`; the
             paper's first updates are 10, 5.3, ... times larger, hidden by its warm-up.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -39,7 +39,7 @@ def sinkgd(
         scaling: ``"rms"`` scales the update to a root mean square of 0.2, the usual
             size of Adam's, and `target_rms` to another; or a rule of `scale_by_shape`,
             a number or a function of ``(rows, cols)`` for a factor in its place.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the first moment of the other leaves; None for that of the
             parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

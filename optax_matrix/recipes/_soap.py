@@ -72,7 +72,7 @@ def soap(
             largest, which are rounding noise, move at full size. In float64 on a PINN
             1e-6 mends that.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

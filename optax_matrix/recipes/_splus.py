@@ -81,8 +81,8 @@ def splus(
         eps: The sign of x is x / (\|x\| + ``eps`` max \|x\|), so that entries far below
             the largest of the rotated matrix, which are rounding noise, move little.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule; that
-            of matrices is scaled as below.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule;
+            that of matrices is scaled as below.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -103,7 +103,8 @@ def sumo(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         last_layer: ``"method"`` treats an output head, recognized by its name, as a
             matrix; ``"other"`` leaves it to Adam.
-        weight_decay: Decoupled weight decay of all leaves; the paper gives no value.
+        weight_decay: Decoupled weight decay of all but vectors; the paper gives no
+            value.
         mu_dtype: Dtype of the momenta; None for float32.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -46,7 +46,7 @@ def swan(
         scaling: Rule of `scale_by_shape`, ``"none"`` for Equation 32, a number, a
             function of ``(rows, cols)`` or `target_rms`; or ``"norm"`` for the
             Frobenius norm of :math:`\tilde{G}`, which SWAN's own paper offers.
-        weight_decay: Decoupled weight decay of all leaves, a number or a schedule.
+        weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the other leaves' first moment; None: the parameter's.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 

@@ -28,7 +28,7 @@ def check_mask(name: str, value: Any) -> None:
         raise ValueError(
             f"`{name}` must be a tree of True and False like the parameters, or a "
             f"function that makes one of them, got {wrong[0]!r} in it; for all but "
-            "vectors pass lambda params: jax.tree.map(lambda p: p.ndim > 1, params)."
+            "vectors pass om.matrices.all_but_vectors."
         )
 
 
@@ -44,7 +44,7 @@ def check_fits(name: str, mask: Any, params: Any) -> None:
         raise ValueError(
             f"`{name}` must be a tree of True and False like the parameters, which are "
             f"{_listed(paths[1])}, got one of {_listed(paths[0])}; pass a function, "
-            "such as lambda params: jax.tree.map(lambda p: p.ndim > 1, params)."
+            "such as om.matrices.all_but_vectors."
         ) from None
 
 

@@ -94,11 +94,11 @@ def check_structure(init: Callable, state: Any, params: Any) -> None:
     held, needed = _paths(state), _paths(wanted)
     if held == needed:
         raise ValueError(
-            f"{must}: its leaves are right, but its containers are others (lists or "
-            "dicts instead of named tuples); restore it with tx.init(params) as the "
-            "target."
+            f"{must}: the arrays match, but the container types differ; after "
+            "tx.init(model) of an NNX model call tx.init(nnx.state(model, nnx.Param)), "
+            "and restore checkpoints with tx.init(params) as the target."
         )
-    differences = {"lacks": needed - held, "has too many entries:": held - needed}
+    differences = {"lacks": needed - held, "has the extra entries": held - needed}
     found = [f"{what} {_listed(paths)}" for what, paths in differences.items() if paths]
     raise ValueError(
         f"{must}, but it {' and '.join(found)}; pass tx.init(params), restore a "

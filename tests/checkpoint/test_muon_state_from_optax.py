@@ -224,7 +224,7 @@ def test_accumulation_is_converted_between_steps_only():
         convert(source._replace(mini_step=jnp.int32(2)), tx, TREE)
 
 
-@pytest.mark.filterwarnings("ignore:Only 0 of 6 parameters")
+@pytest.mark.filterwarnings("ignore:No parameter is in a matrix")
 @pytest.mark.parametrize("kind", ["only matrices", "no matrices"])
 def test_trees_of_one_side(kind):
     params = {"w": jnp.ones((4, 6) if kind == "only matrices" else 6)}

@@ -95,7 +95,7 @@ def test_a_damaged_record_gets_one_line(capsys, tmp_path, text, record):
 def test_a_record_without_settings_is_another_run(capsys, tmp_path, text, record):
     (tmp_path / "run.json").write_text(json.dumps(record))
     arguments = ("--resume", "--data", text, *TINY, "--out", str(tmp_path))
-    assert "holds another run" in mistake(capsys, *arguments)
+    assert "belongs to another run" in mistake(capsys, *arguments)
 
 
 def test_what_a_killed_start_leaves_behind_is_no_run(tmp_path):

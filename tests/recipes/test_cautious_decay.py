@@ -61,7 +61,8 @@ def test_every_recipe_decays_so(name):
         (tx := small(name)(rate, other_learning_rate=rate, **options)).update
     )(grads, tx.init(params), params)[0]
     plain = named_leaves(run(weight_decay=0.0))
-    found = named_leaves(run(weight_decay=0.5, cautious_decay=True))
+    every = {"cautious_decay": True, "weight_decay_mask": True}
+    found = named_leaves(run(weight_decay=0.5, **every))
     for path, w in named_leaves(params).items():
         direction, w = -np.asarray(plain[path]), np.asarray(w)
         agrees = direction * w >= 0

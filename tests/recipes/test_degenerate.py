@@ -127,13 +127,21 @@ WRONG = [
     (recipes.mars_adamw, {"max_norm": 0.0}, "`max_norm` must be positive"),
     (recipes.racs, {"max_shrink": 0.9}, "`max_shrink` must be at least 1, got 0.9"),
     # What is no number.
-    (recipes.muon, {"b1": None}, r"`b1` must be a number and be in \[0, 1\), got None"),
+    (
+        recipes.muon,
+        {"b1": None},
+        r"`b1` must be a number and must be in \[0, 1\)",
+    ),
     (recipes.muoneq, {"b1": "0.9"}, "`b1` must be a number .*got '0.9'; pass a"),
     (recipes.muoneq, {"eps": [1e-8]}, r"`eps` must be a number .*got \[1e-08\]"),
     (recipes.normuon, {"b2": True}, "`b2` must be a number .*got True"),
     (recipes.sinkgd, {"target": np.ones(2)}, "`target` must be a number"),
     (recipes.sinkgd, {"rounds": None}, "`rounds` must be a positive int, got None"),
-    (recipes.muon, {"weight_decay": "0.1"}, "`weight_decay` must be a number and not"),
+    (
+        recipes.muon,
+        {"weight_decay": "0.1"},
+        "`weight_decay` must be a number and must",
+    ),
     (recipes.swan, {"weight_decay": None}, "`weight_decay` must be a number or a"),
     # Concrete scalars of NumPy and JAX are numbers.
     (recipes.adamuon, {"b1": np.float32(1.0)}, "`b1` must be in"),
@@ -154,8 +162,8 @@ WRONG = [
 ]
 WRONG_RATES = [
     (None, "`learning_rate` must be a number or a schedule, got None; pass 0"),
-    ("0.1", "`learning_rate` must be a number and not be negative, got '0.1'"),
-    ([0.1], "`learning_rate` must be a number and not be negative"),
+    ("0.1", "`learning_rate` must be a number and must not be negative, got '0.1'"),
+    ([0.1], "`learning_rate` must be a number and must not be negative"),
     (-0.1, "`learning_rate` must not be negative, got -0.1"),
     (float("nan"), "`learning_rate` must not be negative, got nan"),
 ]

@@ -416,7 +416,7 @@ def test_a_whole_recipe_is_direction_decay_rate_and_adamw(name):
                 decay,
                 optax.scale_by_learning_rate(0.5),
             ),
-            "other": optax.adamw(0.5 * ratio, 0.9, 0.95, weight_decay=weight_decay),
+            "other": optax.adamw(0.5 * ratio, 0.9, 0.95, weight_decay=0.0),
         },
         om.matrices.label_params(),
     )

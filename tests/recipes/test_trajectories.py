@@ -139,8 +139,9 @@ def assert_follows(case):
     )
     start, noise = problem.params(), problem.noise()
     path, state = problem.run_jax(tx, start, noise)
-    adamw = partial(optimizers.adamw, lr=other_lr, b2=b2, weight_decay=weight_decay)
-    expected = problem.run_numpy(partial(step, lr=LR), adamw, start, noise)
+    adam = partial(optimizers.adamw, lr=other_lr, b2=b2, weight_decay=0.0)
+    adamw = partial(adam, weight_decay=weight_decay)
+    expected = problem.run_numpy(partial(step, lr=LR), adamw, start, noise, adam)
 
     groups = state.manifest
     assert sum(len(ids) for ids in groups.values()) == 6  # 3 kernels and 3 layers

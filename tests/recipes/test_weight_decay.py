@@ -93,6 +93,51 @@ def test_a_schedule_of_the_decay_counts_steps(name, options):
         np.testing.assert_allclose(scheduled[path], x, rtol=1e-5, atol=1e-7)
 
 
+VECTORS = {"norm/scale", "layers/norm/gain", "query/bias"}
+TREE = {
+    "layers/up/kernel": (3, 8, 10),
+    "layers/norm/gain": (3, 8),
+    "norm/scale": (6,),
+    "query/bias": (2, 5),
+    "embed/embedding": (12, 8),
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_vectors_do_not_decay_by_default(name):
+    """Biases with heads and the norms of stacked layers are vectors, too."""
+    params = {n: np.ones(s, np.float32) for n, s in TREE.items()}
+    grads = jax.tree.map(lambda x: np.linspace(1, 2, x.size).reshape(x.shape), params)
+
+    def decayed(**options):
+        """The leaves that a decay of 0.5 changes."""
+        with_decay, without = (
+            jax.jit(tx.update)(grads, tx.init(params), params)[0]
+            for tx in (
+                small(name)(0.1, weight_decay=0.5, **options),
+                small(name)(0.1, weight_decay=0.0, **options),
+            )
+        )
+        return {n for n in params if not np.allclose(with_decay[n], without[n])}
+
+    kernels = set() if name in STEPS else {"layers/up/kernel"}
+    others = set(TREE) - {"layers/up/kernel"}
+    assert decayed() == kernels | others - VECTORS
+    assert decayed(weight_decay_mask=True) == kernels | others
+    assert decayed(cautious_decay=True) & VECTORS == set()
+
+
+def test_the_mask_for_optax_is_the_default():
+    params = {n: np.ones(s, np.float32) for n, s in TREE.items()}
+    mask = om.matrices.all_but_vectors(params)
+    assert {n for n, decays in mask.items() if not decays} == VECTORS
+
+
+def test_a_state_does_not_depend_on_what_decays():
+    states = [om.muon(0.1, weight_decay=d).init(tree(0)) for d in (0.0, 0.1)]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+
+
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_a_mask_has_the_boxes_of_the_tree(kind):
     """It decays what it says in trees of variables and boxes as in plain ones."""

@@ -185,7 +185,7 @@ def test_in_float32_keeps_a_slow_average_moving():
         (lambda: limit_norm_growth(max_shrink=0.5), "`max_shrink` must be at least 1"),
         (lambda: orthogonalize("svd"), "`polar` must be a function"),
         (lambda: scale_by_shape(["max"]), r"`rule` must be one of .*\['max'\]"),
-        (lambda: match_rms("0.2"), "`target` must be a number and be positive"),
+        (lambda: match_rms("0.2"), "`target` must be a number and must be positive"),
         (lambda: match_rms(optax.constant_schedule(1.0)), "om.inject_hyperparams"),
         (lambda: correct_variance(max_norm="1"), "`max_norm` must be a number and"),
         (

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from examples.pretrain import user
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import OPTIMIZERS
-from examples.study.bench import user
 from examples.study.bench.methods import OWN_RATES, find
 from examples.study.bench.search import (
     FEW_TRIALS,

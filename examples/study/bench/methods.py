@@ -22,9 +22,9 @@ from typing import Any
 import optax
 
 import optax_matrix as om
+from examples.pretrain import user
 from examples.pretrain.optimizers import SMALL, Arena, methods
 from examples.pretrain.options import Method, keywords, with_options
-from examples.study.bench import user
 from examples.study.bench.chains import chains
 
 # Learning rates of the papers or of their programs, where the search begins; where none
@@ -78,11 +78,12 @@ def tuned(arena: Arena) -> Callable[..., Any]:
 
 
 def own(name: str, arena: Arena) -> Method:
-    """A recipe with the defaults of its paper."""
+    """A recipe with the defaults of its paper; vectors decay, as in its runs."""
     factory = getattr(om, name)
+    given = {"dimension_numbers": arena.dimension_numbers, "weight_decay_mask": True}
 
     def build(lr, **options):
-        return factory(lr, dimension_numbers=arena.dimension_numbers, **options)
+        return factory(lr, **given | options)
 
     return Method(build, keywords(factory) | SMALL.get(name, {}))
 
@@ -90,7 +91,7 @@ def own(name: str, arena: Arena) -> Method:
 def find(name: str, setting: str, arena: Arena) -> Any:
     """The method of a name, which may set options, under a task's AdamW."""
     if setting.startswith(user.SETTING):
-        return user.find(name, arena)
+        return user.find(name, arena.dimension_numbers)
     if setting == "tuned":
         return tuned(arena)
     if setting == "matched":

@@ -35,7 +35,8 @@ def _parser():
         "A,B,C",
         None,
         "with options as in muoneq:mode=col; muon@8e-3 has a learning rate of its own; "
-        "`help` lists all; default: all",
+        "my_module:make is a function of yours from learning rate to optimizer; `help` "
+        "lists all; default: all",
     )
     add("--learning-rates", "A,B,C", "2.5e-3,5e-3,1e-2", "of AdamW; see --sweep")
     parser.add_argument(
@@ -50,7 +51,7 @@ def _parser():
 
 
 def _compare(options):
-    """Trains under several optimizers; prints a table, writes a page, PNG and JSON."""
+    """Trains under several optimizers: a table, a page, pictures and JSON."""
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing
     from examples.study.compare import comparison, plot, protocol, table
@@ -83,7 +84,8 @@ def _compare(options):
         rows = protocol.summarize(curves)
         console = Console()
         table.show(plan, rows, console)
-        plot.draw(curves, rows, options.out / "curves.png")
+        for kind in ("png", "svg", "pdf"):
+            plot.draw(curves, rows, options.out / f"curves.{kind}")
         comparison.write_results(options.out / "results.json", plan, curves, rows)
         page.write([comparisons.section(options.out)], options.out / "report.html")
     print(f"report in {options.out / 'report.html'}")

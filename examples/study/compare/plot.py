@@ -1,4 +1,4 @@
-"""The curves as a PNG: the whole run, and its second half enlarged."""
+"""The curves as a picture: the whole run, and its second half enlarged."""
 
 import math
 import pathlib
@@ -22,7 +22,7 @@ def draw(curves: Sequence[Curve], rows: Sequence[Row], path: pathlib.Path) -> No
     Args:
         curves: All runs.
         rows: The table; it orders the legend.
-        path: The PNG to write.
+        path: The picture to write: PNG, SVG or PDF by its suffix.
     """
     figure = Figure(figsize=(12, 5), layout="constrained")
     whole, late = figure.subplots(1, 2)

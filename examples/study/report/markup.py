@@ -54,7 +54,8 @@ def table(headings, rows, marked=frozenset(), **attributes: Any) -> Markup:
         for place, row in enumerate(rows)
     ]
     whole = tag("table", tag("thead", head), tag("tbody", *body), **attributes)
-    return tag("div", whole, class_="scroll")
+    hint = tag("p", "The table scrolls sideways.", class_="hint small")
+    return tag("div", hint, tag("div", whole, class_="scroll"))
 
 
 def _cell(content):

@@ -60,18 +60,29 @@ def _section(section: Section) -> Markup:
         tag("h3", "Table"),
         _table(section),
         tag("h3", "How to read the table"),
-        _pairs(section.columns),
+        _pairs([section.columns[i] for i in _shown(section)]),
         _list(section.notes),
         *(_monitored(name, records) for name, records in section.monitors.items()),
     )
 
 
 def _table(section: Section) -> Markup:
-    headings = ["optimizer", *(heading for heading, _ in section.columns)]
-    rows = [((named(section, m.name), "long"), *m.cells) for m in section.methods]
+    shown = _shown(section)
+    headings = ["optimizer", *(section.columns[i][0] for i in shown)]
+    rows = [
+        ((named(section, m.name), "long"), *(m.cells[i] for i in shown))
+        for m in section.methods
+    ]
     names = [m.name for m in section.methods]
     marked = {names.index(section.reference)} if section.reference else set()
     return table(headings, rows, marked, class_="methods")
+
+
+def _shown(section: Section) -> list[int]:
+    """The columns; those of a method alone are without dashes."""
+    alone = section.methods[0].cells if len(section.methods) == 1 else ()
+    every = range(len(section.columns))
+    return [i for i in every if not alone or alone[i] != "-"]
 
 
 def _pairs(pairs: Iterable[tuple[str, str]], **attributes: str) -> Markup:

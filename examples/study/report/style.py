@@ -38,6 +38,8 @@ summary { cursor: pointer; font-weight: 600; }
 @media (max-width: 50rem) { .common { grid-template-columns: max-content 1fr; } }
 
 .scroll { overflow-x: auto; }
+.hint { display: none; }
+@media (max-width: 50rem) { .hint { display: block; } }
 table {
   border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums;
 }

@@ -8,8 +8,9 @@ import sys
 import optax
 import pytest
 
+from examples.pretrain import user
 from examples.pretrain.errors import UserError
-from examples.study.bench import cli, results, user
+from examples.study.bench import cli, results
 from examples.study.bench.config import Config, Result
 from examples.study.bench.methods import find
 from examples.study.bench.runs import run

@@ -98,6 +98,24 @@ def test_compare_runs_shared_rotations(tmp_path, text):
 
 
 @pytest.mark.broad
+def test_an_optimizer_of_a_user_and_pictures_for_a_paper(tmp_path, monkeypatch, text):
+    source = (
+        "import optax\n\ndef make(rate, b1=0.9):\n    return optax.lion(rate, b1=b1)\n"
+    )
+    (tmp_path / "mine_to_compare.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "comparison"
+    mine = "mine_to_compare:make@1e-3,mine_to_compare:make:b1=0.5@1e-3"
+    some = ("--optimizers", mine, "--learning-rates", "1e-3")
+    assert main(["--data", text, *TINY, *EVERY, *some, "--out", str(out)]) == 0
+    curves = json.loads((out / "results.json").read_text())["curves"]
+    assert [c["optimizer"].count(":") for c in curves] == [0, 1, 2]
+    assert len({c["losses"][-1] for c in curves}) == 3
+    assert (out / "curves.svg").read_text().startswith("<?xml")
+    assert (out / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.broad
 def test_compare_prints_a_table_and_may_be_repeated(capsys, tmp_path, text):
     out = tmp_path / "comparison"
     some = ("--optimizers", "muon", "--learning-rates", "1e-3,1e-2")

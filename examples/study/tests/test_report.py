@@ -285,6 +285,16 @@ def test_the_same_optimizer_at_two_rates_gives_two_rows(tmp_path):
     assert {*page(tmp_path, *paths).rows()} == {"adamw @ 0.01", "adamw @ 0.002"}
 
 
+def test_a_single_run_has_no_dashes(tmp_path):
+    """Columns that compare it with others are left out, with what explains them."""
+    got = page(tmp_path, a_run(tmp_path / "a", optimizer="muon"))
+    (row,) = got.rows().values()
+    assert "-" not in row.values()
+    assert {"loss", "steps", "learning rate"} <= set(row)
+    assert "<dt>speedup</dt>" not in got.source
+    assert "The table scrolls sideways." in got.source
+
+
 def test_diverged_and_stopped_runs_say_so(tmp_path):
     paths = [
         a_run(tmp_path / "a", (3.0, 2.5), lost=25),

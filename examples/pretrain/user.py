@@ -10,7 +10,6 @@ from typing import Any
 import optax
 
 from examples.pretrain.errors import UserError, first_line
-from examples.pretrain.optimizers import Arena
 from examples.pretrain.options import Method, keywords, with_options
 
 SETTING = "user"
@@ -28,12 +27,12 @@ def setting(name: str) -> str:
     return f"{SETTING} {hashlib.sha256(content).hexdigest()[:8]}"
 
 
-def find(name: str, arena: Arena) -> Method:
+def find(name: str, dimension_numbers: Any = None) -> Method:
     """The method that a function makes, with the options of its name.
 
     Args:
         name: Module, function and options, as in ``my_module:make:b1=0.95``.
-        arena: Its dimension numbers are given to functions that have this keyword.
+        dimension_numbers: Those given to functions that have this keyword.
 
     Raises:
         UserError: If there is no such module or function, or it fails with a schedule
@@ -44,7 +43,7 @@ def find(name: str, arena: Arena) -> Method:
     shown = f"{path}:{function}"
     given = {}
     if "dimension_numbers" in inspect.signature(make).parameters:
-        given["dimension_numbers"] = arena.dimension_numbers
+        given["dimension_numbers"] = dimension_numbers
 
     def build(learning_rate, **options):
         try:
