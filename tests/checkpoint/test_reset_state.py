@@ -113,7 +113,13 @@ def test_within_injected_hyperparameters(inject):
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("own", [False, True], ids=["kept", "owners"])
-@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "jitted",
+    [
+        pytest.param(False, id="eager", marks=pytest.mark.slow),
+        pytest.param(True, id="jit"),
+    ],
+)
 def test_on_a_mesh(kind, own, jitted):
     """With owners, too, and the state stays where it lies."""
     mesh = jax.make_mesh((2,), ("d",), (kind,), devices=jax.devices()[:2])

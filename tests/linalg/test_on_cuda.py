@@ -88,7 +88,10 @@ def test_svd(kind):
 
 
 @kinds
-@pytest.mark.parametrize("kernel", [linalg.polar_svd, linalg.polar_qr])
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(linalg.polar_svd, marks=pytest.mark.slow), linalg.polar_qr],
+)
 def test_compact_polar_factors(kernel, kind):
     x = single(kind)
     u = np.asarray(jax.jit(kernel)(x), np.float64)
