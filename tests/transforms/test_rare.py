@@ -40,9 +40,11 @@ def trained(monkeypatch, platform, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"merge_interval": 3},
         {"merge_interval": 3, "merge_at": 0.02},
-        {"merge_interval": 2, "hold": "recovered"},
+        pytest.param({"merge_interval": 3}, marks=pytest.mark.slow),
+        pytest.param(
+            {"merge_interval": 2, "hold": "recovered"}, marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )
