@@ -83,9 +83,8 @@ def page(results: Mapping[str, Result]) -> str:
 def _rows(name: str, result: Result) -> Rows:
     blank = ("",) * 3
     if result.skipped or result.error:
-        return [
-            (name, result.versions, "-", result.skipped or result.error, *blank, "")
-        ]
+        reason = result.skipped or result.error
+        return [(name, result.versions, "-", reason, *blank)]
     rows = []
     for method, first in result.first.items():
         second = result.resumed.get(method, {"error": "did not run"})

@@ -23,7 +23,7 @@ MODEL = ModelConfig(
     hidden_dim=64,
     num_heads=4,
     head_dim=8,
-    num_kv_heads=2,
+    num_kv_heads=4,
     rope_theta=10_000,
     norm_eps=1e-6,
 )

@@ -109,9 +109,11 @@ def _is_linen(x: Any) -> bool:
 
 
 def _is_named(x: Any) -> bool:
-    """A named array of haliax."""
-    kinds = (hasattr(x, "axis_names"), hasattr(x, "axes"))
-    return type(x).__name__ == "NamedArray" and any(kinds)
+    """A named array of haliax; its ``axes`` may be computed, which needs an array."""
+    kind = type(x)
+    fields = getattr(kind, "__dataclass_fields__", ())
+    told = lambda name: hasattr(kind, name) or name in fields
+    return kind.__name__ == "NamedArray" and any(map(told, ("axis_names", "axes")))
 
 
 def _names_of_axes(x: Any) -> tuple[str, ...]:

@@ -16,9 +16,11 @@ import equinox as eqx
 import haliax as hax
 from levanter.optim.config import OptimizerConfig
 
+import optax_matrix as om
 from examples.adapters.levanter import register
 from optax_matrix.matrices.paths import named_leaves
 
+RULE = om.matrices.infer
 RATE, DECAY = 0.02, 0.25
 DECAYED = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 HEAD, KEPT = {"lm_head"}, {"token_embeddings", "input_layernorm", "norm"}
@@ -77,10 +79,14 @@ def test_exactly_the_leaves_of_the_default_mask_decay(name, model):
     seen = set()
     # A rotation keeps a matrix's singular values: nothing of it decays.
     moved = HEAD if name in ("poet", "oft") else DECAYED | HEAD
+    views = om.matrices.decisions.views_of(om.matrices.decisions.decide(model, RULE))
     for path, x in named_leaves(model).items():
         layer = path.split("/")[-3]
         seen.add(layer)
-        by_hand = plain[path] - (RATE * DECAY * x if layer in moved else 0)
+        rate = RATE
+        if name == "splus" and path in views:  # Its decay has its updates' factor.
+            rate *= 2 / (views[path].rows + views[path].cols)
+        by_hand = plain[path] - (rate * DECAY * x if layer in moved else 0)
         assert (x != 0).any()
         assert jax.numpy.allclose(decayed[path], by_hand, rtol=1e-5, atol=1e-7), path
     assert seen == DECAYED | HEAD | KEPT

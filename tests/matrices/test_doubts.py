@@ -148,6 +148,10 @@ class NamedArray:
     array: Any
     axis_names: tuple
 
+    @property
+    def axes(self):
+        return tuple(map(Axis, self.axis_names, jnp.shape(self.array)))
+
     def tree_flatten(self):
         return (self.array,), self.axis_names
 
@@ -189,6 +193,16 @@ EMBED, MLP, HEADS, DIM, LAYER, VOCAB = (
 def _named(*axes):
     sizes, names = zip(*((axis.size, axis.name) for axis in axes), strict=True)
     return NamedArray(jnp.zeros(sizes), names)
+
+
+def test_infer_reads_named_arrays_without_their_arrays():
+    """Trees of the other leaves have None in place of matrices."""
+    model = {"up": Linear(_named(MLP, EMBED), None, EMBED, MLP)}
+    hollow = jax.tree.map(lambda _: None, model)
+    found = [
+        infer(x).of_leaf("up/weight/0", jnp.zeros((256, 64))) for x in (hollow, model)
+    ]
+    assert found[0] == found[1]
 
 
 def test_infer_reads_named_arrays_and_the_sides_of_their_layers():
