@@ -53,6 +53,7 @@ rate than A, which `scale_by_path` does. For B alone, exclude A:
 from optax_matrix.matrices._heads import heads_as_matrices
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._labels import label_params
+from optax_matrix.matrices._split_heads import split_heads
 from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
 from optax_matrix.matrices.names import default_rule
 from optax_matrix.matrices.rules import (
@@ -76,5 +77,6 @@ __all__ = [
     "heads_as_matrices",
     "infer",
     "label_params",
+    "split_heads",
     "with_embeddings",
 ]

@@ -129,7 +129,10 @@ class Guess(str):
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 _LORA_FACTOR = re.compile(r"(^|/)([^/]*_)?lora_([ab])(/[^/]*)?$", re.IGNORECASE)
-_READ_HEADS = re.compile(r"(^|/)(query|key|value)/[^/]*$", re.IGNORECASE)
+# With latent attention ``q_b`` and ``kv_b``, which read the latent vectors.
+_READ_HEADS = re.compile(
+    r"(^|/)(query|key|value|w?(q|kv)_b(_proj)?)/[^/]*$", re.IGNORECASE
+)
 _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE)
 
 
@@ -231,7 +234,7 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     stack = max(getattr(leaf, "stack", 0), 1 if SCANNED.search(path) else 0)
     heads = len(shape) > 2 + stack
     if heads and _READ_HEADS.search(name):
-        numbers = MatrixDimensionNumbers(-3, (-2, -1), residual="in")
+        numbers = MatrixDimensionNumbers(-3, (-2, -1), residual=side_by_name(path))
         return numbers, "attention kernel (in, heads, dim)"
     if heads and _WRITE_HEADS.search(name):
         numbers = MatrixDimensionNumbers((-3, -2), -1, residual="out")

@@ -22,6 +22,8 @@ out of range is a `ValueError` when the optimizer is made.
 * ``cautious_decay``: whether entries decay only where the update moves them towards
   zero (`add_cautious_decay`).
 * ``dimension_numbers``: which leaves are matrices, as in `on_matrices`.
+* ``heads``: ``"split"`` takes each head of queries, keys and values as a matrix of its
+  own, for Muon per head (`matrices.split_heads`); None takes kernels as a whole.
 * ``placement``: where whole matrices live on a mesh, as in `on_matrices`.
 * ``max_batch``: largest number of matrices that are updated at once (with `owners`, on
   each device), as in `on_matrices`. A small one saves temporary memory and takes longer

@@ -22,7 +22,7 @@ TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("other", "other_learning_rate", "other_weight_decay"),
 }
 _NOT_IN_CHAINS = TREE_ONLY | {
-    *("dimension_numbers", "placement", "max_batch"),
+    *("dimension_numbers", "heads", "placement", "max_batch"),
     *("nonfinite", "zero_gradient"),
     "scaling",  # A function of shapes.
 }

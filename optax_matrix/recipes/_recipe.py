@@ -23,7 +23,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Concatenate, ParamSpec, TypedDict, get_type_hints
+from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, get_type_hints
 
 import jax
 import optax
@@ -36,6 +36,7 @@ from optax_matrix._arguments import (
     is_number,
 )
 from optax_matrix.linalg.precision import Precision
+from optax_matrix.matrices import split_heads
 from optax_matrix.recipes._method import (
     TREE_ONLY,
     Method,
@@ -56,6 +57,7 @@ class Common(TypedDict, total=False):
     weight_decay_mask: Mask | None
     cautious_decay: bool | None
     dimension_numbers: Any
+    heads: Literal["split"] | None
     placement: Any
     max_batch: PositiveInt | None
     other: Transformation | None
@@ -151,6 +153,9 @@ def _public(made: _Recipe, name: str, doc: str | None, transformation: Any) -> A
     @functools.wraps(made.factory)
     def run(*args: Any, **kwargs: Any) -> Optimizer:
         arguments = {**made.fixed, **check(args, kwargs).arguments}
+        if arguments["heads"] is not None:
+            numbers = arguments["dimension_numbers"]
+            arguments["dimension_numbers"] = split_heads(numbers)
         method = made.factory(**arguments)
         arrays = {k: x for k, x in arguments.items() if isinstance(x, jax.Array)}
         if arrays:

@@ -57,6 +57,7 @@ VALUES = {
     "reset": "none",
     "residual_scale": "0.7",
     "rho": "0.5",
+    "heads": "split",
     "root": "2",
     "rounds": "2",
     "sampling": "subspace",

@@ -154,7 +154,7 @@ def test_an_error_of_another_cause_is_handed_on():
 
 
 @pytest.mark.parametrize(
-    "options", [{"b1": 0.5}, {"policy": "eigen"}, {"weight_decay": 0.5}, {"target": 1}]
+    "options", [{"b1": 0.5}, {"policy": "eigen"}, {"weight_decay": 0.5}, {"b2": 0.5}]
 )
 def test_numbers_and_options_of_a_method_may_change(options):
     """As far as the arrays are the same: the name is that of the recipe alone."""

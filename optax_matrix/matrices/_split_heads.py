@@ -1,0 +1,90 @@
+"""The heads of attention as matrices of their own."""
+
+import dataclasses
+import re
+from typing import Any
+
+from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix.matrices._words import own_names
+from optax_matrix.matrices.rules import PathRule, by_path
+from optax_matrix.matrices.view import is_dimension_numbers, make_view
+
+# Queries, keys and values, and what brings latent ones up (``kv_b``); not what brings
+# them down (``kv_a``), nor the projection of the output.
+_PROJECTIONS = re.compile(
+    r"(^|[/_])w?(q|k|v|kv|qkv|query|key|value|query_key_value)(_b)?"
+    r"(_?(proj(ection)?|einsum|kernel|dense|linear|up|w))?(/[^/]*)?$",
+    re.IGNORECASE,
+)
+
+
+@checked
+def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -> Any:
+    r"""Takes each head of the queries, keys and values as a matrix of its own.
+
+    A kernel ``(in, heads, head_dim)`` becomes ``heads`` matrices of ``head_dim`` rows,
+    so that Muon is per head and the size of an update is that of a block,
+    :math:`\sqrt{\max(1, d/n)}`. By their names these are the projections to queries,
+    keys and values, also fused ones, and the up-projections of latent attention
+    (``q_b``, ``kv_b``). The projection of the output stays whole. ``heads="split"`` of
+    a recipe is this rule.
+
+    Args:
+        otherwise: The rule that it changes: a `PathRule`, or None for the default rule.
+        head_dim: Output size of a head, for kernels ``(in, heads * head_dim)``, whose
+            shape does not show it.
+
+    Returns:
+        A rule for ``dimension_numbers``.
+
+    Raises:
+        ValueError: If an argument is out of range; at `init`, if the shape of a kernel
+            does not show its heads and ``head_dim`` is None or does not divide it.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax_matrix as om
+        >>> params = {"query": {"kernel": jnp.ones((32, 4, 8))}}
+        >>> rule = om.matrices.split_heads()
+        >>> om.describe(params, dimension_numbers=rule).rows[0].view
+        '4x (8, 32)'
+
+    References:
+        Kimi K3 (`arXiv:2607.24653 <https://arxiv.org/abs/2607.24653>`_) and GLM-5
+        (`arXiv:2602.15763 <https://arxiv.org/abs/2602.15763>`_) train so.
+    """
+    if otherwise is not None and not isinstance(otherwise, PathRule):
+        raise ValueError(
+            "`heads` must be None beside a tree or function of dimension numbers, got "
+            "'split'; give the axis of the heads there as a batch axis."
+        )
+    rule = by_path(otherwise=otherwise)
+
+    def split(of_leaf: Any) -> Any:
+        def of_each(path: str, leaf: Any) -> Any:
+            numbers, why = of_leaf(path, leaf)
+            known = is_dimension_numbers(numbers)
+            if not known or not _PROJECTIONS.search(own_names(path)):
+                return numbers, why
+            return _by_heads(path, leaf, numbers, head_dim), f"{why}, split by heads"
+
+        return of_each
+
+    full = rule.full and split(rule.full)
+    return dataclasses.replace(rule, of_leaf=split(rule.of_leaf), full=full)
+
+
+def _by_heads(path: str, leaf: Any, numbers: Any, head_dim: int | None) -> Any:
+    view = make_view(leaf.shape, numbers)
+    *heads, last = view.output_axes
+    if heads:
+        return dataclasses.replace(numbers, output_axis=last, output_sections=1)
+    if set(view.batch_axes) - set(view.layer_axes or ()):
+        return numbers  # Its heads are a batch axis already.
+    if head_dim is not None and view.rows % head_dim == 0:
+        return dataclasses.replace(numbers, output_sections=view.rows // head_dim)
+    raise ValueError(
+        f"`head_dim` must divide the {view.rows} outputs of {path!r}, whose shape "
+        f"{tuple(leaf.shape)} does not show the heads, got {head_dim}; pass "
+        "dimension_numbers=om.matrices.split_heads(head_dim=...) in place of "
+        "heads='split', or exclude the leaf by its `otherwise`."
+    )

@@ -1,0 +1,126 @@
+"""`heads="split"`: each head of queries, keys and values is a matrix of its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _registry import RECIPES
+from flax import linen as nn
+
+import optax_matrix as om
+from optax_matrix.matrices import MatrixDimensionNumbers, by_path, infer, split_heads
+
+D, N, H = 12, 3, 4  # Width, heads, size of a head.
+# Path, shape, and the matrices (number, rows, columns) with and without the switch.
+LEAVES = {
+    "attn/query/kernel": ((D, N, H), (1, N * H, D), (N, H, D)),
+    "attn/key/kernel": ((D, 2, H), (1, 2 * H, D), (2, H, D)),
+    "attn/out/kernel": ((N, H, D), (1, D, N * H), (1, D, N * H)),
+    "attn/qkv/kernel": ((D, 3, N, H), (3, N * H, D), (3 * N, H, D)),
+    "mla/q_a/kernel": ((D, 6), (1, 6, D), (1, 6, D)),
+    "mla/q_b/kernel": ((6, N, H), (1, N * H, 6), (N, H, 6)),
+    "mla/wkv_b/kernel": ((6, N, 2 * H), (1, 2 * N * H, 6), (N, 2 * H, 6)),
+    "mlp/up/kernel": ((D, 40), (1, 40, D), (1, 40, D)),
+    "mlp/value_net/kernel": ((D, 40), (1, 40, D), (1, 40, D)),
+}
+
+
+def tree(leaves):
+    return {p: jnp.zeros(shape) for p, (shape, *_) in leaves.items()}
+
+
+def seen(params, rule):
+    rows = om.describe(params, dimension_numbers=rule).rows
+    return {r.leaf: r.view for r in rows if r.optimizer == "matrix"}
+
+
+def view(count, rows, cols):
+    return f"{count}x ({rows}, {cols})"
+
+
+def test_which_kernels_are_split():
+    params = tree(LEAVES)
+    assert seen(params, None) == {
+        p: view(*whole) for p, (_, whole, _) in LEAVES.items()
+    }
+    split = {p: view(*heads) for p, (_, _, heads) in LEAVES.items()}
+    assert seen(params, split_heads()) == split
+    rows = om.describe(params, dimension_numbers=split_heads()).rows
+    why = {row.leaf: row.why for row in rows}
+    assert "split by heads" in why["attn/query/kernel"]
+
+
+@pytest.mark.parametrize("name", ["q_proj", "wq", "attention/query", "Wqkv", "k_proj"])
+def test_flat_kernels_need_the_size_of_a_head(name):
+    params = {name: {"kernel": jnp.zeros((D, N * H))}}
+    path = f"{name}/kernel"
+    assert seen(params, split_heads(head_dim=H)) == {path: view(N, H, D)}
+    with pytest.raises(ValueError, match=rf"`head_dim` must divide .*{path}.*got None"):
+        om.muon(0.1, heads="split").init(params)
+    with pytest.raises(ValueError, match=r"`head_dim` must divide .*got 5"):
+        om.muon(0.1, dimension_numbers=split_heads(head_dim=5)).init(params)
+
+
+def test_scanned_layers_and_rules_stay():
+    params = {"layers": {"query": {"kernel": jnp.zeros((5, D, N, H))}}}
+    assert seen(params, split_heads()) == {"layers/query/kernel": view(5 * N, H, D)}
+    flat = {"layers": {"q_proj": {"kernel": jnp.zeros((5, D, N * H))}}}
+    rule = by_path(numbers={"q_proj": MatrixDimensionNumbers(1, 2, layer_axis=0)})
+    split = split_heads(rule, head_dim=H)
+    assert seen(flat, split) == {"layers/q_proj/kernel": view(5 * N, H, D)}
+    excluded = split_heads(by_path(exclude="query"))
+    both = {**params, "up": {"kernel": jnp.zeros((D, 8))}}
+    assert list(seen(both, excluded)) == ["up/kernel"]
+
+
+def test_of_flax_attention_and_of_an_inferred_rule():
+    layer = nn.MultiHeadDotProductAttention(num_heads=N, qkv_features=N * H)
+    params = layer.init(jax.random.key(0), jnp.zeros((1, 5, D)))["params"]
+    found = seen(params, split_heads())
+    assert found["query/kernel"] == found["value/kernel"] == view(N, H, D)
+    assert found["out/kernel"] == view(1, D, N * H)
+    boxed = {
+        "query": nn.LogicallyPartitioned(jnp.zeros((D, N, H)), ("embed", "heads", "kv"))
+    }
+    assert seen(boxed, split_heads(infer(boxed))) == {"query": view(N, H, D)}
+
+
+@pytest.mark.usefixtures("x64")
+def test_muon_is_that_of_each_head():
+    grads = {"query": {"kernel": jax.random.normal(jax.random.key(0), (D, N, 2 * D))}}
+    tx = om.scale_by_muon(polar="polar_svd", b1=0.0, heads="split")
+    update = tx.update(grads, tx.init(grads), grads)[0]["query"]["kernel"]
+    for head in range(N):
+        g = np.asarray(grads["query"]["kernel"][:, head]).T  # (out, in)
+        u, _, vt = np.linalg.svd(g, full_matrices=False)
+        factor = np.sqrt(max(1, g.shape[0] / g.shape[1]))
+        np.testing.assert_allclose(update[:, head].T, factor * u @ vt, rtol=1e-9)
+
+
+def _runs(name):
+    params = {"query": {"kernel": jnp.ones((D, N, H))}, "up": jnp.ones((D, 8))}
+    tx, rule = RECIPES[name](0.1, heads="split"), split_heads()
+    other = RECIPES[name](0.1, dimension_numbers=rule)
+    key = jax.random.key(1)
+    grads = jax.tree.map(lambda w: jax.random.normal(key, w.shape), params)
+    step = lambda tx: jax.jit(tx.update)(grads, tx.init(params), params)[0]
+    jax.tree.map(np.testing.assert_array_equal, step(tx), step(other))
+
+
+@pytest.mark.parametrize("name", ["muoneq", "aro"])
+def test_the_switch_is_the_rule(name):
+    _runs(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"muoneq", "aro"}))
+def test_the_switch_is_the_rule_for_every_recipe(name):
+    _runs(name)
+
+
+def test_beside_a_tree_it_is_refused():
+    numbers = {"query": MatrixDimensionNumbers(0, (1, 2))}
+    with pytest.raises(ValueError, match="`heads` must be None beside a tree"):
+        om.muon(0.1, heads="split", dimension_numbers=numbers)
+    with pytest.raises(ValueError, match="`heads` must be one of 'split', None"):
+        om.muon(0.1, heads=8)  # pyright: ignore[reportArgumentType]
