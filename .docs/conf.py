@@ -31,13 +31,14 @@ extensions = [
     "progress",
     "whole",
 ]
-exclude_patterns = ["_build", "jupyter_execute"]
+exclude_patterns = ["_build", "jupyter_execute", "results/rates.md"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # Types of other packages have no link.
 
 nb_execution_mode = "off"  # They are committed as they ran.
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # A page that is a part of another one.
 
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True

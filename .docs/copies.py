@@ -12,6 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import optax_matrix as om
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -21,6 +23,9 @@ RESULTS = [  # The pages of the study, in the order of its README.
     *("search", "cost", "speed", "tpu", "gpu", "memory", "poet", "rotations"),
     *("finetuning", "paper_tables", "faults", "demo"),
 ]
+RATES = "rates"  # A part of the guide to learning rates.
+METHODS = {recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group}
+_CELL = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -39,7 +44,7 @@ def write_pages(app: Any) -> None:
     for path in NOTEBOOKS:
         _copy_notebook(path)
     (HERE / "notebooks" / "index.md").write_text(_index_of_notebooks())
-    for name in RESULTS:
+    for name in (*RESULTS, RATES):
         text = (STUDY / "pages" / f"{name}.md").read_text()
         (HERE / "results" / f"{name}.md").write_text(relinked(text, STUDY / "pages"))
     for picture in (STUDY / "results").glob("*.png"):
@@ -68,7 +73,13 @@ def relinked(text: str, folder: Path) -> str:
         return f"[{label}]({page}{'#' + anchor if anchor else ''})"
 
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
-    return _LINK.sub(new, text)
+    return _CELL.sub(_linked_method, _LINK.sub(new, text))
+
+
+def _linked_method(match: re.Match[str]) -> str:
+    """The first cell of a row of a table, linked if it is a method."""
+    name = match[1]
+    return f"| [`{name}`](/gallery/{name}.rst) |" if name in METHODS else match[0]
 
 
 def _page_of(file: Path) -> str | None:
@@ -77,6 +88,8 @@ def _page_of(file: Path) -> str | None:
         return f"/results/{file.name}"
     if file.parent == ROOT / "notebooks":
         return f"/notebooks/{file.name}"
+    if file == STUDY / "pages" / f"{RATES}.md":
+        return "/guides/learning_rates.rst"
     if file == STUDY / "README.md":
         return "/results/index.md"
     return None

@@ -38,6 +38,7 @@ TOPICS = {
     "Orthogonal maps": ["_orthogonal", "skew", "abc"],
     "Eight bits": ["_quantize"],
 }
+_GUIDE = re.compile(r"``\.docs/guides/(\w+)\.rst``")
 _LOG = logging.getLogger(__name__)
 _RESOLVE = names.Resolver()
 
@@ -239,6 +240,7 @@ def find_references(
     """Finds what the references of a docstring refer to."""
     del what, options
     page = app.env.current_document.docname
+    lines[:] = [_GUIDE.sub(r":doc:`/guides/\1`", line) for line in lines]
     for reference in names.references("\n".join(lines)):
         path = _resolve(reference, value, name)
         if _LINKS.setdefault((page, reference), path) != path:  # Of another owner.

@@ -6,7 +6,6 @@ and *matched*, its updates brought to AdamW's size. It needs no Sphinx.
 """
 
 import functools
-import inspect
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -65,48 +64,6 @@ def of_method(method: str, setting: str | None = None) -> dict[str, Row]:
 
 # Tables of all methods.
 
-
-def rates() -> Table:
-    """Learning rates of the recipes as they stand, the papers', and AdamW's."""
-    headings = "method", "first rate tried", *MAIN, "times AdamW's"
-    reference = [f"{adamw(task).rate:.2g}" for task in MAIN]
-    body = [["``adamw``", "", *reference, ""]]
-    for method in METHODS:
-        if found := of_method(method, usual(method)):
-            first = f"{OWN_RATES[method]:g}" if method in OWN_RATES else "AdamW's"
-            body.append([_link(method), first, *_rates(found)])
-    return Table(headings, body)
-
-
-def rates_at_adamws_size() -> Table:
-    """Learning rates of methods with a scale of their own, at AdamW's size."""
-    body = [
-        [_link(method), *_rates(found)]
-        for method in OWN_RATES
-        if (found := of_method(method, "matched"))
-    ]
-    return Table(("method", *MAIN, "times AdamW's"), body)
-
-
-def _rates(found: dict[str, Row]) -> list[str]:
-    cells = [f"{found[task].rate:.2g}" if task in found else "" for task in MAIN]
-    ratios = [f"{r.rate / adamw(task).rate:.3g}" for task, r in found.items()]
-    return [*cells, ", ".join(ratios)]
-
-
-def typical_ratio() -> Table:
-    """The median of the best rate over AdamW's, at AdamW's size."""
-    medians = []
-    for task in MAIN:
-        ratios = [
-            found.rate / adamw(task).rate
-            for (where, method, setting), found in rows().items()
-            if where == task and setting == "matched" and method != REFERENCE
-        ]
-        medians.append(f"{statistics.median(ratios):g}")
-    return Table(("", *MAIN), [["median of the best rate over AdamW's", *medians]])
-
-
 LENGTHS = "shorter", "longer", "smaller_batch", "larger_batch"  # Studies.
 
 
@@ -128,22 +85,6 @@ def rates_by_length() -> Table:
         body.append([name, setting, *cells])
     headings = "method", "setting", "steps / 4", "steps", "steps x 4"
     return Table((*headings, "batch / 4", "batch x 4"), body)
-
-
-def decays() -> Table:
-    """The default weight decays."""
-    grouped: dict[str, list[str]] = {}
-    for method in METHODS:
-        signature = inspect.signature(getattr(om, method))
-        decay = signature.parameters["weight_decay"].default
-        text = "none" if decay is None else f"{decay:g}"
-        grouped.setdefault(text, []).append(_link(method))
-    by_size = sorted(grouped.items(), key=lambda item: item[0].replace("none", "-1"))
-    return Table(
-        ("weight_decay", "methods"),
-        [[value, ", ".join(methods)] for value, methods in by_size],
-        "words",
-    )
 
 
 def costs() -> Table:
@@ -213,11 +154,7 @@ def _link(method: str) -> str:
 
 
 TABLES: dict[str, Callable[[], Table]] = {  # For the directive of `tables`.
-    "rates": rates,
-    "rates-at-adamws-size": rates_at_adamws_size,
-    "typical-ratio": typical_ratio,
     "rates-by-length": rates_by_length,
-    "decays": decays,
     "costs": costs,
     "papers": facts.papers,
     "versions": facts.versions,

@@ -1,4 +1,4 @@
-"""``.. table-of:: rates`` is a table of `runs.TABLES`."""
+"""``.. table-of:: costs`` is a table of `runs.TABLES`."""
 
 from typing import Any
 

@@ -10,7 +10,9 @@ import tomllib
 import types
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import optax_matrix as om
@@ -61,8 +63,6 @@ def test_tables_are_full():
         assert widths == {len(table.headings)}, name
     linked = lambda table: re.findall(r"</gallery/(\w+)>", table.rst())
     assert linked(runs.costs()) == RECIPES
-    assert linked(runs.rates()) == RECIPES
-    assert sorted(linked(runs.decays())) == sorted(RECIPES)
 
 
 @pytest.mark.broad
@@ -78,14 +78,14 @@ def test_curves_end_at_the_losses_of_the_runs():
         assert f"muoneq {row.loss:.3f}" in drawn
 
 
-def test_rates_are_those_of_the_runs():
+def test_rates_of_a_page_are_the_best_of_the_trials():
     import runs
 
     row = runs.of_method("muoneq", "matched")["books"]
-    losses = {rate: loss for rate, loss in row.trials.items()}
-    assert row.rate == min(losses, key=losses.get)
-    cells = next(cells for cells in runs.rates().rows if "muoneq" in cells[0])
-    assert cells[3] == f"{row.rate:.2g}"
+    assert row.rate == min(row.trials, key=row.trials.get)
+    cells = next(cells for cells in runs.of_study("muoneq").rows if cells[0] == "books")
+    assert cells[2] == f"{row.rate:.2g}"
+    assert cells[3] == f"{row.rate / runs.adamw('books').rate:.3g}"
 
 
 def test_spectra_are_figures_of_the_notebooks():
@@ -105,9 +105,8 @@ def test_links_of_copied_pages_lead_to_pages():
         "[a](/results/comparison.md), b (`examples/study/results/bench.jsonl`), "
         "![c](books.png)"
     )
-    assert {path.stem for path in (copies.STUDY / "pages").glob("*.md")} == set(
-        copies.RESULTS
-    )
+    pages = {path.stem for path in (copies.STUDY / "pages").glob("*.md")}
+    assert pages == {*copies.RESULTS, copies.RATES}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
@@ -145,9 +144,9 @@ def test_the_version_is_the_same_everywhere():
 LOGGED = {"update_rms/up/bias", "update_rms/up/kernel"}
 
 
-def _block(name):
-    """The Python block of this name in the guide."""
-    text = (DOCS / "guides" / "look_inside.rst").read_text()
+def _block(name, guide="look_inside"):
+    """The Python block of this name in a guide."""
+    text = (DOCS / "guides" / f"{guide}.rst").read_text()
     found = re.search(rf"   :name: {name}\n\n((?:   .*\n|\n)+)", text)
     return "\n".join(line[3:] for line in found[1].split("\n"))
 
@@ -197,6 +196,25 @@ def test_wandb_lines_run(measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     exec(_block("wandb"), {"om": om, "state": measured, "step": 7})
     assert set(logged[7]) == LOGGED
+
+
+def test_orbax_lines_run(tmp_path):
+    params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
+    tx = om.muon(1e-3)
+    state = tx.update(params, tx.init(params), params)[1]
+    path = tmp_path / "checkpoint"
+    scope = {"om": om, "tx": tx, "params": params, "state": state, "path": path}
+    exec(_block("orbax", "checkpoints"), scope)
+    jax.tree.map(np.testing.assert_array_equal, scope["restored"]["opt_state"], state)
+
+
+def test_no_python_block_of_a_guide_is_left_out():
+    every = [name for page in PAGES for name in _named_blocks(page.read_text())]
+    assert sorted(every) == ["orbax", "tensorboard", "wandb"]
+
+
+def _named_blocks(text):
+    return re.findall(r"code-block:: python\n(?:   :name: (\w+)\n)?", text)
 
 
 def _words():
