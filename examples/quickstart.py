@@ -20,13 +20,9 @@ def autoencoder(rngs):
     return nnx.Sequential(*encoder, *decoder)
 
 
-def batch(key, size=64):
-    """Vectors with standard deviations that fall as 1 / k; their mean square is one."""
-    return jax.random.normal(key, (size, 32)) * 4.452 / jnp.arange(1, 33)
-
-
-def loss(model, x):
-    return jnp.mean((model(x) - x) ** 2)
+# Standard deviations fall as 1 / k; the mean square is one.
+batch = lambda key, n=64: jax.random.normal(key, (n, 32)) * 4.452 / jnp.arange(1, 33)
+loss = lambda model, x: jnp.mean((model(x) - x) ** 2)
 
 
 @nnx.jit

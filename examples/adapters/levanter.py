@@ -35,7 +35,8 @@ def register(recipe: Any, name: str | None = None) -> type[OptimizerConfig]:
 
     def build(self: Any, num_train_steps: int) -> optax.GradientTransformation:
         options = {field: getattr(self, field) for field in own}
-        options["weight_decay_mask"] = self.build_weight_decay_mask()
+        mask = self.build_weight_decay_mask()
+        options["weight_decay_mask"] = True if mask is None else mask
         options["dimension_numbers"] = om.matrices.infer
         tx = lambda learning_rate: recipe(learning_rate, **options)
         # Levanter logs the learning rate of this state.

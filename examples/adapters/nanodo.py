@@ -32,5 +32,5 @@ def base_optimizer(
         learning_rate,
         b1=c.get("momentum", 0.95),
         weight_decay=weight_decay,
-        weight_decay_mask=decay_mask,
+        weight_decay_mask=True if decay_mask is None else decay_mask,
     )

@@ -1,8 +1,9 @@
 """The methods of the comparison by name; `options` says how names set their keywords.
 
 Under every method the same AdamW trains embeddings, head and norms, and the updates of
-matrices have AdamW's root mean square, about 0.2 (or Adam's, in another frame). So
-AdamW's learning rate serves all of them (ARO, Sec. 4.4).
+matrices have AdamW's root mean square, about 0.2 (or Adam's, in another frame). So one
+grid of learning rates serves all of them; the best ones of small models are a few times
+AdamW's (``examples/study/pages/rates.md``).
 """
 
 import dataclasses

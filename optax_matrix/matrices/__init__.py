@@ -41,7 +41,7 @@ flat kernel as eight matrices. `by_path` matches regular expressions. `infer` re
 logical axis names of a model (embed, heads, mlp, vocab, ...), and also tells which side
 of a matrix is on the residual stream. The default rule knows that side for the usual
 names only; `recipes.aro` uses it. For your own partition of the leaves, `label_params`
-gives labels for `optax.partition`.
+gives labels for `optax.partition`; `all_but_vectors` is the mask of what recipes decay.
 
 **LoRA.** Both factors (``lora_a``, ``lora_b``) are matrices. LoRA+ trains B at a larger
 rate than A, which `scale_by_path` does. For B alone, exclude A:
