@@ -67,6 +67,9 @@ def muon(
         Liu et al., `Muon is scalable for LLM training
         <https://arxiv.org/abs/2502.16982>`_, 2025. The momentum is an average, as in
         Jordan's code; Moonlight's is a sum, which has the same polar factor.
+        `optax.contrib.muon` corrects the bias of both terms of the look-ahead: with
+        random gradients, directions differ by 10% at the second step, 3% at the tenth
+        and 0.2% at the fortieth.
         Deviation: Newton-Schulz runs in the precision of the parameters, at least
         float32. The authors run it in bfloat16 on accelerators, which
         ``polar=partial(newton_schulz, compute_dtype=jnp.bfloat16)`` does.
