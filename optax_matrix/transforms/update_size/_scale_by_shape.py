@@ -57,7 +57,7 @@ def scale_by_shape(
     factor: Any = rule
     if isinstance(rule, str) or rule is None:
         check_choice("rule", rule, SHAPE_RULES)
-        factor = SHAPE_RULES[rule]
+        factor = SHAPE_RULES[factor]
     elif not callable(rule):
         check_not_negative("rule", rule)
         factor = lambda rows, cols: rule  # noqa: ARG005
