@@ -55,12 +55,14 @@ def scale_by_shape(
         2.0
     """
     factor: Any = rule
-    if isinstance(rule, str) or rule is None:
-        check_choice("rule", rule, SHAPE_RULES)
-        factor = SHAPE_RULES[factor]
-    elif not callable(rule):
-        check_not_negative("rule", rule)
-        factor = lambda rows, cols: rule  # noqa: ARG005
+    if not callable(rule):
+        if hasattr(rule, "__float__"):
+            check_not_negative("rule", rule)
+            factor = lambda rows, cols: rule  # noqa: ARG005
+        else:
+            others = "a number", "a function of (rows, cols)"
+            check_choice("rule", rule, SHAPE_RULES, others)
+            factor = SHAPE_RULES[factor]
 
     def scaled(x, _):
         if jnp.ndim(x) < 2:
