@@ -37,7 +37,9 @@ fused kernels) are given by ``dimension_numbers``, which every recipe takes:
 
 ``MatrixDimensionNumbers(reduction_axis, output_axis)`` names the two axes of the
 matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
-flat kernel as eight matrices. `by_path` matches regular expressions. `infer` reads the
+flat kernel as eight matrices; `split_heads`, or ``heads="split"`` in a recipe, does so
+for all queries, keys and values (Muon per head). `by_path` matches regular expressions.
+`infer` reads the
 logical axis names of a model (embed, heads, mlp, vocab, ...), and also tells which side
 of a matrix is on the residual stream. The default rule knows that side for the usual
 names only; `recipes.aro` uses it. For your own partition of the leaves, `label_params`
