@@ -278,7 +278,10 @@ def test_state_is_stable_and_knows_its_parameters():
     ("call", "message"),
     [
         (lambda: monitor(om.muon(0.1), ("rms",)), "`measures` must be .* got .'rms',"),
-        (lambda: monitor(om.muon(0.1), "update_rms"), "`measures` must be a tuple of names"),
+        (
+            lambda: monitor(om.muon(0.1), "update_rms"),
+            "`measures` must be a tuple of names",
+        ),
         (lambda: monitor(om.muon(0.1), captures={"x": (1,)}), "`captures` must be of"),
         (
             lambda: monitor(om.muon(0.1), captures={"momentum": ()}),

@@ -406,7 +406,7 @@ def test_last_layer_and_errors():
                 recipe(0.02, **{name: value})
     for recipe, options in (
         (om.sumo, {"polar": "svd"}),
-        (om.sumo, {"scaling": "out/in"}),
+        (om.sumo, {"scaling": "norm"}),
         (om.sumo, {"limiter": 0.0}),
         (om.sumo, {"max_shrink": 0.5}),
         (om.sumo, {"renew_below": 0.0}),

@@ -330,7 +330,7 @@ PUBLISHED = {
     "shampoo": {"b1": None, "b2": None, "root": 4, "update_interval": 1},
     "eigen_adam": {"b1": 0.9, "b2": 0.9, "b3": 0.999},
     "dion": {"b1": 0.95, "rank": 1.0, "scaling": "unclipped"},
-    "aro": {"b1": 0.95, "b2": 0.95, "update_interval": 1, "target": 0.2},
+    "aro": {"b1": 0.95, "b2": 0.95, "update_interval": 1, "scaling": "rms"},
 }
 
 

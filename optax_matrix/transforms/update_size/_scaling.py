@@ -8,12 +8,16 @@ import optax
 from jax.typing import ArrayLike
 from typing_extensions import TypeAliasType
 
-from optax_matrix._arguments import Positive, check_not_negative, checked
+from optax_matrix._arguments import Positive, check_choice, check_not_negative, checked
 from optax_matrix.transforms.update_size._match_rms import match_rms
 from optax_matrix.transforms.update_size._scale_by_shape import (
+    SHAPE_RULES,
     ShapeRule,
     scale_by_shape,
 )
+
+
+_OTHERS = "a number", "a function of (rows, cols)", "om.target_rms(...)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,8 @@ def target_rms(rms: Positive = 0.2) -> TargetRms:
 def check_scaling(name: str, value: Any) -> None:
     """Raises unless a value is a number, or a function of ``(rows, cols)`` to one."""
     if not callable(value) or isinstance(value, type):
+        if not hasattr(value, "__float__"):
+            check_choice(name, value, SHAPE_RULES, _OTHERS)
         check_not_negative(name, value)
         return
     advice = "pass a name, a number, om.target_rms(0.2), or such a function."
@@ -78,14 +84,7 @@ def check_scaling(name: str, value: Any) -> None:
 
 Scaling = TypeAliasType(
     "Scaling",
-    ShapeRule
-    | Annotated[
-        Any,
-        check_scaling,
-        "a number",
-        "a function of (rows, cols)",
-        "om.target_rms(...)",
-    ],
+    ShapeRule | Annotated[Any, check_scaling, *_OTHERS],
 )
 
 
