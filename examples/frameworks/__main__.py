@@ -132,6 +132,8 @@ def _variables(environment: Environment, compiled: pathlib.Path) -> dict[str, st
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1",
+        # XLA's threads. With no more than devices, collectives waited for each other.
+        "NPROC": "32",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
 

@@ -66,6 +66,7 @@ def page(results: Mapping[str, Result]) -> str:
         first, *rest = _rows(name, result)
         cells += [first, *(("", "", *row[2:]) for row in rest)]
     rows = ["   * - " + "\n     - ".join(row) for row in cells]
+    body = [line.rstrip() for row in rows for line in row.split("\n")]
     dates = " and ".join(sorted({x.date for x in results.values()}))
     return "\n".join(
         [
@@ -74,7 +75,7 @@ def page(results: Mapping[str, Result]) -> str:
             ".. list-table::",
             "   :header-rows: 1",
             "",
-            *rows,
+            *body,
             "",
         ]
     )

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import optax_matrix as om
+from optax_matrix.matrices.decisions import decide
 
 ppo = pytest.importorskip("brax.training.agents.ppo.train")
 envs = pytest.importorskip("brax.envs")
@@ -50,7 +51,7 @@ def test_ppo_trains_with_a_recipe_in_place_of_adam(monkeypatch):
     losses, params = trained(monkeypatch, recipe, 2048)
     assert losses[-1] < losses[0]
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(params[1:]))
-    found = om.matrices.decisions.decide(seen[0], HEADS)
+    found = decide(seen[0], HEADS)
     others = {path for path, x in found.items() if x.view is None}
     heads = {"policy/params/hidden_4/kernel", "value/params/hidden_5/kernel"}
     assert {path for path in others if path.endswith("kernel")} == heads

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-import optax_matrix as om
+from optax_matrix.matrices.decisions import decide
 
 pz = pytest.importorskip("penzai.pz")
 llama = pytest.importorskip("penzai.models.transformer.variants.llamalike_common")
@@ -36,7 +36,7 @@ def test_the_layers_say_which_axes_they_reduce():
     make = llama.build_llamalike_transformer
     model = make(CONFIG, init_base_rng=jax.random.key(0), name="m")
     params = pz.freeze_params(pz.unbind_params(model)[1])
-    found = om.matrices.decisions.decide(params, penzai_rule.rule(model, "lm_head"))
+    found = decide(params, penzai_rule.rule(model, "lm_head"))
     views = {
         params[int(path.split("/")[0])].label: decision.view
         for path, decision in found.items()
