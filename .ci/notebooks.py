@@ -1,7 +1,7 @@
 """Runs notebooks in place: `python .ci/notebooks.py notebooks/01_*.ipynb`.
 
 Pictures get the alternative text of their cell (its metadata `alt`, which may have one
-text per picture), and few colors, so that the files stay small.
+text per picture), and at most 256 colors, so that the files stay small.
 """
 
 import argparse
@@ -14,11 +14,11 @@ import nbformat
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-COLORS = 48
+COLORS = 256
 
 
 def smaller(picture: str) -> str:
-    """A picture (PNG in base 64) in few colors."""
+    """A picture (PNG in base 64) in these colors."""
     image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
     buffer = io.BytesIO()
     few = image.quantize(COLORS, dither=Image.Dither.NONE)

@@ -124,7 +124,7 @@ def test_messages_name_the_option_that_the_command_has(tmp_path):
 def test_a_checksum_is_compared_after_the_settings_that_it_depends_on(tmp_path):
     new = {"data": "c4", "checksum": "a", "model": {"context": 16}}
     old = {"data": "c4", "checksum": "b", "model": {"context": 8}}
-    with pytest.raises(UserError, match="its context is 8, not 16"):
+    with pytest.raises(UserError, match="with context 8, not 16"):
         check_same(old, new, tmp_path)
     with pytest.raises(UserError, match="text of --data c4 has changed"):
         check_same(old | {"model": new["model"]}, new, tmp_path)
@@ -169,7 +169,7 @@ def test_train_and_what_may_follow_it(capsys, tmp_path, text):
 
     assert "--resume" in mistake(capsys, *command)
     other = mistake(capsys, *command, "--resume", "--seed", "1")
-    assert "its seed is 0, not 1" in other
+    assert "with seed 0, not 1" in other
     wider = mistake(capsys, *command, "--resume", "--layers", "scan")
     assert "its scan is False, not True" in wider
     assert main([*command, "--resume"]) == 0
