@@ -57,7 +57,8 @@ def on_each_platform(
         # The stack is transposed here as a whole, and not by the kernel piece by piece.
         wide = x.mT if x.shape[-2] > x.shape[-1] else x
         chunks = wide.reshape(count // few, few, *wide.shape[-2:])
-        out = jax.lax.map(lambda y: cpu_kernel(y, product), chunks).reshape(wide.shape)
+        (out,) = _in_turn(lambda y: (cpu_kernel(y, product),), (chunks,))
+        out = out.reshape(wide.shape)
         return out.mT if x.shape[-2] > x.shape[-1] else out
 
     if blocked or in_turn:
@@ -88,18 +89,9 @@ def in_turn_on_cpu(
     def on_cpu(*stacks: Any) -> Any:
         flat = lambda x: x.reshape(count, *x.shape[len(batch) :])
         stacks = jax.tree.map(flat, stacks)
-
-        def one(places, part):
-            i, *others = part
-            results = kernel(*(x[i] for x in places), *others)
-            put = lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, i, 0)
-            return tuple(map(put, places, results)), results[in_place:]
-
-        parts = (jnp.arange(count), *stacks[in_place:])
-        places = vary_like(stacks[:in_place], stacks)
-        places, rest = jax.lax.scan(one, places, parts)
+        results = _in_turn(kernel, stacks[:in_place], stacks[in_place:])
         whole = lambda x: x.reshape(*batch, *x.shape[1:])
-        return jax.tree.map(whole, (*places, *rest))
+        return jax.tree.map(whole, results)
 
     return jax.lax.platform_dependent(*stacks, cpu=on_cpu, default=kernel)
 
@@ -115,6 +107,26 @@ def with_narrow_factors(kernel: Callable[..., Array], x: Array) -> Array:
         return wide(x)
     narrow = lambda x: kernel(x, jnp.dtype(jnp.bfloat16))
     return jax.lax.platform_dependent(x, cuda=narrow, tpu=narrow, default=wide)
+
+
+def _in_turn(
+    kernel: Callable[..., tuple], places: tuple[Array, ...], others: tuple = ()
+) -> tuple[Any, ...]:
+    """A function of one part of each array after the other.
+
+    Its first results take the places of the parts that they are computed from.
+    """
+
+    def one(places: tuple[Array, ...], part: tuple) -> tuple:
+        i, *rest = part
+        results = kernel(*(x[i] for x in places), *rest)
+        put = lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, i, 0)
+        return tuple(map(put, places, results)), results[len(places) :]
+
+    count = len(jax.tree.leaves((places, others))[0])
+    parts = (jnp.arange(count), *others)
+    places, rest = jax.lax.scan(one, vary_like(places, others), parts)
+    return (*places, *rest)
 
 
 def _can_loop(stacks: Any) -> bool:

@@ -7,11 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _registry import RECIPES
 
 import optax_matrix as om
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import kept, movable
 
+CORE = ("soap", "kl_soap", "galore", "aro")
+EACH = [
+    name if name in CORE else pytest.param(name, marks=pytest.mark.slow)
+    for name in RECIPES
+]
+# These read an array; what is element-wise is computed once more where it is used.
+READERS = {
+    "concatenate",
+    "cond",
+    "custom_jvp_call",
+    "dot_general",
+    "transpose",
+    "while",
+}
 SIDE = 6
 PARAMS = {name: {"kernel": jnp.ones((SIDE, SIDE))} for name in ("bad", "good")}
 GRADS = {
@@ -84,3 +99,50 @@ def test_what_keeps_its_state_is_chosen_once(name):
     renewed = 2  # Rotations or roots: those that are due leave out what keeps them.
     update = 1
     assert more == large - renewed + update
+
+
+def flat(jaxpr, known, found):
+    """The equations of a program with their operands, those of its calls in place."""
+    for equation in jaxpr.eqns:
+        operands = [known.get(id(x), x) for x in equation.invars]
+        if equation.primitive.name in ("jit", "pjit"):
+            inner = equation.params["jaxpr"].jaxpr
+            values = {id(x): y for x, y in zip(inner.invars, operands, strict=True)}
+            flat(inner, values, found)
+            results = [values.get(id(x), x) for x in inner.outvars]
+        else:
+            results = [(len(found), i) for i in range(len(equation.outvars))]
+            found.append((equation, operands))
+        known |= {id(x): y for x, y in zip(equation.outvars, results, strict=True)}
+
+
+def written_twice(tx):
+    """State of matrices that a step uses before it is put back where it is kept."""
+    state = tx.init(PARAMS)
+    make = jax.make_jaxpr(tx.update, return_shape=True)
+    program, (_, shapes) = make(GRADS, state, PARAMS)
+    known, found = {}, []
+    flat(program.jaxpr, known, found)
+    leaves = jax.tree.leaves_with_path(shapes)
+    paths = [jax.tree_util.keystr(path) for path, _ in leaves]
+    results = program.jaxpr.outvars[-len(paths) :]
+    twice = []
+    for path, result in zip(paths, results, strict=True):
+        place = known.get(id(result))
+        if place is None or result.aval.ndim < 3 or result.aval.size < 2 * SIDE:
+            continue
+        equation, operands = found[place[0]]
+        if equation.primitive.name != "select_n":
+            continue
+        news = [x for x in operands[1:] if isinstance(x, tuple)]
+        users = [e for e, xs in found if any(x in news for x in xs)]
+        others = {e.primitive.name for e in users if e is not equation}
+        if others & READERS:
+            twice.append(path)
+    return twice
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_no_state_is_written_twice(name):
+    """What is used elsewhere, too, exists beside the state that matrices keep."""
+    assert written_twice(RECIPES[name](1e-2, zero_gradient="follow")) == []

@@ -2,21 +2,28 @@
 
     python -m examples.study memory
     python -m examples.study memory --recipes muon galore --set max_batch=1
+    python -m examples.study memory --in-order
 
 Compiles `update` and `apply_updates` on the CPU, parameters and state donated; prints
 arguments, results that share no memory with them, and temporaries, over the bytes of
 the weights. Gradients are among the arguments, so that AdamW takes four. Recipes with a
 rank have a quarter of the shorter side. `--set` gives keywords to the recipes that have
 them.
+
+By default XLA orders a program for a CPU so that many threads have work, which keeps
+the temporaries of all stacks alive at the same time. With `--in-order` one stack comes
+after the other, as where memory is scarce.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from examples.study.benchmarks import aot
 
 FIRST = ("optax.adamw", "optax.contrib.muon")
+IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -32,6 +39,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         add(f"--{name}", type=int, help="instead of the model's")
     add("--recipes", nargs="+", default=["all"], metavar="NAME")
     add("--set", nargs="+", default=[], metavar="NAME=VALUE", type=aot.keyword)
+    add("--in-order", action="store_true", help="the schedule that saves memory")
     args = parser.parse_args(argv)
     args.set = dict(args.set)
     args.experts = args.scan = None
@@ -61,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from examples.study.benchmarks import _compile, account
 
     args = parse(argv)
+    if args.in_order:  # XLA reads it when it is first used.
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {IN_ORDER}"
     names = args.recipes
     if names == ["all"]:
         names = [*FIRST, *_compile.all_recipe_names()]

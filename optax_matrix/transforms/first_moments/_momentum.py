@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, checked
+from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import report
 
 
@@ -86,7 +87,8 @@ def momentum(
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
-        mu = ahead = jax.tree.map(mixed, state.mu, updates)
+        # What follows reads the average that is stored: one array, not two.
+        mu = ahead = kept(jax.tree.map(mixed, state.mu, updates), state.mu)
         weight = state.weight
         if weight is not None:
             weight = jax.tree.map(lambda w: mixed(w, jnp.ones_like(w)), weight)
@@ -94,8 +96,8 @@ def momentum(
         if nesterov:
             ahead = jax.tree.map(mixed, ahead, updates)
         report("momentum", ahead)
-        kept = jax.tree.map(lambda new, old: new.astype(old.dtype), mu, state.mu)
-        return ahead, MomentumState(kept, weight)
+        mu = jax.tree.map(lambda new, old: new.astype(old.dtype), mu, state.mu)
+        return ahead, MomentumState(mu, weight)
 
     def mixed(old, new):
         wide = functools.reduce(np.promote_types, (np.float32, old.dtype, new.dtype))

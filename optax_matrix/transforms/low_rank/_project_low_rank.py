@@ -17,10 +17,16 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
+from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg.precision import Precision, products_of
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.low_rank._basis import Subspace, identity_overlap, rank_of
+from optax_matrix.transforms.low_rank._basis import (
+    Subspace,
+    has_gradient,
+    identity_overlap,
+    rank_of,
+)
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,
     back_project,
@@ -237,8 +243,11 @@ class _ProjectLowRank:
         for x, held in zip(leaves, carry[0], strict=True):
             self._check_held(x, held.vectors)
         move = self._move(structure, leaves)
-        held, inner_state = self.renewal.run(state.count, leaves, keys, carry, move)
+        live = jax.tree.leaves(movable(jax.tree.map(has_gradient, gradient)))
+        run = partial(self.renewal.run, state.count, leaves, live, keys)
+        held, inner_state = run(carry, move)
         basis = structure.unflatten([h.vectors for h in held])
+        note_kept(basis, structure.unflatten([h.vectors for h in carry[0]]))
         return basis, structure.unflatten(held), inner_state
 
     def _ids(self, gradient: Any) -> list:

@@ -17,10 +17,8 @@ from optax_matrix.linalg.scale import matrix_norm
 from optax_matrix.transforms.low_rank._basis import (
     Basis,
     Subspace,
-    has_gradient,
     identity_overlap,
     is_some,
-    lacks_basis,
 )
 from optax_matrix.transforms.low_rank._combine import coordinates
 from optax_matrix.transforms.turns import any_of
@@ -84,14 +82,16 @@ class Renewal:
         self,
         count: jax.Array,
         gradient: list,
+        live: list,
         keys: list,
         carry: tuple[list, Any],
         move: Move | None,
     ) -> tuple[list, Any]:
         """Renews the bases that are due, and finds those that are missing.
 
-        ``carry`` has a `BasisState` per stack and the state of the inner
-        transformation, which ``move`` changes with ``U_new' U_old`` of all stacks.
+        ``live`` says which matrices may change their basis, ``(..., 1, 1)``. ``carry``
+        has a `BasisState` per stack and the state of the inner transformation, which
+        ``move`` changes with ``U_new' U_old`` of all stacks.
         """
         stacks, _ = carry
         if not stacks:
@@ -99,7 +99,8 @@ class Renewal:
         numbers = range(len(stacks))
         groups = [[i] for i in numbers] if self.stagger else [list(numbers)]
         turns = [
-            self._turn(group, count, gradient, keys, stacks, move) for group in groups
+            self._turn(group, count, gradient, live, keys, stacks, move)
+            for group in groups
         ]
         which, options = turns[0] if len(turns) == 1 else _in_turn(turns)
 
@@ -113,18 +114,18 @@ class Renewal:
         tracked, inner_state = rest or ([x.tracked for x in stacks], carry[1])
         return [*map(BasisState, vectors, tracked)], inner_state
 
-    def _turn(self, group, count, gradient, keys, stacks, move) -> Turn:
+    def _turn(self, group, count, gradient, live, keys, stacks, move) -> Turn:
         """The options of the stacks that are renewed under one condition."""
         due = (count + self._phases(len(stacks))[group[0]]) % self.interval == 0
         low = {i: self._is_low(gradient[i], stacks[i]) for i in group}
         # A first basis comes with the first gradient: at the first update, or later if
         # gradients have been zero so far or the state of the matrix was added later.
-        lacks = {i: lacks_basis(gradient[i], stacks[i].vectors) for i in group}
+        lacks = {i: live[i] & ~is_some(stacks[i].vectors) for i in group}
         seek = any_of(lacks)
         some = due | any_of([x for x in low.values() if x is not None])
 
         def renewed(find: Find, held: dict, inner_state: Any) -> tuple[dict, Any]:
-            parts = [{i: x[i] for i in group} for x in (gradient, held, keys)]
+            parts = [{i: x[i] for i in group} for x in (gradient, live, held, keys)]
             one = functools.partial(_renewed, self.products.project, find, due)
             found = jointly(one, *parts, low)
             new = held | {i: held[i]._replace(vectors=u) for i, (u, _) in found.items()}
@@ -186,12 +187,12 @@ def _in_turn(turns: list[Turn]) -> Turn:
 
 
 def _renewed(
-    dot: Product, find, due, g, held: BasisState, key, low
+    dot: Product, find, due, g, live, held: BasisState, key, low
 ) -> tuple[jax.Array, jax.Array]:
     """Bases of a stack, new where they are due or missing, and U_new' U_old."""
     old = held.vectors
     wanted = due | ~is_some(old)
-    where = has_gradient(g) & (wanted if low is None else wanted | low)
+    where = live & (wanted if low is None else wanted | low)
     u = new_vectors(find, g, held, key, where)
     return u, jnp.where(where, overlap(u, old, dot=dot), identity_overlap(old.mT))
 

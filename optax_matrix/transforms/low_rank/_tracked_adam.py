@@ -10,6 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Seed, checked
+from optax_matrix._surroundings.keeping import kept
 from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg.precision import (
     Precision,
@@ -233,7 +234,7 @@ class _TrackedAdam:
             # The first update has nothing to step from; a condition would go to the
             # host for that one.
             new.append(jnp.where((t > 0) & is_some(u), step, begun))
-        return structure.unflatten(new)
+        return kept(structure.unflatten(new), state.vectors)
 
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
         axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Used where there is no basis.
