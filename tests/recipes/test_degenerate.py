@@ -124,7 +124,7 @@ WRONG = [
     (
         recipes.swan,
         {"scaling": "rms"},
-        "`scaling` must be one of 'norm', .*; got 'rms'",
+        "`scaling` must be .*'norm', .*; got 'rms'",
     ),
     (recipes.racs, {"rounds": 2.0}, "`rounds` must be a positive int"),
     (recipes.mars_adamw, {"gamma": -1.0}, "`gamma` must not be negative"),

@@ -16,7 +16,6 @@ from optax_matrix.transforms.update_size._scale_by_shape import (
     scale_by_shape,
 )
 
-
 _OTHERS = "a number", "a function of (rows, cols)", "om.target_rms(...)"
 
 
