@@ -171,7 +171,7 @@ def test_train_and_what_may_follow_it(capsys, tmp_path, text):
     other = mistake(capsys, *command, "--resume", "--seed", "1")
     assert "with seed 0, not 1" in other
     wider = mistake(capsys, *command, "--resume", "--layers", "scan")
-    assert "its scan is False, not True" in wider
+    assert "with scan False, not True" in wider
     assert main([*command, "--resume"]) == 0
     assert (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() == lines
 

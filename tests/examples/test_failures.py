@@ -317,7 +317,7 @@ def test_a_changed_text_is_not_resumed(again, tmp_path):
 
 def test_another_validation_is_not_resumed(again):
     said = again.start("--resume", "--validation", "8", code=2)
-    assert "its validation is 4, not 8" in said
+    assert "with validation 4, not 8" in said
 
 
 def test_a_second_process_is_refused_and_the_first_goes_on(again, during):
