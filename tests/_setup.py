@@ -93,6 +93,30 @@ def x64():
         yield
 
 
+@pytest.fixture(autouse=True)
+def traces(request):
+    """A test that patches the library gets no trace from before, and leaves none."""
+    patches = "monkeypatch" in request.fixturenames
+    if patches:
+        forget_traces()
+    yield
+    if patches:
+        forget_traces()
+
+
+def forget_traces():
+    """Forgets what `linalg` has traced; JAX would not see that it was patched."""
+    inside = [m for n, m in sys.modules.items() if n.startswith("optax_matrix.linalg")]
+    found = [x for module in inside for x in vars(module).values()]
+    if precision := sys.modules.get("optax_matrix.linalg.precision"):
+        found += [
+            x for name in ("default", "fast") for x in precision.products_of(name)
+        ]
+    for x in found:
+        if hasattr(x, "clear_cache"):
+            x.clear_cache()
+
+
 def pytest_configure(config):
     config.pluginmanager.register(BoundedMemory())
     what = "run by `make test-optimized` once more, as XLA compiles for users"

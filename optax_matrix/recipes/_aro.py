@@ -107,7 +107,7 @@ def aro(
         >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
         >>> abs(updates["kernel"]).round(3).tolist()
-        [[1.414..., 0.0], [0.0, 1.414...]]
+        [[1.0, 0.0], [0.0, 1.0]]
 
     References:
         `ARO <https://arxiv.org/abs/2602.09006>`_, Eq. 4, Algorithm 3, Section 4.4;

@@ -78,7 +78,7 @@ def stochastic_rounding(
         >>> new = optax.apply_updates(params, updates)["kernel"]
         >>> jnp.unique(new).tolist()
         [0.99609375, 1.0]
-        >>> print(new.mean(dtype=jnp.float32).round(4))
+        >>> print(f"{new.mean(dtype=jnp.float32):.3f}")
         0.999
 
     References:
