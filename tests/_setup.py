@@ -22,6 +22,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 from _tiers import (
     DAILY,
     FRAMEWORKS,
+    HARDLY_EVER,
     KINDS,
     LONG_BLOCKS,
     OPTIMIZED,
@@ -134,7 +135,7 @@ def pytest_collection_modifyitems(items):
             continue
         if item.path.parent.name in RARELY:
             item.add_marker(pytest.mark.broad)
-        if item.path.name in FRAMEWORKS:
+        if item.path.name in FRAMEWORKS or item.path.parent.name in HARDLY_EVER:
             item.add_marker(pytest.mark.slow)
         if is_optimized(item.path):
             item.add_marker(pytest.mark.optimized)

@@ -31,7 +31,9 @@ KINDS = QUICK | {
 # What a recipe rarely changes is tried on these every day.
 DAILY = {"muon", "aro"}
 # Statements and measures that a change to the code rarely reaches.
-RARELY = {"theory", "diagnostics", "clients", "weights"}
+RARELY = {"diagnostics", "clients", "weights"}
+# What papers state of their methods: in `make test-slow` only.
+HARDLY_EVER = {"theory"}
 # Files whose tests import a framework or train a model of one.
 FRAMEWORKS = {
     *("test_keras.py", "test_maxtext.py", "test_equinox_vit.py", "test_tunix.py"),

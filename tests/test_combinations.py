@@ -16,7 +16,7 @@ from _registry import ROTATED
 
 STEPS, SAVED = 4, 2
 CASES, CHUNK = 500, 20
-QUICK = 3
+QUICK = 2
 # Rounding to bfloat16 or to eight bits may fall to the other side.
 TOLERANCE = {"float32": 2e-3, "bfloat16": 3e-2}
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 from _dead_matrix import distances
 from _registry import RECIPES, TABLE
-from _tiers import KINDS, QUICK
+from _tiers import DAILY, QUICK
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -31,7 +31,7 @@ FADELESS |= {"racs", "racs-corrected", "apollo", "apollo_mini", "apollo_svd"}
 def tier(name):
     if name in QUICK:
         return name
-    marks = pytest.mark.broad if name in KINDS else pytest.mark.slow
+    marks = pytest.mark.broad if name in DAILY else pytest.mark.slow
     return pytest.param(name, marks=marks)
 
 

@@ -138,7 +138,10 @@ def test_shapes_are_refused_in_words():
             call(shapes)
 
 
-@pytest.mark.parametrize("name", tiered(RECIPES))
+OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in RECIPES if n != "muon"]
+
+
+@pytest.mark.parametrize("name", ["muon", *OTHERS])
 def test_a_pure_dict_of_nnx_restores_without_a_target(name, tmp_path):
     class Model(nnx.Module):
         def __init__(self):
