@@ -49,14 +49,14 @@ VARIANTS = {
     "adamuon": [{"nesterov": False}, {"variant": "unsigned", "b2": 0.5, "eps": 1e-3}],
     "normuon": [{"scaling": "out/in", "nesterov": False}],
     "swan": [{"eps": 0.5, "weight_decay": 0.1}],
-    "sinkgd": [{"scheme": "simultaneous", "rounds": 2}, {"target": 0.5}],
+    "sinkgd": [{"scheme": "simultaneous", "rounds": 2}, {"scaling": om.target_rms(0.5)}],
     "racs": [{"rounds": 2, "max_shrink": None, "scale": 0.2, "weight_decay": 0.1}],
     "mars_adamw": [{"max_norm": None, "gamma": 0.1, "b1": 0.5}],
     "aro": [
         {"full_model": True},
         {"full_model": True, "base": "adam", "other_learning_rate": 0.3},
         {"policy": "polar", "orientation": "out", "update_interval": 2},
-        {"policy": "eigen_exact", "orientation": "in", "target": 0.5},
+        {"policy": "eigen_exact", "orientation": "in", "scaling": om.target_rms(0.5)},
         {"base": optax.scale_by_sign(), "b1": 0.5},
         {
             "sharing": "global",
@@ -66,7 +66,7 @@ VARIANTS = {
         },
     ],
     "eigen_sinkhorn": [{"policy": "eigen_exact", "orientation": "short"}],
-    "eigen_sign": [{"target": 0.3}],
+    "eigen_sign": [{"scaling": om.target_rms(0.3)}],
     "eigen_rownorm": [{"update_interval": 2}],
     "eigen_adam": [{"policy": "eigen_exact"}, {"update_interval": 2}],
     "soap": [

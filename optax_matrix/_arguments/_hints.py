@@ -44,6 +44,7 @@ _INSTEAD = {
         "leave it out for 'frobenius', which `om.linalg.newton_schulz` does.",
     ),
     "consistent_rms": ("scaling", "write scaling='max' for consistent_rms=0.2."),
+    "target": ("scaling", "write scaling=om.target_rms(0.2) for target=0.2."),
     "adjust_lr_fn": (
         "scaling",
         "write scaling='out/in' for 'original', scaling='max' for 'match_rms_adamw'.",
