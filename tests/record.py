@@ -49,7 +49,10 @@ VARIANTS = {
     "adamuon": [{"nesterov": False}, {"variant": "unsigned", "b2": 0.5, "eps": 1e-3}],
     "normuon": [{"scaling": "out/in", "nesterov": False}],
     "swan": [{"eps": 0.5, "weight_decay": 0.1}],
-    "sinkgd": [{"scheme": "simultaneous", "rounds": 2}, {"scaling": om.target_rms(0.5)}],
+    "sinkgd": [
+        {"scheme": "simultaneous", "rounds": 2},
+        {"scaling": om.target_rms(0.5)},
+    ],
     "racs": [{"rounds": 2, "max_shrink": None, "scale": 0.2, "weight_decay": 0.1}],
     "mars_adamw": [{"max_norm": None, "gamma": 0.1, "b1": 0.5}],
     "aro": [
