@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LARGEST = 250_000  # bytes
 # Their pictures are still of 72 or 80 dots per inch: running them takes the longest.
-COARSE = [path for path in NOTEBOOKS if path.stem[:2] in ("05", "06", "07")]
 
 INSTALL = """SOURCE = "optax_matrix[notebooks]"
 try:
@@ -72,7 +71,7 @@ def test_the_first_cell_without_the_package(monkeypatch):
 @every_notebook
 def test_pictures_have_alternative_texts_and_are_sharp(path):
     notebook = json.loads(path.read_text())
-    assert ('plt.rcParams["figure.dpi"] = 120' in _code(path)[0]) != (path in COARSE)
+    assert 'plt.rcParams["figure.dpi"] = 120' in _code(path)[0]
     for cell in notebook["cells"]:
         outputs = cell.get("outputs", ())
         pictures = [o for o in outputs if "image/png" in o.get("data", ())]
