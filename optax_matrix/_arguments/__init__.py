@@ -15,13 +15,7 @@ import jax
 from jax.typing import ArrayLike, DTypeLike
 from typing_extensions import TypeAliasType
 
-from optax_matrix._arguments._functions import (
-    KERNELS as KERNELS,
-    injectable as injectable,
-    is_function as is_function,
-)
-from optax_matrix._arguments._rules import (
-    Checker as Checker,
+from optax_matrix._arguments._checks import (
     check_at_least_one,
     check_bound,
     check_callable,
@@ -36,6 +30,14 @@ from optax_matrix._arguments._rules import (
     check_rank,
     check_rate,
     check_share,
+)
+from optax_matrix._arguments._functions import (
+    KERNELS as KERNELS,
+    injectable as injectable,
+    is_function as is_function,
+)
+from optax_matrix._arguments._rules import (
+    Checker as Checker,
     checked as checked,
     is_number as is_number,
     members as members,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -95,3 +96,24 @@ BLOCKS = {
     "limited": "limit_norm_growth",
     "bounded": "scale_by_second_moment",
 }
+
+
+def check_wanted(measures: Any, captures: Any) -> None:
+    """Raises unless these are measures and captures of `monitor`."""
+    known = [*OF_UPDATES, *OF_STACKS]
+    if isinstance(measures, str) or not set(measures) <= set(known):
+        raise ValueError(
+            f"`measures` must be a tuple of names from {', '.join(known)}, got "
+            f"{measures!r}."
+        )
+    for name, steps in captures.items():
+        if name not in ("direction", "momentum", "polar_input"):
+            raise ValueError(
+                "`captures` must be of direction, momentum or polar_input, got "
+                f"{name!r}."
+            )
+        if not steps or any(not isinstance(s, int) or s < 0 for s in steps):
+            raise ValueError(
+                f"`captures` must have steps that are integers from 0 on, got "
+                f"{steps!r} for {name!r}."
+            )

@@ -12,7 +12,13 @@ import optax
 from optax_matrix._mesh import without_axes
 from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import Measure, ObservedState
-from optax_matrix.diagnostics._measures import BLOCKS, OF_STACKS, OF_UPDATES, itself
+from optax_matrix.diagnostics._measures import (
+    BLOCKS,
+    OF_STACKS,
+    OF_UPDATES,
+    check_wanted,
+    itself,
+)
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.tree.state import states_in
@@ -94,7 +100,7 @@ def monitor(
         ['up/bias', 'up/kernel']
     """
     captures = {} if captures is None else captures
-    _check(measures, captures)
+    check_wanted(measures, captures)
     inner = optax.with_extra_args_support(inner)
     outer = {name: OF_UPDATES[name] for name in measures if name in OF_UPDATES}
     wanted = {name: OF_STACKS[name] for name in measures if name in OF_STACKS}
@@ -269,26 +275,6 @@ def _axes(view: Any, leaf: Any) -> tuple[int, ...]:
         if view is None
         else view.output_axes + view.reduction_axes
     )
-
-
-def _check(measures: Any, captures: Any) -> None:
-    known = [*OF_UPDATES, *OF_STACKS]
-    if isinstance(measures, str) or not set(measures) <= set(known):
-        raise ValueError(
-            f"`measures` must be a tuple of names from {', '.join(known)}, got "
-            f"{measures!r}."
-        )
-    for name, steps in captures.items():
-        if name not in ("direction", "momentum", "polar_input"):
-            raise ValueError(
-                "`captures` must be of direction, momentum or polar_input, got "
-                f"{name!r}."
-            )
-        if not steps or any(not isinstance(s, int) or s < 0 for s in steps):
-            raise ValueError(
-                f"`captures` must have steps that are integers from 0 on, got "
-                f"{steps!r} for {name!r}."
-            )
 
 
 def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:

@@ -311,6 +311,6 @@ def test_kernels_stay_static_under_injected_hyperparameters():
 def test_only_code_inside_the_chain_is_probed(keywords, runs, monkeypatch):
     calls = []
     record = lambda *args: calls.append(args)
-    monkeypatch.setattr("optax_matrix.tree._on_matrices.refuse_coupling", record)
+    monkeypatch.setattr("optax_matrix.tree._wrapper.refuse_coupling", record)
     recipes.muon(**{"learning_rate": 0.1, **keywords}).init({"kernel": jnp.eye(4, 3)})
     assert len(calls) == runs
