@@ -1,13 +1,18 @@
 """The heads of attention as matrices of their own."""
 
-import dataclasses
 import re
+from functools import partial
 from typing import Any
 
 from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.matrices._words import own_names
+from optax_matrix.matrices.names import Guess
 from optax_matrix.matrices.rules import PathRule, by_path
-from optax_matrix.matrices.view import is_dimension_numbers, make_view
+from optax_matrix.matrices.view import (
+    MatrixDimensionNumbers,
+    is_dimension_numbers,
+    make_view,
+)
 
 # Queries, keys and values, and what brings latent ones up (``kv_b``); not what brings
 # them down (``kv_a``), nor the projection of the output.
@@ -54,8 +59,9 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
     """
     if otherwise is not None and not isinstance(otherwise, PathRule):
         raise ValueError(
-            "`heads` must be None beside a tree or function of dimension numbers, got "
-            "'split'; give the axis of the heads there as a batch axis."
+            "`otherwise` (`dimension_numbers` beside heads='split') must be a rule or "
+            f"None, got {type(otherwise).__name__}; give the axis of the heads there "
+            "as a batch axis."
         )
     rule = by_path(otherwise=otherwise)
 
@@ -65,23 +71,36 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
             known = is_dimension_numbers(numbers)
             if not known or not _PROJECTIONS.search(own_names(path)):
                 return numbers, why
-            return _by_heads(path, leaf, numbers, head_dim), f"{why}, split by heads"
+            split = _by_heads(path, leaf, numbers, head_dim, isinstance(why, Guess))
+            return split, f"{why}, split by heads"
 
         return of_each
 
     full = rule.full and split(rule.full)
-    return dataclasses.replace(rule, of_leaf=split(rule.of_leaf), full=full)
+    patterns = *rule.patterns, ("heads", _PROJECTIONS)
+    return PathRule(split(rule.of_leaf), full, patterns)
 
 
-def _by_heads(path: str, leaf: Any, numbers: Any, head_dim: int | None) -> Any:
+def _by_heads(
+    path: str, leaf: Any, numbers: Any, head_dim: int | None, guessed: bool
+) -> Any:
+    """The numbers of each head; ``guessed`` says that nobody gave the present ones."""
     view = make_view(leaf.shape, numbers)
+    of = partial(
+        MatrixDimensionNumbers,
+        view.reduction_axes,
+        reduction_sections=view.reduction_sections,
+        residual=view.residual,
+        layer_axis=view.layer_axes,
+    )
     *heads, last = view.output_axes
     if heads:
-        return dataclasses.replace(numbers, output_axis=last, output_sections=1)
-    if set(view.batch_axes) - set(view.layer_axes or ()):
-        return numbers  # Its heads are a batch axis already.
+        return of(last)
     if head_dim is not None and view.rows % head_dim == 0:
-        return dataclasses.replace(numbers, output_sections=view.rows // head_dim)
+        return of(last, output_sections=view.rows // head_dim)
+    counted = set(view.batch_axes) - set(view.layer_axes or ())
+    if counted and head_dim is None and not guessed:
+        return numbers  # As they were given, the heads are a batch axis already.
     raise ValueError(
         f"`head_dim` must divide the {view.rows} outputs of {path!r}, whose shape "
         f"{tuple(leaf.shape)} does not show the heads, got {head_dim}; pass "

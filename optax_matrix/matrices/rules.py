@@ -125,8 +125,8 @@ def warn_of_unmatched(dimension_numbers: Any, leaves: Mapping[str, Any]) -> None
             continue
         shown = ", ".join(list(leaves)[:5]) + (", ..." if len(leaves) > 5 else "")
         warnings.warn(
-            f"`{argument}` of `by_path` has {pattern.pattern!r}, which matches none of "
-            f"the parameters {shown}",
+            f"`{argument}` has {pattern.pattern!r}, which matches none of the "
+            f"parameters {shown}",
             UnmatchedPatternWarning,
             stacklevel=2,
         )

@@ -20,7 +20,7 @@ from optax_matrix.stacks.residual_sets import residual_sets
 from optax_matrix.transforms import Sets, momentum, rotate, rotate_shared
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation import PolicyLike, PolicyName
-from optax_matrix.transforms.update_size import Scaling, matched
+from optax_matrix.transforms.update_size import Scaling, check_matched, matched
 
 
 @recipe
@@ -90,7 +90,7 @@ def aro(
         full_model: Whether embeddings and head are matrices, and all other leaves are
             updated by the base without rotation instead of AdamW: by ``"adam"`` for
             that base, otherwise by the sign of their momentum, which is what the other
-            bases are for a vector, with the ``scaling`` of the matrices. With
+            bases are for a vector, with the root mean square of the matrices. With
             ``matrices.infer`` or ``matrices.by_path`` as ``dimension_numbers``,
             embeddings and head become matrices beside those of the rule; a tree of
             dimension numbers must contain them.
@@ -116,6 +116,7 @@ def aro(
         momentum that are rounding noise count as zero (`rotate`).
     """
     if full_model:
+        check_matched(scaling)
         common["dimension_numbers"] = with_embeddings(common.get("dimension_numbers"))
     numbers = common.get("dimension_numbers")
     if sharing is None:

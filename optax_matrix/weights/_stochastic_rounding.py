@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix._arguments import checked
+from optax_matrix._arguments import Seed, checked
 from optax_matrix.linalg.random import seeded
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
@@ -36,7 +36,7 @@ class StochasticRoundingState(NamedTuple):
 
 @checked
 def stochastic_rounding(
-    inner: Transformation, *, seed: int = 0
+    inner: Transformation, *, seed: Seed = 0
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains bfloat16 weights without a float32 copy, by stochastic rounding.
 
@@ -66,7 +66,7 @@ def stochastic_rounding(
         factor of 65,000 in one step).
 
     Raises:
-        ValueError: If ``inner`` is not a transformation; at `init`, if weights are
+        ValueError: If an argument is out of range; at `init`, if weights are
             float16 or float8; at `update`, without ``params``.
 
     Examples:

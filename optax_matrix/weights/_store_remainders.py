@@ -48,10 +48,10 @@ def store_remainders(
         -2^{15} \le c < 2^{15}
 
     The inner optimizer gets x as its parameters, and has the state that it has for
-    float32 weights. With ``"int16"`` the steps are those of float32 weights to the bit,
-    but for gradients, which are those of W: four bytes for a weight and its remainder,
-    in place of six for a weight and a copy. With ``"int8"`` the last 8 bits of x are
-    rounded away, so that changes below 8e-6 of a weight are lost: three bytes.
+    float32 weights. With ``"int16"`` nothing is rounded: the steps are those of float32
+    weights with the gradients of W, in four bytes for a weight and its remainder, where
+    a weight and a copy take six. With ``"int8"`` the last 8 bits of x are rounded away,
+    so that changes below 2e-5 of a weight may be lost: three bytes.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate.

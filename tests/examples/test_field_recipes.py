@@ -57,7 +57,7 @@ class Case:
     split: bool = False
     square: bool = False
     before: Callable = lambda grads: grads
-    rtol: float = 1e-6
+    rtol: float = 1e-9
 
 
 RATE = 3e-3

@@ -3,12 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from _registry import RECIPES
 from flax import linen as nn
 
 import optax_matrix as om
-from optax_matrix.matrices import MatrixDimensionNumbers, by_path, infer, split_heads
+from optax_matrix.matrices import (
+    MatrixDimensionNumbers,
+    UnmatchedPatternWarning,
+    by_path,
+    infer,
+    split_heads,
+)
 
 D, N, H = 12, 3, 4  # Width, heads, size of a head.
 # Path, shape, and the matrices (number, rows, columns) with and without the switch.
@@ -68,9 +75,30 @@ def test_scanned_layers_and_rules_stay():
     rule = by_path(numbers={"q_proj": MatrixDimensionNumbers(1, 2, layer_axis=0)})
     split = split_heads(rule, head_dim=H)
     assert seen(flat, split) == {"layers/q_proj/kernel": view(5 * N, H, D)}
+    of_optax = optax.contrib.MuonDimensionNumbers(0, (1, 2))
+    rule = split_heads(by_path(numbers={"query": of_optax}))
+    assert seen({"query": jnp.zeros((D, N, H))}, rule) == {"query": view(N, H, D)}
     excluded = split_heads(by_path(exclude="query"))
     both = {**params, "up": {"kernel": jnp.zeros((D, 8))}}
     assert list(seen(both, excluded)) == ["up/kernel"]
+
+
+def test_flat_heads_are_not_passed_over():
+    """Layers, and the query, key and value of a fused kernel, are no heads."""
+    for path, shape in (("layers/q_proj/kernel", (5, D, N * H)), ("qkv/w", (D, 3, 12))):
+        params = {path: jnp.zeros(shape)}
+        with pytest.raises(ValueError, match="`head_dim` must divide the 12 outputs"):
+            om.muon(0.1, heads="split").init(params)
+        rows = seen(params, split_heads(head_dim=H))
+        assert rows == {path: view(shape[0 if shape[0] == 5 else 1] * N, H, D)}
+    given = by_path(numbers={"query": MatrixDimensionNumbers(1, 2)})  # Heads first.
+    params = {"query": jnp.zeros((N, D, H))}
+    assert seen(params, split_heads(given)) == {"query": view(N, H, D)}
+
+
+def test_a_model_without_such_kernels_gets_a_warning():
+    with pytest.warns(UnmatchedPatternWarning, match="`heads` has"):
+        om.muon(0.1, heads="split").init({"up": jnp.ones((4, 8))})
 
 
 def test_of_flax_attention_and_of_an_inferred_rule():
@@ -120,7 +148,10 @@ def test_the_switch_is_the_rule_for_every_recipe(name):
 
 def test_beside_a_tree_it_is_refused():
     numbers = {"query": MatrixDimensionNumbers(0, (1, 2))}
-    with pytest.raises(ValueError, match="`heads` must be None beside a tree"):
+    with pytest.raises(
+        ValueError,
+        match=r"`dimension_numbers` beside heads='split'\) must be a rule.*got dict",
+    ):
         om.muon(0.1, heads="split", dimension_numbers=numbers)
     with pytest.raises(ValueError, match="`heads` must be one of 'split', None"):
         om.muon(0.1, heads=8)  # pyright: ignore[reportArgumentType]

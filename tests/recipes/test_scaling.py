@@ -93,6 +93,20 @@ def test_muon_treats_a_root_mean_square_as_moonlight():
     )
 
 
+def test_vectors_of_a_full_model_have_no_shape_of_matrices():
+    with pytest.raises(ValueError, match=r"`scaling` must be 'rms' or .*full_model"):
+        om.aro(0.1, full_model=True, scaling=0.5)
+    params = {"w": jnp.ones((4, 8)), "b": jnp.ones(8)}
+    tx = om.aro(1.0, full_model=True, scaling=om.target_rms(0.3), weight_decay=0.0)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert [rms(x) for x in updates.values()] == pytest.approx([0.3, 0.3], rel=1e-5)
+
+
+def test_factors_of_numpy():
+    factor = lambda rows, cols: np.float32(rows / cols) ** 0.5
+    om.muon(0.1, scaling=factor).init(PARAMS)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("value", "said"),

@@ -165,6 +165,11 @@ def test_the_same_on_any_mesh(wrap, kind):
         for x, y in zip(jax.tree.leaves(alone), jax.tree.leaves(shared), strict=True)
     ]
     assert max(differ) < 0.02  # Sums in another order may cross a boundary.
+    # Without sums every bit is the same.
+    alone = two_steps(wrap(optax.sgd(1e-3)), tree(0), tree(1))
+    with jax.set_mesh(mesh):
+        shared = two_steps(wrap(optax.sgd(1e-3)), params, grads)
+    jax.tree.map(np.testing.assert_array_equal, alone, shared)
 
 
 @every
@@ -251,6 +256,8 @@ def test_bad_input_is_refused(wrap):
 
 
 def test_an_unknown_dtype_of_remainders_is_refused():
+    with pytest.raises(ValueError, match="`seed` must be an int from 0"):
+        om.stochastic_rounding(optax.sgd(1.0), seed=-1)
     with pytest.raises(ValueError, match="`dtype` must be"):
         om.store_remainders(optax.sgd(1.0), dtype="int4")  # pyright: ignore
 

@@ -22,6 +22,7 @@ from optax_matrix.transforms.update_size._scale_by_shape import (
 from optax_matrix.transforms.update_size._scaling import (
     Scaling as Scaling,
     TargetRms as TargetRms,
+    check_matched as check_matched,
     matched as matched,
     target_rms as target_rms,
 )

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Any
 
 import jax
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 from typing_extensions import TypeAliasType
@@ -72,7 +73,7 @@ def check_scaling(name: str, value: Any) -> None:
     except Exception as error:
         said = f"raises {type(error).__name__}: {error}"
     else:
-        if isinstance(factor, int | float | jax.Array):
+        if isinstance(factor, int | float | np.number | jax.Array):
             return
         said = f"is {factor!r}"
     raise ValueError(
@@ -85,6 +86,15 @@ Scaling = TypeAliasType(
     "Scaling",
     ShapeRule | Annotated[Any, check_scaling, *_OTHERS],
 )
+
+
+def check_matched(scaling: Any) -> None:
+    """Raises unless updates of leaves of any shape can have this size."""
+    if scaling != "rms" and not isinstance(scaling, TargetRms):
+        raise ValueError(
+            "`scaling` must be 'rms' or om.target_rms(...) with full_model=True, got "
+            f"{scaling!r}; vectors have no rows and columns."
+        )
 
 
 def matched(scaling: Any) -> optax.GradientTransformation:
