@@ -54,8 +54,9 @@ def _mathml(text: str, display: str, node: nodes.Node) -> str:
     text = re.sub(r"\\arg(?![a-z])", r"\\mathrm{arg}", text)  # Unknown to latex2mathml.
     try:
         mathml = convert(text, display=display)
-    except Exception as error:
-        mathml = repr(error)
+    except Exception as error:  # Whatever the parser stumbles over fails the build.
+        _LOG.warning("no MathML of %s: %r", text, error, location=node)
+        return ""
     if "\\" in mathml or "&amp;" in mathml:
         _LOG.warning("formula without MathML: %s", text, location=node)
     return mathml

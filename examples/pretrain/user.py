@@ -48,7 +48,7 @@ def find(name: str, dimension_numbers: Any = None) -> Method:
     def build(learning_rate, **options):
         try:
             made = make(learning_rate, **given, **options)
-        except Exception as error:
+        except Exception as error:  # Of the user's code, of any kind.
             raise UserError(
                 f"{shown} failed, called with a schedule as its learning rate "
                 f"({_said(error)})."
@@ -85,7 +85,7 @@ def _function(path: str, name: str) -> tuple[Any, Callable[..., Any]]:
         raise UserError(
             f"There is no module {path!r} in the current directory or on PYTHONPATH."
         ) from None
-    except Exception as error:
+    except Exception as error:  # Of the user's code, of any kind.
         raise UserError(f"Cannot import {path} ({_said(error)}).") from error
     if not hasattr(module, name):
         raise UserError(f"The module {path} has no {name!r}.")
