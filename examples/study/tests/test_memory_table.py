@@ -7,13 +7,13 @@ import jax
 import pytest
 
 from examples.study.memory_table import METHODS, SIZES, VOCABULARY, count, shapes, table
-from optax_matrix.tree import _on_matrices
+from optax_matrix.tree import _wrapper
 
 
 @pytest.fixture(autouse=True)
 def _no_trial(monkeypatch):
     """Whether matrices are coupled is tried elsewhere; here it would take minutes."""
-    monkeypatch.setattr(_on_matrices, "refuse_coupling", lambda *_: None)
+    monkeypatch.setattr(_wrapper, "refuse_coupling", lambda *_: None)
 
 
 counted = functools.cache(lambda *args: count(*args))
