@@ -41,7 +41,8 @@ _INSTEAD = {
     "eps": ("polar", _KERNEL.format("eps=1e-7")),
     "preconditioning": (
         "polar",
-        "leave it out for 'frobenius', which `om.linalg.newton_schulz` does.",
+        "leave it out for 'frobenius'; for 'aol' "
+        + _KERNEL.format("coefficients=om.linalg.AOL, steps=4, preconditioning='aol'"),
     ),
     "consistent_rms": ("scaling", "write scaling='max' for consistent_rms=0.2."),
     "target": ("scaling", "write scaling=om.target_rms(0.2) for target=0.2."),

@@ -21,7 +21,13 @@ from optax_matrix.linalg.platforms import (
     with_narrow_factors,
 )
 from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
-from optax_matrix.linalg.scale import check_matrices, wide_unit_norm, work_dtype
+from optax_matrix.linalg.scale import (
+    check_matrices,
+    safe_divide,
+    safe_root,
+    wide_unit_norm,
+    work_dtype,
+)
 
 
 def newton_schulz(
@@ -30,6 +36,7 @@ def newton_schulz(
     coefficients: Sequence[Sequence[float]] | np.ndarray = JORDAN,
     steps: int = 5,
     eps: ArrayLike = 1e-7,
+    preconditioning: str = "frobenius",
     compute_dtype: DTypeLike | Literal["auto"] | None = None,
     kernel: str = "auto",
 ) -> Float[Array, "*batch m n"]:
@@ -54,6 +61,11 @@ def newton_schulz(
         steps: Number of steps.
         eps: Added to the Frobenius norm, relative to the largest entry, so that
             the result does not depend on the scale of ``x``.
+        preconditioning: What the first step starts from: ``"frobenius"`` as above;
+            ``"aol"`` then divides each row of the short side by the root of the sum of
+            the absolute values in its row of A, which brings the singular values
+            closer to one, and the result a little away from the factor of ``x``. With
+            it goes the table `AOL`, of four steps.
         compute_dtype: Dtype of the factors of the products, which accumulate in
             float32. None: the dtype of ``x``, but at least float32. ``"auto"``:
             bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless
@@ -78,8 +90,9 @@ def newton_schulz(
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
 
     Raises:
-        ValueError: If ``coefficients``, ``steps`` or ``kernel`` is malformed, or the
-            platform, ``compute_dtype`` or this version of JAX has no kernel.
+        ValueError: If ``coefficients``, ``steps``, ``preconditioning`` or ``kernel`` is
+            malformed, or the platform, ``compute_dtype`` or this version of JAX has no
+            kernel.
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
@@ -91,7 +104,8 @@ def newton_schulz(
     References:
         Jordan et al., `Muon <https://kellerjordan.github.io/posts/muon/>`_, 2024.
         Deviations: ``eps`` is relative to the scale of the matrix; the authors iterate
-        in bfloat16, see ``compute_dtype``.
+        in bfloat16, see ``compute_dtype``. ``"aol"`` is `Turbo-Muon
+        <https://arxiv.org/abs/2512.04632>`_, as `optax.contrib.muon` has it.
     """
     check_matrices(x)
     rows = rows_for(coefficients, steps)
@@ -100,35 +114,46 @@ def newton_schulz(
             f"`kernel` must be 'auto', 'xla' or 'pallas', got {kernel!r}; pass one of "
             "these names."
         )
+    if preconditioning not in ("frobenius", "aol"):
+        raise ValueError(
+            "`preconditioning` must be 'frobenius' or 'aol', got "
+            f"{preconditioning!r}; pass one of these names."
+        )
     if kernel == "pallas":
         if compute_dtype in ("auto", None):
             compute_dtype = jnp.bfloat16
         pallas.check(x, jnp.dtype(compute_dtype))
     if compute_dtype != "auto":
         compute_dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
-    return _composed(x, eps, rows=tuple(rows), dtype=compute_dtype, kernel=kernel)
+    static = {"rows": tuple(rows), "dtype": compute_dtype, "kernel": kernel}
+    return _composed(x, eps, **static, aol=preconditioning == "aol")
 
 
-@partial(traced_once, static_argnames=("rows", "dtype", "kernel"))
+@partial(traced_once, static_argnames=("rows", "dtype", "kernel", "aol"))
 def _composed(
-    x: Array, eps: ArrayLike, rows: tuple[Quintic, ...], dtype: Any, kernel: str
+    x: Array,
+    eps: ArrayLike,
+    rows: tuple[Quintic, ...],
+    dtype: Any,
+    kernel: str,
+    aol: bool,
 ) -> Array:
     """The composed polynomials with factors in a dtype, or in that of the platform."""
     if dtype == "auto":
-        form = partial(_composed, rows=rows, kernel=kernel)
+        form = partial(_composed, rows=rows, kernel=kernel, aol=aol)
         return with_narrow_factors(lambda x, dtype: form(x, eps, dtype=dtype), x)
 
     def by_xla(x: Array, symmetric_dot: Product) -> Array:
-        y, transposed = wide_unit_norm(x, eps, dtype)
+        y, transposed = _start(x, eps, dtype, aol)
         y = quintic_steps(y, rows, symmetric_dot)
         return (y.mT if transposed else y).astype(x.dtype)
 
     def by_pallas(x: Array) -> Array:
-        y, transposed = wide_unit_norm(x, eps, dtype)
+        y, transposed = _start(x, eps, dtype, aol)
         y = pallas.newton_schulz(y, rows, processors=processors(x, 132))
         return (y.mT if transposed else y).astype(x.dtype)
 
-    gram = _gram_kernel(rows, (2,), eps, dtype)
+    gram = _gram_kernel(rows, (2,), eps, dtype, aol)
     safe = dtype.itemsize >= 4 and max(x.shape[-2:]) >= 2 * min(x.shape[-2:])
     cpu_kernel = gram if safe else by_xla
     compiled = lambda x: on_each_platform(by_xla, x, dot, cpu_kernel=cpu_kernel)
@@ -198,18 +223,31 @@ def gram_newton_schulz(
 
 
 def _gram_kernel(
-    rows: Sequence[Quintic], restarts: Sequence[int], eps: ArrayLike, dtype: DTypeLike
+    rows: Sequence[Quintic],
+    restarts: Sequence[int],
+    eps: ArrayLike,
+    dtype: DTypeLike,
+    aol: bool = False,
 ) -> Kernel:
     pieces = _split(rows, restarts)
 
     def kernel(x: Array, symmetric_dot: Product) -> Array:
-        y, transposed = wide_unit_norm(x, eps, dtype)
+        y, transposed = _start(x, eps, dtype, aol)
         for piece in pieces:
             q = _accumulate(y, piece, symmetric_dot)
             y = dot(q, y).astype(dtype)
         return (y.mT if transposed else y).astype(x.dtype)
 
     return kernel
+
+
+def _start(x: Array, eps: ArrayLike, dtype: DTypeLike, aol: bool) -> tuple[Array, bool]:
+    """The wide matrix that the first step gets, and whether it is transposed."""
+    if not aol:
+        return wide_unit_norm(x, eps, dtype)
+    y, transposed = wide_unit_norm(x, eps, work_dtype(x.dtype))
+    sums = jnp.sum(jnp.abs(precise_dot(y, y.mT)), axis=-1, keepdims=True)
+    return safe_divide(y, safe_root(sums)).astype(dtype), transposed
 
 
 def _split(rows: Sequence[Quintic], restarts: Sequence[int]) -> list[Sequence[Quintic]]:

@@ -15,6 +15,8 @@ from _matrices import (
     shapes,
     strict,
 )
+from optax.contrib import MuonDimensionNumbers
+from optax.contrib._muon import orthogonalize_via_newton_schulz
 
 from optax_matrix import linalg
 from optax_matrix.linalg.coefficients import rows_for
@@ -280,3 +282,34 @@ def test_gram_form_on_cpu_is_the_plain_iteration(shape):
     want = y if shape[1] < shape[2] else y.swapaxes(1, 2)
     got = linalg.newton_schulz(jnp.asarray(x, jnp.float32))
     np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6), (70, 150)])
+def test_aol_scales_rows_as_optax_does(shape):
+    x = gaussian(*shape)
+    options = {"coefficients": linalg.AOL, "steps": 4, "preconditioning": "aol"}
+    q = linalg.newton_schulz(jnp.asarray(x, jnp.float32), **options)
+    expected = orthogonalize_via_newton_schulz(
+        jnp.asarray(x, jnp.float32),
+        jnp.asarray(linalg.AOL),
+        preconditioning="aol",
+        dimension_numbers=MuonDimensionNumbers(),
+    )
+    np.testing.assert_allclose(q, expected, atol=2e-5)
+    # In float64, and of any scale: the norm of the matrix cancels.
+    y = x if shape[0] <= shape[1] else x.T
+    y = y / np.sqrt(np.abs(y @ y.T).sum(axis=1, keepdims=True))
+    for a, b, c in linalg.AOL:
+        gram = y @ y.T
+        y = a * y + (b * gram + c * gram @ gram) @ y
+    y = y if shape[0] <= shape[1] else y.T
+    for scale in (1e-20, 1, 1e20):
+        q = linalg.newton_schulz(jnp.asarray(scale * x, jnp.float32), **options)
+        np.testing.assert_allclose(q, y, atol=2e-5)
+    zero = linalg.newton_schulz(jnp.zeros(shape), **options)
+    np.testing.assert_array_equal(zero, 0)
+
+
+def test_a_preconditioning_without_form_is_named():
+    with pytest.raises(ValueError, match="`preconditioning` must be 'frobenius' or"):
+        linalg.newton_schulz(jnp.ones((2, 3)), preconditioning="schatten")
