@@ -186,7 +186,8 @@ def test_options_and_the_tasks_dimension_numbers_reach_the_function():
 def test_the_module_of_the_readme_makes_an_optimizer(tmp_path):
     text = (results.PATH.parents[1] / "README.md").read_text()
     block = r"```python\n# my_module\.py.*?\n(.*?)```"
-    (tmp_path / "of_the_readme.py").write_text(re.search(block, text, re.DOTALL)[1])
+    (module,) = re.findall(block, text, re.DOTALL)
+    (tmp_path / "of_the_readme.py").write_text(module)
     method = find("of_the_readme:make:b1=0.9", "user", TASKS["books"].arena)
     params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}}
     tx = method(optax.constant_schedule(0.1))
