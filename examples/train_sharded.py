@@ -84,8 +84,10 @@ def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
         raise SystemExit(
             f"error: --mesh must have axes of fsdp, tp and data, got {min(unknown)}."
         )
-    if math.prod(axes.values()) != jax.device_count():
-        raise SystemExit(f"error: --mesh must use all {jax.device_count()} devices.")
+    if (count := math.prod(axes.values())) != jax.device_count():
+        raise SystemExit(
+            f"error: --mesh must use all {jax.device_count()} devices, got {count}."
+        )
     auto = (AxisType.Auto,) * len(axes)
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
 
@@ -231,7 +233,8 @@ def train(args: argparse.Namespace) -> tuple[list[float], float]:
             windows = load(books, step - 1, args.batch, mesh)
             state, value = program.step(state, windows)
             losses.append(value)
-            if step % 10 == 0 and jax.process_index() == 0:
+            shown = step % 10 == 0 or step in (1, args.steps)
+            if shown and jax.process_index() == 0:
                 print(f"step {step} loss {value:.4f}", flush=True)
             stop = signal_at(step) if step < args.steps else None
             if checkpoints and (stop or step % every == 0 or step == args.steps):

@@ -1,6 +1,6 @@
 """Hugging Face datasets, streamed and tokenised: for text that does not fit on a disk.
 
-Needs `pip install 'optax_matrix[hf]'`. Documents are encoded, each followed by the
+Needs `pip install '.[hf]'`. Documents are encoded, each followed by the
 tokenizer's end-of-text token, concatenated, and cut into windows. C4's files are
 already shuffled, so they are read in order. The position in the data is the stream's
 `state_dict()` and the tokens that are left over from the last document.
@@ -65,7 +65,7 @@ def _require(name):
         return importlib.import_module(name)
     except ImportError:
         raise UserError(
-            f"This needs the library `{name}`; run pip install 'optax_matrix[hf]'."
+            f"This needs the library `{name}`; run pip install '.[hf]'."
         ) from None
 
 

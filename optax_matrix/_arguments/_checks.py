@@ -13,6 +13,8 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from optax_matrix._arguments._functions import KERNELS
+
 
 def check_choice(
     name: str, value: Any, choices: Collection[Any], others: Collection[str] = ()
@@ -36,7 +38,8 @@ def check_flag(name: str, value: Any) -> None:
 def check_callable(name: str, value: Any) -> None:
     """Raises unless a value can be called."""
     if not callable(value):
-        way = "pass a function, such as one of `optax_matrix.linalg`, or its name"
+        or_name = ", or its name" if name in KERNELS else ""
+        way = f"pass a function, such as one of `optax_matrix.linalg`{or_name}"
         if name == "polar" and isinstance(value, int):
             way = f"write functools.partial(om.linalg.newton_schulz, steps={value})"
         raise ValueError(

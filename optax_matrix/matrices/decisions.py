@@ -125,9 +125,11 @@ def _table(dimension_numbers: Any) -> dict[str, Any] | None:
     wrong = {p: v for p, v in table.items() if not is_leaf(v)}
     if wrong:
         path, value = next(iter(wrong.items()))
+        at = f" at {path!r}" if path else ""
         raise ValueError(
-            "`dimension_numbers` must hold MatrixDimensionNumbers or None, got "
-            f"{value!r} at {path!r}."
+            "`dimension_numbers` must be a rule, such as matrices.by_path(exclude='a "
+            "name'), or a tree of MatrixDimensionNumbers or None for each parameter, "
+            f"got {value!r}{at}."
         )
     return table
 

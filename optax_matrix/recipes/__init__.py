@@ -29,7 +29,8 @@ out of range is a `ValueError` when the optimizer is made.
   each device), as in `on_matrices`. A small one saves temporary memory and takes longer
   to compile; None for a bound of `stacks.STACK_ELEMENTS` elements.
 * ``other``: optimizer of all other leaves; None for AdamW.
-* ``other_learning_rate``: learning rate of that AdamW; None for the recipe's choice.
+* ``other_learning_rate``: learning rate of that AdamW, a number (which stays constant)
+  or a schedule; None for the recipe's choice.
 * ``other_weight_decay``: weight decay of that AdamW; None for that of the matrices.
 * ``nonfinite``: as in `on_matrices`; None for ``"propagate"``.
 * ``zero_gradient``: what happens while the gradient of a matrix is zero (an expert

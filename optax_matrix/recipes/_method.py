@@ -86,6 +86,12 @@ def optimizer_of_tree(
     Weight decay is multiplied by the learning rate, as everywhere in optax. A mask sees
     the whole tree.
     """
+    for name in ("other_learning_rate", "other_weight_decay"):
+        if arguments["other"] is not None and arguments[name] is not None:
+            raise ValueError(
+                f"`{name}` must be None beside `other`, which has its own, got "
+                f"{arguments[name]!r}; give it to `other`."
+            )
     decay = method.weight_decay
     if decay is None:
         decay = arguments["weight_decay"]

@@ -147,8 +147,8 @@ def _as_build(build: Any) -> Any:
         return lambda _: build
     if not callable(build):
         raise ValueError(
-            "`build` must be a gradient transformation or a callable build(layout) "
-            f"that returns one, got {build!r}."
+            "`build` must be a transformation, such as optax.chain(*blocks), or a "
+            f"callable build(layout) that returns one, got {type(build).__name__}."
         )
     return build
 

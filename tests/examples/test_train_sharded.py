@@ -129,7 +129,7 @@ def test_weights_are_gathered_and_never_activations(scan, axes):
     [
         (["--mesh", "fsdp"], "must be axes with sizes, as fsdp=4,tp=2, got 'fsdp'"),
         (["--processes", "2"], "need --coordinator HOST:PORT"),
-        (["--mesh", "fsdp=3"], "--mesh must use all 8 devices"),
+        (["--mesh", "fsdp=3"], "--mesh must use all 8 devices, got 3."),
         (["--batch", "6"], "--batch must be divisible by 8"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_continued_run_keeps_all_losses_and_refuses_other_settings(small):
         message = str(stop.value)
         assert message.startswith("error: ")
         assert "\n" not in message
-        assert f"its {option[2:].replace('-', '_')} is" in message
+        assert f"run, with {option[2:].replace('-', '_')} " in message
         assert message.endswith("choose another --checkpoints.")
     assert (folder / "4").exists()
 

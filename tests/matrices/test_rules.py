@@ -164,8 +164,11 @@ def test_numbers_on_an_integer_leaf_are_refused():
 
 
 def test_anything_else_in_the_tree_is_refused():
-    with pytest.raises(ValueError, match="must hold MatrixDimensionNumbers or None"):
+    message = "must be a rule, .* or a tree of MatrixDimensionNumbers .* got 'muon'"
+    with pytest.raises(ValueError, match=rf"{message} at 'a'\.$"):
         make_layout({"a": _shape(4, 6)}, {"a": "muon"})
+    with pytest.raises(ValueError, match=rf"{message}\.$"):
+        make_layout({"a": _shape(4, 6)}, "muon")
 
 
 def _partitioned(*names):

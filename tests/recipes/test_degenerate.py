@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _registry import RECIPES
+from _registry import RECIPES, TABLE
 from _tiers import KINDS
 from optax.contrib import MuonDimensionNumbers
 
@@ -177,6 +177,14 @@ WRONG_RATES = [
 def test_wrong_arguments_are_named_in_the_factory(recipe, arguments, message):
     with pytest.raises(ValueError, match=message):
         recipe(1e-3, **arguments)
+
+
+@pytest.mark.parametrize("name", ["other_learning_rate", "other_weight_decay"])
+@pytest.mark.parametrize("recipe", TABLE)
+def test_numbers_of_adamw_are_refused_beside_another_optimizer(recipe, name):
+    other, message = optax.sgd(0.1), f"`{name}` must be None beside `other`, .* got 0.0"
+    with pytest.raises(ValueError, match=message):
+        TABLE[recipe](1e-3, other=other, **{name: 0.0})
 
 
 def _flags():

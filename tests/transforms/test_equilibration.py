@@ -110,7 +110,10 @@ def test_decay_may_be_traced():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: equilibrate("rows"), "`kernel` must be a function"),
+        (
+            lambda: equilibrate("rows"),
+            "must be a function .*of `optax_matrix.linalg`.$",
+        ),
         (lambda: equilibrate_with_ema("rows", 0.9), "`statistics` must be a function"),
         (lambda: equilibrate_with_ema(row_rms, 1.0), "`decay` must be in"),
     ],

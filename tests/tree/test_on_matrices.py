@@ -447,8 +447,9 @@ def test_bad_arguments_fail_in_the_factory(kwargs, message):
 
 
 def test_bad_build_fails_in_the_factory():
-    with pytest.raises(ValueError, match="`build` must be"):
-        on_matrices(3)
+    message = r"`build` must be a transformation, .*optax.chain\(\*blocks\).*got list"
+    with pytest.raises(ValueError, match=message):
+        on_matrices([optax.trace(0.9)])
 
 
 @pytest.mark.broad

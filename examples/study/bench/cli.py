@@ -172,5 +172,6 @@ def _plot(options):
     found = results.read(options.results)
     for study in options.studies:
         path = (options.out or results.PATH.parent) / f"{study}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
         draw(study, found, path)
         print(path)

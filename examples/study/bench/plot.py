@@ -14,7 +14,7 @@ from PIL import Image
 
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
-from examples.study.bench.comparison import NotYetError
+from examples.study.bench.comparison import NotYetError, of_users
 from examples.study.bench.search import Results, is_finished
 from examples.study.bench.statistics import Row, ranked, reference, speedups
 from examples.study.bench.studies import STUDIES
@@ -46,16 +46,17 @@ def is_current(study: str, found: Results) -> bool:
     if not path.exists():
         return False
     with Image.open(path) as image:
-        return image.info.get(_RUNS) == _fingerprint(_shown(study, found))
+        return image.info.get(_RUNS) == _fingerprint(shown(study, found))
 
 
-def _shown(study, found):
-    """AdamW's row, and those of the best methods.
+def shown(study: str, found: Results) -> tuple[Row, list[Row]]:
+    """AdamW's row, and those of the best methods and of users' functions.
 
     Raises:
         UserError: If it has no finished runs of AdamW.
     """
-    entries = STUDIES[study](found)
+    own = of_users(study, found)
+    entries = [*STUDIES[study](found), *own]
     rows = ranked([e for e in entries if e.seeds], found)  # A search has none.
     adamw = reference(rows)
     if adamw is None:
@@ -64,11 +65,12 @@ def _shown(study, found):
             f"only missing: python -m examples.study bench run {study}"
         )
     best = [row for row in rows if row is not adamw and np.isfinite(row.loss)]
-    return adamw, best[:SHOWN]
+    first = sorted((row.entry for row in best), key=lambda entry: entry not in own)
+    return adamw, [row for row in best if row.entry in first[:SHOWN]]
 
 
-def _fingerprint(shown):
-    adamw, best = shown
+def _fingerprint(rows):
+    adamw, best = rows
     content = [[_label(r), r.trials, [*r.curve]] for r in (adamw, *best)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -79,7 +81,7 @@ def draw(study: str, found: Results, path: pathlib.Path) -> None:
     Raises:
         UserError: If it has no finished runs of AdamW.
     """
-    adamw, best = shown = _shown(study, found)
+    adamw, best = rows = shown(study, found)
     styles = [
         {"color": colormaps["tab10"](i % 10), "linewidth": 1.5} for i in range(SHOWN)
     ]
@@ -92,7 +94,7 @@ def draw(study: str, found: Results, path: pathlib.Path) -> None:
     for row, style in pairs:
         axes[0].plot(row.steps, row.curve, label=_label(row), **style)
         axes[1].plot(adamw.steps[1:], speedups(row, adamw), **style)
-        if row.entry.setting == "matched":
+        if row.entry.setting != "own":
             rates = sorted(row.trials)
             axes[2].plot(rates, [row.trials[x] for x in rates], marker=".", **style)
     late = [x for row, _ in pairs for x in row.curve[len(row.curve) // 4 :]]
@@ -107,7 +109,7 @@ def draw(study: str, found: Results, path: pathlib.Path) -> None:
         one.grid(alpha=0.25)
     figure.suptitle(TASKS[adamw.entry.task].title)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(path, dpi=90, metadata={_RUNS: _fingerprint(shown)})
+    figure.savefig(path, dpi=90, metadata={_RUNS: _fingerprint(rows)})
 
 
 def _label(row: Row) -> str:

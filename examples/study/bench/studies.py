@@ -14,7 +14,13 @@ from examples.study.bench import (
     halving,
     orders,
 )
-from examples.study.bench.comparison import all_methods, best, entry, moved
+from examples.study.bench.comparison import (
+    all_methods,
+    best,
+    entry,
+    moved,
+    of_users,
+)
 from examples.study.bench.search import Entry, Results
 from examples.study.bench.statistics import REFERENCE
 from examples.study.bench.tasks import MAIN, TASKS
@@ -97,3 +103,8 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "confirm_longer": lambda found: confirmation.beyond(found, "books", 4),
     "confirm_large": lambda found: confirmation.beyond(found, "large"),
 }
+
+
+def shown(study: str, results: Results) -> list[Entry]:
+    """The rows of a study, and users' functions that ran on the task of its name."""
+    return [*STUDIES[study](results), *of_users(study, results)]

@@ -17,7 +17,7 @@ processor seconds. Work is FLOPs of matrix products; for RACS, which has none, t
 elements that reductions read. The program has padding, which no device computes, and
 the shares of all teams; the plan counts what a device does. Recipes run with matrices
 owned by the mesh axes `--owners` and once more as they lie (`placement=None`);
-`--recipes all` takes every recipe. Needs `pip install 'optax_matrix[aot]'`; these are
+`--recipes all` takes every recipe. Needs `pip install '.[aot]'`; these are
 the compiler's numbers, not a clock's.
 
 Experts are split over an axis `expert`. An axis `slice` is of slices of the topology,
@@ -34,7 +34,7 @@ of the products and of the bytes that the method must move: seven passes, as Ada
 more where the state is larger than Adam's. Decompositions count by their bytes alone.
 Where a step has conditionals, the first number is of their cheapest branches (a step
 without a renewal), the second of their dearest ones. Recipes with a rank have a quarter
-of the shorter side. GPUs need `pip install 'optax_matrix[aot-cuda]'`.
+of the shorter side. GPUs need `pip install '.[aot-cuda]'`.
 """
 
 import argparse
@@ -270,8 +270,7 @@ def with_compiler(measure: Callable[[argparse.Namespace], None], args) -> int:
     if compiler_is_missing(platform):
         kind, extra = ("CUDA", "aot-cuda") if platform in GPUS else ("TPU", "aot")
         print(
-            f"error: the {kind} compiler is missing; pip install "
-            f"'optax_matrix[{extra}]'",
+            f"error: the {kind} compiler is missing; pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return 2

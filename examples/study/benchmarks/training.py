@@ -6,7 +6,7 @@ Compiles the step of `examples.train_sharded`, model and optimizer, for a TPU to
 Prints how many of the optimizer's all-to-alls are in flight while matrices are
 multiplied, and how many while those of the backward pass are: with the norm of all
 gradients clipped and without, with the compiler's default and with asynchronous
-all-to-alls. Needs `pip install 'optax_matrix[aot]'`.
+all-to-alls. Needs `pip install '.[aot]'`.
 """
 
 import argparse

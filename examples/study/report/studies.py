@@ -8,7 +8,7 @@ from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.bench.config import Config, Result
 from examples.study.bench.statistics import Row, ranked, reference
-from examples.study.bench.studies import STUDIES
+from examples.study.bench.studies import STUDIES, shown
 from examples.study.bench.table import REPORTS, cells
 from examples.study.bench.tasks import TASKS
 from examples.study.report.section import Method, Section, banded
@@ -36,7 +36,8 @@ COLUMNS = (
     (
         "size",
         "Of updates. matched: AdamW's root mean square and weight decay; own: those of "
-        "the method's paper.",
+        "the method's paper; user: those of your function, whose file has this "
+        "checksum.",
     ),
     ("rate", "Learning rate: the best of those tried with a seed of their own."),
     ("failed", "Runs that failed, of all, those that chose the rate included."),
@@ -61,7 +62,7 @@ def section(name: str, path: pathlib.Path) -> Section:
             f"{', '.join(known)}."
         )
     found = results.read(path)
-    entries = STUDIES[study](found)
+    entries = shown(study, found)
     rows = ranked(entries, found)
     if not rows:
         raise UserError(

@@ -207,12 +207,12 @@ def test_keywords_and_defaults_of_the_command_line():
 def test_without_the_cuda_compiler_one_line_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(aot, "compiler_is_missing", lambda platform: platform == "h100")
     assert aot.main(["--platform", "h100"]) == 2
-    assert "pip install 'optax_matrix[aot-cuda]'" in capsys.readouterr().err
+    assert "pip install '.[aot-cuda]'" in capsys.readouterr().err
 
 
 needs_cuda_compiler = pytest.mark.skipif(
     aot.compiler_is_missing("h200"),
-    reason="needs the CUDA compiler: pip install 'optax_matrix[aot-cuda]'",
+    reason="needs the CUDA compiler: pip install '.[aot-cuda]'",
 )
 
 

@@ -253,7 +253,7 @@ def test_without_the_compiler_one_line_says_what_to_install(monkeypatch, capsys)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert "pip install 'optax_matrix[aot]'" in captured.err
+    assert "pip install '.[aot]'" in captured.err
 
 
 def test_the_compiler_is_missing_without_its_package(monkeypatch):
@@ -296,7 +296,7 @@ def test_models_by_name():
 
 needs_compiler = pytest.mark.skipif(
     aot.compiler_is_missing(),
-    reason="needs the TPU compiler: pip install 'optax_matrix[aot]'",
+    reason="needs the TPU compiler: pip install '.[aot]'",
 )
 
 

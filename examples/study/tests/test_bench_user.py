@@ -3,19 +3,22 @@
 import dataclasses
 import json
 import math
+import re
 import sys
 
+import jax.numpy as jnp
 import optax
 import pytest
 
 from examples.pretrain import user
 from examples.pretrain.errors import UserError
-from examples.study.bench import cli, results
+from examples.study.bench import cli, plot, results
 from examples.study.bench.config import Config, Result
 from examples.study.bench.methods import find
 from examples.study.bench.runs import run
 from examples.study.bench.search import SEEDS, TUNING, due
 from examples.study.bench.tasks import TASKS
+from examples.study.report.cli import main as report
 
 # Its first convolution has one channel, and AdamW on purpose.
 STEM = pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
@@ -128,6 +131,27 @@ def test_finished_runs_are_kept_and_those_of_the_study_are_copied(tmp_path, coun
     assert not counted
 
 
+@pytest.mark.usefixtures("counted")
+def test_table_page_and_picture_have_its_last_version(tmp_path, capsys, module):
+    path, name = tmp_path / "mine.jsonl", "mine_of_a_user:make"
+    assert trial(path, name) == 0
+    module.write_text(MODULE + "\n# Changed.\n")
+    assert trial(path, name, "--rate", "0.002") == 0
+    version = user.setting(name)
+    capsys.readouterr()
+    given = ("books", "--results", str(path))
+    assert cli.main(["table", *given]) == 0
+    (row,) = (x for x in capsys.readouterr().out.splitlines() if name in x)
+    assert row.startswith(f"| `{name}` | {version} | 0.004 | ")
+    page, folder = tmp_path / "page.html", tmp_path / "of" / "pictures"
+    assert report(["bench:books", *given[1:], "--out", str(page)]) == 0
+    assert f">{name}<" in page.read_text()
+    assert cli.main(["plot", *given, "--out", str(folder)]) == 0
+    _, others = plot.shown("books", results.read(path))
+    assert [row.entry.setting for row in others].count(version) == 1
+    assert (folder / "books.png").stat().st_size > 10_000
+
+
 def test_runs_of_a_changed_file_do_not_count(tmp_path, counted, module):
     path = tmp_path / "mine.jsonl"
     assert trial(path, "mine_of_a_user:make") == 0
@@ -137,6 +161,14 @@ def test_runs_of_a_changed_file_do_not_count(tmp_path, counted, module):
     assert trial(path, "mine_of_a_user:make") == 0
     assert [c.rate for c in counted] == [c.rate for c in first]
     assert not {*counted} & {*first}
+
+
+def test_a_method_that_cannot_be_matched_has_its_own_size(tmp_path, counted):
+    path = tmp_path / "mine.jsonl"
+    assert trial(path, "mine_of_a_user:make", "--against", "racs", "muon") == 0
+    assert {c.method for c in counted} == {"mine_of_a_user:make"}
+    found = {(c.method, c.setting) for c in results.read(path) if c not in counted}
+    assert found == {("adamw", "matched"), ("racs", "own"), ("muon", "matched")}
 
 
 def test_the_first_rate_may_be_given(tmp_path, counted):
@@ -149,6 +181,18 @@ def test_options_and_the_tasks_dimension_numbers_reach_the_function():
     assert find("mine_of_a_user:matrices", "user", ARENA)(optax.constant_schedule(0.1))
     method = find("mine_of_a_user:make:b1=0.5", "user", ARENA)
     assert dict(method.options) == {"b1": 0.5}
+
+
+def test_the_module_of_the_readme_makes_an_optimizer(tmp_path):
+    text = (results.PATH.parents[1] / "README.md").read_text()
+    block = r"```python\n# my_module\.py.*?\n(.*?)```"
+    (module,) = re.findall(block, text, re.DOTALL)
+    (tmp_path / "of_the_readme.py").write_text(module)
+    method = find("of_the_readme:make:b1=0.9", "user", TASKS["books"].arena)
+    params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}}
+    tx = method(optax.constant_schedule(0.1))
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert jnp.abs(updates["up"]["kernel"]).max() > 0
 
 
 @pytest.mark.parametrize(

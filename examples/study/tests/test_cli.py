@@ -17,6 +17,7 @@ def texts():
     """What may quote a command, by name."""
     patterns = ("*.md", ".github/*.md", "Makefile", "optax_matrix/**/*.py")
     patterns += ("examples/**/*.py", "examples/**/*.md", "notebooks/*.ipynb")
+    patterns += (".docs/*.rst", ".docs/guides/*.rst")
     paths = [path for pattern in patterns for path in ROOT.glob(pattern)]
     here = pathlib.Path(__file__).parent
     return {path: path.read_text() for path in paths if path.parent != here}
@@ -63,6 +64,14 @@ def test_every_quoted_command_exists():
     assert {command for _, command in found} >= cli.COMMANDS.keys()
     known = {*cli.COMMANDS, "COMMAND", "--help"}
     assert not [(str(p), command) for p, command in found if command not in known]
+
+
+def test_a_quoted_report_is_of_one_kind():
+    quoted = re.compile(r"-m examples\.study report((?: [\w:/.]+)+)")
+    found = [m[1].split() for text in texts().values() for m in quoted.finditer(text)]
+    assert ["bench:books"] in found
+    kinds = [len({run.startswith("bench:") for run in runs}) for runs in found]
+    assert kinds == [1] * len(found), found
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         aot.compiler_is_missing("h200"),
-        reason="needs the CUDA compiler: pip install 'optax_matrix[aot-cuda]'",
+        reason="needs the CUDA compiler: pip install '.[aot-cuda]'",
     ),
 ]
 PLAIN = functools.partial(newton_schulz, compute_dtype=jnp.bfloat16)
