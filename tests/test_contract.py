@@ -500,6 +500,8 @@ STATE_OF_A_MATRIX = {
     "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
     "kl_shampoo": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
     "kl_soap": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + m + n + 1,
+    # The diagonal of the longer side; two bounds; the weight of a bias correction.
+    "kron": lambda m, n: m * n + min(m, n) ** 2 + max(m, n) + 3,
     "splus": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
