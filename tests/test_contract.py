@@ -168,6 +168,7 @@ ACCUMULATING = {
     "kl_shampoo": {"b2": 0.9},
     "kl_soap": {"b2": 0.9, "b3": 0.9},
     "splus": {"b2": 0.9},
+    "kron-full": {},
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
 # A merge draws other primitives a step earlier; Dion2 takes other rows in turn.

@@ -109,9 +109,8 @@ def kron(
     """
 
     def chain(layout):
-        average = momentum(b1, bias_correction=bias_correction, dtype=mu_dtype)
-        of_gradient = statistics == "gradient"
         whitened = whiten(
+            statistics,
             side=sides_within(layout, "both", max_dim, max_skew=max_skew),
             factor_rate=factor_rate,
             bound_decay=bound_decay,
@@ -119,14 +118,13 @@ def kron(
             init_scale=init_scale,
             max_rms=max_rms,
             update_interval=update_interval,
-            momentum=average if of_gradient else None,
+            momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
             ids=layout.ids,
             seed=seed,
             precision=common.get("precision", "default"),
         )
         clip = optax.identity() if max_entry is None else optax.clip(max_entry)
-        first = optax.identity() if of_gradient else average
-        return optax.chain(first, whitened, clip)
+        return optax.chain(whitened, clip)
 
     return Method(chain)
 

@@ -78,14 +78,13 @@ def ours(grads, options):
     _, m, n = grads.shape
     b1 = options.get("b1", 0.9)
     average = running_mean(b1) if b1 else optax.identity()
-    of_gradient = options.get("whiten_grad", True)
     whitened = om.whiten(
+        "gradient" if options.get("whiten_grad", True) else "momentum",
         side="both" if m == n else "short",
         init_scale=options.get("preconditioner_init_scale"),
-        momentum=average if of_gradient else None,
+        momentum=average,
     )
-    first = optax.identity() if of_gradient else average
-    tx = optax.chain(first, whitened, optax.clip(10.0))
+    tx = optax.chain(whitened, optax.clip(10.0))
     step = lambda state, g: tx.update(g, state)[::-1]
     return jax.lax.scan(step, tx.init(grads[0]), grads)[1]
 

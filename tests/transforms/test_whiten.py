@@ -102,6 +102,18 @@ def test_factors_move_at_their_turn_and_for_their_matrix():
     assert state.count["w"].tolist() == [5, 2, 5]
 
 
+@pytest.mark.parametrize("statistics", ["gradient", "momentum"])
+def test_a_gradient_of_zeros_leaves_the_factors_as_they_are(statistics):
+    """Or they would grow without end: nothing is there to whiten."""
+    grads = np.float32(gaussian(4, *SHAPE))
+    tx = om.whiten(statistics, momentum=om.momentum(0.9))
+    _, before = run(tx, grads)
+    zeros = np.zeros((1000, *SHAPE), np.float32)
+    updates, after = run(tx, np.concatenate([grads, zeros]))
+    jax.tree.map(np.testing.assert_array_equal, after.factor, before.factor)
+    assert np.isfinite(updates).all()
+
+
 def test_the_largest_entries_of_both_factors_are_equal():
     rows, cols = run(om.whiten(side="short"), gaussian(9, 3, 8))[1].factor["w"]
     np.testing.assert_allclose(abs(rows).max(), abs(cols).max(), rtol=1e-5)

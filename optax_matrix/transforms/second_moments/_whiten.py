@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,7 @@ class WhitenState(NamedTuple):
 
 @checked
 def whiten(
+    statistics: Literal["gradient", "momentum"] = "gradient",
     *,
     side: MatrixSides = "both",
     factor_rate: Positive = 0.1,
@@ -94,7 +95,11 @@ def whiten(
         Q \leftarrow (I + a R + \tfrac{a^2}{2} R^2) \, Q, \qquad
         a = \min(-\mathrm{tr}(R Q) / \mathrm{tr}(R R Q), \, 1/8)
 
+    A gradient of zeros leaves the factors as they are.
+
     Args:
+        statistics: What the factors whiten: ``"gradient"`` G, or ``"momentum"``, that
+            is, M in place of G in the formula.
         side: Which sides have a matrix as factor, as in `precondition`; the others have
             a diagonal one.
         factor_rate: Step size :math:`\mu` of the factors, below one.
@@ -146,6 +151,7 @@ def whiten(
     """
     products = products_of(precision)
     block = _Whiten(
+        of_momentum=statistics == "momentum",
         side=side,
         rate=factor_rate,
         decay=bound_decay,
@@ -163,6 +169,7 @@ def whiten(
 
 @dataclasses.dataclass(frozen=True)
 class _Whiten:
+    of_momentum: bool
     side: Any
     rate: ArrayLike
     decay: ArrayLike
@@ -194,22 +201,23 @@ class _Whiten:
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        gradient = turned(views, updates)
+        gradient, m = turned(views, updates), turned(views, mean)
         on = begun(state.count, gradient)
-        factor, bound = self._renewed(gradient, state, on)
-        out = jax.tree.map(self._limited, turned(views, mean), factor)
+        at = lambda n, x: (n % self.interval == 0) & jnp.any(x != 0, axis=(-2, -1))
+        due = movable(jax.tree.map(at, state.count, gradient))
+        x = m if self.of_momentum else gradient
+        factor, bound = self._renewed(x, state, due)
+        out = jax.tree.map(self._limited, m, factor)
         new = WhitenState(counted(state.count, on), momentum, factor, bound)
         return turned_back(views, out, updates), new
 
-    def _renewed(self, gradient: Any, state: WhitenState, on: Any) -> tuple[Any, Any]:
-        """The factors and bounds after this gradient; the old ones if not due."""
-        structure = jax.tree.structure(gradient)
+    def _renewed(self, x: Any, state: WhitenState, due: Any) -> tuple[Any, Any]:
+        """The factors and bounds that follow; the old ones of what is not due."""
+        structure = jax.tree.structure(x)
         flat = lambda tree: dict(enumerate(structure.flatten_up_to(tree)))
-        at = lambda n, on: on & (n % self.interval == 0)
-        due = movable(jax.tree.map(at, state.count, on))
-        keys = jax.tree.map(self._keys, self._ids(gradient), state.count)
+        keys = jax.tree.map(self._keys, self._ids(x), state.count)
         old = state.factor, state.bound
-        trees = gradient, *old, state.count, due, keys
+        trees = x, *old, state.count, due, keys
 
         def fitted(_: Any) -> tuple[Any, Any]:
             new = jointly(self._fitted, *map(flat, trees)).values()
@@ -220,11 +228,11 @@ class _Whiten:
         note_kept(new, old)
         return new
 
-    def _ids(self, gradient: Any) -> Any:
+    def _ids(self, tree: Any) -> Any:
         if self.ids is None:
             none = lambda x: jnp.zeros((*x.shape[:-2], 1), jnp.uint32)
-            return jax.tree.map(none, gradient)
-        return {name: self.ids[name] for name in gradient}
+            return jax.tree.map(none, tree)
+        return {name: self.ids[name] for name in tree}
 
     def _keys(self, ids: Any, count: jax.Array) -> jax.Array:
         numbers = jnp.asarray(ids, jnp.uint32), count[..., None].astype(jnp.uint32)
