@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.random import normal, seeded
-from optax_matrix.linalg.scale import as_work, safe_divide, safe_root, unit_peak
+from optax_matrix.linalg.scale import safe_divide, safe_root
 
 _VECTORS = 32
 _LONGEST_STEP = 1 / 8
@@ -18,7 +18,8 @@ def estimated_norm(
 
     Of 32 fixed random vectors, shifted to the longest row, four products find it.
     """
-    a, peak = unit_peak(as_work(a))
+    peak = jnp.max(abs(a), axis=(-2, -1), keepdims=True)
+    a = safe_divide(a, peak)
     norms = lambda x: safe_root(jnp.sum(x * x, axis=-1, keepdims=True))
     longest = jnp.argmax(norms(a), axis=-2, keepdims=True)
     row = jnp.take_along_axis(a, longest, axis=-2)

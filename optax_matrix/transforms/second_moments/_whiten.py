@@ -21,24 +21,25 @@ from optax_matrix._arguments import (
 from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg.precision import Precision, Products, products_of
-from optax_matrix.linalg.procrustes import estimated_norm, procrustes_step
-from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import folded, normal, seeded
-from optax_matrix.linalg.scale import inverse, matrix_norm, unit_peak
+from optax_matrix.linalg.scale import inverse
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.second_moments._whitening_factors import (
+    fitted,
+    identities,
+    product,
+    rms,
+    scale_of,
+)
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,
-    SideView,
     side_views,
     turned,
     turned_back,
     turned_zeros,
 )
 from optax_matrix.transforms.turns import any_of, begun, chosen, counted, no_turns
-
-# Entries of a whitened gradient are of size one. The squares of these do not overflow.
-_LARGEST = 1e15
 
 
 class WhitenState(NamedTuple):
@@ -78,12 +79,12 @@ def whiten(
     r"""Multiplies every matrix by factors that whiten its gradients.
 
     .. math::
-        X &= P(G + (d \, \mathrm{rms}(G) + \epsilon |G|) \circ N), \qquad
-        P(M) = Q_l^\top Q_l \, M \, Q_r^\top Q_r, \qquad \Delta = P(M) \\
-        C &= X X^\top, \qquad \ell = \|C\|_2 + n, \qquad
-        L \leftarrow \max(\beta L + (1 - \beta) \ell, \, \ell) \\
-        Q_l &\leftarrow \mathrm{procrustes}\left(
-            Q_l - \tfrac{\mu}{L} (C Q_l - n \, Q_l)\right)
+        \Delta = P(M), \qquad P(M) = Q_l^\top Q_l \, M \, Q_r^\top Q_r, \qquad
+        X = P(G + (d \, \mathrm{rms}(G) + \epsilon |G|) \circ N), \\
+        \ell = \|X X^\top\|_2 + n, \qquad
+        L \leftarrow \max(\beta L + (1 - \beta) \ell, \, \ell), \qquad
+        Q_l \leftarrow \mathrm{procrustes}(
+            Q_l - \tfrac{\mu}{L} (X X^\top - n I) Q_l)
 
     and likewise :math:`Q_r` from :math:`X^\top X` and m. N is normal noise and
     :math:`\epsilon` the resolution of float32. The fixed point is the Kronecker product
@@ -105,7 +106,7 @@ def whiten(
         factor_rate: Step size :math:`\mu` of the factors, below one.
         bound_decay: Decay rate :math:`\beta` of the bounds L.
         damping: Size d of the noise, relative to the root mean square of the gradient.
-            No direction is enlarged by more than about 1 / d.
+            A direction without gradient is enlarged until its noise has size one.
         init_scale: The root of the first P; None for that which gives the first
             gradient a mean fourth power of one.
         max_rms: Bound on the root mean square of :math:`\Delta`; None for none.
@@ -131,11 +132,11 @@ def whiten(
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.transforms.whiten()
+        >>> tx = om.whiten()
         >>> w = {"w": jnp.array([[0.0, 50.0], [2.0, 0.0]])}
         >>> step = lambda _, state: tx.update(w, state)[1]
         >>> state = jax.lax.fori_loop(0, 500, step, tx.init(w))
-        >>> tx.update(w, state)[0]["w"].round(2).tolist()
+        >>> abs(tx.update(w, state)[0]["w"]).round(3).tolist()
         [[0.0, 1.41...], [1.41..., 0.0]]
 
     References:
@@ -189,7 +190,7 @@ class _Whiten:
         return WhitenState(
             count=no_turns(zeros),
             momentum=None if self.momentum is None else self.momentum.init(params),
-            factor=jax.tree.map(_identities, views, zeros),
+            factor=jax.tree.map(identities, views, zeros),
             bound=jax.tree.map(none, zeros),
         )
 
@@ -219,12 +220,12 @@ class _Whiten:
         old = state.factor, state.bound
         trees = x, *old, state.count, due, keys
 
-        def fitted(_: Any) -> tuple[Any, Any]:
+        def moved(_: Any) -> tuple[Any, Any]:
             new = jointly(self._fitted, *map(flat, trees)).values()
             factors, bounds = ([pair[i] for pair in new] for i in range(2))
             return structure.unflatten(factors), structure.unflatten(bounds)
 
-        new = jax.lax.cond(any_of(due), fitted, lambda _: old, None)
+        new = jax.lax.cond(any_of(due), moved, lambda _: old, None)
         note_kept(new, old)
         return new
 
@@ -240,83 +241,27 @@ class _Whiten:
 
     def _fitted(
         self,
-        g: jax.Array,
+        x: jax.Array,
         factor: Pair,
         bound: Pair,
         count: jax.Array,
         due: jax.Array,
         key: jax.Array,
     ) -> tuple[Pair, Pair]:
-        """The factors and bounds of a stack after an update of those that are due."""
-        is_first = (count == 0)[..., None, None]
-        start = jnp.where(is_first, jnp.sqrt(self._start(g)), 1)
-        rows, cols = (q * start for q in factor)
-        noise = normal(key, g.shape[:-2], *g.shape[-2:], g.dtype)
-        x = g + (self.damping * _rms(g) + jnp.finfo(g.dtype).eps * abs(g)) * noise
-        x = _product(self.products.project, x, Pair(rows, cols))
-        x = x * jnp.minimum(1, _LARGEST / unit_peak(x)[1])
-        rows, left = self._moved(rows, bound.rows, x)
-        cols, right = self._moved(cols, bound.cols, x.mT)
-        largest = lambda q: jnp.max(abs(q), axis=(-2, -1), keepdims=True)
-        balance = jnp.sqrt(largest(cols) / largest(rows))
-        new = Pair(rows * balance, cols / balance), Pair(left, right)
+        """The factors and bounds of a stack, those that are due after their step."""
+        scale = scale_of(x) if self.init_scale is None else self.init_scale
+        root = jnp.sqrt(jnp.asarray(scale, x.dtype))
+        start = jnp.where((count == 0)[..., None, None], root, 1)
+        size = self.damping * rms(x) + jnp.finfo(x.dtype).eps * abs(x)
+        noise = size * normal(key, x.shape[:-2], *x.shape[-2:], x.dtype)
+        begun = Pair(factor.rows * start, factor.cols * start)
+        options = {"rate": self.rate, "decay": self.decay, "products": self.products}
+        new = fitted(x + noise, begun, bound, **options)
         return jax.tree.map(partial(chosen, due), new, (factor, bound))
-
-    def _start(self, g: jax.Array) -> jax.Array:
-        """The root of the first P; any number for zeros, whose factors stay."""
-        if self.init_scale is not None:
-            return jnp.asarray(self.init_scale, g.dtype)
-        unit, peak = unit_peak(g)
-        fourth = jnp.mean(unit**4, axis=(-2, -1), keepdims=True)
-        return jnp.where(fourth > 0, fourth, 1) ** -0.125 / jnp.sqrt(peak)
-
-    def _moved(
-        self, q: jax.Array, bound: jax.Array, x: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """The factor of the rows of whitened gradients, and its bound, moved on."""
-        n = x.shape[-1]
-        is_matrix = q.shape[-1] == q.shape[-2]
-        if is_matrix:
-            c = self.products.statistics(x, x.mT)
-            size = estimated_norm(c, self.products.project)
-        else:
-            c = jnp.sum(x * x, axis=-1, keepdims=True)
-            size = jnp.max(c, axis=-2, keepdims=True)
-        decay = jnp.asarray(self.decay, x.dtype)
-        last = size + n
-        bound = jnp.maximum(decay * bound + (1 - decay) * last, last)
-        c = c / bound
-        cq = self.products.project(c, q) if is_matrix else c * q
-        q = q - jnp.asarray(self.rate, x.dtype) * (cq - n / bound * q)
-        return procrustes_step(q, self.products.bases) if is_matrix else q, bound
 
     def _limited(self, m: jax.Array, factor: Pair) -> jax.Array:
         """The whitened matrices, with root mean squares up to the limit."""
-        x = _product(self.products.project, m, factor)
+        x = product(self.products.project, m, factor)
         if self.max_rms is None:
             return x
-        return x * jnp.minimum(1, self.max_rms * inverse(_rms(x)))
-
-
-def _identities(view: SideView, x: jax.Array) -> Pair:
-    """Identities for the sides that have matrices, ones for the others."""
-
-    def of(x: jax.Array, is_matrix: bool) -> jax.Array:
-        p = x.shape[-2]
-        one = jnp.eye(p, dtype=x.dtype) if is_matrix else jnp.ones((p, 1), x.dtype)
-        return jnp.zeros((*x.shape[:-1], one.shape[-1]), x.dtype) + one
-
-    return Pair(of(x, view.rows), of(x.mT, view.cols))
-
-
-def _rms(x: jax.Array) -> jax.Array:
-    """Root mean squares, ``(..., 1, 1)``."""
-    return matrix_norm(x) / (x.shape[-2] * x.shape[-1]) ** 0.5
-
-
-def _product(dot: Product, x: jax.Array, factor: Pair) -> jax.Array:
-    """The matrices times ``Q'Q`` of both sides."""
-    for q in factor:
-        is_matrix = q.shape[-1] == q.shape[-2]
-        x = (dot(q.mT, dot(q, x)) if is_matrix else q * q * x).mT
-    return x
+        return x * jnp.minimum(1, self.max_rms * inverse(rms(x)))
