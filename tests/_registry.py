@@ -48,7 +48,8 @@ RECIPES = {
     "soap-blocks": small("soap", block_size=3, update_interval=2),
     "mousse-blocks": small("mousse", block_size=4, update_interval=2),
     "dion-low_rank": small("dion", rank=0.5),
-    "kron-full": small("kron", max_skew=None, update_interval=2),
+    # With noise that shows, so that it is the same wherever a matrix lives.
+    "kron-full": small("kron", max_skew=None, update_interval=2, damping=0.3),
     "alice-carry": small("alice", update_interval=2, transport="carry", stagger=True),
     "poet": small("poet", merge_interval=2),
     "poet-full": small(

@@ -168,11 +168,12 @@ ACCUMULATING = {
     "kl_shampoo": {"b2": 0.9},
     "kl_soap": {"b2": 0.9, "b3": 0.9},
     "splus": {"b2": 0.9},
-    "kron-full": {},
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
-# A merge draws other primitives a step earlier; Dion2 takes other rows in turn.
+# A merge draws other primitives a step earlier; Dion2 takes other rows in turn; the
+# noise of Kron is that of another step.
 SHIFTED = {
+    "kron-full": {"damping": 1e-9, "update_interval": 1},
     "dion2": {"fraction": 1.0},
     "poet": {"merge_interval": None},
     "poet-full": {"merge_interval": None, "merge_at": None},

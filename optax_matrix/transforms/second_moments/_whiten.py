@@ -252,8 +252,9 @@ class _Whiten:
         scale = scale_of(x) if self.init_scale is None else self.init_scale
         root = jnp.sqrt(jnp.asarray(scale, x.dtype))
         start = jnp.where((count == 0)[..., None, None], root, 1)
+        *batch, m, n = x.shape
         size = self.damping * rms(x) + jnp.finfo(x.dtype).eps * abs(x)
-        noise = size * normal(key, x.shape[:-2], *x.shape[-2:], x.dtype)
+        noise = size * normal(key, tuple(batch), m, n, x.dtype)
         begun = Pair(factor.rows * start, factor.cols * start)
         options = {"rate": self.rate, "decay": self.decay, "products": self.products}
         new = fitted(x + noise, begun, bound, **options)
