@@ -122,6 +122,7 @@ from optax_matrix.transforms import (
     scale_by_shape,
     spo,
     target_rms,
+    whiten,
 )
 from optax_matrix.tree import describe, on_matrices, per_matrix, scale_by_path
 from optax_matrix.weights import (
@@ -196,4 +197,5 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "transforms",
     "tree",
     "weights",
+    "whiten",
 ]

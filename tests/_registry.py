@@ -48,6 +48,8 @@ RECIPES = {
     "soap-blocks": small("soap", block_size=3, update_interval=2),
     "mousse-blocks": small("mousse", block_size=4, update_interval=2),
     "dion-low_rank": small("dion", rank=0.5),
+    # With noise that shows, so that it is the same wherever a matrix lives.
+    "kron-full": small("kron", max_skew=None, update_interval=2, damping=0.3),
     "alice-carry": small("alice", update_interval=2, transport="carry", stagger=True),
     "poet": small("poet", merge_interval=2),
     "poet-full": small(
@@ -113,6 +115,10 @@ BLOCKS = {
     ),
     "scale_by_amsgrad": om.transforms.scale_by_amsgrad,
     "precondition": om.precondition,
+    "whiten": om.whiten,
+    "whiten-short": lambda: om.whiten(
+        side="short", update_interval=2, momentum=om.momentum(0.9)
+    ),
     "precondition-blocks": lambda: om.precondition(block_size=2, side="in"),
     "in_blocks": lambda: om.transforms.in_blocks(om.scale_by_second_moment(), 2),
     "precondition-inner": lambda: om.precondition(

@@ -78,6 +78,7 @@ VARIANTS = {
     ],
     "kl_shampoo": [{"policy": "identity"}, {"side": "out", "update_interval": 1}],
     "kl_soap": [{"max_dim": 4}],
+    "kron": [{"statistics": "momentum", "max_dim": 4, "max_skew": None}],
     "splus": [{"policy": "identity", "weight_decay": 0.2}, {"side": "short"}],
     "shampoo": [{"update_interval": 2, "root": 2, "method": "eigh", "side": "out"}],
     "mousse": [{"update_interval": 2, "scaling": "out/in", "side": "in"}],

@@ -170,8 +170,10 @@ ACCUMULATING = {
     "splus": {"b2": 0.9},
     "alice-carry": {"b3": 0.9, "switch": "none"},
 }
-# A merge draws other primitives a step earlier; Dion2 takes other rows in turn.
+# A merge draws other primitives a step earlier; Dion2 takes other rows in turn; the
+# noise of Kron is that of another step.
 SHIFTED = {
+    "kron-full": {"damping": 1e-9, "update_interval": 1},
     "dion2": {"fraction": 1.0},
     "poet": {"merge_interval": None},
     "poet-full": {"merge_interval": None, "merge_at": None},
@@ -500,6 +502,8 @@ STATE_OF_A_MATRIX = {
     "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
     "kl_shampoo": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + m + n + 2,
     "kl_soap": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + m + n + 1,
+    # The diagonal of the longer side; two bounds; the weight of a bias correction.
+    "kron": lambda m, n: m * n + min(m, n) ** 2 + max(m, n) + 3,
     "splus": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,
     "shampoo": lambda m, n: m**2 + n**2 + 2,
     "mousse": lambda m, n: m * n + 2 * m**2 + 2 * n**2 + 2,

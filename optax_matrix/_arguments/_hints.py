@@ -23,6 +23,11 @@ _RENAMED = {
     "precondition_frequency": "update_interval",
     "update_proj_gap": "update_interval",
     "max_precond_dim": "max_dim",
+    "max_size_triangular": "max_dim",
+    "max_skew_triangular": "max_skew",
+    "preconditioner_init_scale": "init_scale",
+    "preconditioner_lr": "factor_rate",
+    "preconditioner_update_probability": "update_interval",
     "correct_bias": "bias_correction",
     "proj_type": "side",
 }

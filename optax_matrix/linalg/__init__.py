@@ -34,6 +34,7 @@ The files, from simple to compound:
 ``complement``, ``rotations``  rotations from momenta
 ``_eigenbasis``,               eigenvectors (``_block_jacobi`` on TPU) and inverse roots
 ``_inverse_root``              of Gram matrices (``_largest_eigenvalue``)
+``procrustes``                 a step to the symmetric factor of a matrix
 ``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
 ``permuted_blocks``            rows and columns
 ``_quantize``                  eight bits per number

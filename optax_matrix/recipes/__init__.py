@@ -163,6 +163,7 @@ from optax_matrix.recipes._fira import (
 )
 from optax_matrix.recipes._galore import galore, scale_by_galore
 from optax_matrix.recipes._kl_shampoo import kl_shampoo, scale_by_kl_shampoo
+from optax_matrix.recipes._kron import kron, scale_by_kron
 from optax_matrix.recipes._ldadam import ldadam, scale_by_ldadam
 from optax_matrix.recipes._mars import mars_adamw, scale_by_mars_adamw
 from optax_matrix.recipes._mousse import mousse, scale_by_mousse
@@ -189,7 +190,7 @@ METHODS = {
     "Scaled rows, columns and entries": [sinkgd, racs, mars_adamw],
     "Rotated frames and preconditioners": [
         *(aro, eigen_sinkhorn, eigen_sign, eigen_rownorm, eigen_adam, soap, soap_muon),
-        *(splus, shampoo, kl_shampoo, kl_soap),
+        *(splus, shampoo, kl_shampoo, kl_soap, kron),
     ],
     "Low rank": [
         *(galore, alice, alice_0, sumo, fira, fira_plus),
@@ -220,6 +221,7 @@ __all__ = [
     "galore",
     "kl_shampoo",
     "kl_soap",
+    "kron",
     "ldadam",
     "mars_adamw",
     "mousse",
@@ -250,6 +252,7 @@ __all__ = [
     "scale_by_galore",
     "scale_by_kl_shampoo",
     "scale_by_kl_soap",
+    "scale_by_kron",
     "scale_by_ldadam",
     "scale_by_mars_adamw",
     "scale_by_mousse",

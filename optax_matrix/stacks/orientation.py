@@ -6,11 +6,15 @@ from optax_matrix.stacks.layout import Group, Layout
 
 
 def sides_within(
-    layout: Layout, side: str, max_dim: int | None, block_size: int | None = None
+    layout: Layout,
+    side: str,
+    max_dim: int | None,
+    block_size: int | None = None,
+    max_skew: int | None = None,
 ) -> dict[str, str]:
     """Per stack its sides of at most `max_dim`: a side of `rotate` or ``"none"``.
 
-    With blocks, their sides count.
+    With blocks, their sides count. A side is at most `max_skew` times the other one.
     """
     longest = lambda size: size if block_size is None else min(size, block_size)
 
@@ -19,6 +23,8 @@ def sides_within(
         wanted = {"both": ("out", "in"), "short": (short,)}.get(side, (side,))
         sizes = {"out": group.rows, "in": group.cols}
         kept = [s for s in wanted if max_dim is None or longest(sizes[s]) <= max_dim]
+        if max_skew is not None:
+            kept = [s for s in kept if sizes[s] <= max_skew * min(sizes.values())]
         return "both" if len(kept) == 2 else (*kept, "none")[0]
 
     return {name: of(group) for name, group in layout.groups.items()}

@@ -11,7 +11,8 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``first_moments``          the average of the gradients
 ``equilibration``          ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
 ``orthogonalization``      ``U V'`` of the SVD ``M = U S V'``
-``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``
+``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``;
+                           ``P M Q``, with P and Q that whiten gradients
 ``rotation``               ``R f(R' M)``, R orthogonal
 ``low_rank``               ``U f(U' G)``, U with few orthonormal columns
 ``stochastic_primitives``  ``W = R W_0 P``, where f moves orthogonal R and P
@@ -96,9 +97,11 @@ from optax_matrix.transforms.second_moments import (
     PreconditionState,
     ScaleByAmsgradState,
     ScaleBySecondMomentState,
+    WhitenState,
     precondition,
     scale_by_amsgrad,
     scale_by_second_moment,
+    whiten,
 )
 from optax_matrix.transforms.stochastic_primitives import (
     ScaleByAdamPerMatrixState,
@@ -160,6 +163,7 @@ __all__ = [
     "Sets",
     "SpoState",
     "Subspace",
+    "WhitenState",
     "add_cautious_decay",
     "back_project",
     "compensate",
@@ -207,5 +211,6 @@ __all__ = [
     "subspace_basis",
     "svd_basis",
     "target_rms",
+    "whiten",
     "with_gradient",
 ]

@@ -11,10 +11,12 @@ import pytest
 from _matrices import gaussian
 from _reference import rotations as ref
 from _reference.kernels import YOU, newton_schulz5
+from _reference.whitening import kron
 from _registry import ROTATED
 
 import optax_matrix as om
 from optax_matrix.linalg import polar_svd
+from optax_matrix.linalg.random import normal, seeded
 
 SHAPES = {"tall": (7, 4), "wide": (4, 7), "square": (5, 5)}
 # For ARO and its kind: rows of so many signs differ in more than one.
@@ -142,6 +144,11 @@ def damped(step, eps=1e-6):
     return run
 
 
+def vectors(n):
+    """Those that the package estimates norms with."""
+    return np.asarray(normal(seeded(0), (), 32, n, jnp.float64))
+
+
 PRINTED = {
     "b1": 0.9,
     "b2": 0.9,
@@ -216,6 +223,24 @@ CASES = {
             ref.kl_shampoo, interval=2, basis=ref.eigenvectors, soap_b2=0.98
         ),
         1,
+    ),
+    "kron": ("kron", {"damping": 0.0}, lambda: partial(kron, vectors=vectors), 0),
+    "kron-momentum": (
+        "kron",
+        {
+            **{"b1": 0.8, "statistics": "momentum", "factor_rate": 0.5},
+            **{"bound_decay": 0.5, "damping": 0.0, "init_scale": 0.3},
+            **{"max_skew": None, "max_dim": 5, "update_interval": 2},
+            **{"max_rms": 1.0, "max_entry": 1.5},
+        },
+        lambda: partial(
+            kron,
+            **{"b1": 0.8, "of": "momentum", "rate": 0.5},
+            **{"bound_decay": 0.5, "damping": 0.0, "scale": 0.3},
+            **{"max_skew": np.inf, "max_dim": 5, "interval": 2},
+            **{"max_rms": 1.0, "max_entry": 1.5, "vectors": vectors},
+        ),
+        0,
     ),
     "soap_muon": (
         "soap_muon",
@@ -327,6 +352,7 @@ PUBLISHED = {
     "soap_muon": {"b1": 0.95, "b2": 0.98, "side": "short", "power": 0.5},
     "splus": {"b1": 0.9, "b2": 0.999, "scale": 2.0, "side": "both"},
     "mousse": {"b1": 0.95, "b2": 0.95, "root": 8} | BOTH_EVERY_10,
+    "kron": {"b1": 0.9, "factor_rate": 0.1, "max_rms": 2.0, "statistics": "gradient"},
     "shampoo": {"b1": None, "b2": None, "root": 4, "update_interval": 1},
     "eigen_adam": {"b1": 0.9, "b2": 0.9, "b3": 0.999},
     "dion": {"b1": 0.95, "rank": 1.0, "scaling": "unclipped"},
@@ -395,6 +421,7 @@ WHOLE = {
     "soap": (0.01, 1.0),
     "kl_shampoo": (0.01, 1.0),
     "kl_soap": (0.01, 1.0),
+    "kron": (0.01, 1.0),
     "soap_muon": (0.0, 1.0),
     "splus": (0.01, 0.001),
     "shampoo": (0.0, 1.0),

@@ -15,7 +15,7 @@ import optax_matrix as om
 from optax_matrix._arguments import is_number
 
 PARAMS = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
-BOUNDS = ("limiter", "max_shrink", "max_norm", "max_rms")
+BOUNDS = ("limiter", "max_shrink", "max_norm", "max_rms", "max_entry")
 NUMBERS = {
     "negative": -1.0,
     "nan": math.nan,

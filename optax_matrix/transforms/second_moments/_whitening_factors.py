@@ -1,0 +1,97 @@
+"""The factors of `whiten`: Q of each side, a matrix or the diagonal of one."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from optax_matrix.linalg.precision import Products
+from optax_matrix.linalg.procrustes import estimated_norm, procrustes_step
+from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.scale import matrix_norm, unit_peak
+from optax_matrix.transforms.sides import Pair, SideView
+
+# Whitened entries are of size one. Those that are not have squares that are finite.
+_LARGEST = 1e15
+
+
+def identities(view: SideView, x: jax.Array) -> Pair:
+    """Identities for the sides that have matrices, columns of ones for the others."""
+
+    def of(x: jax.Array, is_matrix: bool) -> jax.Array:
+        p = x.shape[-2]
+        one = jnp.eye(p, dtype=x.dtype) if is_matrix else jnp.ones((p, 1), x.dtype)
+        return jnp.broadcast_to(one, (*x.shape[:-1], one.shape[-1]))
+
+    return Pair(of(x, view.rows), of(x.mT, view.cols))
+
+
+def scale_of(g: jax.Array) -> jax.Array:
+    """The root of a P that gives G a mean fourth power of one; finite for zeros."""
+    unit, peak = unit_peak(g)
+    fourth = jnp.mean(unit**4, axis=(-2, -1), keepdims=True)
+    return jnp.where(fourth > 0, fourth, 1) ** -0.125 / jnp.sqrt(peak)
+
+
+def fitted(
+    x: jax.Array,
+    factor: Pair,
+    bound: Pair,
+    *,
+    rate: ArrayLike,
+    decay: ArrayLike,
+    products: Products,
+) -> tuple[Pair, Pair]:
+    """The factors after a step towards whitening these matrices, and the bounds."""
+    x = product(products.project, x, factor)
+    x = x * jnp.minimum(1, _LARGEST / unit_peak(x)[1])
+    moved = partial(_moved, rate=rate, decay=decay, products=products)
+    rows, left = moved(x, factor.rows, bound.rows)
+    cols, right = moved(x.mT, factor.cols, bound.cols)
+    largest = lambda q: jnp.max(abs(q), axis=(-2, -1), keepdims=True)
+    balance = jnp.sqrt(largest(cols) / largest(rows))
+    return Pair(rows * balance, cols / balance), Pair(left, right)
+
+
+def _moved(
+    x: jax.Array,
+    q: jax.Array,
+    bound: jax.Array,
+    *,
+    rate: ArrayLike,
+    decay: ArrayLike,
+    products: Products,
+) -> tuple[jax.Array, jax.Array]:
+    """The factor of the rows of whitened matrices, and its bound."""
+    n = x.shape[-1]
+    if _is_matrix(q):
+        c = products.statistics(x, x.mT)
+        size = estimated_norm(c, products.project)
+    else:
+        c = jnp.sum(x * x, axis=-1, keepdims=True)
+        size = jnp.max(c, axis=-2, keepdims=True)
+    decay, rate = (jnp.asarray(number, x.dtype) for number in (decay, rate))
+    last = size + n
+    bound = jnp.maximum(decay * bound + (1 - decay) * last, last)
+    c = c / bound
+    if not _is_matrix(q):
+        return q - rate * (c - n / bound) * q, bound
+    q = q - rate * (products.project(c, q) - n / bound * q)
+    return procrustes_step(q, products.bases), bound
+
+
+def product(dot: Product, x: jax.Array, factor: Pair) -> jax.Array:
+    """The matrices times ``Q'Q`` of both sides."""
+    for q in factor:
+        x = (dot(q.mT, dot(q, x)) if _is_matrix(q) else q * q * x).mT
+    return x
+
+
+def rms(x: jax.Array) -> jax.Array:
+    """Root mean squares, ``(..., 1, 1)``."""
+    return matrix_norm(x) / (x.shape[-2] * x.shape[-1]) ** 0.5
+
+
+def _is_matrix(q: jax.Array) -> bool:
+    return q.shape[-1] == q.shape[-2]
