@@ -1,0 +1,73 @@
+"""The ends of a model: which of the leaves are first layers, which the last one."""
+
+import dataclasses
+import math
+import re
+from typing import Any, Literal
+
+from optax_matrix.matrices._words import OTHERS, VOCABULARIES, why_other
+from optax_matrix.matrices.leaves import leaves_in_tree
+from optax_matrix.matrices.names import numbers_of_kernel
+from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.vectors import vectors_of
+from optax_matrix.matrices.view import MatrixView, make_view
+
+Place = Literal["first", "inner", "last", "tied", "vector"]
+_EMBEDDINGS, _, _HEADS = ((entry,) for entry in VOCABULARIES)
+_TABLES = OTHERS[-1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """Where in the model a leaf is, and its view as matrices; None for a vector.
+
+    Embeddings, tables and tokens are ``"first"``, heads ``"last"``. Where no leaf is a
+    head, the largest embedding is one as well, ``"tied"``: its view is that of a head.
+    """
+
+    place: Place
+    view: MatrixView | None
+
+
+def ends_of(
+    params: Any, first: str | None = None, last: str | None = None
+) -> dict[str, End]:
+    """What each leaf is, by path: by its name, or by two regular expressions."""
+    told = leaves_in_tree(params, named_leaves(params))
+    vectors = vectors_of(params)
+    places: dict[str, Place] = {
+        path: "vector" if path in vectors else _place(path, leaf, first, last)
+        for path, leaf in told.items()
+    }
+    if "last" not in places.values():
+        size = lambda path: math.prod(told[path].shape)
+        embeddings = [path for path, leaf in told.items() if _is_embedding(path, leaf)]
+        if found := [path for path in embeddings if places[path] == "first"]:
+            places[max(found, key=size)] = "tied"
+    return {path: End(p, _view(path, told[path], p)) for path, p in places.items()}
+
+
+def _place(path: str, leaf: Any, first: str | None, last: str | None) -> Place:
+    for pattern, place in ((last, "last"), (first, "first")):
+        if pattern is not None and re.search(pattern, path):
+            return place  # pyright: ignore[reportReturnType]
+    if why_other(path, _HEADS):
+        return "last"
+    is_first = _is_embedding(path, leaf) or why_other(path, _TABLES)
+    return "first" if is_first else "inner"
+
+
+def _is_embedding(path: str, leaf: Any) -> bool:
+    numbers, reason = getattr(leaf, "layer", None) or ((), "")
+    by_layer = numbers is None and "embedding" in reason
+    return by_layer or why_other(path, _EMBEDDINGS) is not None
+
+
+def _view(path: str, leaf: Any, place: Place) -> MatrixView | None:
+    if place == "vector":
+        return None
+    view = make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path)
+    if place != "tied":
+        return view
+    turned = {"output_axes": view.reduction_axes, "reduction_axes": view.output_axes}
+    return dataclasses.replace(view, **turned)
