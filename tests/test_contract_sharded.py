@@ -97,7 +97,7 @@ OWNED_SPECS = {
 }
 
 
-NEED_PARAMETERS = ("poet", "oft")
+NEED_PARAMETERS = ("poet", "oft", "muonh")
 
 
 def _run(tx, params, noise, state):

@@ -39,22 +39,23 @@ def ends_of(
         path: "vector" if path in vectors else _place(path, leaf, first, last)
         for path, leaf in told.items()
     }
-    if "last" not in places.values():
-        size = lambda path: math.prod(told[path].shape)
-        embeddings = [path for path, leaf in told.items() if _is_embedding(path, leaf)]
-        if found := [path for path in embeddings if places[path] == "first"]:
-            places[max(found, key=size)] = "tied"
+    embeddings = [path for path, leaf in told.items() if _is_embedding(path, leaf)]
+    if embeddings and not {"last", "tied"}.intersection(places.values()):
+        largest = max(embeddings, key=lambda path: math.prod(told[path].shape))
+        if first is None or not re.search(first, largest):
+            places[largest] = "tied"
     return {path: End(p, _view(path, told[path], p)) for path, p in places.items()}
 
 
 def _place(path: str, leaf: Any, first: str | None, last: str | None) -> Place:
-    for pattern, place in ((last, "last"), (first, "first")):
-        if pattern is not None and re.search(pattern, path):
-            return place  # pyright: ignore[reportReturnType]
+    is_embedding = _is_embedding(path, leaf)
+    if last is not None and re.search(last, path):
+        return "tied" if is_embedding else "last"
+    if first is not None and re.search(first, path):
+        return "first"
     if why_other(path, _HEADS):
         return "last"
-    is_first = _is_embedding(path, leaf) or why_other(path, _TABLES)
-    return "first" if is_first else "inner"
+    return "first" if is_embedding or why_other(path, _TABLES) else "inner"
 
 
 def _is_embedding(path: str, leaf: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 import jax
 import optax
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, Pattern, Positive, Rate
 from optax_matrix.matrices import by_path
 from optax_matrix.matrices.ends import End, ends_of
 from optax_matrix.matrices.paths import map_named
@@ -23,10 +23,10 @@ def scion(
     b1: Decay = 0.9,
     norm: BallNorm = "spectral",
     radius: Positive = 50.0,
-    first: str | None = None,
+    first: Pattern | None = None,
     first_norm: EndNorm = "sign",
     first_radius: Positive | None = None,
-    last: str | None = None,
+    last: Pattern | None = None,
     last_norm: EndNorm = "sign",
     last_radius: Positive | None = None,
     polar: Kernel = "newton_schulz",
@@ -104,9 +104,9 @@ def scion(
         vectors, rows and columns.
     """
     numbers: Any = common.get("dimension_numbers")
-    ends = "|".join(f"({pattern})" for pattern in (first, last) if pattern is not None)
+    ends = {pattern: None for pattern in (last, first) if pattern is not None}
     if ends and (numbers is None or isinstance(numbers, PathRule)):
-        numbers = by_path(exclude=ends, otherwise=numbers)
+        numbers = by_path(numbers=ends, otherwise=numbers)
 
     def chain(layout):
         precision = common.get("precision", "default")

@@ -99,7 +99,7 @@ def finish_step(
 
     def before(d, w, norm):
         """The update to which the learning rate applies."""
-        d, w = widened(d), widened(w)
+        d, w = widened(d), widened(jnp.asarray(w))
         if rule in ("hyperball", "relative_update"):
             return _of_norm(d, norm[..., None, None])
         if rule == "row_floor":
@@ -138,7 +138,7 @@ def finish_step(
 
 
 def _norms(tree: Any) -> Any:
-    return jax.tree.map(lambda w: matrix_norm(w)[..., 0, 0], tree)
+    return jax.tree.map(lambda w: matrix_norm(jnp.asarray(w))[..., 0, 0], tree)
 
 
 def _of_norm(x: jax.Array, norm: jax.Array) -> jax.Array:
