@@ -12,7 +12,11 @@ from flax import nnx
 import optax_matrix as om
 
 NAMES = [n for n in om.recipes.__all__ if not n.startswith("scale_by_")]
-STEPS = {"poet", "oft", "muonh"}  # Their updates are finished steps, made of the parameters.
+STEPS = {
+    "poet",
+    "oft",
+    "muonh",
+}  # Their updates are finished steps, made of the parameters.
 SHAPES = {"up/kernel": (6, 10), "norm/scale": (6,)}
 
 

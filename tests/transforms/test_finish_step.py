@@ -56,7 +56,7 @@ def test_steps_are_those_of_the_source(rule, scheduled):
     grown = set()
     for t in range(6):
         # Some steps lead out and some lead in, some rows are short and some are long.
-        lean = jax.tree.map(lambda w: w * (-0.5) ** (t % 2), tree)  # noqa: B023
+        lean = jax.tree.map(lambda w: 0.5 * (-1) ** t * w, tree)  # noqa: B023
         directions = jax.tree.map(jnp.add, draw(t + 1, jnp.float64, 0.5), lean)
         down = jax.tree.map(jnp.negative, directions)
         steps, state = update(down, state, tree)
