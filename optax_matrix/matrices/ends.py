@@ -6,9 +6,11 @@ import re
 from typing import Any, Literal
 
 from optax_matrix.matrices._words import OTHERS, VOCABULARIES, why_other
+from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import numbers_of_kernel
 from optax_matrix.matrices.paths import named_leaves
+from optax_matrix.matrices.rules import with_embeddings
 from optax_matrix.matrices.vectors import vectors_of
 from optax_matrix.matrices.view import MatrixView, make_view
 
@@ -30,9 +32,16 @@ class End:
 
 
 def ends_of(
-    params: Any, first: str | None = None, last: str | None = None
+    params: Any,
+    first: str | None = None,
+    last: str | None = None,
+    dimension_numbers: Any = None,
 ) -> dict[str, End]:
-    """What each leaf is, by path: by its name, or by two regular expressions."""
+    """What each leaf is, by path: by its name, or by two regular expressions.
+
+    Dimension numbers say what the sides of embeddings and heads are; None for the
+    default rule.
+    """
     told = leaves_in_tree(params, named_leaves(params))
     vectors = vectors_of(params)
     places: dict[str, Place] = {
@@ -44,7 +53,19 @@ def ends_of(
         largest = max(embeddings, key=lambda path: math.prod(told[path].shape))
         if first is None or not re.search(first, largest):
             places[largest] = "tied"
-    return {path: End(p, _view(path, told[path], p)) for path, p in places.items()}
+    full: Any = {}
+    if dimension_numbers is not None:
+        full = views_of(decide(params, with_embeddings(dimension_numbers)))
+    default = lambda path, leaf: numbers_of_kernel(path, leaf)[0]
+    view = lambda path, leaf: make_view(leaf.shape, default(path, leaf), path)
+    found = {
+        path: None if path in vectors else full.get(path) or view(path, leaf)
+        for path, leaf in told.items()
+    }
+    return {
+        path: End(place, _turned(found[path]) if place == "tied" else found[path])
+        for path, place in places.items()
+    }
 
 
 def _place(path: str, leaf: Any, first: str | None, last: str | None) -> Place:
@@ -64,11 +85,6 @@ def _is_embedding(path: str, leaf: Any) -> bool:
     return by_layer or why_other(path, _EMBEDDINGS) is not None
 
 
-def _view(path: str, leaf: Any, place: Place) -> MatrixView | None:
-    if place == "vector":
-        return None
-    view = make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path)
-    if place != "tied":
-        return view
-    turned = {"output_axes": view.reduction_axes, "reduction_axes": view.output_axes}
-    return dataclasses.replace(view, **turned)
+def _turned(view: MatrixView) -> MatrixView:
+    sides = {"output_axes": view.reduction_axes, "reduction_axes": view.output_axes}
+    return dataclasses.replace(view, **sides)

@@ -72,16 +72,15 @@ def muonh(
         3/13 of ``learning_rate``, as in Marin.
 
     Examples:
-        >>> import jax.numpy as jnp, optax
+        >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
         >>> tx = om.muonh(0.01)
         >>> params = {"kernel": jnp.eye(4, 8), "lm_head": {"kernel": jnp.ones((4, 9))}}
         >>> updates, _ = tx.update(params, tx.init(params), params)
         >>> new = optax.apply_updates(params, updates)
-        >>> jnp.linalg.norm(new["kernel"]).round(3), jnp.linalg.norm(
-        ...     new["lm_head"]["kernel"]
-        ... ).round(3)
-        (Array(2., dtype=float32), Array(6., dtype=float32))
+        >>> sizes = jax.tree.map(lambda w: float(jnp.linalg.norm(w).round(2)), new)
+        >>> sizes["kernel"], sizes["lm_head"]["kernel"]
+        (2.0, 6.0)
 
     References:
         Wen et al., `Hyperball <https://arxiv.org/abs/2606.16899>`_, 2026, as

@@ -205,6 +205,17 @@ def test_norms_of_first_and_last_layers_by_name(norm):
         np.testing.assert_allclose(-updates[f"{name}/kernel"], want, rtol=1e-5)
 
 
+def test_dimension_numbers_tell_the_sides_of_the_ends():
+    """A head ``(out, in)``, as PyTorch and Haliax have it."""
+    rule = om.matrices.by_path(numbers={"weight": om.MatrixDimensionNumbers(1, 0)})
+    params = {"up/weight": jnp.ones((8, D)), "last/weight": jnp.ones((VOCAB, D))}
+    tx = om.scion(
+        1.0, last="last", last_radius=1.0, dimension_numbers=rule, weight_decay=0.0
+    )
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(-updates["last/weight"], 1 / D, rtol=1e-6)
+
+
 def test_an_expression_without_a_leaf_is_a_warning():
     tx = om.scion(1.0, first="up", last="haed")
     with pytest.warns(om.matrices.UnmatchedPatternWarning, match="haed"):
