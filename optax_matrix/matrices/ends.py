@@ -21,14 +21,14 @@ _TABLES = OTHERS[-1:]
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """Where in the model a leaf is, and its view as matrices; None for a vector.
+    """Where in the model a leaf is, and its `MatrixView`, which is None for a vector.
 
     Embeddings, tables and tokens are ``"first"``, heads ``"last"``. Where no leaf is a
     head, the largest embedding is one as well, ``"tied"``: its view is that of a head.
     """
 
     place: Place
-    view: MatrixView | None
+    view: Any
 
 
 def ends_of(
@@ -48,7 +48,7 @@ def ends_of(
         path: "vector" if path in vectors else _place(path, leaf, first, last)
         for path, leaf in told.items()
     }
-    embeddings = [path for path, leaf in told.items() if _is_embedding(path, leaf)]
+    embeddings = [p for p in told if p not in vectors and _is_embedding(p, told[p])]
     if embeddings and not {"last", "tied"}.intersection(places.values()):
         largest = max(embeddings, key=lambda path: math.prod(told[path].shape))
         if first is None or not re.search(first, largest):
@@ -58,7 +58,7 @@ def ends_of(
         full = views_of(decide(params, with_embeddings(dimension_numbers)))
     default = lambda path, leaf: numbers_of_kernel(path, leaf)[0]
     view = lambda path, leaf: make_view(leaf.shape, default(path, leaf), path)
-    found = {
+    found: dict[str, Any] = {
         path: None if path in vectors else full.get(path) or view(path, leaf)
         for path, leaf in told.items()
     }

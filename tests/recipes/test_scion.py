@@ -166,6 +166,10 @@ def test_places_in_a_model():
     assert said["wte/embedding"] == "tied"
 
 
+def test_a_vector_by_the_name_of_an_embedding_is_a_vector():
+    assert places({"embed": jnp.ones(3), "up": jnp.ones((3, 4))})["embed"] == "vector"
+
+
 def test_layers_of_equinox_tell_their_sides():
     """There heads are ``(out, in)``."""
     keys = jax.random.split(jax.random.key(0))

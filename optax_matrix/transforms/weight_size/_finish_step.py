@@ -103,7 +103,7 @@ def finish_step(
         if rule in ("hyperball", "relative_update"):
             return _of_norm(d, norm[..., None, None])
         if rule == "row_floor":
-            least = floor * _row_norms(w)
+            least: Any = floor * _row_norms(w)
             return d * jnp.maximum(1, safe_divide(least, _row_norms(d)))
         return d
 
