@@ -241,9 +241,10 @@ def modded_nanogpt_track_3(rate: Rate = 0.0375, other_rate: Rate = 0.01) -> Opti
     decay 0.025; Adam(0.8, 0.99, eps 1e-10) at 0.3 for the embedding, 1/320 for the
     head and 0.01 for vectors.
     Not reproduced: EMA-Nesterov, the radial brake and the pinned radius, the floor of
-    row updates, the average of the tail, the trust gate of `attn.proj`; Nesterov
-    momentum, and its square as second moment (here the gradient's); bases of the last
-    step; schedules; second moments of 0.997 for biases. So this is not the record.
+    row updates (`om.transforms.finish_step` has it, and a like brake), the average of
+    the tail, the trust gate of `attn.proj`; Nesterov momentum, and its square as second
+    moment (here the gradient's); bases of the last step; schedules; second moments of
+    0.997 for biases. So this is not the record.
     Use: `tx = field_recipes.modded_nanogpt_track_3()`; embedding and head must be
     called "embed" and "lm_head".
     """
