@@ -76,18 +76,11 @@ def marin_hero(rate: Rate = 0.003291, other_rate: Rate = 0.000759) -> Optimizer:
     Numbers: momentum 0.95 with Nesterov, five steps of `YOU` ("quintic"), rate 0.003291
     for matrices and head; Adam(0.9, 0.95, eps 6.04e-15) at 0.000759, for the direction
     of the head, too. No weight decay and no clipping.
-    Not reproduced: the schedule (linear, 1% warm-up, to 5%), and the law of rates.
-    Use: `tx = field_recipes.marin_hero()`; the head's name must contain "lm_head".
+    Not reproduced: the schedule (linear, 1% warm-up, to 5%), and the law of rates,
+    which `om.muonh` gives.
+    Use: `tx = field_recipes.marin_hero()`; the head is known by its name ("lm_head").
     """
-    return om.hyperball(
-        om.muon(
-            1.0,
-            polar=partial(om.linalg.newton_schulz, coefficients=om.linalg.YOU),
-            other=optax.adam(other_rate, b2=0.95, eps=6.04e-15),
-        ),
-        rate,
-        dimension_numbers=om.matrices.by_path(include="lm_head"),
-    )
+    return om.muonh(rate, eps=6.04e-15, other_learning_rate=other_rate)
 
 
 def kimi_k3(rate: Rate) -> Optimizer:
@@ -248,9 +241,10 @@ def modded_nanogpt_track_3(rate: Rate = 0.0375, other_rate: Rate = 0.01) -> Opti
     decay 0.025; Adam(0.8, 0.99, eps 1e-10) at 0.3 for the embedding, 1/320 for the
     head and 0.01 for vectors.
     Not reproduced: EMA-Nesterov, the radial brake and the pinned radius, the floor of
-    row updates, the average of the tail, the trust gate of `attn.proj`; Nesterov
-    momentum, and its square as second moment (here the gradient's); bases of the last
-    step; schedules; second moments of 0.997 for biases. So this is not the record.
+    row updates (`om.transforms.finish_step` has it, and a like brake), the average of
+    the tail, the trust gate of `attn.proj`; Nesterov momentum, and its square as second
+    moment (here the gradient's); bases of the last step; schedules; second moments of
+    0.997 for biases. So this is not the record.
     Use: `tx = field_recipes.modded_nanogpt_track_3()`; embedding and head must be
     called "embed" and "lm_head".
     """

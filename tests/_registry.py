@@ -124,6 +124,9 @@ BLOCKS = {
     "precondition-inner": lambda: om.precondition(
         om.orthogonalize(om.linalg.newton_schulz), decay=0.9, graft=True, side="short"
     ),
+    "lmo-row": lambda: om.transforms.lmo("row"),
+    "lmo-column": lambda: om.transforms.lmo("column", one_hot=True),
+    "lmo-sign": lambda: om.transforms.lmo("sign", 2.0),
     "orthogonalize_balanced": om.transforms.orthogonalize_balanced,
     "orthogonalize_selected": om.transforms.orthogonalize_selected,
     "compress_entries": om.transforms.compress_entries,

@@ -103,6 +103,8 @@ VARIANTS = {
     "apollo_mini": [{"update_interval": 2, "scale": 3.0}],
     "apollo_svd": [{**LOW_RANK, "basis": "svd"}],
     "ldadam": [{"rank": 0.5, "error_feedback": False, "start": "exact"}],
+    "scion": [{"norm": "row", "first_norm": "column", "last_radius": 2.0}],
+    "muonh": [{"nesterov": False, "polar": om.linalg.polar_svd, "weight_decay": 0.1}],
     "poet": [
         {"block": 2, "sides": "in", "terms": 2, "max_norm": None, "reset": "none"},
         {"block": 4, "weight_decay": 0.1, "merge_interval": None, "seed": 3},

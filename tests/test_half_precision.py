@@ -19,7 +19,8 @@ LARGER = {
     **dict.fromkeys(("eigen_sign", "splus", "aro-adam", "aro-sign"), 0.5),
     **dict.fromkeys(("swan", "oft"), 0.1),
 }
-MULTIPLIES = {"poet", "poet-full", "oft"}  # They turn weights; zeros stay zeros.
+# They turn weights; zeros stay zeros.
+MULTIPLIES = {"poet", "poet-full", "oft", "muonh"}
 
 cases = [
     pytest.param(name, marks=pytest.mark.broad if name in DAILY else pytest.mark.slow)

@@ -214,7 +214,7 @@ def test_parameters_are_missing_only_where_something_uses_them(name):
     with pytest.raises(ValueError, match="`params` must be passed to `update`"):
         tx.update(PARAMS, state)
     tx = factory(1e-2, weight_decay=0.0)
-    if name.partition("-")[0] not in {"poet", "oft"}:  # Multiplicative.
+    if name.partition("-")[0] not in {"poet", "oft", "muonh"}:  # Finished steps.
         tx.update(PARAMS, tx.init(PARAMS))
 
 

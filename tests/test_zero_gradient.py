@@ -24,7 +24,7 @@ PARAMS = {
     "bias": jnp.full(4, 0.5),
 }
 # Without momentum, or with steps that are finished.
-FADELESS = {"swan", "sinkgd", "shampoo", "poet", "oft", "poet-full"}
+FADELESS = {"swan", "sinkgd", "shampoo", "shampoo-blocks", "poet", "oft", "poet-full"}
 FADELESS |= {"racs", "racs-corrected", "apollo", "apollo_mini", "apollo_svd"}
 
 

@@ -97,6 +97,7 @@ SMALL = {
 # Recipes whose updates have AdamW's size; others are rescaled.
 OF_ADAMS_SIZE = {
     "muon": {"scaling": "max"},
+    "muonh": {},  # Its steps are relative to the weights.
     "muoneq": {},
     "adamuon": {},
     "normuon": {},

@@ -25,6 +25,7 @@ from optax_matrix._arguments._checks import (
     check_flag as check_flag,
     check_not_negative as check_not_negative,
     check_not_negative_int,
+    check_pattern as check_pattern,
     check_positive,
     check_positive_int,
     check_rank,
@@ -60,5 +61,8 @@ Rank = TypeAliasType("Rank", Annotated[int | float, check_rank])
 Kernel = TypeAliasType(
     "Kernel",
     Annotated[Any, check_callable, "a function"],  # Or its name.
+)
+Pattern = TypeAliasType(
+    "Pattern", Annotated[str, check_pattern, "a regular expression"]
 )
 Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])

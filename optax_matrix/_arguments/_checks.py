@@ -5,6 +5,7 @@ Of a tracer, only shape and dtype are known. Scalars of NumPy and JAX are number
 
 import math
 import numbers
+import re
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -33,6 +34,16 @@ def check_flag(name: str, value: Any) -> None:
     """Raises unless a value is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+
+
+def check_pattern(name: str, value: Any) -> None:
+    """Raises unless a value is a regular expression."""
+    try:
+        re.compile(value)
+    except (re.error, TypeError) as error:
+        raise ValueError(
+            f"`{name}` must be a regular expression, got {value!r}: {error}."
+        ) from None
 
 
 def check_callable(name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from optax_matrix._arguments import is_function
+from optax_matrix._arguments import check_pattern, is_function
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
@@ -160,9 +160,7 @@ def with_embeddings(dimension_numbers: Any) -> Any:
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:
-    try:
-        return None if pattern is None else re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"`{name}` must be a regular expression, got {pattern!r}: {error}."
-        ) from None
+    if pattern is None:
+        return None
+    check_pattern(name, pattern)
+    return re.compile(pattern)

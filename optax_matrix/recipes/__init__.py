@@ -3,9 +3,9 @@
 ``om.<name>(learning_rate, ...)`` is a complete optimizer of a model's parameters:
 matrices by the method, all other leaves by AdamW or what ``other=`` gives.
 ``om.scale_by_<name>(...)`` is the method alone, for chains: no weight decay, no
-learning rate, other leaves unchanged. (`poet` and `oft` have no such form: the learning
-rate is already inside their update.) Recipes contain no arithmetic; it is all in the
-blocks.
+learning rate, other leaves unchanged. (`poet`, `oft` and `muonh` have no such form: the
+learning rate is already inside their update.) Recipes contain no arithmetic; it is all
+in the blocks.
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om
@@ -67,8 +67,8 @@ so do recipes; ``weight_decay_mask=True`` decays every leaf.
 learning rate of the matrices; ``other_learning_rate`` sets another one. Some methods
 have a ratio of their own: 0.015 beside Keller Jordan's `muon` (but 1 with
 ``scaling="max"``), 0.05 in `racs`, `alice` and `alice_0`,
-0.001 in `splus`, and 5 b / 256 in `poet` and `oft`, b being the side of a block (10 f,
-where the block is a fraction f of a side).
+0.001 in `splus`, 3/13 in `muonh`, and 5 b / 256 in `poet` and `oft`, b being the side
+of a block (10 f, where the block is a fraction f of a side).
 
 `scale_by_path` multiplies the rates of some parameters, as the last of a chain:
 
@@ -171,9 +171,11 @@ from optax_matrix.recipes._muon import muon, scale_by_muon
 from optax_matrix.recipes._muon2 import muon2, scale_by_muon2
 from optax_matrix.recipes._muon_plus import muon_plus, scale_by_muon_plus
 from optax_matrix.recipes._muoneq import muoneq, scale_by_muoneq
+from optax_matrix.recipes._muonh import muonh
 from optax_matrix.recipes._normuon import normuon, scale_by_normuon
 from optax_matrix.recipes._poet import oft, poet
 from optax_matrix.recipes._racs import racs, scale_by_racs
+from optax_matrix.recipes._scion import scale_by_scion, scion
 from optax_matrix.recipes._shampoo import scale_by_shampoo, shampoo
 from optax_matrix.recipes._sinkgd import scale_by_sinkgd, sinkgd
 from optax_matrix.recipes._soap import kl_soap, scale_by_kl_soap, scale_by_soap, soap
@@ -185,7 +187,7 @@ from optax_matrix.recipes._swan import scale_by_swan, swan
 METHODS = {
     "Orthogonalized momentum": [
         *(muon, muoneq, muon_plus, muon2, aurora, adamuon, normuon, mousse, dion),
-        *(dion2, swan),
+        *(dion2, swan, scion, muonh),
     ],
     "Scaled rows, columns and entries": [sinkgd, racs, mars_adamw],
     "Rotated frames and preconditioners": [
@@ -198,7 +200,7 @@ METHODS = {
     ],
     "Orthogonal factors of the weights": [poet, oft],
 }
-"""The methods by group, as the README lists them; all but POET and OFT have a
+"""The methods by group, as the README lists them; all but POET, OFT and MuonH have a
 ``scale_by_`` form."""
 
 __all__ = [
@@ -229,6 +231,7 @@ __all__ = [
     "muon2",
     "muon_plus",
     "muoneq",
+    "muonh",
     "normuon",
     "oft",
     "poet",
@@ -262,6 +265,7 @@ __all__ = [
     "scale_by_muoneq",
     "scale_by_normuon",
     "scale_by_racs",
+    "scale_by_scion",
     "scale_by_shampoo",
     "scale_by_sinkgd",
     "scale_by_soap",
@@ -269,6 +273,7 @@ __all__ = [
     "scale_by_splus",
     "scale_by_sumo",
     "scale_by_swan",
+    "scion",
     "shampoo",
     "sinkgd",
     "soap",

@@ -109,7 +109,13 @@ def optimizer_of_tree(
         return optax.chain(
             optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
             decayed_others(other_decay, arguments, params),
-            optax.scale_by_learning_rate(_other_rate(method, arguments)),
+            optax.scale_by_learning_rate(
+                rate_of_others(
+                    arguments["learning_rate"],
+                    method.other_rate,
+                    arguments["other_learning_rate"],
+                )
+            ),
         )
 
     return _on_matrices(
@@ -146,7 +152,7 @@ def _zero_gradient(method: Method, arguments: Arguments) -> Any:
     if policy != "fade":
         return policy
     stops = decay is None or (isinstance(decay, int | float) and decay == 0)
-    return "follow" if stops or method.stops or method.is_step else decay
+    return "follow" if stops or method.stops else decay
 
 
 def decayed_weights(
@@ -190,13 +196,10 @@ def decayed_others(
     return optax.GradientTransformation(decay.init, update)
 
 
-def _other_rate(method: Method, arguments: Arguments) -> Any:
-    if arguments["other_learning_rate"] is not None:
-        return arguments["other_learning_rate"]
-    rate: Any = arguments["learning_rate"]
-    factor: Any = method.other_rate
-    if factor is None:
-        return rate
+def rate_of_others(rate: Any, factor: Any, given: Any) -> Any:
+    """The learning rate of other leaves: what is given, or a multiple of the rate."""
+    if given is not None or factor is None:
+        return rate if given is None else given
     return (lambda count: factor * rate(count)) if callable(rate) else rate * factor
 
 

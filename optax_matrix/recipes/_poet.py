@@ -146,6 +146,7 @@ def poet(
     return Method(
         chain,
         is_step=True,
+        stops=True,  # Adam does, and part of a rotation would be none.
         other_rate=5.0 * relative_size(block),
         other_b2=0.999,
         other_eps=eps,

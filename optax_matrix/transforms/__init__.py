@@ -11,6 +11,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``first_moments``          the average of the gradients
 ``equilibration``          ``D_r^(-1/2) M D_c^(-1/2)``, D from row and column sizes
 ``orthogonalization``      ``U V'`` of the SVD ``M = U S V'``
+``norm_balls``             ``argmax <M, D>`` over ``|D| <= 1``
 ``second_moments``         ``M / sqrt(V)`` entry by entry; ``L^(-1/p) M R^(-1/p)``;
                            ``P M Q``, with P and Q that whiten gradients
 ``rotation``               ``R f(R' M)``, R orthogonal
@@ -18,7 +19,7 @@ A method is a chain of blocks. Some blocks run an inner transformation f:
 ``stochastic_primitives``  ``W = R W_0 P``, where f moves orthogonal R and P
 ``variance_reduction``     ``G_t + c (G_t - G_(t-1))``
 ``update_size``            ``c M``, c from the shape or a norm
-``weight_size``            ``|W| = |W_0|``; decay
+``weight_size``            steps such that ``|W| = |W_0|``; decay
 ``wrappers``               f in another precision, or with injected hyperparameters
 =========================  =========================================================
 
@@ -74,6 +75,7 @@ from optax_matrix.transforms.low_rank import (
     subspace_basis,
     svd_basis,
 )
+from optax_matrix.transforms.norm_balls import lmo
 from optax_matrix.transforms.orthogonalization import (
     orthogonalize,
     orthogonalize_balanced,
@@ -123,9 +125,9 @@ from optax_matrix.transforms.variance_reduction import (
     correct_variance,
 )
 from optax_matrix.transforms.weight_size import (
-    FixNormState,
+    FinishStepState,
     add_cautious_decay,
-    fix_norm,
+    finish_step,
 )
 from optax_matrix.transforms.wrappers import (
     QuantizedState,
@@ -143,7 +145,7 @@ __all__ = [
     "CompensateState",
     "CorrectVarianceState",
     "EquilibrateWithEmaState",
-    "FixNormState",
+    "FinishStepState",
     "InEigenbasisState",
     "LimitNormGrowthState",
     "MomentumState",
@@ -172,7 +174,7 @@ __all__ = [
     "equilibrate",
     "equilibrate_rows_jointly",
     "equilibrate_with_ema",
-    "fix_norm",
+    "finish_step",
     "gaussian_basis",
     "given_basis",
     "in_blocks",
@@ -182,6 +184,7 @@ __all__ = [
     "keep_dtype",
     "limit_norm_growth",
     "limit_skew_norm",
+    "lmo",
     "match_rms",
     "momentum",
     "orthogonalize",

@@ -66,7 +66,8 @@ def describe(
 ) -> Description:
     """Lists for every leaf whether and how it is viewed as matrices, and why.
 
-    ``all zeros`` marks leaves with a matrix of zeros: `poet` and `oft` never move it.
+    ``all zeros`` marks leaves with a matrix of zeros: `poet`, `oft` and `muonh` never
+    move it.
 
     Args:
         params: Parameters, or their shapes.

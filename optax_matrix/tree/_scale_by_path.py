@@ -21,7 +21,7 @@ def scale_by_path(
 
     At the end of a chain, after an optimizer, a factor is one of the learning rate, and
     so of its weight decay, too. Schedules of the optimizer remain. Updates of `poet`,
-    `oft` and `hyperball` are finished steps, which must not be scaled.
+    `oft`, `muonh` and `hyperball` are finished steps, which must not be scaled.
 
     Args:
         factors: Factors by regular expression, which is searched for in the path, as in

@@ -6,7 +6,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import Rate, checked
-from optax_matrix.transforms import fix_norm
+from optax_matrix.transforms import finish_step
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.tree import on_matrices
 
@@ -57,11 +57,11 @@ def hyperball(
         Array(2., dtype=float32)
 
     References:
-        As in `transforms.fix_norm`. The authors leave embeddings, heads and vectors to
-        Adam; so does a recipe as ``inner``.
+        As in `transforms.finish_step`. The authors leave embeddings, heads and vectors
+        to Adam; so does a recipe as ``inner``.
     """
     step = on_matrices(
-        jax.tree_util.Partial(_fix_norm, rate=learning_rate),
+        jax.tree_util.Partial(_on_sphere, rate=learning_rate),
         name="hyperball",
         dimension_numbers=dimension_numbers,
         needs_params=True,
@@ -71,6 +71,6 @@ def hyperball(
     return optax.chain(inner, step)
 
 
-def _fix_norm(layout: Any, rate: Any) -> optax.GradientTransformation:
+def _on_sphere(layout: Any, rate: Any) -> optax.GradientTransformation:
     del layout
-    return fix_norm(rate)
+    return finish_step("hyperball", rate)

@@ -36,6 +36,14 @@ def muon(w, g, state, lr, b1=0.95, nesterov=True, scaling="out/in", weight_decay
     return decayed(w, lr, weight_decay) - lr * factor * o
 
 
+def muonh(w, g, state, lr, b1=0.95, nesterov=True):
+    """Levanter's `muonh.py`, but on the sphere of the initial norm."""
+    radius = state.setdefault("radius", np.linalg.norm(w))
+    o = kernels.newton_schulz5(momentum(g, state, b1, nesterov), kernels.YOU)
+    new = w - lr * radius * o / np.linalg.norm(o)
+    return radius * new / np.linalg.norm(new)
+
+
 def dion2(w, g, state, lr, fraction=0.25, b1=0.95, weight_decay=0.01):
     """Ahn et al. 2025, by microsoft/dion: rows by their sums of absolute values."""
     total = state.get("m", np.zeros_like(g)) + g

@@ -13,7 +13,7 @@ from _tiers import QUICK
 import optax_matrix as om
 from optax_matrix.matrices.paths import named_leaves
 
-STEPS = {"poet", "oft"}
+STEPS = {"poet", "oft", "muonh"}
 
 
 def test_decay_by_the_definition():

@@ -268,6 +268,7 @@ def test_muons_rate_for_the_other_leaves_goes_with_the_scaling(
 
 # As the README says; all others have the learning rate of the matrices.
 OTHER_RATES = {
+    **{"scion": 50.0, "muonh": 3 / 13},
     **{"muon": 0.015, "racs": 0.05, "racs-corrected": 0.05, "splus": 0.001},
     **dict.fromkeys(("alice", "alice-carry", "alice_0"), 0.05),
     **{"poet": 5 * 4 / 256, "poet-full": 10 * 0.5, "oft": 5 * 4 / 256},

@@ -26,7 +26,8 @@ def one_update(tx, grads, params=PARAMS):
 @pytest.mark.slow
 def test_zero_gradients_decay_other_leaves_and_leave_matrices_alone():
     zero = jax.tree.map(jnp.zeros_like, PARAMS)
-    tx = om.poet(1e-2, block=4, weight_decay=0.5, other_learning_rate=0.1)
+    options = {"weight_decay": 0.5, "weight_decay_mask": True}
+    tx = om.poet(1e-2, block=4, other_learning_rate=0.1, **options)
     updates, _ = one_update(tx, zero)
     assert not updates["attention"]["kernel"].any()
     np.testing.assert_allclose(updates["norm"], -0.05 * PARAMS["norm"], rtol=1e-6)

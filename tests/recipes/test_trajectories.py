@@ -29,6 +29,7 @@ CASES = {
     "sinkgd": ("sinkgd", {}, optimizers.sinkgd, (0.95, 0.1, LR)),
     "racs": ("racs", {}, optimizers.racs, (0.999, 0.0, 0.05 * LR)),
     "mars_adamw": ("mars_adamw", {}, optimizers.mars_adamw, (0.95, 0.1, LR)),
+    "muonh": ("muonh", {}, optimizers.muonh, (0.95, 0.0, 3 / 13 * LR)),
 }
 VARIANTS = {
     "muon_moonlight": (
@@ -78,6 +79,12 @@ VARIANTS = {
         {"variant": "unsigned"},
         optimizers.adamuon_unsigned,
         (0.95, 0.1, LR),
+    ),
+    "muonh_plain": (
+        "muonh",
+        {"nesterov": False, "b1": 0.8, "weight_decay": 0.1},
+        partial(optimizers.muonh, nesterov=False, b1=0.8),
+        (0.95, 0.1, 3 / 13 * LR),
     ),
     "normuon_out_in": (
         "normuon",
@@ -168,8 +175,8 @@ def test_every_recipe_has_a_case():
     optimizer_names = {
         name for name in recipes.__all__ if not name.startswith("scale_by_")
     }
-    # POET's own test is of its block.
-    elsewhere = ROTATED | LOW_RANK | {"poet", "oft"}
+    # POET's own test is of its block; Scion has no AdamW.
+    elsewhere = ROTATED | LOW_RANK | {"poet", "oft", "scion"}
     assert {case[0] for case in CASES.values()} | elsewhere == optimizer_names
 
 

@@ -12,7 +12,11 @@ from flax import nnx
 import optax_matrix as om
 
 NAMES = [n for n in om.recipes.__all__ if not n.startswith("scale_by_")]
-STEPS = {"poet", "oft"}  # Their updates are finished steps, made of the parameters.
+STEPS = {
+    "poet",
+    "oft",
+    "muonh",
+}  # Their updates are finished steps, made of the parameters.
 SHAPES = {"up/kernel": (6, 10), "norm/scale": (6,)}
 
 
@@ -80,7 +84,8 @@ def test_a_schedule_of_the_decay_counts_steps(name, options):
     """Its second step is that of its second value; optax 0.2.6 stays at the first."""
 
     def second(weight_decay):
-        tx = small(name)(0.1, weight_decay=weight_decay, **options)
+        given = {"weight_decay": weight_decay, "weight_decay_mask": True} | options
+        tx = small(name)(0.1, **given)
         step, state = jax.jit(tx.update), tx.init(tree(0))
         for seed in (1, 2):
             updates, state = step(tree(seed), state, tree(0))

@@ -1,4 +1,4 @@
-"""Weight size: steps that keep the norm of the weights, and decay that is cautious."""
+"""Weight size: steps that it decides, and decay that is cautious."""
 
 from optax_matrix.transforms.weight_size._cautious_decay import (
     add_cautious_decay as add_cautious_decay,
@@ -6,7 +6,7 @@ from optax_matrix.transforms.weight_size._cautious_decay import (
 from optax_matrix.transforms.weight_size._decayed_weights import (
     add_decayed_weights as add_decayed_weights,
 )
-from optax_matrix.transforms.weight_size._fix_norm import (
-    FixNormState as FixNormState,
-    fix_norm as fix_norm,
+from optax_matrix.transforms.weight_size._finish_step import (
+    FinishStepState as FinishStepState,
+    finish_step as finish_step,
 )

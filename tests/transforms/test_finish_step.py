@@ -1,0 +1,168 @@
+"""`finish_step`: each rule by its source, in NumPy, matrix by matrix."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_matrix as om
+
+RULES = ("hyperball", "relative_update", "radial_brake", "row_floor")
+STARTS = {"wide": (3, 5), "stack": (2, 4, 3)}
+finish_step = om.transforms.finish_step
+
+
+def draw(seed, dtype=jnp.float32, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return {
+        name: jnp.asarray(scale * rng.standard_normal(shape), dtype)
+        for name, shape in STARTS.items()
+    }
+
+
+def emerging_optimizers(rule, w, update, lr, start):
+    """Hooks around ``p.add_(update, alpha=-lr)``; `modded-nanogpt` for the floor."""
+    old = np.linalg.norm(w)
+    if rule == "hyperball":
+        radius = np.linalg.norm(start)
+        new = w - lr * update * radius / np.linalg.norm(update)
+        return new * radius / np.linalg.norm(new)
+    if rule == "relative_update":
+        return w - lr * update * old / np.linalg.norm(update)
+    if rule == "radial_brake":
+        new = w - lr * update
+        delta = np.linalg.norm(new) - old
+        target = old + (0.5 if delta >= 0 else 1.0) * delta
+        return new * target / np.linalg.norm(new)
+    r = np.linalg.norm(w, axis=1, keepdims=True)
+    s = np.linalg.norm(update, axis=1, keepdims=True)
+    return w - lr * update * np.maximum(0.3825 * r / s, 1.0)
+
+
+def matrices(*trees):
+    for name, shape in STARTS.items():
+        stacks = [np.asarray(t[name]).reshape(-1, *shape[-2:]) for t in trees]
+        yield from zip(*stacks, strict=True)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_are_those_of_the_source(rule, scheduled):
+    rate = (lambda count: 0.3 / (1 + count)) if scheduled else 0.3
+    tx, tree = finish_step(rule, rate), draw(0, jnp.float64)
+    state, start, update = tx.init(tree), tree, jax.jit(tx.update)
+    grown = set()
+    for t in range(6):
+        # Some steps lead out and some lead in, some rows are short and some are long.
+        lean = jax.tree.map(lambda w: 0.5 * (-1) ** t * w, tree)  # noqa: B023
+        directions = jax.tree.map(jnp.add, draw(t + 1, jnp.float64, 0.5), lean)
+        down = jax.tree.map(jnp.negative, directions)
+        steps, state = update(down, state, tree)
+        new, lr = optax.apply_updates(tree, steps), 0.3 / (1 + t if scheduled else 1)
+        for got, w, u, w_0 in matrices(new, tree, directions, start):
+            want = emerging_optimizers(rule, w, u, lr, w_0)
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+            grown.add(bool(np.linalg.norm(w - lr * u) > np.linalg.norm(w)))
+            short = 0.3825 * np.linalg.norm(w, axis=1) > np.linalg.norm(u, axis=1)
+            grown.update(f"short {x}" for x in short)
+        tree = new
+    assert grown == {True, False, "short True", "short False"}
+
+
+def test_the_brake_takes_nothing_from_a_step_inwards():
+    tx, w = finish_step("radial_brake"), draw(0)
+    inwards = jax.tree.map(lambda x: -0.1 * x, w)
+    steps, state = tx.update(inwards, tx.init(w), w)
+    jax.tree.map(np.testing.assert_array_equal, steps, inwards)
+    outwards = jax.tree.map(lambda x: 0.1 * x, w)
+    steps, _ = tx.update(outwards, state, w)
+    for name, x in steps.items():
+        np.testing.assert_allclose(x, 0.05 * w[name], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("outward", [0.0, 1.0])
+def test_shares_of_the_brake(outward):
+    """With 0 no step leads out of the sphere; with 1 there is no brake."""
+    tx, w, step = finish_step("radial_brake", outward=outward), draw(0), draw(1)
+    steps, _ = tx.update(step, tx.init(w), w)
+    new = optax.apply_updates(w, steps)
+    for name, x in new.items():
+        got, old = (np.linalg.norm(y, axis=(-2, -1)) for y in (x, w[name]))
+        if outward:
+            np.testing.assert_allclose(steps[name], step[name], rtol=1e-4, atol=1e-6)
+        else:
+            assert (got < old * (1 + 1e-5)).all()
+            assert (got > old * (1 - 1e-5)).any()
+
+
+def test_the_current_radius_needs_no_state():
+    fixed, current = (
+        finish_step("hyperball", 0.1, radius=r) for r in ("initial", "current")
+    )
+    w, u = draw(0), draw(1)
+    assert current.init(w).radius is None
+    a, b = (tx.update(u, tx.init(w), w)[0] for tx in (fixed, current))
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    twice = jax.tree.map(lambda x: 2 * x, w)
+    norm = lambda tx: optax.apply_updates(twice, tx.update(u, tx.init(w), twice)[0])
+    size = lambda tree: float(jnp.linalg.norm(tree["wide"]))
+    assert size(norm(fixed)) == pytest.approx(size(w), rel=1e-5)
+    assert size(norm(current)) == pytest.approx(2 * size(w), rel=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 1e-18, 1e18])
+def test_zeros_ranks_and_extremes_stay_finite(rule, dtype, scale):
+    tx = finish_step(rule, 0.1)
+    w = draw(0, dtype)
+    u = jax.tree.map(lambda x: scale * x, draw(1, dtype))
+    u["wide"] = jnp.zeros_like(w["wide"])
+    u["stack"] = u["stack"].at[0, 1:].set(0)  # One row, and another matrix.
+    state = tx.init(w)
+    steps, new = tx.update(u, state, w)
+    types = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+    assert types(steps) == types(w)
+    assert types(new) == types(state)
+    for x in steps.values():
+        assert jnp.isfinite(x).all()
+    assert jnp.abs(steps["wide"]).max() < (1e-6 if dtype == jnp.float32 else 0.02)
+    zero = jax.tree.map(jnp.zeros_like, w)
+    steps, _ = tx.update(u, tx.init(zero), zero)
+    moved = any(x.any() for x in steps.values())
+    assert moved == (rule in ("radial_brake", "row_floor") and dtype(scale) > 0)
+
+
+def test_it_must_get_parameters_and_known_words():
+    w = draw(0)
+    tx = finish_step("row_floor")
+    with pytest.raises(ValueError, match="`params` must be passed to `update`"):
+        tx.update(w, tx.init(w))
+    with pytest.raises(ValueError, match="`rule` must be one of 'hyperball', 'rel"):
+        finish_step("brake")
+    with pytest.raises(ValueError, match="`outward` must be a number from 0 to 1"):
+        finish_step("radial_brake", outward=2.0)
+    with pytest.raises(ValueError, match="`floor` must be positive"):
+        finish_step("row_floor", floor=0.0)
+    tx = om.on_matrices(tx, needs_params=True)
+    params = {"kernel": jnp.ones((3, 4))}
+    with pytest.raises(ValueError, match="`params` must be passed to `update`"):
+        tx.update(params, tx.init(params))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_around_an_optimizer_rows_are_outputs(rule):
+    """Kernels are ``(in, out)``, and every layer has its own norm."""
+    rng = np.random.default_rng(0)
+    params = {"up": {"kernel": jnp.asarray(rng.standard_normal((2, 5, 3)), "float32")}}
+    grads = jax.tree.map(lambda w: 0.1 * w + rng.standard_normal(w.shape), params)
+    block = finish_step(rule, 0.5)
+    tx = optax.chain(optax.sgd(1.0), om.on_matrices(block, needs_params=True))
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    new = optax.apply_updates(params, updates)
+    kernels = [np.asarray(t["up"]["kernel"]) for t in (new, params, grads)]
+    for new, w, u in zip(*kernels, strict=True):
+        want = emerging_optimizers(rule, w.T, u.T, 0.5, w)
+        np.testing.assert_allclose(new.T, want, rtol=2e-5, atol=1e-6)
