@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -61,6 +62,14 @@ def visible_mesh(leaves: Mapping[str, Any]) -> Any:
     return next(filter(None, map(own_mesh, leaves.values())), None)
 
 
+def trimmed(spec: PartitionSpec) -> PartitionSpec:
+    """The spec in the form that compiled functions return, so that calls are cached."""
+    entries = list(spec)
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
+
+
 def shards(spec: Iterable[Any], sizes: Mapping[str, int]) -> int:
     """Into how many shards a spec splits an array, by the sizes of mesh axes."""
     entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
@@ -93,15 +102,27 @@ def own_mesh(leaf: Any) -> Any:
     return sharding.mesh if sharding is not None and sharding.mesh.axis_names else None
 
 
+def has_auto_axes(x: Any) -> bool:
+    """Whether a traced array is on a mesh that its type says nothing more of."""
+    mesh = own_mesh(x) if isinstance(x, jax.core.Tracer) else None
+    return mesh is not None and set(mesh.axis_types) == {AxisType.Auto}
+
+
+def sharded_alike(new: Any, old: Any) -> Any:
+    """New arrays, sharded as old ones are, on Auto axes, where types do not show it."""
+    alike = lambda x, y: shard_alike(x, y)[0] if x.ndim and has_auto_axes(y) else x
+    return jax.tree.map(alike, new, old)
+
+
 def unsplit(indices: Array) -> Array:
     """Indices into an axis of matrices, those of a matrix on one device.
 
     XLA cannot split ``x[..., indices, :]`` where x is split by columns and the indices
     by the same mesh axis: "Slice dim size greater than dynamic slice dimension".
     """
-    mesh = own_mesh(indices) if isinstance(indices, jax.core.Tracer) else None
-    if mesh is None or set(mesh.axis_types) != {AxisType.Auto}:
+    if not has_auto_axes(indices):
         return indices
+    mesh = own_mesh(indices)
     free = [PartitionSpec.UNCONSTRAINED] * (indices.ndim - 1)
     sharding = NamedSharding(mesh, PartitionSpec(*free, None))
     return jax.lax.with_sharding_constraint(indices, sharding)

@@ -37,8 +37,7 @@ def stack_specs(
 
     def of_leaf(keys, x):
         group = group_of(keys, layout.groups)
-        is_index = x.dtype == jnp.int32
-        if group is None or is_index or not _is_sharded(keys, x.shape, group):
+        if group is None or not is_sharded(keys, x, group):
             return PartitionSpec(*[None] * len(x.shape))
         wanted, every = _names(layout, group, specs)
         return _spec(x.shape, group, wanted, every, sizes)
@@ -46,11 +45,12 @@ def stack_specs(
     return jax.tree_util.tree_map_with_path(of_leaf, state)
 
 
-def _is_sharded(keys: tuple, shape: tuple[int, ...], group: Group) -> bool:
+def is_sharded(keys: tuple, x: Any, group: Group) -> bool:
     """Whether state is per matrix, with as many numbers as a side of one at least."""
-    per_matrix = len(shape) > 1 and shape[0] == group.count
-    large = math.prod(shape[1:]) >= min(group.rows, group.cols)
-    return per_matrix and large and key_name(keys[0]) != "manifest"
+    per_matrix = len(x.shape) > 1 and x.shape[0] == group.count
+    large = math.prod(x.shape[1:]) >= min(group.rows, group.cols)
+    is_index = x.dtype == jnp.int32
+    return per_matrix and large and not is_index and key_name(keys[0]) != "manifest"
 
 
 def _names(

@@ -4,17 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from optax_matrix._mesh import (
     explicit_spec,
+    has_auto_axes,
     named_sharding,
+    sharded_alike,
+    trimmed,
     vary_like,
     visible_mesh,
     visible_spec,
     with_auto_axes,
 )
-from optax_matrix.sharding._stack_specs import stack_specs
+from optax_matrix.matrices.paths import group_of
+from optax_matrix.sharding._stack_specs import is_sharded, stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 
@@ -46,7 +52,8 @@ class KeepSharding:
 
         def make(params, arrays):
             stacks = layout.stack(params) if needs_params else layout.zeros()
-            return vary_like(make_state(layout, stacks, arrays), params)
+            state = vary_like(make_state(layout, stacks, arrays), params)
+            return _spread(state, layout, params)
 
         mesh = visible_mesh(params)
         if mesh is None or not _is_visible(mesh, params):
@@ -55,7 +62,7 @@ class KeepSharding:
         shapes = jax.eval_shape(make, jax.tree.map(plain, params), arrays)
         known = {path: visible_spec(leaf) for path, leaf in params.items()}
         specs = self.specs(layout, shapes, known, mesh)
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+        shardings = jax.tree.map(lambda x: NamedSharding(mesh, trimmed(x)), specs)
         if AxisType.Explicit in mesh.axis_types:
             make = with_auto_axes(make, shardings)
         if isinstance(mesh, jax.sharding.Mesh):
@@ -72,10 +79,10 @@ class KeepSharding:
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
 
-        def run(leaves, state, arrays):
+        def run(leaves, old, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
-            new, state = step(layout, stacks, state, arrays)
-            return layout.unstack(new), state
+            new, state = step(layout, stacks, old, arrays)
+            return layout.unstack(new), sharded_alike(state, old)
 
         updates = leaves["updates"]
         state = vary_like(state, leaves)
@@ -90,6 +97,37 @@ class KeepSharding:
     ) -> Any:
         """See `Placement.specs`."""
         return stack_specs(layout, state, param_specs, mesh)
+
+
+def _spread(state: Any, layout: Layout, params: Leaves) -> Any:
+    """State of a stack, sharded as the stack is where types do not show it.
+
+    The compiler would choose to hold it whole: nothing that `init` computes says more.
+    """
+    if not any(map(has_auto_axes, params.values())):
+        return state
+    stacks = layout.stack(params)
+
+    def of_leaf(keys, x):
+        group = group_of(keys, layout.groups)
+        if group is None or not is_sharded(keys, x, group):
+            return x
+        return sharded_alike(x, _shaped(stacks[group.name], x.shape))
+
+    return jax.tree_util.tree_map_with_path(of_leaf, state)
+
+
+def _shaped(stack: Array, shape: tuple[int, ...]) -> Array:
+    """Numbers of a shape whose axes are sharded like those of the stack's axes."""
+    axes: dict[int, int] = {0: 0}
+    for axis, size in enumerate(shape[1:], 1):
+        free = [i for i in (1, 2) if stack.shape[i] == size and i not in axes]
+        axes |= {i: axis for i in free[:1]}
+    gone = [i for i in range(stack.ndim) if i not in axes]
+    kept = sorted(axes)
+    order = sorted(range(len(kept)), key=lambda i: axes[kept[i]])
+    values = jnp.transpose(jnp.max(stack, axis=gone), order)
+    return jax.lax.broadcast_in_dim(values, shape, sorted(axes.values()))
 
 
 def _is_visible(mesh: Any, leaves: Leaves) -> bool:
