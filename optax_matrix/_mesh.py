@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -106,12 +105,6 @@ def has_auto_axes(x: Any) -> bool:
     """Whether a traced array is on a mesh that its type says nothing more of."""
     mesh = own_mesh(x) if isinstance(x, jax.core.Tracer) else None
     return mesh is not None and set(mesh.axis_types) == {AxisType.Auto}
-
-
-def sharded_alike(new: Any, old: Any) -> Any:
-    """New arrays, sharded as old ones are, on Auto axes, where types do not show it."""
-    alike = lambda x, y: shard_alike(x, y)[0] if x.ndim and has_auto_axes(y) else x
-    return jax.tree.map(alike, new, old)
 
 
 def unsplit(indices: Array) -> Array:

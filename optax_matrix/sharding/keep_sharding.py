@@ -4,23 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
 from optax_matrix._mesh import (
     explicit_spec,
-    has_auto_axes,
     named_sharding,
-    sharded_alike,
     trimmed,
     vary_like,
     visible_mesh,
     visible_spec,
     with_auto_axes,
 )
-from optax_matrix.matrices.paths import group_of
-from optax_matrix.sharding._stack_specs import is_sharded, stack_specs
+from optax_matrix.sharding._auto_axes import held_in_place, spread
+from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 
@@ -28,7 +24,8 @@ from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 class KeepSharding:
     """The `Placement` of ``placement=None``: parameters and state stay where they are.
 
-    Under Auto axes, the partitioner decides what each device computes. Under Explicit
+    Under Auto axes, the partitioner decides what each device computes; state of a
+    compiled `init` is sharded like its stack, and keeps that. Under Explicit
     axes, where contractions and decompositions of sharded matrices raise, the step runs
     with its axes made Auto, and its outputs get the types of its inputs. State of a
     stack starts with the sharding of the stack's first leaf, as far as that is visible.
@@ -52,12 +49,11 @@ class KeepSharding:
 
         def make(params, arrays):
             stacks = layout.stack(params) if needs_params else layout.zeros()
-            state = vary_like(make_state(layout, stacks, arrays), params)
-            return _spread(state, layout, params)
+            return vary_like(make_state(layout, stacks, arrays), params)
 
         mesh = visible_mesh(params)
         if mesh is None or not _is_visible(mesh, params):
-            return make(params, arrays)
+            return spread(make(params, arrays), layout, params)
         plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
         shapes = jax.eval_shape(make, jax.tree.map(plain, params), arrays)
         known = {path: visible_spec(leaf) for path, leaf in params.items()}
@@ -82,7 +78,7 @@ class KeepSharding:
         def run(leaves, old, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
             new, state = step(layout, stacks, old, arrays)
-            return layout.unstack(new), sharded_alike(state, old)
+            return layout.unstack(new), held_in_place(state, old, layout)
 
         updates = leaves["updates"]
         state = vary_like(state, leaves)
@@ -97,37 +93,6 @@ class KeepSharding:
     ) -> Any:
         """See `Placement.specs`."""
         return stack_specs(layout, state, param_specs, mesh)
-
-
-def _spread(state: Any, layout: Layout, params: Leaves) -> Any:
-    """State of a stack, sharded as the stack is where types do not show it.
-
-    The compiler would choose to hold it whole: nothing that `init` computes says more.
-    """
-    if not any(map(has_auto_axes, params.values())):
-        return state
-    stacks = layout.stack(params)
-
-    def of_leaf(keys, x):
-        group = group_of(keys, layout.groups)
-        if group is None or not is_sharded(keys, x, group):
-            return x
-        return sharded_alike(x, _shaped(stacks[group.name], x.shape))
-
-    return jax.tree_util.tree_map_with_path(of_leaf, state)
-
-
-def _shaped(stack: Array, shape: tuple[int, ...]) -> Array:
-    """Numbers of a shape whose axes are sharded like those of the stack's axes."""
-    axes: dict[int, int] = {0: 0}
-    for axis, size in enumerate(shape[1:], 1):
-        free = [i for i in (1, 2) if stack.shape[i] == size and i not in axes]
-        axes |= {i: axis for i in free[:1]}
-    gone = [i for i in range(stack.ndim) if i not in axes]
-    kept = sorted(axes)
-    order = sorted(range(len(kept)), key=lambda i: axes[kept[i]])
-    values = jnp.transpose(jnp.max(stack, axis=gone), order)
-    return jax.lax.broadcast_in_dim(values, shape, sorted(axes.values()))
 
 
 def _is_visible(mesh: Any, leaves: Leaves) -> bool:
