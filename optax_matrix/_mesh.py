@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -105,6 +106,11 @@ def has_auto_axes(x: Any) -> bool:
     """Whether a traced array is on a mesh that its type says nothing more of."""
     mesh = own_mesh(x) if isinstance(x, jax.core.Tracer) else None
     return mesh is not None and set(mesh.axis_types) == {AxisType.Auto}
+
+
+def sharded_like(new: Array, old: Array) -> Array:
+    """A traced array, sharded as another is on Auto axes, where no type shows how."""
+    return shard_alike(new, old)[0] if has_auto_axes(old) else new
 
 
 def unsplit(indices: Array) -> Array:

@@ -15,6 +15,7 @@ from optax_matrix._mesh import (
     Recorder,
     explicit_spec,
     recording,
+    sharded_like,
     visible_mesh,
     with_auto_axes,
 )
@@ -211,6 +212,7 @@ def _of_stack(leaf: StateLeaf, group: Group, entries: Array, old: Any) -> Array:
 
 def _placed(new: Any, old: Any) -> Any:
     """The array where the old one was."""
-    traced = any(isinstance(x, jax.core.Tracer) for x in (new, old))
-    at = isinstance(old, jax.Array) and not traced and old.committed
+    if any(isinstance(x, jax.core.Tracer) for x in (new, old)):
+        return sharded_like(new, old)
+    at = isinstance(old, jax.Array) and old.committed
     return jax.device_put(new, old.sharding) if at else new

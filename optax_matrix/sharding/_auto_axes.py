@@ -10,11 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix._mesh import has_auto_axes, own_mesh
+from optax_matrix._mesh import has_auto_axes, own_mesh, sharded_like
 from optax_matrix.matrices.paths import group_of
 from optax_matrix.sharding._stack_specs import is_sharded
 from optax_matrix.stacks.layout import Group, Layout
@@ -58,7 +57,7 @@ def _placed(state: Any, likes: Any, mesh: Any) -> Any:
     def place(x, like):
         if like is None:
             return jax.lax.with_sharding_constraint(x, whole)
-        return shard_alike(x, like)[0]
+        return sharded_like(x, like)
 
     return jax.tree.map(place, state, likes)
 
