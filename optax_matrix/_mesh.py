@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -108,23 +107,18 @@ def has_auto_axes(x: Any) -> bool:
     return mesh is not None and set(mesh.axis_types) == {AxisType.Auto}
 
 
-def sharded_like(new: Array, old: Array) -> Array:
-    """A traced array, sharded as another is on Auto axes, where no type shows how."""
-    return shard_alike(new, old)[0] if has_auto_axes(old) else new
-
-
-def unsplit(indices: Array) -> Array:
-    """Indices into an axis of matrices, those of a matrix on one device.
+def unsplit(x: Array, axes: int = 1) -> Array:
+    """An array whose last axes, this many, are on one device each, on Auto axes.
 
     XLA cannot split ``x[..., indices, :]`` where x is split by columns and the indices
-    by the same mesh axis: "Slice dim size greater than dynamic slice dimension".
+    by the same mesh axis: "Slice dim size greater than dynamic slice dimension". And it
+    dies where blocks are cut whose sides do not divide those of a split matrix.
     """
-    if not has_auto_axes(indices):
-        return indices
-    mesh = own_mesh(indices)
-    free = [PartitionSpec.UNCONSTRAINED] * (indices.ndim - 1)
-    sharding = NamedSharding(mesh, PartitionSpec(*free, None))
-    return jax.lax.with_sharding_constraint(indices, sharding)
+    if not has_auto_axes(x):
+        return x
+    free = [PartitionSpec.UNCONSTRAINED] * (x.ndim - axes)
+    sharding = NamedSharding(own_mesh(x), PartitionSpec(*free, *[None] * axes))
+    return jax.lax.with_sharding_constraint(x, sharding)
 
 
 def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:

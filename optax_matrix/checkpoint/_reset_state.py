@@ -15,7 +15,6 @@ from optax_matrix._mesh import (
     Recorder,
     explicit_spec,
     recording,
-    sharded_like,
     visible_mesh,
     with_auto_axes,
 )
@@ -212,7 +211,6 @@ def _of_stack(leaf: StateLeaf, group: Group, entries: Array, old: Any) -> Array:
 
 def _placed(new: Any, old: Any) -> Any:
     """The array where the old one was."""
-    if any(isinstance(x, jax.core.Tracer) for x in (new, old)):
-        return sharded_like(new, old)
-    at = isinstance(old, jax.Array) and old.committed
+    traced = any(isinstance(x, jax.core.Tracer) for x in (new, old))
+    at = isinstance(old, jax.Array) and not traced and old.committed
     return jax.device_put(new, old.sharding) if at else new

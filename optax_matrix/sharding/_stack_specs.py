@@ -100,10 +100,12 @@ def _spec(
 
     put(0, batch, known=True)
     for axis, size in enumerate(shape[1:], 1):
-        # Of a square matrix, rows come before columns.
+        # Of a square matrix's Gram matrix, rows come before columns.
         sides = [
             names for n, names in ((group.rows, rows), (group.cols, cols)) if n == size
         ]
+        if shape[1:] == (group.rows, group.cols):
+            sides = [(rows, cols)[axis - 1]]
         any(put(axis, names, known=True) for names in sides)
     for name in tuple(left):
         free_first = sorted(range(len(shape)), key=lambda axis: len(entries[axis]))

@@ -15,7 +15,7 @@ from optax_matrix._mesh import (
     visible_spec,
     with_auto_axes,
 )
-from optax_matrix.sharding._auto_axes import held_in_place, spread
+from optax_matrix.sharding._auto_axes import keep_small_whole, spread
 from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
@@ -25,7 +25,7 @@ class KeepSharding:
     """The `Placement` of ``placement=None``: parameters and state stay where they are.
 
     Under Auto axes, the partitioner decides what each device computes; state of a
-    compiled `init` is sharded like its stack, and keeps that. Under Explicit
+    compiled `init` is sharded like its stack. Under Explicit
     axes, where contractions and decompositions of sharded matrices raise, the step runs
     with its axes made Auto, and its outputs get the types of its inputs. State of a
     stack starts with the sharding of the stack's first leaf, as far as that is visible.
@@ -75,10 +75,10 @@ class KeepSharding:
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
 
-        def run(leaves, old, arrays):
+        def run(leaves, state, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
-            new, state = step(layout, stacks, old, arrays)
-            return layout.unstack(new), held_in_place(state, old, layout)
+            new, state = step(layout, stacks, state, arrays)
+            return layout.unstack(new), keep_small_whole(state, layout)
 
         updates = leaves["updates"]
         state = vary_like(state, leaves)
