@@ -61,6 +61,14 @@ def visible_mesh(leaves: Mapping[str, Any]) -> Any:
     return next(filter(None, map(own_mesh, leaves.values())), None)
 
 
+def trimmed(spec: PartitionSpec) -> PartitionSpec:
+    """The spec in the form that compiled functions return, so that calls are cached."""
+    entries = list(spec)
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
+
+
 def shards(spec: Iterable[Any], sizes: Mapping[str, int]) -> int:
     """Into how many shards a spec splits an array, by the sizes of mesh axes."""
     entries = [x if isinstance(x, tuple) else (x,) for x in spec if x is not None]
@@ -93,18 +101,24 @@ def own_mesh(leaf: Any) -> Any:
     return sharding.mesh if sharding is not None and sharding.mesh.axis_names else None
 
 
-def unsplit(indices: Array) -> Array:
-    """Indices into an axis of matrices, those of a matrix on one device.
+def has_auto_axes(x: Any) -> bool:
+    """Whether a traced array is on a mesh that its type says nothing more of."""
+    mesh = own_mesh(x) if isinstance(x, jax.core.Tracer) else None
+    return mesh is not None and set(mesh.axis_types) == {AxisType.Auto}
+
+
+def unsplit(x: Array, axes: int = 1) -> Array:
+    """An array whose last axes, this many, are on one device each, on Auto axes.
 
     XLA cannot split ``x[..., indices, :]`` where x is split by columns and the indices
-    by the same mesh axis: "Slice dim size greater than dynamic slice dimension".
+    by the same mesh axis: "Slice dim size greater than dynamic slice dimension". And it
+    dies where blocks are cut whose sides do not divide those of a split matrix.
     """
-    mesh = own_mesh(indices) if isinstance(indices, jax.core.Tracer) else None
-    if mesh is None or set(mesh.axis_types) != {AxisType.Auto}:
-        return indices
-    free = [PartitionSpec.UNCONSTRAINED] * (indices.ndim - 1)
-    sharding = NamedSharding(mesh, PartitionSpec(*free, None))
-    return jax.lax.with_sharding_constraint(indices, sharding)
+    if not has_auto_axes(x):
+        return x
+    free = [PartitionSpec.UNCONSTRAINED] * (x.ndim - axes)
+    sharding = NamedSharding(own_mesh(x), PartitionSpec(*free, *[None] * axes))
+    return jax.lax.with_sharding_constraint(x, sharding)
 
 
 def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:

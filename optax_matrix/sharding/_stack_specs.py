@@ -37,8 +37,7 @@ def stack_specs(
 
     def of_leaf(keys, x):
         group = group_of(keys, layout.groups)
-        is_index = x.dtype == jnp.int32
-        if group is None or is_index or not _is_sharded(keys, x.shape, group):
+        if group is None or not is_sharded(keys, x, group):
             return PartitionSpec(*[None] * len(x.shape))
         wanted, every = _names(layout, group, specs)
         return _spec(x.shape, group, wanted, every, sizes)
@@ -46,11 +45,12 @@ def stack_specs(
     return jax.tree_util.tree_map_with_path(of_leaf, state)
 
 
-def _is_sharded(keys: tuple, shape: tuple[int, ...], group: Group) -> bool:
+def is_sharded(keys: tuple, x: Any, group: Group) -> bool:
     """Whether state is per matrix, with as many numbers as a side of one at least."""
-    per_matrix = len(shape) > 1 and shape[0] == group.count
-    large = math.prod(shape[1:]) >= min(group.rows, group.cols)
-    return per_matrix and large and key_name(keys[0]) != "manifest"
+    per_matrix = len(x.shape) > 1 and x.shape[0] == group.count
+    large = math.prod(x.shape[1:]) >= min(group.rows, group.cols)
+    is_index = x.dtype == jnp.int32
+    return per_matrix and large and not is_index and key_name(keys[0]) != "manifest"
 
 
 def _names(
@@ -100,10 +100,12 @@ def _spec(
 
     put(0, batch, known=True)
     for axis, size in enumerate(shape[1:], 1):
-        # Of a square matrix, rows come before columns.
+        # Of a square matrix's Gram matrix, rows come before columns.
         sides = [
             names for n, names in ((group.rows, rows), (group.cols, cols)) if n == size
         ]
+        if shape[1:] == (group.rows, group.cols):
+            sides = [(rows, cols)[axis - 1]]
         any(put(axis, names, known=True) for names in sides)
     for name in tuple(left):
         free_first = sorted(range(len(shape)), key=lambda axis: len(entries[axis]))

@@ -6,7 +6,13 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix._mesh import Recorder, recording, visible_mesh, visible_spec
+from optax_matrix._mesh import (
+    Recorder,
+    recording,
+    trimmed,
+    visible_mesh,
+    visible_spec,
+)
 from optax_matrix.matrices.boxes import boxes_of, names_of
 from optax_matrix.matrices.paths import named_leaves, path_name
 from optax_matrix.sharding._param_specs import (
@@ -89,7 +95,7 @@ def recorded(
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
     pairs = zip(leaves, made, strict=True)
     every = [spec or _mirrored(k, x, specs, shapes) for (k, x), spec in pairs]
-    found = jax.tree.unflatten(structure, [_trimmed(spec) for spec in every])
+    found = jax.tree.unflatten(structure, [trimmed(spec) for spec in every])
     return state, found, recorder
 
 
@@ -125,11 +131,3 @@ def _mirrored(keys: tuple, leaf: Any, specs: Any, shapes: Any) -> PartitionSpec:
         if shapes.get(path) == tuple(leaf.shape):
             return PartitionSpec(*specs[path])
     return PartitionSpec()
-
-
-def _trimmed(spec: PartitionSpec) -> PartitionSpec:
-    """The spec in the form that compiled functions return, so that calls are cached."""
-    entries = list(spec)
-    while entries and entries[-1] is None:
-        entries.pop()
-    return PartitionSpec(*entries)

@@ -9,11 +9,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from optax_matrix._mesh import (
     explicit_spec,
     named_sharding,
+    trimmed,
     vary_like,
     visible_mesh,
     visible_spec,
     with_auto_axes,
 )
+from optax_matrix.sharding._auto_axes import keep_small_whole, spread
 from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
@@ -22,7 +24,8 @@ from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 class KeepSharding:
     """The `Placement` of ``placement=None``: parameters and state stay where they are.
 
-    Under Auto axes, the partitioner decides what each device computes. Under Explicit
+    Under Auto axes, the partitioner decides what each device computes; state of a
+    compiled `init` is sharded like its stack. Under Explicit
     axes, where contractions and decompositions of sharded matrices raise, the step runs
     with its axes made Auto, and its outputs get the types of its inputs. State of a
     stack starts with the sharding of the stack's first leaf, as far as that is visible.
@@ -50,12 +53,12 @@ class KeepSharding:
 
         mesh = visible_mesh(params)
         if mesh is None or not _is_visible(mesh, params):
-            return make(params, arrays)
+            return spread(make(params, arrays), layout, params)
         plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
         shapes = jax.eval_shape(make, jax.tree.map(plain, params), arrays)
         known = {path: visible_spec(leaf) for path, leaf in params.items()}
         specs = self.specs(layout, shapes, known, mesh)
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+        shardings = jax.tree.map(lambda x: NamedSharding(mesh, trimmed(x)), specs)
         if AxisType.Explicit in mesh.axis_types:
             make = with_auto_axes(make, shardings)
         if isinstance(mesh, jax.sharding.Mesh):
@@ -75,7 +78,7 @@ class KeepSharding:
         def run(leaves, state, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
             new, state = step(layout, stacks, state, arrays)
-            return layout.unstack(new), state
+            return layout.unstack(new), keep_small_whole(state, layout)
 
         updates = leaves["updates"]
         state = vary_like(state, leaves)

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._mesh import unsplit
+
 
 def in_blocks_of(size: int | None, tree: Any) -> Any:
     """Cuts the matrices of a tree; one that is cut becomes a dict of stacks."""
@@ -21,6 +23,8 @@ def cut(size: int | None, x: jax.Array) -> Any:
     """Cuts matrices ``(..., m, n)`` into stacks ``(..., blocks, rows, cols)``."""
     if size is None or max(x.shape[-2:]) <= size:
         return x
+    if any(side % size for side in x.shape[-2:]):
+        x = unsplit(x, axes=2)
     found = {}
     for i, rows in enumerate(_runs(size, x.shape[-2])):
         for j, cols in enumerate(_runs(size, x.shape[-1])):
