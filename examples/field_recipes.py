@@ -208,15 +208,18 @@ def modded_nanogpt(rate: float = 0.023, other_rate: float = 0.008) -> Optimizer:
     square of the rate for matrices, and 0.005 x 150 times that of embedding and head.
     Not reproduced: queries and keys in pairs of heads; second moments of columns where
     a matrix has more columns than rows; the transposed `c_proj` and its double rate;
-    the factor 1 / 1.02 before the first step (6% of an update); Adam's other rates and
-    moments, and that it runs in every other step; schedules of rate and momentum (0.85
-    to 0.95 in 300 steps and back in the last 50; `om.inject_hyperparams` can).
+    Adam's other rates and moments, and that it runs in every other step; schedules of
+    rate and momentum (0.85 to 0.95 in 300 steps and back in the last 50;
+    `om.inject_hyperparams` can).
     Use: `tx = field_recipes.modded_nanogpt()`.
     """
     return om.normuon(
         rate,
         b2=0.9,
-        polar=partial(om.linalg.newton_schulz, coefficients=om.linalg.POLAR_EXPRESS),
+        polar=partial(
+            om.linalg.newton_schulz,
+            coefficients=om.linalg.started_below(om.linalg.POLAR_EXPRESS, 1.02),
+        ),
         scaling="out/in",
         weight_decay=1.2 * rate,
         cautious_decay=True,

@@ -90,6 +90,7 @@ from optax_matrix.linalg.coefficients import (
     YOU,
     cans,
     polar_express,
+    started_below,
 )
 from optax_matrix.linalg.rotations import cross_gram, power_step
 from optax_matrix.linalg.skew import from_skew, skew_norm, to_skew
@@ -151,6 +152,7 @@ __all__ = [
     "sinkhorn",
     "skew_norm",
     "standardize_rows",
+    "started_below",
     "subspace_iteration",
     "to_skew",
 ]

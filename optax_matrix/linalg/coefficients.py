@@ -82,6 +82,33 @@ def _is_table(table: Any) -> bool:
     return array.ndim == 2 and array.shape[1] == 3 and len(array) > 0
 
 
+def started_below(table: Table, factor: float) -> Table:
+    """Rewrites a table so that its first step sees the matrix divided by a factor.
+
+    Where a program divides by more than the Frobenius norm, as those of Dion and of
+    modded-nanogpt do before `POLAR_EXPRESS` (1.02), this is the same iteration.
+
+    Args:
+        table: Rows ``(a, b, c)``.
+        factor: What the matrix is divided by, besides its norm; above zero.
+
+    Returns:
+        A table with another first row.
+
+    Raises:
+        ValueError: If ``factor`` is not above zero.
+
+    Examples:
+        >>> started_below(((1.5, -0.5, 0.0),), 2.0)
+        ((0.75, -0.0625, 0.0),)
+    """
+    if not factor > 0:
+        raise ValueError(
+            f"`factor` must be above zero, got {factor!r}; 1 leaves the table alone."
+        )
+    return (_scale_input(table[0], 1 / factor), *table[1:])
+
+
 @functools.lru_cache
 def polar_express(
     steps: int,

@@ -6,11 +6,13 @@ from typing import Unpack
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Rate
-from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz
+from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, started_below
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import orthogonalize_selected, scale_by_shape
 from optax_matrix.transforms.update_size import Scaling
+
+_TABLE = started_below(POLAR_EXPRESS, 1.02)
 
 
 @recipe
@@ -42,7 +44,8 @@ def dion2(
             up, or an int. 1.0 is Muon.
         b1: Decay rate of the momentum of the chosen rows.
         polar: Kernel that returns the polar factor; None for `linalg.newton_schulz`
-            with ``coefficients=linalg.POLAR_EXPRESS``, as its authors have.
+            with ``coefficients=linalg.POLAR_EXPRESS``, from 1.02 times the norm, as its
+            authors have.
         scaling: Rule of `scale_by_shape`: ``"unclipped"`` (:math:`\sqrt{m/n}`),
             ``"max"``, ``"out/in"``, ``"sum"``, ``"none"``, or a number, a function of
             ``(rows, cols)`` or `target_rms`.
@@ -72,7 +75,7 @@ def dion2(
             fraction,
             decay=b1,
             precision=common.get("precision", "default"),
-            polar=polar or partial(newton_schulz, coefficients=POLAR_EXPRESS),
+            polar=polar or partial(newton_schulz, coefficients=_TABLE),
             accumulator_dtype=mu_dtype,
         )
         return optax.chain(steps, scale_by_shape(scaling))

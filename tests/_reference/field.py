@@ -33,9 +33,9 @@ NANOGPT_POLAR_EXPRESS = [
 ]
 
 
-def newton_schulz(x, rows):
+def newton_schulz(x, rows, margin=1.0):
     """With the package's epsilon, which is relative; all sources have one."""
-    x = x / (np.linalg.norm(x) + 1e-7 * np.max(np.abs(x)))
+    x = x / (np.linalg.norm(x) + 1e-7 * np.max(np.abs(x))) / margin
     for a, b, c in rows:
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
@@ -143,7 +143,7 @@ def soap_muon(w, g, s, lr=0.0375, b1=0.95, b2=0.9, decay=0.025):
 
 
 def normuon(w, g, s, lr=0.023, decay=1.2):
-    o = newton_schulz(averaged(g, s, 0.95), NANOGPT_POLAR_EXPRESS)
+    o = newton_schulz(averaged(g, s, 0.95), NANOGPT_POLAR_EXPRESS, 1.02)
     mean = np.mean(o**2, axis=1, keepdims=True)
     s["v"] = 0.9 * s.get("v", 0) + 0.1 * mean
     u = o / np.sqrt(s["v"])

@@ -24,11 +24,11 @@ POLAR_EXPRESS = (
 )
 
 
-def newton_schulz5(x, rows=(JORDAN,) * 5, eps=1e-7):
+def newton_schulz5(x, rows=(JORDAN,) * 5, eps=1e-7, margin=1.0):
     """Five steps on the short side of one matrix, Keller Jordan's by default."""
     flipped = x.shape[0] > x.shape[1]
     x = x.T if flipped else x
-    x = x / (np.linalg.norm(x) + eps * np.max(np.abs(x), initial=1e-300))
+    x = x / (np.linalg.norm(x) + eps * np.max(np.abs(x), initial=1e-300)) / margin
     for a, b, c in rows:
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x

@@ -51,7 +51,7 @@ def dion2(w, g, state, lr, fraction=0.25, b1=0.95, weight_decay=0.01):
     k = int(np.ceil(fraction * len(rows)))
     chosen = np.argsort(-np.sum(np.abs(rows), axis=1), kind="stable")[:k]
     o, kept = np.zeros_like(rows), rows.copy()
-    o[chosen] = kernels.newton_schulz5(rows[chosen], kernels.POLAR_EXPRESS)
+    o[chosen] = kernels.newton_schulz5(rows[chosen], kernels.POLAR_EXPRESS, margin=1.02)
     kept[chosen] *= b1
     if rows is not total:
         o, kept = o.T, kept.T
