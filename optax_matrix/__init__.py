@@ -73,6 +73,8 @@ get the updates of float32 ones up to that rounding. (Dion's, which has error fe
 is a sum.)
 """
 
+from typing import TYPE_CHECKING
+
 from optax_matrix import (
     checkpoint,
     diagnostics,
@@ -199,3 +201,14 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "weights",
     "whiten",
 ]
+
+
+if not TYPE_CHECKING:  # So that type checkers still know which names there are.
+
+    def __getattr__(name: str) -> object:
+        """Says in which package a name is that is not one of the usual ones."""
+        for package in (transforms, linalg, matrices, sharding, weights, diagnostics):
+            if name in package.__all__:
+                place = package.__name__.replace(__name__, "om")
+                raise AttributeError(f"`om.{name}` is `{place}.{name}`.")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

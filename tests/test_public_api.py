@@ -94,3 +94,11 @@ def test_public_name_is_in_the_api_reference(package, name):
     value = getattr(package, name)
     if inspect.isfunction(value) or inspect.isclass(value) or inspect.ismodule(value):
         assert inspect.getdoc(value)
+
+
+def test_a_name_of_a_package_is_named_with_it():
+    with pytest.raises(AttributeError, match=r"is `om.transforms.compress_entries`"):
+        om.compress_entries  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        om.no_such_name  # noqa: B018
+    assert not hasattr(om, "compress_entries")

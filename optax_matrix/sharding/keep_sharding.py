@@ -58,8 +58,11 @@ class KeepSharding:
         shapes = jax.eval_shape(make, jax.tree.map(plain, params), arrays)
         known = {path: visible_spec(leaf) for path, leaf in params.items()}
         specs = self.specs(layout, shapes, known, mesh)
-        shardings = jax.tree.map(lambda x: NamedSharding(mesh, trimmed(x)), specs)
-        if AxisType.Explicit in mesh.axis_types:
+        explicit = AxisType.Explicit in mesh.axis_types
+        # As a step returns them, so that it is compiled once.
+        spelled = (lambda spec: spec) if explicit else trimmed
+        shardings = jax.tree.map(lambda x: NamedSharding(mesh, spelled(x)), specs)
+        if explicit:
             make = with_auto_axes(make, shardings)
         if isinstance(mesh, jax.sharding.Mesh):
             return jax.jit(make, out_shardings=shardings)(params, arrays)

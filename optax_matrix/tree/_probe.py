@@ -41,6 +41,7 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
     if not layout.groups:
         return
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
+    _refuse_shapes(build, small[0], needs_params)
     if not _coupled([build, build], small, needs_params):
         return
     culprits = [
@@ -55,6 +56,22 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
         "would change with grouping; wrap it in optax_matrix.per_matrix(...), or chain "
         "it outside `on_matrices`."
     )
+
+
+def _refuse_shapes(build: Build, layout: Layout, needs_params: bool) -> None:
+    """Raises if updates have other shapes than gradients."""
+    stacks = _stacks(layout, 0, is_loud=False)
+    tx = optax.with_extra_args_support(build(layout))
+    params = stacks if needs_params else None
+    new = jax.eval_shape(lambda x: tx.update(x, tx.init(x), params)[0], stacks)
+    found = {name: getattr(new.get(name), "shape", None) for name in stacks}
+    for name, x in stacks.items():
+        if found[name] != x.shape:
+            raise ValueError(
+                "`build` must return updates of the shape of the gradients, but for a "
+                f"stack of shape {x.shape} it returned {found[name]}; a block that "
+                "transposes matrices must transpose its result back."
+            )
 
 
 def _small(layout: Layout, newcomers: int) -> Layout:

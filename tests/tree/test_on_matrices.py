@@ -513,3 +513,9 @@ def test_what_leaves_are_is_decided_once_for_each_tree():
     np.testing.assert_array_equal(got["a"], other["a"])
     got, _ = tx.update(tree, state)
     np.testing.assert_allclose(got["a"], updates["a"], rtol=1e-6)
+
+
+def test_a_block_that_changes_shapes_is_told_so():
+    transpose = optax.stateless_with_tree_map(lambda x, _: x.mT)
+    with pytest.raises(ValueError, match="`build` must return updates of the shape"):
+        on_matrices(transpose).init({"kernel": jnp.ones((3, 5))})
