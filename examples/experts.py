@@ -120,7 +120,7 @@ def main(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("examples.experts")
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()

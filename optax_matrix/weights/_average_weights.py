@@ -72,8 +72,8 @@ def average_weights(
     inner = optax.with_extra_args_support(inner)
 
     def init_fn(params):
-        copy = lambda w: jnp.copy(widened(w))  # Both may be donated.
-        average = jax.tree.map(copy, params)
+        # A copy, so that both may be donated.
+        average = jax.tree.map(lambda w: jnp.copy(widened(w)), params)
         return AverageWeightsState(jnp.zeros((), float), average, inner.init(params))
 
     def update_fn(updates, state, params=None, **extra_args):

@@ -1,6 +1,6 @@
 """The weights for evaluation, from a state with averages of them."""
 
-from collections.abc import Iterator
+import functools
 from typing import Any
 
 import jax
@@ -13,11 +13,10 @@ from optax_matrix.weights._stochastic_rounding import StochasticRoundingState
 from optax_matrix.weights._store_remainders import StoreRemaindersState
 
 _AVERAGES = AverageWeightsState, optax.contrib.ScheduleFreeState
-_FINISHED = {  # Their steps are from the weights that they get to others.
+_ROUNDED = {
     StochasticRoundingState: "stochastic_rounding",
     StoreRemaindersState: "store_remainders",
 }
-_METHODS = {"poet", "oft", "hyperball"}
 
 
 def evaluation_params(state: Any, params: Any) -> Any:
@@ -53,47 +52,26 @@ def evaluation_params(state: Any, params: Any) -> Any:
         >>> om.evaluation_params(state, params)["kernel"].shape
         (4, 8)
     """
-    found = list(_nodes(state, _AVERAGES))
+    found = _nodes(state, *_AVERAGES)
     if not found:
         raise ValueError(
             "`state` must have averages of the weights; put om.average_weights or "
             "optax.contrib.schedule_free around the optimizer."
         )
-    for node in found:
-        _check(node)
-        params = _averaged(node, params)
-    return params
+    return functools.reduce(_averaged, found, params)
 
 
-def _nodes(tree: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
-    """The outermost parts of a tree of some types."""
-    is_leaf = lambda x: isinstance(x, kinds)
-    return filter(is_leaf, jax.tree.leaves(tree, is_leaf=is_leaf))
-
-
-def _check(node: Any) -> None:
-    """Raises if what an average is around does not fit it."""
+def _averaged(params: Any, node: Any) -> Any:
+    """Parameters with the averages of one node, apart from leaves that it lacks."""
     is_free = not isinstance(node, AverageWeightsState)
     inner = node.base_optimizer_state if is_free else node.inner_state
-    if any(_nodes(inner, _AVERAGES)):
+    if _nodes(inner, *_AVERAGES):
         raise ValueError(
             "`state` must not have averages of averages; take one of "
             "om.average_weights and optax.contrib.schedule_free."
         )
-    names = [_FINISHED[type(x)] for x in _nodes(inner, (*_FINISHED,))]
-    methods = [x.method for x in _nodes(inner, (OnMatricesState,))]
-    names += [name for method in methods for name in _METHODS & method.keys()]
-    if is_free and names:
-        raise ValueError(
-            f"optax.contrib.schedule_free must not be around {names[0]}, whose updates "
-            "fit only the weights that it gets; take om.average_weights, or put "
-            "om.store_remainders around both."
-        )
-
-
-def _averaged(node: Any, params: Any) -> Any:
-    """Parameters with the averages of one node, apart from leaves that it lacks."""
-    is_free = not isinstance(node, AverageWeightsState)
+    if is_free:
+        _refuse_finished(inner)
     leaves, rebuild = flatten_named(params)
     held = named_leaves(node.z if is_free else node.average)
     if unknown := held.keys() - leaves.keys():
@@ -105,3 +83,22 @@ def _averaged(node: Any, params: Any) -> Any:
         own = {path: leaves[path] for path in held}
         held = optax.contrib.schedule_free_eval_params(node._replace(z=held), own)
     return rebuild(leaves | {p: x.astype(leaves[p].dtype) for p, x in held.items()})
+
+
+def _refuse_finished(inner: Any) -> None:
+    """Raises if the optimizer inside of schedule-free makes finished steps."""
+    names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
+    for state in _nodes(inner, OnMatricesState):
+        names += {"poet", "oft", "hyperball"} & state.method.keys()
+    if names:
+        raise ValueError(
+            f"optax.contrib.schedule_free must not be around {names[0]}, whose updates "
+            "fit only the weights that it gets; take om.average_weights in its place, "
+            "or, for bfloat16 weights, put om.store_remainders around it."
+        )
+
+
+def _nodes(tree: Any, *kinds: type) -> list[Any]:
+    """The outermost parts of a tree of some types."""
+    is_leaf = lambda x: isinstance(x, kinds)
+    return [x for x in jax.tree.leaves(tree, is_leaf=is_leaf) if is_leaf(x)]
