@@ -129,7 +129,9 @@ from optax_matrix.transforms import (
 from optax_matrix.tree import describe, on_matrices, per_matrix, scale_by_path
 from optax_matrix.weights import (
     apply_adapter,
+    average_weights,
     clip_qk,
+    evaluation_params,
     extract_adapter,
     hyperball,
     initialize_matrices,
@@ -146,6 +148,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "adamw_8bit",
     "add_cautious_decay",
     "apply_adapter",
+    "average_weights",
     "check_restored",
     "checkpoint",
     "clip_qk",
@@ -155,6 +158,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "diagnostics",
     "equilibrate",
     "equilibrate_with_ema",
+    "evaluation_params",
     "extract_adapter",
     "from_portable",
     "hyperball",

@@ -108,7 +108,7 @@ def splus(
         ``policy="eigen_exact", update_interval=100``), so that no eigendecomposition
         is compiled; rows of the rotated momentum that are rounding noise count as
         zero (`rotate`); the parameters are not averaged for evaluation, which
-        `optax.ema` does; a matrix with a side above ``max_dim`` keeps the factor
+        `average_weights` does; a matrix with a side above ``max_dim`` keeps the factor
         c / (m + n), where the authors' PyTorch code gives it the rate of vectors;
         weight decay applies to the old weights, in that code to the new ones.
     """

@@ -6,6 +6,8 @@
                           `apply_adapter` adds it
 ``_clip_qk``              `clip_qk` scales down query and key kernels of heads whose
                           logits passed a threshold (the QK-Clip of MuonClip)
+``_average_weights``      `average_weights` keeps an average of them in the state;
+``_evaluation_params``    `evaluation_params` gets it, or that of schedule-free, out
 ``_hyperball``            `hyperball` puts steps that keep the norm of each matrix
                           around any optimizer, in place of weight decay
 ``_stochastic_rounding``  `stochastic_rounding` trains bfloat16 weights that are rounded
@@ -31,8 +33,13 @@
 """
 
 from optax_matrix.weights._adapters import Adapter, apply_adapter, extract_adapter
+from optax_matrix.weights._average_weights import (
+    AverageWeightsState,
+    average_weights,
+)
 from optax_matrix.weights._clip_qk import clip_qk
 from optax_matrix.weights._clip_schedule import clip_after_merge
+from optax_matrix.weights._evaluation_params import evaluation_params
 from optax_matrix.weights._hyperball import hyperball
 from optax_matrix.weights._initialize import INITIALIZERS, initialize_matrices
 from optax_matrix.weights._reparameterization import (
@@ -54,14 +61,17 @@ from optax_matrix.weights._store_remainders import (
 __all__ = [
     "INITIALIZERS",
     "Adapter",
+    "AverageWeightsState",
     "Frozen",
     "Reparameterization",
     "StochasticRoundingState",
     "StoreRemaindersState",
     "Trainable",
     "apply_adapter",
+    "average_weights",
     "clip_after_merge",
     "clip_qk",
+    "evaluation_params",
     "extract_adapter",
     "hyperball",
     "initialize_matrices",

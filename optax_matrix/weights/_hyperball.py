@@ -43,7 +43,7 @@ def hyperball(
 
     Raises:
         ValueError: If ``inner`` is not a transformation or ``learning_rate`` is
-            negative.
+            negative; at `init`, if ``inner`` is `optax.contrib.schedule_free`.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -68,7 +68,18 @@ def hyperball(
         moves_zeros=False,
         probe=False,
     )
-    return optax.chain(inner, step)
+    tx = optax.chain(inner, step)
+
+    def init_fn(params):
+        state = tx.init(params)
+        if optax.tree.get_all_with_path(state, "ScheduleFreeState"):
+            raise ValueError(
+                "`inner` must not be optax.contrib.schedule_free, whose averages have "
+                "no fixed norm; put om.average_weights around om.hyperball."
+            )
+        return state
+
+    return optax.GradientTransformationExtraArgs(init_fn, tx.update)
 
 
 def _on_sphere(layout: Any, rate: Any) -> optax.GradientTransformation:

@@ -53,10 +53,10 @@ def finished(step: Callable[..., Any], updates: Any, *trees: Any) -> Any:
     )
 
 
-def require_params(params: Any) -> None:
-    """ValueError without the weights that are to be rounded."""
+def require_params(params: Any, what: str = "rounded") -> None:
+    """ValueError without the weights that are to be rounded, or averaged."""
     if params is None:
         raise ValueError(
-            "`params` must be passed to `update`, because the weights are rounded; "
+            f"`params` must be passed to `update`, because the weights are {what}; "
             "call tx.update(updates, state, params)."
         )

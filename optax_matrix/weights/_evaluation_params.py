@@ -1,0 +1,104 @@
+"""The weights for evaluation, from a state with averages of them."""
+
+import functools
+from typing import Any
+
+import jax
+import optax
+
+from optax_matrix.matrices.paths import flatten_named, named_leaves
+from optax_matrix.tree.state import OnMatricesState
+from optax_matrix.weights._average_weights import AverageWeightsState
+from optax_matrix.weights._stochastic_rounding import StochasticRoundingState
+from optax_matrix.weights._store_remainders import StoreRemaindersState
+
+_AVERAGES = AverageWeightsState, optax.contrib.ScheduleFreeState
+_ROUNDED = {
+    StochasticRoundingState: "stochastic_rounding",
+    StoreRemaindersState: "store_remainders",
+}
+
+
+def evaluation_params(state: Any, params: Any) -> Any:
+    """The weights for evaluation, wherever the state of an optimizer holds averages.
+
+    Args:
+        state: State with that of `average_weights` or `optax.contrib.schedule_free` in
+            it, at any depth: inside of chains, `optax.MultiSteps`, `optax.partition`.
+        params: The parameters that are trained.
+
+    Returns:
+        The parameters with the averages in place of the leaves that have one, in their
+        dtypes and shardings.
+
+    Raises:
+        ValueError: If the state has no averages, or averages of averages; if
+            `optax.contrib.schedule_free` is around `poet`, `oft`, `hyperball`,
+            `stochastic_rounding` or `store_remainders`. Their updates lead from the
+            weights that they get to others of a certain norm or of fewer bits, and
+            schedule-free adds them to different weights.
+
+    Examples:
+        >>> import jax.numpy as jnp, optax
+        >>> import optax_matrix as om
+        >>> base = om.muon(0.02, b1=0.0)
+        >>> tx = optax.chain(
+        ...     optax.clip_by_global_norm(1.0),
+        ...     optax.contrib.schedule_free(base, learning_rate=0.02),
+        ... )
+        >>> params = {"kernel": jnp.eye(4, 8)}
+        >>> updates, state = tx.update(params, tx.init(params), params)
+        >>> params = optax.apply_updates(params, updates)
+        >>> om.evaluation_params(state, params)["kernel"].shape
+        (4, 8)
+    """
+    found = _nodes(state, *_AVERAGES)
+    if not found:
+        raise ValueError(
+            "`state` must have averages of the weights; put om.average_weights or "
+            "optax.contrib.schedule_free around the optimizer."
+        )
+    return functools.reduce(_averaged, found, params)
+
+
+def _averaged(params: Any, node: Any) -> Any:
+    """Parameters with the averages of one node, apart from leaves that it lacks."""
+    is_free = not isinstance(node, AverageWeightsState)
+    inner = node.base_optimizer_state if is_free else node.inner_state
+    if _nodes(inner, *_AVERAGES):
+        raise ValueError(
+            "`state` must not have averages of averages; take one of "
+            "om.average_weights and optax.contrib.schedule_free."
+        )
+    if is_free:
+        _refuse_finished(inner)
+    leaves, rebuild = flatten_named(params)
+    held = named_leaves(node.z if is_free else node.average)
+    if unknown := held.keys() - leaves.keys():
+        raise ValueError(
+            f"`params` must be those of `state`, which has {min(unknown)!r}; pass the "
+            "parameters that were trained."
+        )
+    if is_free:
+        own = {path: leaves[path] for path in held}
+        held = optax.contrib.schedule_free_eval_params(node._replace(z=held), own)
+    return rebuild(leaves | {p: x.astype(leaves[p].dtype) for p, x in held.items()})
+
+
+def _refuse_finished(inner: Any) -> None:
+    """Raises if the optimizer inside of schedule-free makes finished steps."""
+    names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
+    for state in _nodes(inner, OnMatricesState):
+        names += {"poet", "oft", "hyperball"} & state.method.keys()
+    if names:
+        raise ValueError(
+            f"optax.contrib.schedule_free must not be around {names[0]}, whose updates "
+            "fit only the weights that it gets; take om.average_weights in its place, "
+            "or, for bfloat16 weights, put om.store_remainders around it."
+        )
+
+
+def _nodes(tree: Any, *kinds: type) -> list[Any]:
+    """The outermost parts of a tree of some types."""
+    is_leaf = lambda x: isinstance(x, kinds)
+    return [x for x in jax.tree.leaves(tree, is_leaf=is_leaf) if is_leaf(x)]
