@@ -87,9 +87,9 @@ from optax_matrix import (
     weights,
 )
 from optax_matrix.checkpoint import (
+    adopt_state,
     check_restored,
     from_portable,
-    muon_state_from_optax,
     register_export,
     reset_state,
     to_portable,
@@ -143,6 +143,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "MatrixDimensionNumbers",
     "adamw_8bit",
     "add_cautious_decay",
+    "adopt_state",
     "apply_adapter",
     "check_restored",
     "checkpoint",
@@ -165,7 +166,6 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "match_rms",
     "matrices",
     "momentum",
-    "muon_state_from_optax",
     "on_matrices",
     "orthogonalize",
     "orthogonalize_low_rank",
