@@ -336,6 +336,13 @@ def test_what_starts_afresh_counts_from_zero():
 CORE = {"muoneq", "soap", "galore"}
 
 
+def filled(x):
+    """An array of state with other values, which second moments could have, too."""
+    if x.dtype.kind == "f":
+        return jnp.asarray(np.random.default_rng(x.size).random(x.shape), x.dtype)
+    return jnp.full_like(x, COUNT) if x.dtype == jnp.int32 else x
+
+
 def held(state):
     """What a state holds of each parameter: ``{(place, path): array}``."""
     paths, found = set(named_leaves(TREE)), {}
@@ -360,9 +367,7 @@ def held(state):
 )
 def test_all_state_of_every_recipe_has_a_name(name):
     tx = RECIPES[name](RATE)
-    positive = lambda x: jnp.abs(x) if x.dtype.kind == "f" else x
-    full = lambda x: jnp.full_like(x, COUNT) if x.dtype == jnp.int32 else positive(x)
-    state = jax.tree.map(full, after_count_steps(tx.init(TREE)))
+    state = jax.tree.map(filled, tx.init(TREE))
     source = {}
     for (place, path), array in held(state).items():
         source.setdefault(place, {})[path] = array
