@@ -101,7 +101,8 @@ def adopt_state(
         state = tx.init(params)
     views = {p: v for layout, _ in recorder.layouts for p, v in layout.views.items()}
     methods = {name for _, node in states_in(state) for name in node.method}
-    portable, entries = to_portable(state, params), _entries(state, paths)
+    portable: dict[str, Any] = dict(to_portable(state, params))
+    entries = _entries(state, paths)
     used: dict[tuple[str, str], str] = {}
     absent, filled = list[str](), set[str]()
     for key, (place, path, shape) in entries.items():

@@ -1,5 +1,7 @@
 """`adopt_state`: in every wrapping of either optimizer, and what it refuses."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,7 +210,7 @@ def test_every_wrapping_of_theirs(name):
 @pytest.mark.broad
 def test_schedule_of_an_injected_rate_goes_on():
     tx = om.inject_hyperparams(om.muon)(RATE)
-    state = om.adopt_state(used(theirs(), TREE), tx, TREE)
+    state: Any = om.adopt_state(used(theirs(), TREE), tx, TREE)
     _, state = tx.update(TREE, state, TREE)
     np.testing.assert_allclose(state.hyperparams["learning_rate"], RATE(COUNT))
 
@@ -319,7 +321,7 @@ def test_a_weight_does_not_start_afresh_beside_its_average():
     with pytest.raises(ValueError, match="lacks inner_state/momentum/weight/up/kernel"):
         om.adopt_state(SOURCE, om.soap(0.1), ONE, count=3, missing="init")
     given = SOURCE | {"weight": {"up/kernel": 1.0}}
-    state = om.adopt_state(given, om.soap(0.1), ONE, count=3, missing="init")
+    state: Any = om.adopt_state(given, om.soap(0.1), ONE, count=3, missing="init")
     assert [n.tolist() for n in state.inner_state.count.values()] == [[3]]
 
 

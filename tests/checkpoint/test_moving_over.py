@@ -1,6 +1,7 @@
 """The next ten updates after `adopt_state` are those of the program that it left."""
 
 from functools import partial
+from typing import Any
 
 import _other_programs as sources
 import jax
@@ -34,7 +35,7 @@ GRADS = [gradients(seed) for seed in range(BEFORE + AFTER)]
 PARAMS = jax.tree.map(lambda x: jnp.asarray(x, "float32"), gradients(1000))
 
 
-def updates_of(tx, state, grads, params=PARAMS):
+def updates_of(tx, state, grads, params=PARAMS) -> tuple[list, Any]:
     """Updates by path, one for each of the gradients, and the last state."""
     found, update = [], jax.jit(tx.update)
     for grad in grads:
@@ -98,8 +99,7 @@ def moved(old, tx, **options):
 
 def test_muon_of_optax():
     # What is left of its bias correction after 40 steps is 0.5**40.
-    options = {"adam_b1": 0.9, "adam_b2": 0.999, "adam_weight_decay": 0.0}
-    theirs = optax.contrib.muon(0.02, beta=0.5, **options)
+    theirs = optax.contrib.muon(0.02, beta=0.5, adam_weight_decay=0.0)
     tx = om.muon(0.02, b1=0.5, other=optax.adamw(0.02, nesterov=True, weight_decay=0.0))
     _, old = updates_of(theirs, theirs.init(PARAMS), GRADS[:BEFORE])
     wanted, _ = updates_of(theirs, old, GRADS[BEFORE:])
@@ -265,7 +265,7 @@ def test_matrices_on_owners():
     params = jax.device_put(PARAMS, NamedSharding(mesh, P()))
     with jax.set_mesh(mesh):
         spread = om.muon(0.02, placement=om.owners.from_params(params, "fsdp"))
-        state = om.adopt_state(old, spread, params)
+        state: Any = om.adopt_state(old, spread, params)
     held, wanted = (
         om.to_portable(s, PARAMS) for s in (state, om.adopt_state(old, tx, PARAMS))
     )
