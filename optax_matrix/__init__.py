@@ -89,9 +89,9 @@ from optax_matrix import (
     weights,
 )
 from optax_matrix.checkpoint import (
+    adopt_state,
     check_restored,
     from_portable,
-    muon_state_from_optax,
     register_export,
     reset_state,
     to_portable,
@@ -147,6 +147,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "MatrixDimensionNumbers",
     "adamw_8bit",
     "add_cautious_decay",
+    "adopt_state",
     "apply_adapter",
     "average_weights",
     "check_restored",
@@ -171,7 +172,6 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "match_rms",
     "matrices",
     "momentum",
-    "muon_state_from_optax",
     "on_matrices",
     "orthogonalize",
     "orthogonalize_low_rank",

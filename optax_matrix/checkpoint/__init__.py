@@ -7,7 +7,7 @@ axes, and the state has the name of its method.
 * `to_portable` and `from_portable`: the state by parameter path, which survives
   renaming, added or frozen layers, and other meshes.
 * `check_restored`: whether a state that was restored by position is the right one.
-* `muon_state_from_optax`: the momenta of `optax.contrib.muon`.
+* `adopt_state`: the state of other optimizers, of optax or PyTorch.
 * `reset_state`: dead units and new heads start afresh.
 * `register_export`: `jax.export` of programs whose arguments are states.
 
@@ -21,16 +21,16 @@ axes, and the state has the name of its method.
 ``.docs/guides/checkpoints.rst`` says what to do about each change of a model.
 """
 
+from optax_matrix.checkpoint._adopt_state import adopt_state
 from optax_matrix.checkpoint._check_restored import check_restored
-from optax_matrix.checkpoint._muon_state_from_optax import muon_state_from_optax
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint._register_export import register_export
 from optax_matrix.checkpoint._reset_state import reset_state
 
 __all__ = [
+    "adopt_state",
     "check_restored",
     "from_portable",
-    "muon_state_from_optax",
     "register_export",
     "reset_state",
     "to_portable",

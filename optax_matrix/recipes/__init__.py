@@ -92,8 +92,8 @@ one of them takes (a renewal, say) is computed for all at every step:
 >>> jax.vmap(first_step)(jnp.array([0.01, 0.02]))["kernel"].shape
 (2, 4, 8)
 
-**From optax.** A run that began with `optax.contrib.muon` continues with `muon` by
-`muon_state_from_optax`, which converts the state.
+**In mid-training.** A run that began with `optax.contrib.muon`, `optax.adamw` or an
+optimizer of another program continues here with its state by `adopt_state`.
 
 **Rotations.** ``aro(sharing="global")`` rotates all matrices on the residual stream by
 one R, and ``sharing="chain"`` uses one R for each place between layers: 1 and L + 1

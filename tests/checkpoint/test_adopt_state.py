@@ -1,10 +1,13 @@
-"""`muon` continues a run of `optax.contrib.muon`."""
+"""`adopt_state`: in every wrapping of either optimizer, and what it refuses."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _registry import RECIPES
 from flax import nnx
 from flax.nnx.training.optimizer import to_opt_state
 from optax.contrib import MuonState
@@ -60,7 +63,7 @@ def runs():
         rate,
         other=optax.adamw(rate, 0.9, 0.999, weight_decay=0.0, nesterov=True),
     )
-    converted = om.muon_state_from_optax(state, ours, middle)
+    converted = om.adopt_state(state, ours, middle)
     _, our_path = scan(ours, middle, converted, rest)
     _, fresh_path = scan(ours, middle, ours.init(middle), rest)
     return {
@@ -98,8 +101,8 @@ def test_counts_are_taken_over(runs):
 def test_other_leaves_must_agree():
     params = {"kernel": jnp.ones((4, 3)), "embedding": {"kernel": jnp.ones((5, 3))}}
     state = optax.contrib.muon(0.1).init(params)
-    with pytest.raises(ValueError, match="same leaves as matrices"):
-        om.muon_state_from_optax(state, recipes.muon(0.1), params)
+    with pytest.raises(ValueError, match="treat the same leaves as matrices"):
+        om.adopt_state(state, recipes.muon(0.1), params)
 
 
 COUNT = 7
@@ -164,10 +167,6 @@ def assert_continues(state, tx, params, source, rtol=1e-6):
     jax.tree.map(np.testing.assert_array_equal, manifest.manifest, same.manifest)
 
 
-def convert(source, tx, params, **options):
-    return om.muon_state_from_optax(source, tx, params, **options)
-
-
 TARGETS = {
     "bare": lambda: om.muon(RATE),
     "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), om.muon(RATE)),
@@ -190,7 +189,7 @@ BFLOAT16 = 2.0**-8  # Half a unit in the last place, relative.
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_wrapping_of_ours(name):
     tx, source = TARGETS[name](), used(theirs(), TREE)
-    state = convert(source, tx, TREE)
+    state = om.adopt_state(source, tx, TREE)
     assert_continues(state, tx, TREE, source, BFLOAT16 if name == "mu_dtype" else 1e-6)
     counts = {
         keys: int(count)
@@ -205,13 +204,13 @@ def test_every_wrapping_of_ours(name):
 def test_every_wrapping_of_theirs(name):
     source, tx = used(SOURCES[name](), TREE), om.muon(RATE)
     rtol = BFLOAT16 if name == "mu_dtype" else 1e-6
-    assert_continues(convert(source, tx, TREE), tx, TREE, source, rtol)
+    assert_continues(om.adopt_state(source, tx, TREE), tx, TREE, source, rtol)
 
 
 @pytest.mark.broad
 def test_schedule_of_an_injected_rate_goes_on():
     tx = om.inject_hyperparams(om.muon)(RATE)
-    state = convert(used(theirs(), TREE), tx, TREE)
+    state: Any = om.adopt_state(used(theirs(), TREE), tx, TREE)
     _, state = tx.update(TREE, state, TREE)
     np.testing.assert_allclose(state.hyperparams["learning_rate"], RATE(COUNT))
 
@@ -219,9 +218,9 @@ def test_schedule_of_an_injected_rate_goes_on():
 def test_accumulation_is_converted_between_steps_only():
     source = optax.MultiSteps(theirs(), 3).init(TREE)
     tx = om.muon(RATE)
-    assert_continues(convert(source, tx, TREE), tx, TREE, source)
+    assert_continues(om.adopt_state(source, tx, TREE), tx, TREE, source)
     with pytest.raises(ValueError, match="middle of an accumulation, got mini_step 2"):
-        convert(source._replace(mini_step=jnp.int32(2)), tx, TREE)
+        om.adopt_state(source._replace(mini_step=jnp.int32(2)), tx, TREE)
 
 
 @pytest.mark.filterwarnings("ignore:No parameter is in a matrix")
@@ -229,7 +228,7 @@ def test_accumulation_is_converted_between_steps_only():
 def test_trees_of_one_side(kind):
     params = {"w": jnp.ones((4, 6) if kind == "only matrices" else 6)}
     source, tx = used(theirs(), params), om.muon(RATE)
-    state = convert(source, tx, params)
+    state = om.adopt_state(source, tx, params)
     assert_continues(state, tx, params, source)
     tx.update(params, state, params)
 
@@ -243,32 +242,140 @@ def test_variables_of_nnx():
     is_variable = lambda x: isinstance(x, nnx.Variable)
     value = lambda x: x.get_value() if is_variable(x) else x
     for given in (source, jax.tree.map(value, source, is_leaf=is_variable)):
-        state = convert(given, tx, params)
+        state = om.adopt_state(given, tx, params)
         assert_continues(state, tx, params, source)
     new = nnx.Optimizer(model, tx, wrt=nnx.Param)
     new.opt_state = nnx.data(to_opt_state(state))
     new.update(model, nnx.state(model, nnx.Param))
 
 
-def test_dimension_numbers_are_those_of_tx():
+def test_with_dimension_numbers():
     rule = by_path(exclude="down")
     tx = om.muon(RATE, dimension_numbers=rule)
     source = used(optax.contrib.muon(0.1, muon_weight_dimension_numbers=rule), TREE)
-    with pytest.raises(ValueError, match="`dimension_numbers` must be those of `tx`"):
-        convert(source, tx, TREE)
-    state = convert(source, tx, TREE, dimension_numbers=rule)
+    state = om.adopt_state(source, tx, TREE)
     (momenta,) = nodes(MomentumState, state)
     (held,) = nodes(OnMatricesState, state)
     assert set(momenta.mu) == set(held.manifest) == set(make_layout(TREE, rule).groups)
 
 
-@pytest.mark.parametrize("recipe", [om.normuon, om.adamuon, om.swan])
-def test_more_or_less_than_a_momentum_is_refused(recipe):
-    with pytest.raises(ValueError, match="`tx` must keep one momentum per matrix"):
-        convert(used(theirs(), TREE), recipe(0.1), TREE)
+LACKS, NO_PLACE = "but lacks inner_state/", "no place for mu of down/kernel"
 
 
-def test_another_state_is_refused():
-    adam = optax.adam(0.1).init(TREE)
-    with pytest.raises(ValueError, match="one MuonState, got 0"):
-        om.muon_state_from_optax(adam, recipes.muon(0.1), TREE)
+@pytest.mark.parametrize(
+    ("recipe", "match"),
+    [(om.normuon, LACKS), (om.adamuon, LACKS), (om.galore, LACKS), (om.swan, NO_PLACE)],
+)
+def test_more_or_less_than_a_momentum_is_refused(recipe, match):
+    with pytest.raises(ValueError, match=match):
+        om.adopt_state(used(theirs(), TREE), recipe(0.1), TREE)
+
+
+@pytest.mark.parametrize("recipe", [om.adamuon, om.muon2])
+def test_second_moments_of_something_else_are_not_taken(recipe):
+    """Those of polar factors and of momenta have another size than Adam's."""
+    adam = used(optax.adamw(0.1), TREE)
+    with pytest.raises(ValueError, match=r"lacks inner_state/.*/down/kernel"):
+        om.adopt_state(adam, recipe(0.1), TREE, unused="drop")
+    state = om.adopt_state(adam, recipe(0.1), TREE, missing="init", unused="drop")
+    (fresh,) = (
+        v for k, v in om.to_portable(state, TREE).items() if _is_second_moment(k)
+    )
+    assert not np.any(fresh)
+
+
+def _is_second_moment(key):
+    return key.startswith("inner_state") and key.endswith(
+        ("nu/up/kernel", "root/up/kernel")
+    )
+
+
+SOURCE = {"mu": {"up/kernel": np.ones((4, 6))}}
+ONE = {"up": {"kernel": jnp.ones((4, 6))}}
+
+
+@pytest.mark.parametrize(
+    ("source", "match"),
+    [
+        ({}, "`source` must hold"),
+        (ONE, "`source` must hold"),
+        ({"mu": {"up/kernel": np.ones((5, 6))}}, "'mu' of 'up/kernel' in the shape"),
+        (SOURCE | {"other": SOURCE}, "one array 'mu' of 'up/kernel', got two"),
+        (SOURCE | {"nu": SOURCE["mu"]}, "no place for nu of up/kernel"),
+        (SOURCE | {"a": {"count": 3}, "b": {"count": 4}}, r"got counts \[3, 4\]"),
+    ],
+)
+def test_mistakes(source, match):
+    with pytest.raises(ValueError, match=match):
+        om.adopt_state(source, om.muon(RATE), ONE)
+
+
+def test_a_name_has_one_place():
+    rows = {"rows": {"up/kernel": np.eye(6)}}
+    with pytest.raises(ValueError, match=r"'rows' for .*rotation/rows and .*gram/rows"):
+        om.adopt_state(SOURCE | rows, om.soap(0.1), ONE, count=3, missing="init")
+
+
+def test_a_weight_does_not_start_afresh_beside_its_average():
+    """The momentum would be divided by 1 - b1 instead of by about 1."""
+    with pytest.raises(ValueError, match="lacks inner_state/momentum/weight/up/kernel"):
+        om.adopt_state(SOURCE, om.soap(0.1), ONE, count=3, missing="init")
+    given = SOURCE | {"weight": {"up/kernel": 1.0}}
+    state: Any = om.adopt_state(given, om.soap(0.1), ONE, count=3, missing="init")
+    assert [n.tolist() for n in state.inner_state.count.values()] == [[3]]
+
+
+def test_what_starts_afresh_counts_from_zero():
+    tx = om.muon(optax.constant_schedule(0.1))
+    mu = {"mu": {k: v for k, v in arrays(TREE).items() if k.endswith("kernel")}}
+    state = om.adopt_state(mu, tx, TREE, count=COUNT, missing="init")
+    (adam,) = nodes(optax.ScaleByAdamState, state)
+    schedules = nodes(optax.ScaleByScheduleState, state)
+    assert int(adam.count) == 0
+    assert {int(s.count) for s in schedules} == {COUNT}
+
+
+CORE = {"muoneq", "soap", "galore"}
+
+
+def filled(x):
+    """An array of state with other values, which second moments could have, too."""
+    if x.dtype.kind == "f":
+        return jnp.asarray(np.random.default_rng(x.size).random(x.shape), x.dtype)
+    return jnp.full_like(x, COUNT) if x.dtype == jnp.int32 else x
+
+
+def held(state):
+    """What a state holds of each parameter: ``{(place, path): array}``."""
+    paths, found = set(named_leaves(TREE)), {}
+    for key, array in om.to_portable(state, TREE).items():
+        path = next((p for p in paths if key.endswith(f"/{p}")), None)
+        place = key.removesuffix(f"/{path}")
+        if path and place != "manifest" and not place.endswith("zero_gradients"):
+            found[place, path] = np.asarray(array, "float32")
+    for place, path in [at for at in found if at[0].endswith("/peak")]:
+        place = place.removesuffix("/peak")
+        peak, gram = (found.pop((f"{place}/{x}", path)) for x in ("peak", "normalized"))
+        found[place, path] = peak**2 * gram
+    for place, path in [at for at in found if at[0].endswith("root")]:
+        root = found.pop((place, path))
+        found[place.removesuffix("root") + "nu", path] = root**2
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in CORE else pytest.param(n, marks=pytest.mark.slow) for n in RECIPES],
+)
+def test_all_state_of_every_recipe_has_a_name(name):
+    tx = RECIPES[name](RATE)
+    state = jax.tree.map(filled, tx.init(TREE))
+    source = {}
+    for (place, path), array in held(state).items():
+        source.setdefault(place, {})[path] = array
+    counts = [name for name in source if name.endswith("count")]
+    for count in counts:
+        del source[count]
+    adopted = held(om.adopt_state(source, tx, TREE, count=COUNT))
+    for at, array in held(state).items():
+        np.testing.assert_allclose(adopted[at], array, rtol=1e-5, atol=1e-30)
