@@ -88,7 +88,7 @@ def test_missing_library_names_the_extra(monkeypatch, library):
         monkeypatch.undo()
         monkeypatch.setattr(streaming, "hugging_face", lambda *_: DOCUMENTS)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UserError, match=f"`{library}`.*'optax_matrix\\[hf\\]'"):
+    with pytest.raises(UserError, match=f"`{library}`.*'.\\[hf\\]'"):
         open_data("c4", WINDOWS)
 
 

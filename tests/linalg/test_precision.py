@@ -1,6 +1,7 @@
 """What each policy runs on each platform, and where that is decided."""
 
 import functools
+import inspect
 import types
 
 import jax
@@ -91,7 +92,9 @@ NEW = [
 
 def on(kind, axis_type=AxisType.Auto):
     """Matrices on a mesh of devices of a kind."""
-    device = AbstractDevice(device_kind=kind, num_cores=1, platform="?")
+    known = inspect.signature(AbstractDevice).parameters  # Others in JAX 0.8.
+    values = {"device_kind": kind, "num_cores": 1, "platform": "?"}
+    device = AbstractDevice(**{n: x for n, x in values.items() if n in known})
     mesh = AbstractMesh((2,), ("x",), axis_types=(axis_type,), abstract_device=device)
     return jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P()))
 
