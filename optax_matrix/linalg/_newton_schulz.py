@@ -15,19 +15,14 @@ from optax_matrix.linalg import pallas
 from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
 from optax_matrix.linalg.devices import processors
+from optax_matrix.linalg.first_iterate import first_iterate
 from optax_matrix.linalg.platforms import (
     Kernel,
     on_each_platform,
     with_narrow_factors,
 )
 from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
-from optax_matrix.linalg.scale import (
-    check_matrices,
-    safe_divide,
-    safe_root,
-    wide_unit_norm,
-    work_dtype,
-)
+from optax_matrix.linalg.scale import check_matrices, work_dtype
 
 
 def newton_schulz(
@@ -144,12 +139,12 @@ def _composed(
         return with_narrow_factors(lambda x, dtype: form(x, eps, dtype=dtype), x)
 
     def by_xla(x: Array, symmetric_dot: Product) -> Array:
-        y, transposed = _start(x, eps, dtype, aol)
+        y, transposed = first_iterate(x, eps, dtype, aol)
         y = quintic_steps(y, rows, symmetric_dot)
         return (y.mT if transposed else y).astype(x.dtype)
 
     def by_pallas(x: Array) -> Array:
-        y, transposed = _start(x, eps, dtype, aol)
+        y, transposed = first_iterate(x, eps, dtype, aol)
         y = pallas.newton_schulz(y, rows, processors=processors(x, 132))
         return (y.mT if transposed else y).astype(x.dtype)
 
@@ -232,22 +227,13 @@ def _gram_kernel(
     pieces = _split(rows, restarts)
 
     def kernel(x: Array, symmetric_dot: Product) -> Array:
-        y, transposed = _start(x, eps, dtype, aol)
+        y, transposed = first_iterate(x, eps, dtype, aol)
         for piece in pieces:
             q = _accumulate(y, piece, symmetric_dot)
             y = dot(q, y).astype(dtype)
         return (y.mT if transposed else y).astype(x.dtype)
 
     return kernel
-
-
-def _start(x: Array, eps: ArrayLike, dtype: DTypeLike, aol: bool) -> tuple[Array, bool]:
-    """The wide matrix that the first step gets, and whether it is transposed."""
-    if not aol:
-        return wide_unit_norm(x, eps, dtype)
-    y, transposed = wide_unit_norm(x, eps, work_dtype(x.dtype))
-    sums = jnp.sum(jnp.abs(precise_dot(y, y.mT)), axis=-1, keepdims=True)
-    return safe_divide(y, safe_root(sums)).astype(dtype), transposed
 
 
 def _split(rows: Sequence[Quintic], restarts: Sequence[int]) -> list[Sequence[Quintic]]:

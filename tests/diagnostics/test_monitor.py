@@ -94,7 +94,9 @@ def test_outside_momentum():
     found = {}
     for name, block in {
         "polar": om.orthogonalize(om.linalg.polar_svd),
-        "noise": optax.stateless_with_tree_map(lambda *_: jnp.eye(6, 8)),
+        "noise": optax.stateless_with_tree_map(
+            lambda x, _: jnp.broadcast_to(jnp.eye(*x.shape[-2:]), x.shape)
+        ),
     }.items():
         tx = om.on_matrices(optax.chain(om.momentum(0.9), block))
         tx = monitor(tx, ("outside_momentum",))

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import optax_matrix as om
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.kernels import on_real_matrices
-from optax_matrix.linalg import POLAR_EXPRESS, newton_schulz, polar_svd
+from optax_matrix.linalg import AOL, POLAR_EXPRESS, newton_schulz, polar_svd
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding.teams._last_round import LastRound, Team
@@ -58,6 +58,13 @@ def test_a_team_computes_what_one_device_does(size, shape, cpus):
     x = _normal(8, 1, *shape)
     got = _in_teams(newton_schulz, x, size, cpus)
     np.testing.assert_allclose(got, _alone(newton_schulz, x), atol=1e-5)
+
+
+def test_rows_are_scaled_in_a_team_as_alone(cpus):
+    kernel = partial(newton_schulz, coefficients=AOL, steps=4, preconditioning="aol")
+    x = _normal(8, 1, 6, 11)
+    got = _in_teams(kernel, x, 2, cpus)
+    np.testing.assert_allclose(got, _alone(kernel, x), atol=1e-5)
 
 
 @pytest.mark.broad

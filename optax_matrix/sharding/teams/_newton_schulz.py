@@ -13,9 +13,10 @@ from jaxtyping import Array
 
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.coefficients import rows_for
+from optax_matrix.linalg.first_iterate import first_iterate
 from optax_matrix.linalg.platforms import with_narrow_factors
 from optax_matrix.linalg.products import dot
-from optax_matrix.linalg.scale import wide_unit_norm, work_dtype
+from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.sharding.teams._last_round import LastRound
 
 
@@ -47,6 +48,7 @@ def newton_schulz_in_team(
     coefficients: Sequence[Sequence[float]] | np.ndarray,
     steps: int,
     eps: ArrayLike,
+    preconditioning: str,
     compute_dtype: DTypeLike | Literal["auto"] | None,
 ) -> Array:
     """`newton_schulz` of matrices of the last round, their long sides split.
@@ -57,8 +59,14 @@ def newton_schulz_in_team(
     the others. All other products are local, and nothing of the long side moves.
     """
     if compute_dtype == "auto":
-        options = {"coefficients": coefficients, "steps": steps, "eps": eps}
-        form = functools.partial(newton_schulz_in_team, last, **options)
+        form = functools.partial(
+            newton_schulz_in_team,
+            last,
+            coefficients=coefficients,
+            steps=steps,
+            eps=eps,
+            preconditioning=preconditioning,
+        )
         return with_narrow_factors(lambda x, t: form(x, compute_dtype=t), x)
     rows = rows_for(coefficients, steps)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
@@ -72,7 +80,7 @@ def newton_schulz_in_team(
         return (a * y.astype(a.dtype) + dot(team.all_rows(z), y)).astype(dtype), None
 
     table = jnp.asarray(rows, work_dtype(dtype))
-    y, transposed = wide_unit_norm(x, eps, dtype)
+    y, transposed = first_iterate(x, eps, dtype, preconditioning == "aol")
     y = last.on_columns(lambda y: jax.lax.scan(step, y, table)[0], y)
     return (y.mT if transposed else y).astype(x.dtype)
 
