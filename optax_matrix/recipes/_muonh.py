@@ -1,20 +1,16 @@
 """MuonH: Muon on the sphere of the initial norms, with AdamH for the head."""
 
-import warnings
 from functools import partial
 from typing import Any, Unpack
 
-import jax
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
 from optax_matrix.linalg import YOU, newton_schulz
-from optax_matrix.matrices.ends import ends_of
-from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.recipes._method import Method, decayed_others, rate_of_others
 from optax_matrix.recipes._recipe import Common, recipe
-from optax_matrix.stacks.zeros import zero_leaves
 from optax_matrix.transforms import finish_step, momentum, orthogonalize
+from optax_matrix.tree.ends import heads_apart
 
 _QUINTIC = partial(newton_schulz, coefficients=YOU)
 _OTHERS = 3 / 13  # Marin's rate of Adam, relative to that of MuonH.
@@ -113,39 +109,7 @@ def muonh(
         )
         return optax.chain(
             optax.scale_by_adam(0.9, 0.95, eps, mu_dtype=mu_dtype),
-            _heads_apart(heads, rest, params),
+            heads_apart(heads, rest, params),
         )
 
     return Method(chain, other=other, is_step=True)
-
-
-def _heads_apart(
-    heads: optax.GradientTransformation, rest: optax.GradientTransformation, whole: Any
-) -> optax.GradientTransformation:
-    """One transformation for the heads among some leaves, and one for the others."""
-
-    def only(tree: Any, ends: Any) -> Any:
-        keep = lambda path, x: x if ends[path].place == "last" else None
-        return map_named(keep, tree)
-
-    def init(params: Any) -> Any:
-        if whole is not None:
-            views = {p: e.view for p, e in ends_of(whole).items() if e.place == "last"}
-            if zero := sorted(zero_leaves(named_leaves(params), views)):
-                warnings.warn(
-                    f"A head that starts at zero is never moved by muonh: {zero[0]}. "
-                    "Initialize it, or give `other` an optimizer for it.",
-                    stacklevel=2,
-                )
-        return heads.init(params), rest.init(params)
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        ends = ends_of(params if whole is None else whole)
-        others, of_rest = rest.update(updates, state[1], params)
-        own = only(updates, ends), state[0], only(params, ends)
-        own, of_heads = heads.update(*own)
-        pick = lambda other, own: other if own is None else own
-        new = jax.tree.map(pick, others, own, is_leaf=lambda x: x is None)
-        return new, (of_heads, of_rest)
-
-    return optax.GradientTransformation(init, update)

@@ -3,18 +3,17 @@
 from functools import partial
 from typing import Any, Unpack
 
-import jax
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Pattern, Positive, Rate
 from optax_matrix.matrices import by_path
 from optax_matrix.matrices.ends import End, ends_of
-from optax_matrix.matrices.paths import map_named
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.recipes._method import Method, decayed_others
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import keep_dtype, lmo, match_rms, momentum
 from optax_matrix.transforms.norm_balls import BallNorm, EndNorm
+from optax_matrix.tree.ends import by_end
 
 
 @recipe
@@ -131,7 +130,7 @@ def scion(
         return lmo(last_norm, size)
 
     def other(params: Any) -> optax.GradientTransformation:
-        steps = _by_end(of_leaf, ends, params)
+        steps = by_end(of_leaf, ends, params)
         rate: Any = common.get("other_learning_rate")
         decay: Any = common.get("other_weight_decay")
         return optax.chain(
@@ -141,25 +140,6 @@ def scion(
         )
 
     return Method(chain, dimension_numbers=numbers, other=other)
-
-
-def _by_end(of_leaf: Any, ends: Any, whole: Any) -> optax.GradientTransformation:
-    """Runs stateless transformations of matrices on leaves, by their place."""
-
-    def update(updates: Any, params: Any) -> Any:
-        del params
-        found = ends(updates if whole is None else whole)
-
-        def of(path: str, x: jax.Array) -> jax.Array:
-            view, tx = found[path].view, of_leaf(found[path])
-            run = lambda x: tx.update(x, tx.init(x))[0]
-            if view is None:
-                return run(x[..., None, :])[..., 0, :] if x.ndim else run(x)
-            return view.from_matrices([run(m) for m in view.to_matrices(x[None])])[0]
-
-        return map_named(of, updates)
-
-    return optax.stateless(update)
 
 
 scale_by_scion = direction(

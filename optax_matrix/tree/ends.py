@@ -1,0 +1,70 @@
+"""Transformations of leaves that are no matrices, by their place in the model."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from optax_matrix.matrices.ends import End, ends_of
+from optax_matrix.matrices.paths import map_named, named_leaves
+from optax_matrix.stacks.zeros import zero_leaves
+
+
+def by_end(
+    of_leaf: Callable[[End], Any],
+    ends: Callable[[Any], dict[str, End]],
+    whole: Any,
+) -> optax.GradientTransformation:
+    """Runs stateless transformations of matrices on leaves, by their place."""
+
+    def update(updates: Any, params: Any) -> Any:
+        del params
+        found = ends(updates if whole is None else whole)
+
+        def of(path: str, x: jax.Array) -> jax.Array:
+            view, tx = found[path].view, of_leaf(found[path])
+            run = lambda x: tx.update(x, tx.init(x))[0]
+            if view is None:
+                return run(x[..., None, :])[..., 0, :] if x.ndim else run(x)
+            return view.from_matrices([run(m) for m in view.to_matrices(x[None])])[0]
+
+        return map_named(of, updates)
+
+    return optax.stateless(update)
+
+
+def heads_apart(
+    heads: optax.GradientTransformation, rest: optax.GradientTransformation, whole: Any
+) -> optax.GradientTransformation:
+    """One transformation for the heads among some leaves, and one for the others.
+
+    ``whole`` is the tree with the matrices, or None where it is not known.
+    """
+
+    def only(tree: Any, ends: Any) -> Any:
+        keep = lambda path, x: x if ends[path].place == "last" else None
+        return map_named(keep, tree)
+
+    def init(params: Any) -> Any:
+        if whole is not None:
+            views = {p: e.view for p, e in ends_of(whole).items() if e.place == "last"}
+            if zero := sorted(zero_leaves(named_leaves(params), views)):
+                warnings.warn(
+                    "A head that starts at zero is never moved by steps that keep its "
+                    f"norm: {zero[0]}. Initialize it, or give `other` an optimizer.",
+                    stacklevel=2,
+                )
+        return heads.init(params), rest.init(params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        ends = ends_of(params if whole is None else whole)
+        others, of_rest = rest.update(updates, state[1], params)
+        own = only(updates, ends), state[0], only(params, ends)
+        own, of_heads = heads.update(*own)
+        pick = lambda other, own: other if own is None else own
+        new = jax.tree.map(pick, others, own, is_leaf=lambda x: x is None)
+        return new, (of_heads, of_rest)
+
+    return optax.GradientTransformation(init, update)
