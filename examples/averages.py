@@ -20,12 +20,14 @@ from examples.quickstart import autoencoder, batch, loss
 from examples.quickstart_rates import CHOOSING, SEEDS
 
 RATES = 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32
-muon = functools.partial(om.muon, other_learning_rate=3e-3)
+OTHERS = 3e-3  # The rate of the biases.
+muon = functools.partial(om.muon, other_learning_rate=OTHERS)
 
 
 def linear(rate, steps):
-    """To zero at the last step."""
-    return muon(optax.linear_schedule(rate, 0.0, steps))
+    """To zero at the last step, for the biases, too."""
+    fall = lambda rate: optax.linear_schedule(rate, 0.0, steps)
+    return om.muon(fall(rate), other_learning_rate=fall(OTHERS))
 
 
 def constant(rate, steps):
