@@ -6,6 +6,7 @@ import importlib
 PROGRAM = "python -m examples.study"
 COMMANDS = {
     "bench": ("bench.cli", "all methods, or your own, under one protocol"),
+    "equal": ("equal.cli", "twelve methods with equal budgets, beside a tuned AdamW"),
     "compare": ("compare.cli", "some methods at once, with a page of their curves"),
     "report": ("report.cli", "a page of runs, comparisons or studies"),
     "rotation": ("rotation.cli", "ARO's study of rotations on MNIST"),

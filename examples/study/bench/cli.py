@@ -10,7 +10,7 @@ from examples.pretrain.errors import Interrupted, UserError, raised
 from examples.study.bench import results, times
 from examples.study.bench.comparison import trial
 from examples.study.bench.plot import draw
-from examples.study.bench.search import had, is_finished
+from examples.study.bench.search import expected, had, is_finished
 from examples.study.bench.statistics import ranked
 from examples.study.bench.studies import STUDIES
 from examples.study.bench.table import NAMES, table, table_of, write
@@ -106,7 +106,7 @@ def _run(options):
     for study in options.studies:
         command = f"python -m examples.study bench run {study}"
         while entries := _unfinished(study, options.results):
-            run_all(entries, options.results, options.processes, command)
+            _run_all(entries, options, command)
         print(table(study, results.read(options.results), options.results))
 
 
@@ -130,11 +130,17 @@ def _try(options):
     command = f"python -m examples.study bench try {' '.join(options.functions)}"
     found = results.read(options.results)
     if missing := [entry for entry in entries if not is_finished(entry, found)]:
-        run_all(missing, options.results, options.processes, command)
+        _run_all(missing, options, command)
     found = results.read(options.results)
     for task, these in tasks.items():
         print(f"{task}: {TASKS[task].title}\n")
         print(f"{table_of(ranked(these, found), len(these))}\n")
+
+
+def _run_all(entries, options, command):
+    path = options.results
+    left = lambda: sum(expected(entry, results.read(path)) for entry in entries)
+    run_all(entries, path, options.processes, command, left)
 
 
 def _check(options):

@@ -1,10 +1,13 @@
 """The finished runs: JSON lines, one per run, keyed by the run's configuration."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
+import subprocess
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from examples.pretrain.directory import where
 from examples.pretrain.errors import UserError
@@ -13,14 +16,18 @@ from examples.study.bench.config import Config, Result
 PATH = pathlib.Path(__file__).parents[1] / "results" / "bench.jsonl"
 
 
-def read(path: pathlib.Path = PATH) -> dict[Config, Result]:
+def read(path: pathlib.Path = PATH, kind: type[Any] = Config) -> dict[Any, Result]:
     """The results of a file; an incomplete last line is left out.
+
+    Args:
+        path: The file.
+        kind: Class of the configurations in it.
 
     Raises:
         UserError: If a line is damaged.
     """
-    found: dict[Config, Result] = {}
-    for config, result, _ in _rows(path):
+    found: dict[Any, Result] = {}
+    for config, result, _ in _rows(path, kind):
         found.setdefault(config, result)
     return found
 
@@ -30,14 +37,16 @@ def origins(path: pathlib.Path = PATH) -> dict[Config, dict[str, str]]:
     return {config: origin for config, _, origin in reversed([*_rows(path)])}
 
 
-def _rows(path: pathlib.Path) -> Iterator[tuple[Config, Result, dict[str, str]]]:
+def _rows(path: pathlib.Path, kind: type[Any] = Config) -> Iterator[Any]:
+    """Configuration, result and origin of each run."""
     if not path.exists():
         return
     *lines, _ = path.read_text().split("\n")
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            yield Config(**row["config"]), Result(**row["result"]), row.get("where", {})
+            origin = row.get("where", {})
+            yield kind(**row["config"]), Result(**row["result"]), origin
         except (ValueError, TypeError, KeyError):
             raise UserError(
                 f"Line {number} of {path} is damaged; delete it, and its run will be "
@@ -45,9 +54,33 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[Config, Result, dict[str, str]]]
             ) from None
 
 
-def append(config: Config, result: Result, path: pathlib.Path, command: str) -> None:
+def append(config: Any, result: Result, path: pathlib.Path, command: str) -> None:
     """Adds a run by one write, so that processes can share the file."""
-    _add(config, result, {"command": command} | where(), path)
+    _add(config, result, {"command": command} | where() | commit(), path)
+
+
+@functools.cache
+def commit() -> dict[str, str]:
+    """The commit of the code, with a plus if it was changed; empty without git."""
+
+    def git(*arguments):
+        call = ["git", "-C", str(pathlib.Path(__file__).parent), *arguments]
+        done = subprocess.run(call, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        name = git("rev-parse", "--short=12", "HEAD")
+        changed = git(
+            "status",
+            "--porcelain",
+            "-uno",
+            "--",
+            ":/",
+            ":(exclude,top)**/results/*.jsonl",
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": name + "+" * bool(changed)}
 
 
 def copy(

@@ -2,8 +2,9 @@
 
 import functools
 import math
+import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ import numpy as np
 import optax
 
 from examples.pretrain.step import state_bytes
+from examples.study.bench import results
 from examples.study.bench.config import Config, Result
 from examples.study.bench.methods import find
-from examples.study.bench.search import TUNING
-from examples.study.bench.tasks import CLIP, TASKS, WARM_UP, schedule
+from examples.study.bench.search import TUNING, Entry, due
+from examples.study.bench.tasks import CLIP, TASKS, WARM_UP, Task, schedule
 
 POINTS = 20  # Of a curve.
 FEWER = 5  # Points of a trial are that many times fewer: no table shows them.
@@ -23,31 +25,38 @@ LOST = 2.0  # A run whose loss exceeds the first one by this factor has failed.
 
 
 class Bench:
-    """A task under one method, compiled once for all learning rates and seeds."""
+    """A task under one method, compiled once for all its settings and seeds.
 
-    def __init__(self, task: str, method: str, setting: str, steps: int, batch: int):
-        self._task, self._steps, self._batch = TASKS[task], steps, batch
-        self._build = find(method, setting, self._task.arena)
-        self._fresh = jax.jit(self._task.init)
+    Args:
+        task: The task.
+        optimizer: Function from the settings of a run, a tree of numbers, to the
+            optimizer of the whole model.
+        steps: Updates of the weights.
+        batch: Windows or images per update.
+        start: Function from fresh weights and a seed to those that the method trains.
+    """
 
-    def _optimizer(self, peak):
-        warm_up = getattr(self._build, "warm_up", WARM_UP)
-        rate = schedule(peak, self._steps, warm_up)
-        return optax.chain(optax.clip_by_global_norm(CLIP), self._build(rate))
-
-    def _start(self, seed: int):
-        params = self._fresh(seed)
-        start = getattr(self._build, "start", None)
-        return start(params, seed) if start else params
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Callable[[Any], optax.GradientTransformation],
+        steps: int,
+        batch: int,
+        start: Callable[[Any, int], Any] | None = None,
+    ):
+        self._task, self._optimizer = task, optimizer
+        self._steps, self._batch = steps, batch
+        self._fresh = jax.jit(task.init)
+        self._start = start or (lambda params, _: params)
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _init(self, params):
-        return self._optimizer(0.0).init(params)
+    def _init(self, params, settings):
+        return self._optimizer(settings).init(params)
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-    def _train(self, params, opt_state, batches, peak):
+    def _train(self, params, opt_state, batches, settings):
         """Several updates."""
-        tx = self._optimizer(peak)
+        tx = self._optimizer(settings)
 
         def step(carry, batch):
             params, opt_state = carry
@@ -62,28 +71,35 @@ class Bench:
         loss = functools.partial(self._task.mean_loss, params)
         return jax.lax.map(loss, parts).mean()
 
-    def run(self, rate: float, seed: int) -> Result:
-        """Trains once."""
+    def run(self, settings: Any, seed: int, held_out: Any, every: int) -> Result:
+        """Trains once.
+
+        Args:
+            settings: Of the optimizer.
+            seed: Seed of the weights and of the data's order.
+            held_out: What the losses are measured on, in equal parts; every eighth of
+                them makes the points of the curve.
+            every: Points of a curve that are left out for one that is kept.
+        """
         begin = time.perf_counter()
-        held_out = self._task.held_out()
         few = jax.tree.map(lambda x: x[::8], held_out)
-        params = self._start(seed)
+        params = self._start(self._fresh(seed), seed)
         first = float(self._loss(params, few))
-        opt_state, peak = self._init(params), np.float32(rate)
+        settings = jax.tree.map(np.float32, settings)
+        opt_state = self._init(params, settings)
         size = state_bytes(opt_state)
         batches = self._task.batches(seed, self._steps, self._batch)
-        every = max(self._steps // POINTS, 1)
-        shown = every * FEWER if seed == TUNING else every
+        block = max(self._steps // POINTS, 1)
         curve, times = [[0, round(first, 5)]], []
-        for start in range(0, self._steps, every):
-            part = _slice(batches, start, every)
+        for start in range(0, self._steps, block):
+            part = _slice(batches, start, block)
             clock = time.process_time()  # Another process may want the core.
             params, opt_state = jax.block_until_ready(
-                self._train(params, opt_state, part, peak)
+                self._train(params, opt_state, part, settings)
             )
             times.append(time.process_time() - clock)
-            end = min(start + every, self._steps)
-            if end % shown and end < self._steps:
+            end = min(start + block, self._steps)
+            if end % (block * every) and end < self._steps:
                 continue
             loss = float(self._loss(params, few))
             if not loss < LOST * first:  # Also for NaN.
@@ -94,20 +110,21 @@ class Bench:
         return Result(
             loss=round(final, 5) if math.isfinite(final) else None,
             curve=curve,
-            milliseconds=round(1e3 * float(np.median(times)) / every, 3),
+            milliseconds=round(1e3 * float(np.median(times)) / block, 3),
             state_bytes=size,
             seconds=round(time.perf_counter() - begin, 1),
         )
 
-    def times(self, block: int) -> Iterator[float]:
+    def times(self, settings: Any, block: int) -> Iterator[float]:
         """Processor seconds of an update, block after block; the first one compiles."""
-        params = self._start(TUNING)
-        opt_state = self._init(params)
+        params = self._start(self._fresh(TUNING), TUNING)
+        settings = jax.tree.map(np.float32, settings)
+        opt_state = self._init(params, settings)
         batches = _slice(self._task.batches(TUNING, block, self._batch), 0, block)
         while True:
             clock = time.process_time()
             params, opt_state = jax.block_until_ready(
-                self._train(params, opt_state, batches, np.float32(self._task.rate))
+                self._train(params, opt_state, batches, settings)
             )
             yield (time.process_time() - clock) / block
 
@@ -116,13 +133,35 @@ def _slice(batches, start, count):
     return jax.tree.map(lambda x: jnp.asarray(x[start : start + count]), batches)
 
 
+def bench(task: str, method: str, setting: str, steps: int, batch: int) -> Bench:
+    """A task under a method of the study; the settings of a run are its peak rate."""
+    build = find(method, setting, TASKS[task].arena)
+
+    def optimizer(peak):
+        rate = schedule(peak, steps, getattr(build, "warm_up", WARM_UP))
+        return optax.chain(optax.clip_by_global_norm(CLIP), build(rate))
+
+    start = getattr(build, "start", None)
+    return Bench(TASKS[task], optimizer, steps, batch, start)
+
+
 @functools.lru_cache(maxsize=1)
-def bench(*arguments: Any) -> Bench:
+def _alone(*arguments: Any) -> Bench:
     jax.clear_caches()  # Of the one before.
-    return Bench(*arguments)
+    return bench(*arguments)
 
 
 def run(config: Config) -> Result:
     """Trains once; runs that differ in rate and seed only share their programs."""
     c = config
-    return bench(c.task, c.method, c.setting, c.steps, c.batch).run(c.rate, c.seed)
+    found = _alone(c.task, c.method, c.setting, c.steps, c.batch)
+    every = FEWER if c.seed == TUNING else 1
+    return found.run(c.rate, c.seed, TASKS[c.task].held_out(), every)
+
+
+def run_next(entry: Entry, path: pathlib.Path, command: str) -> bool:
+    """Does the next run of an entry and adds it to a file; False if it has had all."""
+    config = due(entry, results.read(path))
+    if config:
+        results.append(config, run(config), path, command)
+    return config is not None

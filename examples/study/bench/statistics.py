@@ -89,7 +89,11 @@ def difference(ours: Row, reference: Row, count: int = 1) -> tuple[float, float]
             f"{ours.entry.method} and {reference.entry.seeds} of "
             f"{reference.entry.method}."
         )
-    parts = np.subtract(ours.losses, reference.losses)
+    return paired(np.subtract(ours.losses, reference.losses), count)
+
+
+def paired(parts: np.ndarray, count: int = 1) -> tuple[float, float]:
+    """The mean of differences, and half of its interval, as in `difference`."""
     if not np.isfinite(parts).all():
         return math.inf, math.inf
     error = parts.std(ddof=1) / math.sqrt(len(parts))
@@ -103,13 +107,18 @@ def steps_to(row: Row, loss: float) -> float:
     Returns:
         The steps; infinite if the curve never does. Nothing is extrapolated.
     """
-    below = np.flatnonzero(np.asarray(row.curve) <= loss)
+    return first_at(row.steps, row.curve, loss)
+
+
+def first_at(steps: np.ndarray, curve: Sequence[float], loss: float) -> float:
+    """Steps until a curve first reaches a loss, as in `steps_to`."""
+    below = np.flatnonzero(np.asarray(curve) <= loss)
     if not len(below):
         return math.inf
     last = int(below[0])
     if last == 0:
-        return float(row.steps[0])
-    (a, b), (high, low) = row.steps[last - 1 : last + 1], row.curve[last - 1 : last + 1]
+        return float(steps[0])
+    (a, b), (high, low) = steps[last - 1 : last + 1], curve[last - 1 : last + 1]
     return float(a + (b - a) * (high - loss) / (high - low))
 
 

@@ -26,6 +26,7 @@ from examples.study.bench.statistics import Row, difference, ranked, reference, 
 from examples.study.bench.studies import STUDIES, shown
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
+from examples.study.equal import table as equal_table
 
 STUDY = pathlib.Path(__file__).parents[1]
 PAGES = *sorted(STUDY.glob("pages/*.md")), STUDY.parents[1] / "README.md"
@@ -52,6 +53,7 @@ REPORTS = {
     "summary": summary_table.report,
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
+    **equal_table.REPORTS,
 }
 NAMES = {*STUDIES, *REPORTS, "cost"}
 

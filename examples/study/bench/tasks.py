@@ -81,7 +81,7 @@ def _next_token(model, windows):
     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
 
 
-def _parts(rows: np.ndarray, size: int) -> np.ndarray:
+def parts_of(rows: np.ndarray, size: int) -> np.ndarray:
     """Parts of some rows each; every part is spread over all of them."""
     return rows.reshape(size, -1, *rows.shape[1:]).swapaxes(0, 1)
 
@@ -101,10 +101,13 @@ class Text:
         ends = np.cumsum([len(part) for part in parts])
         pairs = zip((0, *ends), ends, strict=False)
         self._starts = np.concatenate([np.arange(a, b - context) for a, b in pairs])
-        windows = TokenWindows(rest, context)
-        index = np.linspace(0, len(windows) - 1, count).astype(int)
-        rows = np.stack([windows[i] for i in index])
-        self.held_out = _parts(rows, 64)
+        self._windows = TokenWindows(rest, context)
+        self.held_out = parts_of(self.windows(count), 64)
+
+    def windows(self, count: int) -> np.ndarray:
+        """Windows `(count, context + 1)` that are held out, spread evenly, in order."""
+        index = np.linspace(0, len(self._windows) - 1, count).astype(int)
+        return np.stack([self._windows[i] for i in index])
 
     def batches(self, seed: int, steps: int, batch: int) -> np.ndarray:
         """Windows `(steps, batch, context + 1)`, drawn with replacement."""
@@ -155,12 +158,12 @@ def _images(seed: int, steps: int, batch: int) -> dict[str, np.ndarray]:
     }
 
 
-def _test_images() -> dict[str, np.ndarray]:
-    """A quarter of MNIST's test images."""
+def held_out_images(first: int = 0) -> dict[str, np.ndarray]:
+    """Every fourth of MNIST's test images."""
     digits = _digits("t10k")
     pixels = (digits.pixels * 255).astype(np.uint8).reshape(-1, SIDE, SIDE)
-    parts = {"pixels": pixels[::4], "labels": digits.labels[::4]}
-    return {name: _parts(x, 125) for name, x in parts.items()}
+    parts = {"pixels": pixels[first::4], "labels": digits.labels[first::4]}
+    return {name: parts_of(x, 125) for name, x in parts.items()}
 
 
 def _classify(model, batch):
@@ -197,6 +200,7 @@ def _llama(title: str, search: bool = False) -> Task:
     )
 
 
+TEXTS = {"shakespeare": _shakespeare, "books": _books}
 _TINY, _VIT = SIZES["tiny"], Transformer(64, 4, 2, is_causal=False)
 _PLACES = om.MatrixDimensionNumbers(-2, -1)  # One matrix per place of a window.
 
@@ -212,7 +216,7 @@ TASKS = {
         model=lambda rngs: ViT(_VIT, rngs),
         loss=_classify,
         batches=_images,
-        held_out=_test_images,
+        held_out=held_out_images,
         arena=Arena(dimension_numbers=_VIT.dimension_numbers(patches=_PLACES)),
         rate=2e-3,
         steps=300,

@@ -19,7 +19,7 @@ from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.bench.comparison import MATCHED
 from examples.study.bench.markdown import lines
-from examples.study.bench.runs import Bench
+from examples.study.bench.runs import bench
 from examples.study.bench.statistics import REFERENCE
 from examples.study.bench.tasks import MAIN, TASKS
 from examples.study.bench.workers import alone
@@ -102,7 +102,9 @@ def _work(tasks, path, command):
 def measure(task: str, method: str) -> Time:
     """Times a method beside AdamW, after a block of each to compile."""
     jax.clear_caches()  # Of the method before.
-    both = [_bench(task, name).times(BLOCK) for name in (method, REFERENCE)]
+    t = TASKS[task]
+    made = [bench(task, m, "matched", t.steps, t.batch) for m in (method, REFERENCE)]
+    both = [one.times(t.rate, BLOCK) for one in made]
     turns = list(itertools.islice(zip(*both, strict=True), TURNS + 1))[1:]
     return Time(
         task,
@@ -110,11 +112,6 @@ def measure(task: str, method: str) -> Time:
         round(1e3 * statistics.median(ours for ours, _ in turns), 3),
         round(statistics.median(ours / adamw for ours, adamw in turns), 3),
     )
-
-
-def _bench(task, method):
-    t = TASKS[task]
-    return Bench(task, method, "matched", t.steps, t.batch)
 
 
 def table(found: Times) -> str:

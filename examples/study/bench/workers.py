@@ -4,13 +4,14 @@ The models are small, so that two runs in one thread each are faster than one ru
 two. A run that is stopped leaves nothing behind; finished ones are not repeated.
 """
 
+import importlib
 import multiprocessing
 import os
 import pathlib
 import queue
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.progress import (
@@ -23,14 +24,17 @@ from rich.progress import (
 )
 
 from examples.pretrain.errors import UserError
-from examples.study.bench import results
-from examples.study.bench.search import Entry, due, expected
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def run_all(
-    entries: Sequence[Entry], path: pathlib.Path, count: int, command: str
+    entries: Sequence[Any],
+    path: pathlib.Path,
+    count: int,
+    command: str,
+    left: Callable[[], int],
+    program: str = "examples.study.bench.runs",
 ) -> None:
     """Does the runs that are missing.
 
@@ -39,6 +43,10 @@ def run_all(
         path: File of results.
         count: Number of processes.
         command: What was called, for the records.
+        left: Counts the runs that are missing.
+        program: Module with ``run_next(entry, path, command)``, which does one run of
+            an entry and returns False if there was none to do. It is imported by the
+            processes, since JAX reads the environment then.
 
     Raises:
         UserError: If a process failed.
@@ -49,13 +57,15 @@ def run_all(
     for entry in entries:
         waiting.put(entry)
     workers = [
-        context.Process(target=_work, args=(waiting, path, core, command), daemon=True)
+        context.Process(
+            target=_work, args=(waiting, core, program, path, command), daemon=True
+        )
         for core in _cores(min(count, len(entries)))
     ]
     for worker in workers:
         worker.start()
     try:
-        _watch(workers, entries, path)
+        _watch(workers, left, path)
     finally:
         for worker in workers:
             worker.terminate()
@@ -67,22 +77,18 @@ def _cores(count):
     return known if len(known) == count else [None] * count
 
 
-def _work(waiting: Any, path: pathlib.Path, core: int | None, command: str) -> None:
+def _work(waiting: Any, core: int | None, program: str, *arguments: Any) -> None:
     """Takes entries until none is left."""
     alone(core)
-    from examples.study.bench.runs import (
-        run,  # JAX reads the environment at its import.
-    )
-
+    run_next = importlib.import_module(program).run_next
     while True:
         try:
             entry = waiting.get(timeout=1)
         except queue.Empty:
             return
-        while config := due(entry, results.read(path)):
+        while run_next(entry, *arguments):
             if not multiprocessing.parent_process().is_alive():
                 return  # It was killed.
-            results.append(config, run(config), path, command)
 
 
 def alone(core: int | None) -> None:
@@ -94,10 +100,8 @@ def alone(core: int | None) -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
 
 
-def _watch(workers, entries, path):
+def _watch(workers, left, path):
     """Shows the progress until all processes have ended."""
-    left = lambda: sum(expected(e, found) for e in entries)
-    found = results.read(path)
     total, size = left(), _size(path)
     columns = (
         *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
@@ -108,7 +112,6 @@ def _watch(workers, entries, path):
         while any(worker.is_alive() for worker in workers):
             time.sleep(2)
             if size != (size := _size(path)):
-                found = results.read(path)
                 progress.update(task, completed=total - left())
     failed = [worker.exitcode for worker in workers if worker.exitcode]
     if failed:

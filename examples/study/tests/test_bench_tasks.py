@@ -254,7 +254,7 @@ def test_processes_share_a_study_and_go_on_after_a_stop(tmp_path):
     ]
     results.append(config := entries[0].config(2e-3, 1), run(config), path, "run")
     before = path.read_text()
-    run_all(entries, path, 2, "run")
+    run_all(entries, path, 2, "run", lambda: 0)
     found = results.read(path)
     assert not any(due(entry, found) for entry in entries)
     assert len(found) == 2 * len(SEEDS)

@@ -8,6 +8,7 @@ import pytest
 
 from examples.pretrain.errors import UserError
 from examples.study.bench import cli, times
+from examples.study.bench.tasks import TASKS
 from examples.study.bench.times import Time
 
 
@@ -18,15 +19,15 @@ class Fake:
         assert (task, setting, steps, batch) == ("books", "matched", 400, 16)
         self.seconds = 0.02 if method == "muon" else 0.01
 
-    def times(self, block):
-        assert block == times.BLOCK
+    def times(self, settings, block):
+        assert (settings, block) == (TASKS["books"].rate, times.BLOCK)
         yield 100.0  # It compiles.
         for turn in range(times.TURNS):
             yield self.seconds * (1 + turn)
 
 
 def test_times_are_compared_turn_by_turn_without_compilation(monkeypatch):
-    monkeypatch.setattr(times, "Bench", Fake)
+    monkeypatch.setattr(times, "bench", Fake)
     got = times.measure("books", "muon")
     assert got == Time("books", "muon", 100.0, 2.0)
 

@@ -1,0 +1,102 @@
+"""The command line of the comparison with equal budgets."""
+
+import argparse
+import os
+import pathlib
+import sys
+
+from examples.pretrain.errors import Interrupted, UserError, raised
+from examples.study.bench import results
+from examples.study.bench.workers import run_all
+from examples.study.equal import space
+from examples.study.equal.config import Config
+from examples.study.equal.protocol import LENGTHS, Entry, due, entries, left
+from examples.study.equal.table import PATH, table
+
+PROGRAM = "python -m examples.study equal"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: Arguments after the program's name; None for those of `sys.argv`.
+
+    Returns:
+        The exit code: 0 for success, 2 for a mistake, 128 and the signal's number after
+        Ctrl-C or SIGTERM.
+    """
+    try:
+        with raised():
+            options = _parser().parse_args(arguments)
+            options.command(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as signal:
+        print("interrupted; run the same command again to continue", file=sys.stderr)
+        return 128 + signal.number
+    return 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    commands = parser.add_subparsers(title="commands", required=True)
+    for name, command in {"run": _run, "table": _table}.items():
+        one = commands.add_parser(
+            name, help=command.__doc__, description=command.__doc__
+        )
+        one.set_defaults(command=command)
+        one.add_argument("tasks", nargs="+", choices=LENGTHS, metavar="TASK")
+        known = "factors of the task's steps; default: all of the task"
+        one.add_argument("--lengths", nargs="+", type=int, metavar="FACTOR", help=known)
+        one.add_argument("--results", type=pathlib.Path, default=PATH)
+        if command is _run:
+            known = "only these methods; default: all of the task"
+            one.add_argument("--methods", nargs="+", help=known)
+            one.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    return parser
+
+
+def _run(options):
+    """Does the missing runs of tasks."""
+    if options.processes < 1:
+        raise UserError(f"--processes must be positive, got {options.processes}.")
+    for task in options.tasks:
+        for name in options.methods or ():
+            if name not in (known := space.methods(task)):
+                known = ", ".join(known)
+                raise UserError(f"--methods of {task} must be of {known}, got {name}.")
+        _lengths(task, options)
+    results.prepare(options.results)
+    _do([Entry(task) for task in options.tasks], options)
+    rows = [e for task in options.tasks for e in entries(task, _lengths(task, options))]
+    rows = [e for e in rows if not options.methods or e.method in options.methods]
+    _do(rows, options)
+    _table(options)
+
+
+def _do(rows, options):
+    found = results.read(options.results, Config)
+    rows = [entry for entry in rows if due(entry, found)]
+    if rows:
+        command = f"{PROGRAM} run {' '.join(options.tasks)}"
+        count = lambda: left(rows, results.read(options.results, Config))
+        program = "examples.study.equal.runs"
+        run_all(rows, options.results, options.processes, command, count, program)
+
+
+def _lengths(task, options):
+    for length in options.lengths or ():
+        if length not in LENGTHS[task]:
+            known = ", ".join(map(str, LENGTHS[task]))
+            raise UserError(f"--lengths of {task} must be of {known}, got {length}.")
+    return options.lengths or LENGTHS[task]
+
+
+def _table(options):
+    """Prints the tables of tasks."""
+    found = results.read(options.results, Config)
+    for task in options.tasks:
+        for length in _lengths(task, options):
+            print(f"{task}, length {length}\n\n{table(task, length, found)}\n")

@@ -1,0 +1,78 @@
+"""What the runs say: paired differences to AdamW, and speedups with intervals."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from examples.study.bench import statistics
+from examples.study.equal.config import SEEDS, Config
+from examples.study.equal.protocol import Entry, Results, confirmed, due
+
+RESAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row whose runs are finished.
+
+    Attributes:
+        entry: Method, task and length.
+        config: Its settings, with the first seed.
+        losses: Final test loss by seed; infinite for a failed run.
+        steps: Steps of the curves.
+        curves: Test loss at these steps, a row for each seed; NaN in failed runs.
+        state_bytes: Bytes of the optimizer's state.
+    """
+
+    entry: Entry
+    config: Config
+    losses: np.ndarray
+    steps: np.ndarray
+    curves: np.ndarray
+    state_bytes: int
+
+
+def row(entry: Entry, results: Results) -> Row | None:
+    """The row of an entry; None while runs are missing."""
+    if due(entry, results):
+        return None
+    found = confirmed(entry, results)
+    runs = list(found.values())
+    steps = max((run.curve for run in runs), key=len)
+    points = np.array([step for step, _ in steps])
+    curves = np.full((len(runs), len(points)), math.nan)
+    for curve, run in zip(curves, runs, strict=True):
+        if run.loss is not None:
+            curve[:] = [loss for _, loss in run.curve]
+    losses = [math.inf if run.loss is None else run.loss for run in runs]
+    config = next(iter(found))
+    size = runs[0].state_bytes
+    return Row(entry, config, np.array(losses), points, curves, size)
+
+
+def difference(ours: Row, adamw: Row) -> tuple[float, float]:
+    """Mean difference of the losses, seed by seed, and half of its 95% interval."""
+    return statistics.paired(ours.losses - adamw.losses)
+
+
+def speedup(ours: Row, adamw: Row) -> tuple[float, float, float]:
+    """AdamW's steps over ours to AdamW's final loss, on the mean curves.
+
+    Returns:
+        The speedup, and the ends of its 95% interval: seeds are drawn with replacement,
+        the same for both. Zero where ours does not reach that loss.
+    """
+    every = np.arange(len(SEEDS))
+    random = np.random.default_rng(0)
+    draws = random.choice(every, (RESAMPLES, len(every)))
+    drawn = np.array([_speedup(ours, adamw, seeds) for seeds in draws])
+    low, high = np.quantile(drawn, (0.025, 0.975), method="closest_observation")
+    return _speedup(ours, adamw, every), float(low), float(high)
+
+
+def _speedup(ours, adamw, seeds):
+    """Zero if our curve does not reach AdamW's last loss."""
+    mean, reference = ours.curves[seeds].mean(0), adamw.curves[seeds].mean(0)
+    steps = statistics.first_at(ours.steps, mean, reference[-1])
+    return float(adamw.steps[-1] / max(steps, 1.0))

@@ -1,0 +1,112 @@
+"""Tables in Markdown."""
+
+import math
+import pathlib
+
+from examples.study.bench import results, times
+from examples.study.bench.markdown import lines
+from examples.study.compare.table import size
+from examples.study.equal import space
+from examples.study.equal.config import Config
+from examples.study.equal.protocol import LENGTHS, Entry, MissingError, Results, other
+from examples.study.equal.statistics import Row, difference, row, speedup
+
+PATH = pathlib.Path(__file__).parents[1] / "results" / "equal.jsonl"
+REFERENCE = "adamw"
+HEADINGS = (
+    *("method", "loss", "against AdamW", "speedup", "95% interval"),
+    *("step", "speedup in time", "state"),
+)
+SETTINGS = "method", "rate", "warm-up", "b1", "b2", "decay"
+
+
+def read(path: pathlib.Path = PATH) -> Results:
+    """The runs of a file."""
+    return results.read(path, Config)
+
+
+def table(task: str, length: int, found: Results) -> str:
+    """The rows of a task at a length, smallest loss first."""
+    every = [Entry(task, name, length) for name in space.methods(task)]
+    rows = [one for entry in every if (one := row(entry, found))]
+    rows.sort(key=lambda one: one.losses.mean())
+    if not rows:
+        return f"None of the {len(every)} rows has all of its runs yet."
+    adamw = next((one for one in rows if one.entry.method == REFERENCE), None)
+    text = lines(HEADINGS, [_cells(one, adamw) for one in rows])
+    if left := len(every) - len(rows):
+        text += f"\n\n{left} of {len(every)} rows do not have all of their runs yet."
+    return text
+
+
+def settings(task: str, length: int, found: Results) -> str:
+    """The settings that each finished row runs with; first those of other leaves."""
+    try:
+        best = other(task, found)
+    except MissingError:
+        return "The other leaves have not been tuned yet."
+    shared = best.other_rate, best.other_warm_up, best.other_b1, best.other_b2
+    cells = [["other leaves", *map(_number, (*shared, space.OTHER_DECAY))]]
+    for name in space.methods(task):
+        if one := row(Entry(task, name, length), found):
+            c = one.config
+            given = c.rate, c.warm_up, c.b1, c.b2, c.decay
+            cells.append([f"`{name}`", *map(_number, given)])
+    return lines(SETTINGS, cells)
+
+
+def _number(value):
+    return "" if value is None else f"{value:.3g}"
+
+
+def _cells(one: Row, adamw: Row | None) -> list[str]:
+    mean, spread = one.losses.mean(), one.losses.std(ddof=1)
+    loss = f"{mean:.4f} ± {spread:.4f}" if math.isfinite(mean) else "failed"
+    time = _time(one.entry)
+    return [
+        f"`{one.entry.method}`",
+        loss,
+        *_against(one, adamw),
+        f"{time:.2f}" if time else "",
+        _in_time(one, adamw, time),
+        size(one.state_bytes),
+    ]
+
+
+def _against(one, adamw):
+    """Difference of the losses, speedup in steps, and its interval."""
+    if adamw is None or one is adamw:
+        return ["", "", ""]
+    mean, half = difference(one, adamw)
+    if not math.isfinite(mean):
+        return ["", "", ""]
+    found, low, high = speedup(one, adamw)
+    ends = [f"{found:.2f}", f"{low:.2f} to {high:.2f}"] if found else ["-", "-"]
+    return [f"{mean:+.4f} ± {half:.4f}", *ends]
+
+
+def _in_time(one, adamw, time):
+    if adamw is None or one is adamw or not time:
+        return ""
+    found, _, _ = speedup(one, adamw)
+    return f"{found / time:.2f}" if found else "-"
+
+
+def _time(entry):
+    """An update's time over AdamW's, where it was measured."""
+    if entry.method == REFERENCE:
+        return 1.0
+    measured = times.read().get((entry.task, entry.method))
+    return measured.relative if measured else None
+
+
+REPORTS = {
+    f"equal_{task}_{length}": lambda _, task=task, length=length: table(
+        task, length, read()
+    )
+    for task, lengths in LENGTHS.items()
+    for length in lengths
+} | {
+    f"settings_{task}": lambda _, task=task: settings(task, 1, read())
+    for task in LENGTHS
+}

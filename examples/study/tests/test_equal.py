@@ -1,0 +1,291 @@
+"""The comparison with equal budgets: its points, its order of runs, and its tables."""
+
+import dataclasses
+import hashlib
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_matrix as om
+from examples.study.bench import results, tasks
+from examples.study.bench.comparison import all_methods
+from examples.study.bench.config import Result
+from examples.study.bench.search import best_rate
+from examples.study.bench.tasks import TASKS
+from examples.study.equal import cli, methods, protocol, sets, space, table
+from examples.study.equal.config import SEEDS, TUNING, Config
+from examples.study.equal.protocol import LENGTHS, Entry, due
+from examples.study.equal.statistics import difference, row, speedup
+
+# Its first convolution has one channel, and AdamW on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
+
+
+def made(config: Config) -> Result:
+    """A loss with its minimum in the middle of the rates, and a curve that falls."""
+    loss = 1 + math.log2(config.rate / space.METHODS[config.method].rates["books"]) ** 2
+    loss += math.log2(config.other_rate / space.OTHER) ** 2
+    loss += (config.b1 - 0.9) ** 2 + config.seed / 1e4
+    loss -= 0.1 * (config.method == "muon")
+    loss += config.method == "adamw" and config.decay != space.OTHER_DECAY
+    curve = [[0, 9.0], [config.steps // 2, loss + 1], [config.steps, loss]]
+    return Result(loss, curve, 1.0, 2048, 1.0)
+
+
+def run_all(entry, found):
+    while config := due(entry, found):
+        assert config not in found
+        found[config] = made(config)
+
+
+def test_the_points_are_pinned_and_spread():
+    points = np.array(space.POINTS)
+    assert points.shape == (32, 5)
+    digest = hashlib.sha256(points.astype("<i8").tobytes()).hexdigest()
+    assert digest[:16] == "e600b5f5cfb6a977"
+    for axis in points.T:
+        for part in (axis, axis[:16]):
+            gaps = np.diff([0, *np.sort(part), 100])
+            assert gaps.max() <= 2 * 100 / len(part)
+
+
+def test_all_methods_try_the_same_points_of_their_axes():
+    other = space.others("books")[3]
+    for name, its in space.METHODS.items():
+        tried = space.candidates(name, other)
+        assert len(tried) == 16
+        middle = its.rates["books"]
+        for one, reference in zip(tried, space.candidates("adamw", other), strict=True):
+            assert one.rate / middle == pytest.approx(reference.rate / 0.004, rel=0.01)
+            assert one.warm_up == reference.warm_up
+            for axis in ("b1", "b2"):
+                given = getattr(reference, axis) if axis in its.axes else None
+                assert getattr(one, axis) == given
+            if "decay" in its.axes:
+                ours = one.decay * middle
+                assert ours == pytest.approx(reference.decay * 0.004, rel=0.02)
+            assert one.other_rate == other.other_rate
+
+
+def test_ranges_are_those_of_the_page():
+    tried = [
+        c
+        for name in space.METHODS
+        for c in space.candidates(name, space.others("books")[0])
+    ]
+    for axis, (low, high) in {
+        "b1": (0.7, 0.98),
+        "b2": (0.9, 0.999),
+        "warm_up": (0.02, 0.4),
+    }.items():
+        values = [v for c in tried if (v := getattr(c, axis)) is not None]
+        assert low <= min(values) < low + 0.25 * (high - low)
+        assert high >= max(values) > high - 0.25 * (high - low)
+
+
+def test_rates_begin_at_the_best_of_the_first_study():
+    found = results.read()
+    for task in LENGTHS:
+        best = {}
+        for entry in all_methods(task):  # Those with the paper's size come last.
+            best[entry.method] = best_rate(entry, found)
+        for name in space.methods(task):
+            if name != "adamw":
+                assert space.METHODS[name].rates[task] == pytest.approx(best[name])
+
+
+def test_methods_have_the_settings_that_they_search():
+    for name, its in space.METHODS.items():
+        if name != "adamw":
+            have = set(inspect.signature(getattr(om, name)).parameters)
+            names = {"decay": "weight_decay"}
+            assert {names.get(axis, axis) for axis in its.axes} <= have
+
+
+def test_runs_come_in_the_order_of_the_protocol():
+    found: dict[Config, Result] = {}
+    run_all(Entry("books"), found)
+    assert len(found) == 64
+    assert {c.seed for c in found} == set(TUNING)
+    assert {c.method for c in found} == {"adamw"}
+    best = protocol.other("books", found)
+    pairs = {(c.other_rate, c.b1): made(c).loss for c in found if c.seed == TUNING[0]}
+    assert (best.other_rate, best.b1) == min(pairs, key=pairs.get)
+
+    before = len(found)
+    run_all(Entry("books", "muon"), found)
+    mine = [c for c in found if c.method == "muon"]
+    assert len(mine) == len(found) - before == 16 * 2 + 2 * 2 + 5
+    assert {c.other_rate for c in mine} == {best.other_rate}
+    assert [c.seed for c in mine[-5:]] == [*SEEDS]
+    tried = {c.rate: made(c).loss for c in mine[:-5] if c.b1 == mine[-1].b1}
+    assert mine[-1].rate == min(tried, key=tried.get)
+    assert protocol.left([Entry("books", "muon")], found) == 0
+    assert protocol.left([Entry("books", "muon", 4)], found) == 3 + 5
+
+    run_all(Entry("books", "muon", 16), found)  # Needs no row of the shorter lengths.
+    longer = [c for c in found if c.steps == 1600]
+    assert [c.seed for c in longer] == [TUNING[0]] * 3
+    assert [c.rate / mine[-1].rate for c in longer] == pytest.approx(
+        [0.5, 1, 2], rel=1e-3
+    )
+    assert sum(c.steps == 6400 for c in found) == 3 + 5
+
+
+def test_adamw_keeps_the_settings_of_the_first_step():
+    """Its own 16 are worse here, so that those run with half and twice the rate."""
+    found: dict[Config, Result] = {}
+    run_all(Entry("books", "adamw"), found)
+    best = protocol.other("books", found)
+    tuned = protocol.tuned(Entry("books", "adamw"), found)
+    losses = [made(c).loss for c in space.candidates("adamw", best)]
+    assert min(losses) > made(best).loss
+    assert (tuned.b1, tuned.decay) == (best.b1, best.decay)
+    assert protocol.left([Entry("books", "adamw")], found) <= 0
+
+
+def test_failed_runs_are_worse_than_all_others():
+    found: dict[Config, Result] = {}
+    run_all(Entry("books", "muon"), found)
+    best = protocol.tuned(Entry("books", "muon"), found)
+    lost = dataclasses.replace(best, seed=TUNING[1])
+    found[lost] = dataclasses.replace(found[lost], loss=None)
+    run_all(Entry("books", "muon"), found)
+    assert protocol.tuned(Entry("books", "muon"), found) != best
+
+
+def test_validation_and_test_sets_share_nothing():
+    for task in LENGTHS:
+        both = [sets.held_out(task, which) for which in ("validation", "test")]
+        if task == "digits":
+            both = [data["pixels"].reshape(-1, 28 * 28) for data in both]
+        first, second = [x.reshape(-1, x.shape[-1]) for x in both]
+        assert first.shape == second.shape
+        assert not {x.tobytes() for x in first} & {x.tobytes() for x in second}
+
+
+def test_the_schedule_is_that_of_the_tasks():
+    ours, theirs = methods.schedule(0.1, 0.05, 400), tasks.schedule(0.1, 400)
+    for step in (0, 5, 19, 20, 150, 399):
+        np.testing.assert_allclose(ours(step), theirs(step), rtol=1e-5)
+
+
+def test_matrices_start_by_their_fan_in():
+    task = TASKS["digits"]
+    fresh = task.init(0)
+    labels = om.matrices.label_params(task.arena.dimension_numbers)(fresh)
+    started = methods.start("muon", task.arena, fresh, 0)
+    again = methods.start("aro", task.arena, fresh, 0)
+    other = methods.start("muon", task.arena, fresh, 1)
+    for label, a, b, c, d in zip(
+        *map(jax.tree.leaves, (labels, fresh, started, again, other)), strict=True
+    ):
+        np.testing.assert_array_equal(b, c)
+        if label == "matrix":
+            fan_in = math.prod(a.shape[:-1])
+            np.testing.assert_allclose(b.std() * fan_in**0.5, 1, rtol=0.05)
+            assert not np.array_equal(b, d)
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muoneq"])
+def test_traced_settings_are_those_of_the_recipe(name):
+    task = TASKS["books"]
+    params = {"layer": {"kernel": jnp.ones((8, 4))}, "norm": {"scale": jnp.ones(4)}}
+    gradient = jax.tree.map(
+        lambda x: jax.random.normal(jax.random.key(x.size), x.shape), params
+    )
+    config = dataclasses.replace(
+        space.candidates(name, space.others("books")[2])[5], seed=0
+    )
+    settings = {
+        k: v for k, v in dataclasses.asdict(config).items() if isinstance(v, float)
+    }
+
+    @jax.jit
+    def step(settings):
+        tx = methods.optimizer(name, settings, task.arena, 10)
+        updates, state = tx.update(gradient, tx.init(params), params)
+        return updates, tx.update(gradient, state, params)[0]
+
+    lr = methods.schedule(config.rate, config.warm_up, 10)
+    other_lr = methods.schedule(config.other_rate, config.other_warm_up, 10)
+    other = methods.adamw(other_lr, config.other_b1, config.other_b2, 0.1)
+    if name == "adamw":
+        matrix = methods.adamw(lr, config.b1, config.b2, config.decay)
+        label = {"layer": {"kernel": "matrix"}, "norm": {"scale": "other"}}
+        tx = optax.partition({"matrix": matrix, "other": other}, label)
+    else:
+        tx = om.muoneq(lr, b1=config.b1, weight_decay=config.decay, other=other)
+    tx = optax.chain(optax.clip_by_global_norm(1.0), tx)
+    first, state = tx.update(gradient, tx.init(params), params)
+    second, _ = tx.update(gradient, state, params)
+    for got, want in zip(step(settings), (first, second), strict=True):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), got, want
+        )
+
+
+def test_every_method_builds_with_its_settings():
+    for task in LENGTHS:
+        params = TASKS[task].init(0)
+        for name in space.methods(task):
+            config = space.candidates(name, space.others(task)[0])[0]
+            settings = {
+                k: v
+                for k, v in dataclasses.asdict(config).items()
+                if isinstance(v, float)
+            }
+            tx = methods.optimizer(name, settings, TASKS[task].arena, 10)
+            jax.eval_shape(tx.init, params)
+
+
+def test_tables_and_intervals():
+    found: dict[Config, Result] = {}
+    assert (
+        table.table("books", 1, found) == "None of the 12 rows has all of its runs yet."
+    )
+    for name in ("adamw", "muon"):
+        run_all(Entry("books", name), found)
+    rows = {name: row(Entry("books", name), found) for name in ("adamw", "muon")}
+    mean, half = difference(rows["muon"], rows["adamw"])
+    losses = [rows[name].losses.mean() for name in ("muon", "adamw")]
+    assert mean == pytest.approx(losses[0] - losses[1])
+    assert half == pytest.approx(0, abs=1e-9)  # All seeds differ by the same.
+    middle, low, high = speedup(rows["muon"], rows["adamw"])
+    assert low <= middle <= high
+    assert speedup(rows["adamw"], rows["muon"])[0] == 0  # It never gets there.
+    text = table.table("books", 1, found)
+    assert text.splitlines()[2].startswith("| `muon` |")
+    assert text.endswith("10 of 12 rows do not have all of their runs yet.")
+    assert table.settings("books", 1, found).count("`") == 4
+
+
+def test_mistakes_are_explained(tmp_path, capsys):
+    path = ["--results", str(tmp_path / "equal.jsonl")]
+    assert cli.main(["run", "books", "--lengths", "3", *path]) == 2
+    assert "--lengths of books must be of 1, 4, 16, got 3." in capsys.readouterr().err
+    assert cli.main(["run", "books", "--methods", "mun", *path]) == 2
+    assert "--methods of books must be of adamw, muon," in capsys.readouterr().err
+    assert cli.main(["run", "books", "--processes", "0", *path]) == 2
+    assert "--processes must be positive, got 0." in capsys.readouterr().err
+    assert cli.main(["table", "digits", "--lengths", "1", *path]) == 0
+    assert "None of the 12 rows" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_repeats_and_is_measured_on_the_set_of_its_seed():
+    from examples.study.equal.runs import run
+
+    config = space.candidates("muon", space.others("digits")[0])[0]
+    config = dataclasses.replace(config, steps=20, seed=TUNING[0])
+    first, again = run(config), run(config)
+    assert first.loss == again.loss
+    assert len(first.curve) == 5
+    assert len(run(dataclasses.replace(config, seed=0)).curve) == 21
