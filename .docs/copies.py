@@ -19,8 +19,8 @@ ROOT = HERE.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDY = ROOT / "examples" / "study"
 RESULTS = [  # The pages of the study, in the order of its README.
-    *("summary", "protocol", "comparison", "conditions", "ablations", "orders"),
-    *("search", "cost", "speed", "tpu", "gpu", "memory", "poet", "rotations"),
+    *("summary", "protocol", "comparison", "equal", "conditions", "ablations"),
+    *("orders", "search", "cost", "speed", "tpu", "gpu", "memory", "poet", "rotations"),
     *("finetuning", "paper_tables", "faults", "demo"),
 ]
 RATES = "rates"  # A part of the guide to learning rates.
