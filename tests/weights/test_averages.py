@@ -224,15 +224,15 @@ def test_nnx_models(wrap):
     model = nnx.Linear(4, 8, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, wrap(om.muon(RATE)), wrt=nnx.Param)
     loss = lambda model: jnp.sum(model(jnp.ones((2, 4))) ** 2)
-    tx, params = optimizer.tx, nnx.as_pure(nnx.state(model, nnx.Param))
+    tx, params = optimizer.tx, nnx.to_pure_dict(nnx.state(model, nnx.Param))
     state = tx.init(params)
     for _ in range(2):
         grads = nnx.grad(loss)(model)
-        updates, state = tx.update(nnx.as_pure(grads), state, params)
+        updates, state = tx.update(nnx.to_pure_dict(grads), state, params)
         params = optax.apply_updates(params, updates)
         optimizer.update(model, grads)
     averages = om.evaluation_params(optimizer.opt_state, nnx.state(model, nnx.Param))
-    assert_close(nnx.as_pure(averages), om.evaluation_params(state, params))
+    assert_close(nnx.to_pure_dict(averages), om.evaluation_params(state, params))
     nnx.update(model, averages)
     assert_close(model.kernel[...], averages["kernel"][...])
 
