@@ -6,14 +6,15 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeVar
 
 from examples.pretrain.directory import where
 from examples.pretrain.errors import UserError
 from examples.study.bench.config import Config, Result
 
 PATH = pathlib.Path(__file__).parents[1] / "results" / "bench.jsonl"
+T = TypeVar("T")
 
 
 def read(path: pathlib.Path = PATH, kind: type[Any] = Config) -> dict[Any, Result]:
@@ -39,18 +40,30 @@ def origins(path: pathlib.Path = PATH) -> dict[Config, dict[str, str]]:
 
 def _rows(path: pathlib.Path, kind: type[Any] = Config) -> Iterator[Any]:
     """Configuration, result and origin of each run."""
-    if not path.exists():
-        return
-    *lines, _ = path.read_text().split("\n")
+
+    def row(given):
+        origin = given.get("where", {})
+        return kind(**given["config"]), Result(**given["result"]), origin
+
+    return parsed(path, row, "its run will be repeated")
+
+
+def parsed(
+    path: pathlib.Path, make: Callable[[Any], T], consequence: str
+) -> Iterator[T]:
+    """What a function makes of each line of a file; an incomplete last one is left out.
+
+    Raises:
+        UserError: If a line is damaged; the message ends in the consequence of deleting
+            it.
+    """
+    *lines, _ = path.read_text().split("\n") if path.exists() else [""]
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-            origin = row.get("where", {})
-            yield kind(**row["config"]), Result(**row["result"]), origin
+            yield make(json.loads(line))
         except (ValueError, TypeError, KeyError):
             raise UserError(
-                f"Line {number} of {path} is damaged; delete it, and its run will be "
-                "repeated."
+                f"Line {number} of {path} is damaged; delete it, and {consequence}."
             ) from None
 
 

@@ -133,16 +133,17 @@ def _slice(batches, start, count):
     return jax.tree.map(lambda x: jnp.asarray(x[start : start + count]), batches)
 
 
+def optimizer(build: Any, peak: Any, steps: int) -> optax.GradientTransformation:
+    """A method with the schedule and the clipping that all of them have."""
+    rate = schedule(peak, steps, getattr(build, "warm_up", WARM_UP))
+    return optax.chain(optax.clip_by_global_norm(CLIP), build(rate))
+
+
 def bench(task: str, method: str, setting: str, steps: int, batch: int) -> Bench:
     """A task under a method of the study; the settings of a run are its peak rate."""
     build = find(method, setting, TASKS[task].arena)
-
-    def optimizer(peak):
-        rate = schedule(peak, steps, getattr(build, "warm_up", WARM_UP))
-        return optax.chain(optax.clip_by_global_norm(CLIP), build(rate))
-
-    start = getattr(build, "start", None)
-    return Bench(TASKS[task], optimizer, steps, batch, start)
+    made = lambda peak: optimizer(build, peak, steps)
+    return Bench(TASKS[task], made, steps, batch, getattr(build, "start", None))
 
 
 @functools.lru_cache(maxsize=1)

@@ -54,18 +54,9 @@ def read(path: pathlib.Path = PATH) -> dict[tuple[str, str], Time]:
     Raises:
         UserError: If a line is damaged.
     """
-    found = {}
-    *whole, _ = path.read_text().split("\n") if path.exists() else [""]
-    for number, line in enumerate(whole, 1):
-        try:
-            time = Time(**json.loads(line)["time"])
-        except (ValueError, TypeError, KeyError):
-            raise UserError(
-                f"Line {number} of {path} is damaged; delete it, and its method will "
-                "be measured again."
-            ) from None
-        found[time.task, time.method] = time
-    return found
+    make = lambda row: Time(**row["time"])
+    whole = results.parsed(path, make, "its method will be measured again")
+    return {(time.task, time.method): time for time in whole}
 
 
 def run(tasks: Sequence[str], path: pathlib.Path, command: str) -> None:
