@@ -1,4 +1,7 @@
-"""Loss curves of the committed runs, as SVG in the page: no file, no script."""
+"""Charts of the committed runs, as SVG in the page: no file, no script."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import runs
 
@@ -7,41 +10,100 @@ from examples.study.report.markup import Markup, joined, tag
 from examples.study.report.svg import Chart
 
 FROM = 0.25  # The share of the steps that is left out: losses fall too far there.
+FLOOR = 1e-3  # Of relative singular values; smaller ones are below the chart.
 _SIZE = (300, 230)
+
+
+class Line(NamedTuple):
+    """A line of a chart, and what the legend says of it."""
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    style: str
 
 
 def curves(method: str) -> str:
     """A chart for each task: the method, AdamW and the tuned AdamW; may be empty."""
-    figures = [
-        _figure(task, method, found)
+    return _side_by_side(
+        _losses(task, method, found)
         for task, found in runs.of_method(method).items()
         if len(found.curve)
-    ]
-    return tag("div", *figures, class_="charts") if figures else ""
+    )
 
 
-def _figure(task: str, method: str, found: Row) -> Markup:
-    lines = [("adamw", runs.adamw(task), "reference")]
+def _losses(task: str, method: str, found: Row) -> Markup:
+    rows = [("adamw", runs.adamw(task), "reference")]
     if task != "shakespeare":
-        lines.append(("adamw, tuned", runs.adamw(task, "tuned"), "reference dashed"))
-    lines.append((method, found, "c0"))
+        rows.append(("adamw, tuned", runs.adamw(task, "tuned"), "reference dashed"))
+    rows.append((method, found, "c0"))
+    lines = [
+        Line(f"{title} {row.loss:.3f}", row.steps, row.curve, style)
+        for title, row, style in rows
+    ]
     late = [
         loss
-        for _, row, _ in lines
-        for step, loss in zip(row.steps, row.curve, strict=True)
-        if step >= FROM * row.steps[-1]
+        for line in lines
+        for step, loss in zip(line.xs, line.ys, strict=True)
+        if step >= FROM * line.xs[-1]
     ]
     chart = Chart((0, found.steps[-1]), (min(late), max(late)), size=_SIZE)
-    for title, row, style in lines:
-        chart.line(row.steps, row.curve, title, class_=f"line {style}")
     what = f"Validation loss on {task} by step: " + "; ".join(
-        f"{title} ends at {row.curve[-1]:.3f}" for title, row, _ in lines
+        f"{title} ends at {row.curve[-1]:.3f}" for title, row, _ in rows
     )
-    legend = [
-        tag("li", _swatch(style), f"{title} {row.loss:.3f}")
-        for title, row, style in lines
+    return _figure(task, chart, lines, what)
+
+
+def spectra(method: str) -> str:
+    """Charts of singular values: of an update, of all together, of the weights."""
+    ours, adamw = runs.spectra()[method].spectra, runs.spectra()["adamw"].spectra
+    update = {
+        "gradient": (ours.gradient, "reference dashed"),
+        "adamw": (adamw.update, "reference"),
+        method: (ours.update, "c0"),
+    }
+    change = {"adamw": (adamw.change, "reference"), method: (ours.change, "c0")}
+    weights = {
+        "before training": (ours.first, "reference dashed"),
+        "after training": (ours.last, "c0"),
+    }
+    relative = {"y": (FLOOR, 1.0), "log": True}
+    absolute = {"y": (0.0, max(ours.first[0], ours.last[0]))}
+    return _side_by_side(
+        [
+            _values("last update", update, **relative),
+            _values("change of the weights", change, **relative),
+            _values("weights", weights, **absolute),
+        ]
+    )
+
+
+def _values(title: str, given: dict[str, tuple[list[float], str]], **axis) -> Markup:
+    """Singular values against their number."""
+    lines = [
+        Line(label, range(1, len(values) + 1), values, style)
+        for label, (values, style) in given.items()
     ]
-    caption = tag("figcaption", task, tag("ul", *legend, class_="legend"))
+    count = len(lines[0].ys)
+    chart = Chart((1, count), **axis, xlabel="number, largest first", size=_SIZE)
+    half = count // 2
+    what = f"Singular values, {title}; number {half} of {count}: " + ", ".join(
+        f"{line.label} {line.ys[half - 1]:.2g}" for line in lines
+    )
+    return _figure(title, chart, lines, what)
+
+
+def _side_by_side(figures: Iterable[Markup]) -> str:
+    found = list(figures)
+    return tag("div", *found, class_="charts") if found else ""
+
+
+def _figure(title: str, chart: Chart, lines: Sequence[Line], what: str) -> Markup:
+    """A chart with its lines and legend; ``what`` is for those who cannot see it."""
+    for line in lines:
+        chart.line(line.xs, line.ys, line.label, class_=f"line {line.style}")
+    legend = [tag("li", _swatch(line.style), line.label) for line in lines]
+    caption = tag("figcaption", title, tag("ul", *legend, class_="legend"))
     return tag("figure", chart.drawn(what), caption, class_="chart")
 
 

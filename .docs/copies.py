@@ -129,16 +129,11 @@ def _where_to_run(path: Path) -> dict[str, Any]:
     return {"cell_type": "markdown", "metadata": {}, "source": [text]}
 
 
-def figure(stem: str, heading: str = "", number: int = 0) -> bytes | None:
-    """A picture of a notebook: the first one after a heading that has some text."""
-    found, seen = [], not heading
-    for cell in _cells(ROOT / "notebooks" / f"{stem}.ipynb"):
-        if cell["cell_type"] == "markdown":
-            seen = seen or heading in "".join(cell["source"])
-        elif seen:
-            data = (out.get("data", {}) for out in cell["outputs"])
-            found += [d["image/png"] for d in data if "image/png" in d]
-    return base64.b64decode(found[number]) if len(found) > number else None
+def _figures(path: Path) -> list[bytes]:
+    """The pictures of a notebook."""
+    outputs = [out for cell in _cells(path) for out in cell.get("outputs", [])]
+    shown = [out.get("data", {}) for out in outputs]
+    return [base64.b64decode(x["image/png"]) for x in shown if "image/png" in x]
 
 
 def _index_of_notebooks() -> str:
@@ -148,9 +143,10 @@ def _index_of_notebooks() -> str:
         lead = " ".join(relinked(first[1], path.parent).split()) if first[1:] else ""
         whole = re.match(r".*(?<!Eq)\.(?=\s|$)", lead)  # Some end in a formula.
         lead = whole[0] if whole else ""
-        if picture := figure(path.stem, number=1) or figure(path.stem):
-            (HERE / "notebooks" / f"{path.stem}.png").write_bytes(picture)
-        image = f"![A figure of this notebook]({path.stem}.png)\n\n" if picture else ""
+        image = ""
+        if pictures := _figures(path)[:2]:  # The second one says more.
+            (HERE / "notebooks" / f"{path.stem}.png").write_bytes(pictures[-1])
+            image = f"![A figure of this notebook]({path.stem}.png)\n\n"
         cards.append(f"## [{title_of(path)}]({path.name})\n\n{image}{lead}\n")
     names = "\n".join(path.name for path in NOTEBOOKS)
     listed = "\n".join(cards)

@@ -21,13 +21,6 @@ FIVE = {  # The papers that the library was written for.
     "SUMO": ["sumo"],
     "POET": ["poet"],
 }
-_LEFT = ("02_five_papers", "What is left in the weights",
-         "Singular values of one kernel before and after training")  # fmt: skip
-FIGURES = {  # Spectra of the committed notebooks: notebook, heading, caption.
-    **dict.fromkeys(["muon", "muoneq", "aro", "racs", "alice", "sumo"], _LEFT),
-    "poet": ("07_orthogonal_training", "Singular values while training", "Each line is"
-             " a singular value of one kernel, in AdamW's run and in POET's"),
-}  # fmt: skip
 
 
 class Facts(NamedTuple):

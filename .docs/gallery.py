@@ -1,8 +1,8 @@
 """A page per method: paper, chain, state, formula, runs, arguments.
 
 Paper, chain and state come from the README's table, formula and arguments from the
-docstring, curves and rates from the committed runs, and when to take a method from
-`when.toml`. Nothing is typed twice.
+docstring, curves, spectra and rates from the committed runs, and when to take a method
+from `when.toml`. Nothing is typed twice.
 """
 
 import inspect
@@ -20,6 +20,7 @@ from reference import entry, linked
 from rst import Table, title
 
 import optax_matrix as om
+from examples.study.bench import spectra
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "gallery"
@@ -49,9 +50,9 @@ def write_pages(app: Any) -> None:
 def _index(table: dict[str, facts.Facts]) -> str:
     lines = [
         title("Gallery of methods"),
-        "Each page has the formula, the chain of blocks, the state, the paper, curves",
-        "and rates of the committed runs, and all arguments. :doc:`Choose a method",
-        "</guides/choose>` says which one to begin with.",
+        "Each page has the formula, the chain of blocks, the state, the paper, curves,",
+        "spectra and rates of the committed runs, and all arguments. :doc:`Choose a",
+        "method </guides/choose>` says which one to begin with.",
         "",
         title("The five papers", "-"),
     ]
@@ -149,18 +150,20 @@ def _study(name: str) -> list[str]:
 
 
 def _spectrum(name: str) -> list[str]:
-    if name not in facts.FIGURES:
+    if name not in runs.spectra():
         return []
-    stem, heading, caption = facts.FIGURES[name]
-    picture = copies.figure(stem, heading)
-    assert picture, f"{stem} has no figure after {heading!r}"
-    (FOLDER / f"spectrum_{name}.png").write_bytes(picture)
+    c, kernel = runs.spectra()[name].config, "/".join(map(str, spectra.KERNEL[:-1]))
     return [
         title("Spectrum", "-"),
-        f".. figure:: spectrum_{name}.png",
-        f"   :alt: {caption}",
+        ".. raw:: html",
         "",
-        f"   {caption} (:doc:`/notebooks/{stem}`).",
+        f"   {charts.spectra(name)}",
+        "",
+        f"Singular values of the kernel ``{kernel}`` in one run on *{c.task}*:",
+        f"{c.steps} steps at the learning rate {c.rate:.2g} (*{c.setting}*), without",
+        "weight decay. Those of the last update, of the gradient behind it and of the",
+        "change since the start are divided by their largest one",
+        f"(``{spectra.COMMAND}``).",
         "",
     ]
 

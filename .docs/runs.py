@@ -14,7 +14,7 @@ import facts
 from rst import Table
 
 import optax_matrix as om
-from examples.study.bench import results, times
+from examples.study.bench import results, spectra as measured, times
 from examples.study.bench.comparison import OPTIONS, all_methods, entry
 from examples.study.bench.methods import OWN_RATES
 from examples.study.bench.statistics import REFERENCE, Row, difference, row, steps_to
@@ -38,6 +38,12 @@ def adamw(task: str, setting: str = "matched") -> Row | None:
     """AdamW's row: of one rate, or *tuned*."""
     one = tuned(task) if setting == "tuned" else entry(task, REFERENCE)
     return row(one, results.read())
+
+
+@functools.cache
+def spectra() -> dict[str, measured.Row]:
+    """Singular values of one kernel by method."""
+    return measured.read()
 
 
 def _plain(method: str) -> str:

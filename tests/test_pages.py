@@ -88,13 +88,17 @@ def test_rates_of_a_page_are_the_best_of_the_trials():
     assert cells[3] == f"{row.rate / runs.adamw('books').rate:.3g}"
 
 
-def test_spectra_are_figures_of_the_notebooks():
-    import copies
-    import facts
+def test_every_page_has_a_spectrum():
+    import charts
+    import runs
 
-    for stem, heading, caption in facts.FIGURES.values():
-        assert copies.figure(stem, heading)[1:4] == b"PNG", stem
-        assert caption
+    for name in RECIPES:
+        assert name in runs.spectra(), "run `python -m examples.study bench spectra`"
+        ours, drawn = runs.spectra()[name].spectra, charts.spectra(name)
+        assert drawn.count("<figure") == drawn.count("aria-label=") == 3
+        assert f", {name} {ours.update[47]:.2g}" in drawn
+        assert f", {name} {ours.change[47]:.2g}" in drawn
+        assert f"after training {ours.last[47]:.2g}" in drawn
 
 
 def test_links_of_copied_pages_lead_to_pages():

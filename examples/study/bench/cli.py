@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from examples.pretrain.errors import Interrupted, UserError, raised
-from examples.study.bench import results, times
+from examples.study.bench import results, spectra, times
 from examples.study.bench.comparison import trial
 from examples.study.bench.plot import draw
 from examples.study.bench.search import expected, had, is_finished
@@ -77,6 +77,11 @@ def _parser():
     clock.set_defaults(command=_time)
     clock.add_argument("tasks", nargs="*", type=_task, metavar="TASK")
     clock.add_argument("--results", type=pathlib.Path, default=times.PATH)
+    values = commands.add_parser(
+        "spectra", help=_spectra.__doc__, description=_spectra.__doc__
+    )
+    values.set_defaults(command=_spectra)
+    values.add_argument("--results", type=pathlib.Path, default=spectra.PATH)
     add("plot", _plot, "+").add_argument("--out", type=pathlib.Path)
     return parser
 
@@ -171,6 +176,11 @@ def _time(options):
     tasks = options.tasks or MAIN
     times.run(tasks, options.results, "python -m examples.study bench time")
     print(times.table(times.read(options.results)))
+
+
+def _spectra(options):
+    """Singular values of one matrix under every method, for the pages of methods."""
+    spectra.run(options.results, results.read())
 
 
 def _plot(options):
