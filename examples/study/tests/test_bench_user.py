@@ -70,7 +70,7 @@ def counted(monkeypatch):
     """Runs whose losses are made by hand, in this process."""
     done = []
 
-    def run_all(entries, path, count, command, left):
+    def run_all(entries, path, count, command, _):
         assert count >= 1
         for entry in entries:
             find(entry.method, entry.setting, TASKS[entry.task].arena)
