@@ -61,7 +61,8 @@ def shampoo(
         method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
             `linalg.inverse_root`.
         update_interval: The roots are renewed at step 1 and then every
-            ``update_interval`` steps.
+            ``update_interval`` steps. Taking them at every step, as the paper does, is
+            most of a step's time; KL-Shampoo takes its own every 10.
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
