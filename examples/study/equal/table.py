@@ -2,9 +2,11 @@
 
 import math
 import pathlib
+from functools import partial
 
 from examples.study.bench import results, times
 from examples.study.bench.markdown import lines
+from examples.study.bench.tasks import TASKS
 from examples.study.compare.table import size
 from examples.study.equal import space
 from examples.study.equal.config import Config
@@ -37,6 +39,44 @@ def table(task: str, length: int, found: Results) -> str:
     if left := len(every) - len(rows):
         text += f"\n\n{left} of {len(every)} rows do not have all of their runs yet."
     return text
+
+
+def summary(found: Results) -> str:
+    """Difference to AdamW's loss and speedup, for every length whose rows are finished.
+
+    AdamW's row has its loss.
+    """
+    columns = {}
+    for task, lengths in LENGTHS.items():
+        for length in lengths:
+            rows = {n: row(Entry(task, n, length), found) for n in space.methods(task)}
+            if all(rows.values()):
+                columns[f"{task}, {TASKS[task].steps * length:,} steps"] = rows
+    if not columns:
+        return "No task has all of its runs yet."
+    cells = []
+    for name in (*(n for n in space.METHODS if n != REFERENCE), REFERENCE):
+        rows = [rows.get(name) for rows in columns.values()]
+        if whole := [one for one in rows if one]:
+            adamw = [rows[REFERENCE] for rows in columns.values()]
+            shown = map(_short, rows, adamw)
+            time = _time(whole[0].entry)
+            costs = f"{time:.2f}" if time else "", size(whole[0].state_bytes)
+            cells.append([f"`{name}`", *shown, *costs])
+    return lines(("method", *columns, "time", "state"), cells)
+
+
+def _short(one, adamw):
+    if one is None:
+        return ""
+    if one is adamw:
+        return f"{one.losses.mean():.3f} ± {one.losses.std(ddof=1):.3f}"
+    mean, half = difference(one, adamw)
+    if not math.isfinite(mean):
+        return "failed"
+    found, low, high = speedup(one, adamw)
+    shown = f", {found:.2f}x ({low:.2f} to {high:.2f})" if found else ""
+    return f"{mean:+.3f} ± {half:.3f}{shown}"
 
 
 def settings(task: str, length: int, found: Results) -> str:
@@ -100,13 +140,13 @@ def _time(entry):
     return measured.relative if measured else None
 
 
-REPORTS = {
-    f"equal_{task}_{length}": lambda _, task=task, length=length: table(
-        task, length, read()
-    )
-    for task, lengths in LENGTHS.items()
-    for length in lengths
-} | {
-    f"settings_{task}": lambda _, task=task: settings(task, 1, read())
-    for task in LENGTHS
-}
+def _reports():
+    """Reports by the names that pages give them."""
+    yield "equal_summary", summary
+    for task, lengths in LENGTHS.items():
+        yield f"settings_{task}", partial(settings, task, 1)
+        for length in lengths:
+            yield f"equal_{task}_{length}", partial(table, task, length)
+
+
+REPORTS = {name: lambda _, report=report: report(read()) for name, report in _reports()}

@@ -267,6 +267,19 @@ def test_tables_and_intervals():
     assert table.settings("books", 1, found).count("`") == 4
 
 
+def test_the_summary_has_finished_columns_only():
+    found: dict[Config, Result] = {}
+    assert table.summary(found) == "No task has all of its runs yet."
+    for entry in protocol.entries("books", [1, 4]):
+        run_all(entry, found)
+    del found[next(c for c in found if (c.method, c.steps) == ("aro", 1600))]
+    heading, _, *rows = table.summary(found).splitlines()
+    assert heading == "| method | books, 400 steps | time | state |"
+    assert [r.split("`")[1] for r in rows] == [*list(space.METHODS)[1:], "adamw"]
+    assert rows[0].startswith("| `muon` | -0.")
+    assert "x (" in rows[0]
+
+
 def test_mistakes_are_explained(tmp_path, capsys):
     path = ["--results", str(tmp_path / "equal.jsonl")]
     assert cli.main(["run", "books", "--lengths", "3", *path]) == 2
