@@ -51,7 +51,6 @@ def run(
     try:
         with raised():
             options = parser.parse_args(arguments)
-            _check(options)
             command(options)
     except (UserError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -123,7 +122,7 @@ def add_shared(add, out):
     add("--layers", None, None, "default: the size's", choices=LAYERS)
 
 
-def _check(options):
+def check(options):
     """Checks with clearer messages than those of argparse."""
     if options.size not in SIZES:
         raise UserError(
@@ -197,6 +196,7 @@ def _train(options):
 
     Ctrl-C and SIGTERM end it after a checkpoint; --resume continues it.
     """
+    check(options)
     from examples.pretrain import train as training
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing

@@ -4,9 +4,9 @@ import argparse
 import math
 import os
 import pathlib
-import sys
 
-from examples.pretrain.errors import Interrupted, UserError, raised
+from examples.pretrain.cli import run
+from examples.pretrain.errors import UserError
 from examples.study.bench import results, spectra, times
 from examples.study.bench.comparison import trial
 from examples.study.bench.plot import draw
@@ -28,17 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code: 0 for success, 2 for a mistake, 128 and the signal's number after
         Ctrl-C or SIGTERM.
     """
-    try:
-        with raised():
-            options = _parser().parse_args(arguments)
-            options.command(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except Interrupted as signal:
-        print("interrupted; run the same command again to continue", file=sys.stderr)
-        return 128 + signal.number
-    return 0
+    remedy = "run the same command again to continue"
+    return run(lambda options: options.command(options), _parser(), arguments, remedy)
 
 
 def _parser():

@@ -10,6 +10,7 @@ from examples.pretrain.cli import (
     Parser,
     add_shared,
     adder,
+    check,
     model_of,
     opened,
     positive_rate,
@@ -52,6 +53,7 @@ def _parser():
 
 def _compare(options):
     """Trains under several optimizers: a table, a page, pictures and JSON."""
+    check(options)
     from examples.pretrain.optimizers import OPTIMIZERS, find
     from examples.pretrain.options import listing
     from examples.study.compare import comparison, plot, protocol, table
