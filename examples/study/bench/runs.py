@@ -16,6 +16,7 @@ from examples.study.bench.config import Config, Result
 from examples.study.bench.methods import find
 from examples.study.bench.search import TUNING
 from examples.study.bench.tasks import CLIP, TASKS, WARM_UP, schedule
+from examples.study.bench.weights import FORMS, kept, wide
 
 POINTS = 20  # Of a curve.
 FEWER = 5  # Points of a trial are that many times fewer: no table shows them.
@@ -25,20 +26,30 @@ LOST = 2.0  # A run whose loss exceeds the first one by this factor has failed.
 class Bench:
     """A task under one method, compiled once for all learning rates and seeds."""
 
-    def __init__(self, task: str, method: str, setting: str, steps: int, batch: int):
+    def __init__(
+        self,
+        task: str,
+        method: str,
+        setting: str,
+        steps: int,
+        batch: int,
+        weights: str = "float32",
+    ):
         self._task, self._steps, self._batch = TASKS[task], steps, batch
+        self._weights = weights
         self._build = find(method, setting, self._task.arena)
         self._fresh = jax.jit(self._task.init)
 
     def _optimizer(self, peak):
         warm_up = getattr(self._build, "warm_up", WARM_UP)
         rate = schedule(peak, self._steps, warm_up)
-        return optax.chain(optax.clip_by_global_norm(CLIP), self._build(rate))
+        tx = optax.chain(optax.clip_by_global_norm(CLIP), self._build(rate))
+        return FORMS[self._weights](tx)
 
     def _start(self, seed: int):
         params = self._fresh(seed)
         start = getattr(self._build, "start", None)
-        return start(params, seed) if start else params
+        return kept(start(params, seed) if start else params, self._weights)
 
     @functools.partial(jax.jit, static_argnums=0)
     def _init(self, params):
@@ -51,7 +62,7 @@ class Bench:
 
         def step(carry, batch):
             params, opt_state = carry
-            gradient = jax.grad(self._task.mean_loss)(params, batch)
+            gradient = jax.grad(self._task.mean_loss)(wide(params), batch)
             updates, opt_state = tx.update(gradient, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), None
 
@@ -59,7 +70,7 @@ class Bench:
 
     @functools.partial(jax.jit, static_argnums=0)
     def _loss(self, params, parts):
-        loss = functools.partial(self._task.mean_loss, params)
+        loss = functools.partial(self._task.mean_loss, wide(params))
         return jax.lax.map(loss, parts).mean()
 
     def run(self, rate: float, seed: int) -> Result:
@@ -125,4 +136,6 @@ def bench(*arguments: Any) -> Bench:
 def run(config: Config) -> Result:
     """Trains once; runs that differ in rate and seed only share their programs."""
     c = config
-    return bench(c.task, c.method, c.setting, c.steps, c.batch).run(c.rate, c.seed)
+    return bench(c.task, c.method, c.setting, c.steps, c.batch, c.weights).run(
+        c.rate, c.seed
+    )
