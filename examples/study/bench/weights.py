@@ -19,7 +19,7 @@ import optax_matrix as om
 def rounded(inner: optax.GradientTransformation) -> optax.GradientTransformation:
     """Bfloat16 weights under an optimizer in float32; `apply_updates` rounds them."""
 
-    def update(updates, state, params):
+    def update(updates, state, params=None):
         return inner.update(updates, state, wide(params))
 
     return optax.GradientTransformation(lambda params: inner.init(wide(params)), update)
