@@ -20,8 +20,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDY = ROOT / "examples" / "study"
 RESULTS = [  # The pages of the study, in the order of its README.
     *("summary", "protocol", "comparison", "equal", "conditions", "ablations"),
-    *("orders", "search", "cost", "speed", "tpu", "gpu", "memory", "poet", "rotations"),
-    *("finetuning", "paper_tables", "faults", "demo"),
+    *("orders", "search", "cost", "speed", "tpu", "gpu", "memory", "bf16", "poet"),
+    *("rotations", "finetuning", "paper_tables", "faults", "demo"),
 ]
 RATES = "rates"  # A part of the guide to learning rates.
 METHODS = {recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group}

@@ -17,6 +17,7 @@ class Config:
         seed: Seed of the weights and of the data's order.
         steps: Updates of the weights.
         batch: Windows or images per update.
+        weights: How weights are kept and updated, a key of `weights.FORMS`.
     """
 
     task: str
@@ -26,6 +27,7 @@ class Config:
     seed: int
     steps: int
     batch: int
+    weights: str = "float32"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,9 @@ from examples.study.bench.statistics import REFERENCE, row
 from examples.study.bench.tasks import MAIN
 
 RECIPES = {r.__name__: r for group in om.recipes.METHODS.values() for r in group}
-_WITH_DECAY = {"muon": 'muon(scaling="max")'}  # Has the decay of the matched rows.
+# The calls that make the matched rows; others are given `weight_decay=0.1`.
+_MATCHED = {"muon": 'muon(scaling="max")', "muonh": "muonh(other=adamw)"}
+_RELATIVE = _MATCHED["muonh"]  # Its rate is relative to the weights.
 
 
 class Rates(NamedTuple):
@@ -57,7 +59,9 @@ def report(results: Results) -> str:
     found = rows(results)
     headings = "method", "the paper's rate", *MAIN, "times AdamW's"
     text = lines(headings, [_cells(rates) for rates in found])
-    of_adams_size = [r for r in found if r.method not in {REFERENCE, *OWN_RATES}]
+    of_adams_size = [
+        r for r in found if r.method not in {REFERENCE, _RELATIVE, *OWN_RATES}
+    ]
     ratios = [ratio for rates in of_adams_size for ratio in rates.ratios.values()]
     if not ratios:
         return text
@@ -76,7 +80,7 @@ def decays(results: Results | None = None) -> str:
         default = inspect.signature(recipe).parameters["weight_decay"].default
         if default is None:  # Muon chooses by its scaling.
             by_decay.setdefault(0.0, []).append(f"`{name}`")
-            by_decay.setdefault(0.1, []).append(f"`{_WITH_DECAY[name]}`")
+            by_decay.setdefault(0.1, []).append(f"`{_MATCHED[name]}`")
         else:
             by_decay.setdefault(float(default), []).append(f"`{name}`")
     cells = [[f"{d:g}", ", ".join(by_decay[d])] for d in sorted(by_decay, reverse=True)]
@@ -98,7 +102,7 @@ def paper_rate(name: str) -> str:
 def _rescaled(name: str) -> str:
     """How to call the matched row of a method that has a setting of its own."""
     if name in OF_ADAMS_SIZE:
-        return _WITH_DECAY.get(name, f"{name}(weight_decay=0.1)")
+        return _MATCHED.get(name, f"{name}(weight_decay=0.1)")
     return f"{name}, then match_rms"
 
 

@@ -18,6 +18,7 @@ from examples.study.bench.config import Config, Result
 from examples.study.bench.methods import find
 from examples.study.bench.search import TUNING, Entry, due
 from examples.study.bench.tasks import CLIP, TASKS, WARM_UP, Task, schedule
+from examples.study.bench.weights import FORMS, kept, wide
 
 POINTS = 20  # Of a curve.
 FEWER = 5  # Points of a trial are that many times fewer: no table shows them.
@@ -49,6 +50,10 @@ class Bench:
         self._fresh = jax.jit(task.init)
         self._start = start or (lambda params, _: params)
 
+    def weights(self, seed: int) -> Any:
+        """The weights that a run starts from."""
+        return self._start(self._fresh(seed), seed)
+
     @functools.partial(jax.jit, static_argnums=0)
     def _init(self, params, settings):
         return self._optimizer(settings).init(params)
@@ -60,7 +65,7 @@ class Bench:
 
         def step(carry, batch):
             params, opt_state = carry
-            gradient = jax.grad(self._task.mean_loss)(params, batch)
+            gradient = jax.grad(self._task.mean_loss)(wide(params), batch)
             updates, opt_state = tx.update(gradient, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), None
 
@@ -68,7 +73,7 @@ class Bench:
 
     @functools.partial(jax.jit, static_argnums=0)
     def _loss(self, params, parts):
-        loss = functools.partial(self._task.mean_loss, params)
+        loss = functools.partial(self._task.mean_loss, wide(params))
         return jax.lax.map(loss, parts).mean()
 
     def run(self, settings: Any, seed: int, held_out: Any, every: int) -> Result:
@@ -83,7 +88,7 @@ class Bench:
         """
         begin = time.perf_counter()
         few = jax.tree.map(lambda x: x[::8], held_out)
-        params = self._start(self._fresh(seed), seed)
+        params = self.weights(seed)
         first = float(self._loss(params, few))
         settings = jax.tree.map(np.float32, settings)
         opt_state = self._init(params, settings)
@@ -117,7 +122,7 @@ class Bench:
 
     def times(self, settings: Any, block: int) -> Iterator[float]:
         """Processor seconds of an update, block after block; the first one compiles."""
-        params = self._start(self._fresh(TUNING), TUNING)
+        params = self.weights(TUNING)
         settings = jax.tree.map(np.float32, settings)
         opt_state = self._init(params, settings)
         batches = _slice(self._task.batches(TUNING, block, self._batch), 0, block)
@@ -139,11 +144,15 @@ def optimizer(build: Any, peak: Any, steps: int) -> optax.GradientTransformation
     return optax.chain(optax.clip_by_global_norm(CLIP), build(rate))
 
 
-def bench(task: str, method: str, setting: str, steps: int, batch: int) -> Bench:
+def bench(
+    task: str, method: str, setting: str, steps: int, batch: int, form: str = "float32"
+) -> Bench:
     """A task under a method of the study; the settings of a run are its peak rate."""
     build = find(method, setting, TASKS[task].arena)
-    made = lambda peak: optimizer(build, peak, steps)
-    return Bench(TASKS[task], made, steps, batch, getattr(build, "start", None))
+    made = lambda peak: FORMS[form](optimizer(build, peak, steps))
+    first = getattr(build, "start", lambda params, _: params)
+    start = lambda params, seed: kept(first(params, seed), form)
+    return Bench(TASKS[task], made, steps, batch, start)
 
 
 @functools.lru_cache(maxsize=1)
@@ -155,7 +164,7 @@ def _alone(*arguments: Any) -> Bench:
 def run(config: Config) -> Result:
     """Trains once; runs that differ in rate and seed only share their programs."""
     c = config
-    found = _alone(c.task, c.method, c.setting, c.steps, c.batch)
+    found = _alone(c.task, c.method, c.setting, c.steps, c.batch, c.weights)
     every = FEWER if c.seed == TUNING else 1
     return found.run(c.rate, c.seed, TASKS[c.task].held_out(), every)
 

@@ -39,6 +39,7 @@ class Entry:
             a method that has the one given.
         is_extended: Whether the search goes on until the best rate is inside.
         seeds: Seeds of the row.
+        weights: As in `Config`.
     """
 
     task: str
@@ -50,6 +51,7 @@ class Entry:
     trials: tuple[int, ...] = TRIALS
     is_extended: bool = True
     seeds: tuple[int, ...] = SEEDS
+    weights: str = "float32"
 
     def config(self, rate: float, seed: int) -> Config:
         """A run of this entry."""

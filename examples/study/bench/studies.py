@@ -10,6 +10,7 @@ from typing import Any
 from examples.study.bench import (
     ablation_table,
     ablations,
+    bf16,
     confirmation,
     halving,
     orders,
@@ -93,6 +94,7 @@ STUDIES: dict[str, Callable[[Results], list[Entry]]] = {
     "levels": partial(orders.entries, ablation_table.LEVEL),
     **{name: lambda found, name=name: _under(name, found) for name in CONDITIONS},
     "large": _large,
+    "bf16": bf16.entries,
     "search": halving.entries,
     **{
         f"confirm_{task}": lambda found, task=task: confirmation.entries(task, found)

@@ -8,6 +8,7 @@ from functools import partial
 
 from examples.study.bench import (
     ablation_table,
+    bf16,
     cost_table,
     orders,
     overall_table,
@@ -42,6 +43,7 @@ HEADINGS = (
 )
 REPORTS = {
     "ablations": ablation_table.report,
+    "bf16": bf16.report,
     "overall": overall_table.report,
     "poet_merges": lambda _: poet_merges.table(poet_merges.read(poet_merges.PATH)),
     "orders": orders.counts,
@@ -65,9 +67,9 @@ def table(study: str, results: Results, path: pathlib.Path = PATH) -> str:
     """
     if study == "cost":
         return cost_table.report(results, origins(path))
-    if study in REPORTS:
-        return REPORTS[study](results)
     try:
+        if study in REPORTS:
+            return REPORTS[study](results)
         entries = shown(study, results)
     except NotYetError:
         return "This study waits for the end of another one."

@@ -284,7 +284,7 @@ def main_results():
     for study in MAIN:
         for place, entry in enumerate(STUDIES[study]({})):
             loss = bowl(entry.rate * 2)
-            place = (7 * place) % 67  # AdamW, the first, stays the best.
+            place = (8 * place) % 67  # AdamW, the first, stays the best.
             shifted = lambda rate, seed, p=place: loss(rate, seed) + p  # noqa: B023
             found |= finished(entry, shifted)
     return found
@@ -327,7 +327,7 @@ def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_
     rows = {line.split("|")[1].strip(): line for line in text.splitlines()[2:]}
     assert list(rows)[:2] == ["`muoneq`", "`aro`"]
     assert len(rows) == 9
-    place = [e.method for e in STUDIES["books"]({})].index("poet") * 7 % 67
+    place = [e.method for e in STUDIES["books"]({})].index("poet") * 8 % 67
     cells = [cell.strip() for cell in rows["`poet`"].split("|")]
     # Both at their best rate: the bowl is 1 above its bottom at seed rates.
     assert cells[2] == cells[3] == f"{place:+.3f} ± 0.000"
