@@ -42,27 +42,23 @@ def table(task: str, length: int, found: Results) -> str:
 
 
 def summary(found: Results) -> str:
-    """Difference to AdamW's loss and speedup, for every length whose rows are finished.
+    """Difference to AdamW's loss and speedup, for every task and length that has AdamW.
 
-    AdamW's row has its loss.
+    AdamW's row has its loss. Empty cells are still to run.
     """
     columns = {}
     for task, lengths in LENGTHS.items():
         for length in lengths:
             rows = {n: row(Entry(task, n, length), found) for n in space.methods(task)}
-            if all(rows.values()):
+            if rows[REFERENCE]:
                 columns[f"{task}, {TASKS[task].steps * length:,} steps"] = rows
-    if not columns:
-        return "No task has all of its runs yet."
     cells = []
     for name in (*(n for n in space.METHODS if n != REFERENCE), REFERENCE):
-        rows = [rows.get(name) for rows in columns.values()]
-        if whole := [one for one in rows if one]:
-            adamw = [rows[REFERENCE] for rows in columns.values()]
-            shown = map(_short, rows, adamw)
-            time = _time(whole[0].entry)
-            costs = f"{time:.2f}" if time else "", size(whole[0].state_bytes)
-            cells.append([f"`{name}`", *shown, *costs])
+        pairs = [(rows.get(name), rows[REFERENCE]) for rows in columns.values()]
+        if finished := [one for one, _ in pairs if one]:
+            time = _time(finished[0].entry)
+            costs = f"{time:.2f}" if time else "", size(finished[0].state_bytes)
+            cells.append([f"`{name}`", *(_short(*pair) for pair in pairs), *costs])
     return lines(("method", *columns, "time", "state"), cells)
 
 
