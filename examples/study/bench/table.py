@@ -27,7 +27,7 @@ from examples.study.bench.statistics import Row, difference, ranked, reference, 
 from examples.study.bench.studies import STUDIES, shown
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
-from examples.study.equal import table as equal_table
+from examples.study.equal import plot as equal_plot, table as equal_table
 
 STUDY = pathlib.Path(__file__).parents[1]
 PAGES = *sorted(STUDY.glob("pages/*.md")), STUDY.parents[1] / "README.md"
@@ -141,3 +141,4 @@ def write(results: Results, path: pathlib.Path = PATH) -> None:
     for study in plot.PICTURED:
         if plot.finished(study, results) and not plot.is_current(study, results):
             plot.draw(study, results, plot.file_of(study))
+    equal_plot.refresh(equal_table.read())

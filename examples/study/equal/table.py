@@ -27,17 +27,21 @@ def read(path: pathlib.Path = PATH) -> Results:
     return results.read(path, Config)
 
 
+def rows_of(task: str, length: int, found: Results) -> list[Row]:
+    """The finished rows of a task at a length, smallest loss first."""
+    every = [row(Entry(task, name, length), found) for name in space.methods(task)]
+    return sorted(filter(None, every), key=lambda one: one.losses.mean())
+
+
 def table(task: str, length: int, found: Results) -> str:
-    """The rows of a task at a length, smallest loss first."""
-    every = [Entry(task, name, length) for name in space.methods(task)]
-    rows = [one for entry in every if (one := row(entry, found))]
-    rows.sort(key=lambda one: one.losses.mean())
+    """The rows of a task at a length."""
+    rows, count = rows_of(task, length, found), len(space.methods(task))
     if not rows:
-        return f"None of the {len(every)} rows has all of its runs yet."
+        return f"None of the {count} rows has all of its runs yet."
     adamw = next((one for one in rows if one.entry.method == REFERENCE), None)
     text = lines(HEADINGS, [_cells(one, adamw) for one in rows])
-    if left := len(every) - len(rows):
-        text += f"\n\n{left} of {len(every)} rows do not have all of their runs yet."
+    if left := count - len(rows):
+        text += f"\n\n{left} of {count} rows do not have all of their runs yet."
     return text
 
 

@@ -17,7 +17,7 @@ from examples.study.bench.comparison import all_methods
 from examples.study.bench.config import Result
 from examples.study.bench.search import best_rate
 from examples.study.bench.tasks import TASKS
-from examples.study.equal import cli, methods, protocol, sets, space, table
+from examples.study.equal import cli, methods, plot, protocol, sets, space, table
 from examples.study.equal.config import SEEDS, TUNING, Config
 from examples.study.equal.protocol import LENGTHS, Entry, due
 from examples.study.equal.statistics import difference, row, speedup
@@ -279,6 +279,29 @@ def test_the_summary_has_a_column_for_each_adamw():
     assert rows[0].startswith("| `muon` | -0.")
     assert rows[0].count("x (") == 2
     assert "x (" not in rows[1].split("|")[3]  # Still to run.
+
+
+def test_pictures_show_the_runs():
+    """Those that are committed, and a drawing that is made anew."""
+    found = table.read()
+    for task, lengths in LENGTHS.items():
+        for length in lengths:
+            said = "python -m examples.study bench table --write"
+            assert plot.is_current(task, length, found), said
+
+
+def test_a_picture_is_drawn_when_its_runs_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(plot, "PATH", tmp_path / "equal.jsonl")
+    found: dict[Config, Result] = {}
+    plot.refresh(found)
+    assert not list(tmp_path.iterdir())
+    for name in ("adamw", "muon"):
+        run_all(Entry("books", name), found)
+    plot.refresh(found)
+    assert [path.name for path in tmp_path.iterdir()] == ["equal_books_1.png"]
+    assert plot.is_current("books", 1, found)
+    run_all(Entry("books", "aro"), found)
+    assert not plot.is_current("books", 1, found)
 
 
 def test_mistakes_are_explained(tmp_path, capsys):
