@@ -63,9 +63,8 @@ def kron(
     size one.
 
     Args:
-        learning_rate: Learning rate, a number or a schedule; begin with AdamW's, or
-            :math:`\sqrt{(1 - b_1) / (1 + b_1)}` times that with
-            ``statistics="momentum"``.
+        learning_rate: Learning rate, a number or a schedule; begin with AdamW's, or a
+            quarter of that with ``statistics="momentum"`` (for ``b1=0.9``).
         b1: Decay rate of the momentum.
         bias_correction: Whether to divide the momentum by :math:`1 - b_1^t`.
         statistics: What the factors whiten: ``"gradient"``, or ``"momentum"`` as in

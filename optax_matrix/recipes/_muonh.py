@@ -49,8 +49,8 @@ def muonh(
     Args:
         learning_rate: Relative length :math:`\eta` of the steps of matrices and head, a
             number or a schedule. Marin's law for models of mixtures of experts is
-            18.31 tokens**-0.395 width**-0.15 batch**0.5, at most 0.05, with batches of
-            sequences of 4096 tokens.
+            ``18.31 * tokens**-0.395 * width**-0.15 * batch**0.5``, at most 0.05, with
+            batches of sequences of 4096 tokens.
         b1: Decay rate :math:`\beta` of the momentum.
         nesterov: Whether to look one step ahead.
         polar: Kernel that returns the polar factor; None for five steps of

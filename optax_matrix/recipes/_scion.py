@@ -58,7 +58,7 @@ def scion(
 
     Args:
         learning_rate: Learning rate, a number or a schedule; in the authors' code
-            2**-12 to 3.6e-4 for language models.
+            2.4e-4 to 3.6e-4 for language models.
         b1: Decay rate :math:`\beta` of the momentum; the authors' ``momentum`` is one
             minus this.
         norm: Norm of the matrices: ``"spectral"``, ``"row"``, ``"column"`` or
