@@ -61,8 +61,8 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     left.set_ylim(np.nanmin(late) - 0.02, np.nanmax(late))
     for place, (row, color) in enumerate(zip(others, colors, strict=True)):
         middle, low, high = speedup(row, adamw)
-        right.plot([max(low, EDGE), max(high, EDGE)], [place] * 2, color=color, lw=2)
         if middle:
+            right.plot([max(low, EDGE), high], [place] * 2, color=color, linewidth=2)
             right.plot(middle, place, "o", color=color)
         else:
             right.text(EDGE, place, " does not reach it", va="center")
