@@ -149,7 +149,7 @@ def test_what_the_file_has_is_not_measured_again(tmp_path, monkeypatch, capsys):
     assert list(spectra.read(path)) == ["adamw", "kron", "muon"]
     assert spectra.read(path)["kron"].where["command"] == spectra.COMMAND
     spectra.run(path, results.read())  # With the rates that the study found.
-    assert [one.method for one in measured[3:]][:2] == ["adamw", "muon"]
+    assert {"adamw", "muon"} <= {one.method for one in measured[3:]}
     assert spectra.read(path)["muon"].config.rate == 0.008
     assert len(path.read_text().splitlines()) == 3
 
