@@ -17,15 +17,7 @@ PROGRAM = "python -m examples.study equal"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command.
-
-    Args:
-        arguments: Arguments after the program's name; None for those of `sys.argv`.
-
-    Returns:
-        The exit code: 0 for success, 2 for a mistake, 128 and the signal's number after
-        Ctrl-C or SIGTERM.
-    """
+    """Runs a command; returns the exit code, as `pretrain.cli.run` has it."""
     remedy = "run the same command again to continue"
     return run(lambda options: options.command(options), _parser(), arguments, remedy)
 

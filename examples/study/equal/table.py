@@ -103,33 +103,25 @@ def _cells(one: Row, adamw: Row | None) -> list[str]:
     mean, spread = one.losses.mean(), one.losses.std(ddof=1)
     loss = f"{mean:.4f} ± {spread:.4f}" if math.isfinite(mean) else "failed"
     time = _time(one.entry)
-    return [
-        f"`{one.entry.method}`",
-        loss,
-        *_against(one, adamw),
-        f"{time:.2f}" if time else "",
-        _in_time(one, adamw, time),
-        size(one.state_bytes),
-    ]
+    shown = f"{time:.2f}" if time else ""
+    *against, in_time = _against(one, adamw, time)
+    name = f"`{one.entry.method}`"
+    return [name, loss, *against, shown, in_time, size(one.state_bytes)]
 
 
-def _against(one, adamw):
-    """Difference of the losses, speedup in steps, and its interval."""
+def _against(one, adamw, time):
+    """Difference of the losses, speedup in steps, its interval, speedup in time."""
     if adamw is None or one is adamw:
-        return ["", "", ""]
+        return ["", "", "", ""]
     mean, half = difference(one, adamw)
     if not math.isfinite(mean):
-        return ["", "", ""]
+        return ["", "", "", ""]
+    cells = [f"{mean:+.4f} ± {half:.4f}"]
     found, low, high = speedup(one, adamw)
-    ends = [f"{found:.2f}", f"{low:.2f} to {high:.2f}"] if found else ["-", "-"]
-    return [f"{mean:+.4f} ± {half:.4f}", *ends]
-
-
-def _in_time(one, adamw, time):
-    if adamw is None or one is adamw or not time:
-        return ""
-    found, _, _ = speedup(one, adamw)
-    return f"{found / time:.2f}" if found else "-"
+    if not found:
+        return [*cells, "-", "-", "-" if time else ""]
+    in_time = f"{found / time:.2f}" if time else ""
+    return [*cells, f"{found:.2f}", f"{low:.2f} to {high:.2f}", in_time]
 
 
 def _time(entry):

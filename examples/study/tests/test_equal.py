@@ -232,18 +232,20 @@ def test_traced_settings_are_those_of_the_recipe(name):
         )
 
 
-def test_every_method_builds_with_its_settings():
-    for task in LENGTHS:
-        params = TASKS[task].init(0)
-        for name in space.methods(task):
-            config = space.candidates(name, space.others(task)[0])[0]
-            settings = {
-                k: v
-                for k, v in dataclasses.asdict(config).items()
-                if isinstance(v, float)
-            }
-            tx = methods.optimizer(name, settings, TASKS[task].arena, 10)
-            jax.eval_shape(tx.init, params)
+@pytest.mark.parametrize(
+    "task",
+    [
+        "books",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in LENGTHS if x != "books"),
+    ],
+)
+def test_every_method_builds_with_its_settings(task):
+    params = TASKS[task].init(0)
+    for name in space.methods(task):
+        config = dataclasses.asdict(space.candidates(name, space.others(task)[0])[0])
+        settings = {k: v for k, v in config.items() if isinstance(v, float)}
+        tx = methods.optimizer(name, settings, TASKS[task].arena, 10)
+        jax.eval_shape(tx.init, params)
 
 
 def test_tables_and_intervals():
