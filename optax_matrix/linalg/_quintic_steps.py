@@ -12,7 +12,12 @@ from optax_matrix.linalg.scale import work_dtype
 
 
 def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> Array:
-    """Apply a quintic for each row to wide scaled matrices, in their dtype."""
+    """Apply a quintic for each row to wide scaled matrices, in their dtype.
+
+    In 16 bits ``a X + Z X`` is formed as ``(a I + Z) X``. The two terms nearly cancel,
+    so that rounding their sum once halves the error, and no copy of X in float32 is
+    written.
+    """
     dtype = y.dtype
 
     def step(y: Array, row: Array) -> tuple[Array, None]:
@@ -22,5 +27,15 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
         z = (b * gram + c * symmetric_dot(narrow, narrow)).astype(dtype)
         return (a * y.astype(a.dtype) + dot(z, y)).astype(dtype), None
 
-    # A loop, since compilers would compile every unrolled step.
-    return jax.lax.scan(step, y, jnp.asarray(rows, work_dtype(dtype)))[0]
+    def narrow_step(y: Array, row: Array) -> tuple[Array, None]:
+        a, b, c = row
+        gram = symmetric_dot(y, y.mT).astype(dtype)
+        diagonal = a * jnp.eye(gram.shape[-1], dtype=a.dtype)
+        z = b * gram.astype(a.dtype) + c * symmetric_dot(gram, gram)
+        return dot((diagonal + z).astype(dtype), y).astype(dtype), None
+
+    # A loop, since compilers would compile every unrolled step. With two steps in its
+    # body X moves to another place and back, and is not copied.
+    step, unroll = (narrow_step, 2) if dtype.itemsize == 2 else (step, 1)
+    rows = jnp.asarray(rows, work_dtype(dtype))
+    return jax.lax.scan(step, y, rows, unroll=unroll)[0]

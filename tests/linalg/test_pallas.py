@@ -53,8 +53,9 @@ def test_interpreted_products_equal_plain_ones(shape, dtype):
     plain = dot(x, x.mT)
     narrow = plain.astype(dtype)
     found = pallas.gram(x, **options)
-    combined = pallas.quadratic(narrow, -4.775, 2.03, **options)
+    combined = pallas.quadratic(narrow, jnp.array([3.44, -4.775, 2.03]), **options)
     expected = -4.775 * narrow.astype(jnp.float32) + 2.03 * dot(narrow, narrow)
+    expected += 3.44 * jnp.eye(shape[-2])
     for ours, theirs in ((found, plain), (combined, expected)):
         error = jnp.abs(ours.astype(jnp.float32) - theirs).max()
         assert error <= jnp.finfo(dtype).eps * jnp.abs(theirs).max()

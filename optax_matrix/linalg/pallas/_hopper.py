@@ -39,11 +39,10 @@ def gram(x: Array, *, interpret: Any = None, **tuning: Any) -> Array:
 
 
 def quadratic(
-    gram: Array, b: Any, c: Any, *, interpret: Any = None, **tuning: Any
+    gram: Array, row: Array, *, interpret: Any = None, **tuning: Any
 ) -> Array:
-    """``b A + c A A`` for symmetric A in half precision, in the dtype of A."""
-    row = jnp.stack([jnp.asarray(b, jnp.float32), jnp.asarray(c, jnp.float32)])
-    return _stacked(gram, row, interpret, **tuning)
+    """``a I + b A + c A A`` for symmetric A in half precision, in the dtype of A."""
+    return _stacked(gram, row.astype(jnp.float32), interpret, **tuning)
 
 
 def _stacked(x: Array, row: Array | None, interpret: Any, **tuning: Any) -> Array:
@@ -73,6 +72,9 @@ def _symmetric(
     even = 1 - tiles % 2
     tiling = (plgpu.TilingTransform((8, DEPTH)), plgpu.SwizzleTransform(128))
     transpose = lambda ref: ref.transpose((1, 0))
+    index = lambda axis: plgpu.broadcasted_iota(
+        jnp.int32, (_HALF, _HALF), axis, layout=plgpu.Layout.WGMMA
+    )
 
     def body(*refs: Any) -> None:
         x_gmem, *more = refs
@@ -113,7 +115,9 @@ def _symmetric(
                 if row_gmem is not None:
                     plgpu.barrier_wait(barrier.at[group])
                     old = mine[...].astype(jnp.float32)
-                    total = row_gmem[0] * old + row_gmem[1] * total
+                    total = row_gmem[1] * old + row_gmem[2] * total
+                    here = index(0) + (i + group) * _HALF == index(1) + j * _HALF
+                    total += jnp.where(here, row_gmem[0], 0.0)
                 total = total.astype(x.dtype)
                 mine[...] = total
                 plgpu.commit_smem()

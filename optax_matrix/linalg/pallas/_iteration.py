@@ -21,14 +21,12 @@ def newton_schulz(y: Array, rows: Sequence[Quintic], **options: Any) -> Array:
     """
 
     def step(y: Array, row: Array) -> tuple[Array, None]:
-        a, b, c = row
-        z = quadratic(gram(y, **options), b, c, **options)
-        product = jnp.matmul(z, y, preferred_element_type=jnp.float32)
-        return (a * y + product).astype(y.dtype), None
+        z = quadratic(gram(y, **options), row, **options)
+        return dot(z, y).astype(y.dtype), None
 
     @custom_vmap
     def stacked(y: Array) -> Array:
-        return jax.lax.scan(step, y, jnp.asarray(rows, jnp.float32))[0]
+        return jax.lax.scan(step, y, jnp.asarray(rows, jnp.float32), unroll=2)[0]
 
     # A kernel takes any number of matrices, so mapped axes join the others.
     @stacked.def_vmap
