@@ -107,7 +107,9 @@ def safe_rsqrt(v: Array) -> Array:
 
 def inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
     """Reciprocal norms of rows or columns; ``eps`` is relative to the mean square."""
+    # The barrier keeps XLA from summing all of x again for the mean.
     squares = jnp.sum(x * x, axis=axis, keepdims=True)
+    squares = jax.lax.optimization_barrier(squares)
     mean = jnp.mean(squares, axis=(-2, -1), keepdims=True)
     return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
 

@@ -366,4 +366,7 @@ def test_runs_under_shard_map(kernel, cpus):
         out_specs=jax.P("d"),
         check_vma=False,
     )
-    np.testing.assert_allclose(jax.jit(f)(x), kernel(x), atol=20 * EPS)
+    q = jax.jit(f)(x)
+    # In the last direction of the other one rounding errors are 1e6 times as large.
+    np.testing.assert_allclose(q[0], kernel(x)[0], atol=20 * EPS)
+    assert_orthonormal(np.asarray(q[1], np.float64))

@@ -16,12 +16,13 @@ import optax
 from jax.sharding import AxisType, Mesh
 
 import optax_matrix as om
-from examples.study.benchmarks import _chips, _compile, _count
+from examples.study.benchmarks import _chips, _compile, _count, memory
 
 COLUMNS = {
     "kernels": 12,
     "passes": 12,
     "temp MiB": 9,
+    "memory": 8,
     "syncs": 7,
     "collect. MiB": 14,
     "compile s": 10,
@@ -42,6 +43,7 @@ class Account:
             without a renewal.
         dearest: The same with the dearest branch.
         temporary_bytes: Memory beside arguments and results.
+        numbers: All memory over that of the weights, as `memory` has it: 4 for AdamW.
         seconds: Processor seconds of tracing and compiling.
         pass_bytes: Bytes of the parameters.
         floor_bytes: Bytes that the method must read and write, products aside: those of
@@ -51,6 +53,7 @@ class Account:
     cheapest: _count.Counts
     dearest: _count.Counts
     temporary_bytes: int
+    numbers: float
     seconds: float
     pass_bytes: int
     floor_bytes: int
@@ -78,6 +81,7 @@ def account(
         cheapest=_count.counted(text, chip, min),
         dearest=_count.counted(text, chip, max),
         temporary_bytes=compiled.memory_analysis().temp_size_in_bytes,
+        numbers=memory.of_compiled(compiled, weights)["total"],
         seconds=seconds,
         pass_bytes=weights,
         floor_bytes=max(ADAMW_PASSES * weights, 3 * weights + 2 * state),
@@ -148,6 +152,7 @@ def _line(found: Account, chip: _chips.Chip) -> str:
         between(lambda c: c["kernels"], "d"),
         between(lambda c: c["bytes"] / found.pass_bytes, ".1f"),
         f"{found.temporary_bytes / MIB:.0f}",
+        f"{found.numbers:.2f}",
         between(lambda c: c["syncs"], "d") if chip.is_gpu else "-",
         between(lambda c: c["collective bytes"] / MIB, ".0f")
         + f" in {high['collectives']}",

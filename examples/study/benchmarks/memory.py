@@ -50,14 +50,19 @@ def numbers_per_weight(tx: Any, params: Any) -> dict[str, float]:
     """Arguments, results, temporaries and their sum, over the bytes of the weights."""
     from examples.study.benchmarks import _compile, account
 
-    memory = _compile.traced(tx, params).lower().compile().memory_analysis()
+    compiled = _compile.traced(tx, params).lower().compile()
+    return of_compiled(compiled, account.local_bytes(params))
+
+
+def of_compiled(compiled: Any, weights: int) -> dict[str, float]:
+    """The same of a compiled step, for weights of so many bytes."""
+    memory = compiled.memory_analysis()
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     parts = {
         "arguments": memory.argument_size_in_bytes,
         "results": results,
         "temporaries": memory.temp_size_in_bytes,
     }
-    weights = account.local_bytes(params)
     return {k: n / weights for k, n in {**parts, "total": sum(parts.values())}.items()}
 
 
