@@ -99,7 +99,8 @@ def newton_schulz(
     References:
         Jordan et al., `Muon <https://kellerjordan.github.io/posts/muon/>`_, 2024.
         Deviations: ``eps`` is relative to the scale of the matrix; the authors iterate
-        in bfloat16, see ``compute_dtype``. ``"aol"`` is `Turbo-Muon
+        in bfloat16, see ``compute_dtype``; in 16 bits a step is ``(a I + b A + c A A)
+        X``, which has half the error of a sum with ``a X``. ``"aol"`` is `Turbo-Muon
         <https://arxiv.org/abs/2512.04632>`_, as `optax.contrib.muon` has it.
     """
     check_matrices(x)
