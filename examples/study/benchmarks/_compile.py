@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.experimental import mesh_utils, topologies
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 import optax_matrix as om
@@ -136,16 +137,30 @@ def compile_step(
     )
 
 
-def traced(tx: optax.GradientTransformation, params: Any) -> Any:
-    """`update` and `apply_updates`, traced; parameters and state are donated."""
+def traced(
+    tx: optax.GradientTransformation, params: Any, auto_layouts: bool = False
+) -> Any:
+    """`update` and `apply_updates`, traced; parameters and state are donated.
+
+    With `auto_layouts` the compiler chooses the order of each state's axes in memory.
+    """
     state = shapes_of_state(tx, params)
+    weights, states = (jax.tree.map(lambda x: x.sharding, t) for t in (params, state))
+    if auto_layouts:
+        states = jax.tree.map(lambda sharding: Format(Layout.AUTO, sharding), states)
+        bare = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+        state = jax.tree.map(bare, state)
 
     def step(params, state, grads):
         updates, state = tx.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    shardings = jax.tree.map(lambda x: x.sharding, (params, state))
-    jitted = jax.jit(step, donate_argnums=(0, 1), out_shardings=shardings)
+    jitted = jax.jit(
+        step,
+        in_shardings=(weights, states, weights),
+        out_shardings=(weights, states),
+        donate_argnums=(0, 1),
+    )
     return jitted.trace(params, state, params)
 
 

@@ -66,11 +66,14 @@ class Account:
 
 
 def account(
-    tx: optax.GradientTransformation, params: Any, chip: _chips.Chip
+    tx: optax.GradientTransformation,
+    params: Any,
+    chip: _chips.Chip,
+    auto_layouts: bool = False,
 ) -> Account:
     """Compiles `update` and `apply_updates` for the mesh of the parameters; counts."""
     start = time.process_time()
-    compiled = _compile.traced(tx, params).lower().compile()
+    compiled = _compile.traced(tx, params, auto_layouts).lower().compile()
     seconds = time.process_time() - start
     text = compiled.as_text()
     weights, state = (
@@ -110,7 +113,7 @@ def measure(args: argparse.Namespace) -> None:
     for label, name, placement in _rows(args, grid, params):
         try:
             tx = _compile.make_optimizer(name, placement, RANK | args.set)
-            line = _line(account(tx, params, chip), chip)
+            line = _line(account(tx, params, chip, args.auto_layouts), chip)
         except Exception as error:  # A step that does not compile is a finding.
             reason = " ".join(str(error).split()) or type(error).__name__
             line = f"  does not compile: {reason[:200]}"

@@ -117,6 +117,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=keyword,
         help="keywords of the recipes that have them, with --platform",
     )
+    add(
+        "--auto-layouts",
+        action="store_true",
+        help="the compiler orders the state's axes in memory, with --platform",
+    )
     add("--model", choices=MODELS, help="sizes by name (default: 268M; 113M on 1 chip)")
     for name in ("layers", "embed", "mlp"):
         add(f"--{name}", type=int, help="instead of the model's")
