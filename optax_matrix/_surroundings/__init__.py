@@ -33,6 +33,7 @@ class Surroundings:
     Attributes:
         limit: Function from rows and columns to the largest number of matrices in a
             stack, if all arrays are whole on this device; None if they may not be.
+        alone: Whether this device has all matrices, without padding.
         real: Booleans ``(batch,)`` for each stack with padding.
         shared: ``f(kernel, stack)`` for each stack whose work devices share: the
             kernel's value, or None if the kernel cannot be shared.
@@ -44,6 +45,7 @@ class Surroundings:
     """
 
     limit: Limit | None = None
+    alone: bool = False
     real: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
     shared: Mapping[str, Shared] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, Any] = dataclasses.field(default_factory=dict)

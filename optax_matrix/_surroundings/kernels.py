@@ -3,9 +3,9 @@
 `jointly` computes stacks of the same shape as one. Blocks see ``(m, n)`` and ``(n, m)``
 in the same shape when they turn the side they work on to the rows, and the Gram
 matrices of different stacks often have one size. As one stack they need one copy of a
-large kernel in the program, and a fraction of the time to compile it. `owners` allows
-that, where each device has whole matrices. Elsewhere the partitioner decides where
-arrays lie, and stacks of different shardings stay apart.
+large kernel in the program, and a fraction of the time to compile it. That needs whole
+matrices on each device: under `owners`, or where there is one device. Elsewhere the
+partitioner decides where arrays lie, and stacks of different shardings stay apart.
 
 `on_real_matrices` leaves out padding. `owners` gives every device as many matrices as
 the one with most, zeros included. What is computed of a zero matrix is thrown away, so
@@ -109,7 +109,11 @@ def on_real_matrices(
     rest = {i: wide(leaves[i]) for i, y in enumerate(found) if y is None}
     real = {i: _real_ones(names[i], x) for i, x in rest.items()}
     run = functools.partial(_sequentially, kernel)
-    for i, y in jointly(run, rest, real, limited=False).items():
+    if here().alone:  # To join large stacks copies them in every step.
+        joined = {i: run(x, None) for i, x in rest.items()}
+    else:
+        joined = jointly(run, rest, real, limited=False)
+    for i, y in joined.items():
         found[i] = y if y.shape == leaves[i].shape else y.mT
     return structure.unflatten(found)
 

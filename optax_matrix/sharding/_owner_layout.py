@@ -23,7 +23,7 @@ from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.sharding.teams._cost_model import CostModel
 from optax_matrix.sharding.teams._last_round import LastRound, Team
 from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
-from optax_matrix.stacks.layout import FILLER, Layout, chunks, default_batch
+from optax_matrix.stacks.layout import FILLER, Layout, chunks
 
 _FILLER = np.array(FILLER, np.uint32)
 
@@ -31,7 +31,7 @@ LARGE = 512
 """Shorter side of a matrix that keeps a device busy by itself."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnerLayout(Layout):
     """A layout whose stacks are spread over the devices of the owner axes.
 
@@ -45,7 +45,6 @@ class OwnerLayout(Layout):
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
         cost_model: The cost model by which teams were chosen.
-        max_batch: Largest number of matrices in a stack of one device, or None.
         is_local: Whether this is the layout of one device.
     """
 
@@ -54,7 +53,6 @@ class OwnerLayout(Layout):
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
     cost_model: CostModel
-    max_batch: int | None = None
     is_local: bool = False
 
     @property
@@ -69,10 +67,6 @@ class OwnerLayout(Layout):
         leaf = bundle.paths.index(path)
         own = ((table >= leaf * batch) & (table < (leaf + 1) * batch)).any(axis=1)
         return f"{_ranges(np.flatnonzero(own).tolist())} of {len(table)}"
-
-    def largest_batch(self, rows: int, cols: int) -> int:
-        """The largest number of matrices of this shape in a stack of one device."""
-        return self.max_batch or default_batch(rows, cols)
 
     @functools.cached_property
     def full_specs(self) -> dict[str, PartitionSpec]:

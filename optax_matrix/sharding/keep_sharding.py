@@ -15,6 +15,8 @@ from optax_matrix._mesh import (
     visible_spec,
     with_auto_axes,
 )
+from optax_matrix._surroundings import within
+from optax_matrix.linalg.devices import is_on_one_device
 from optax_matrix.sharding._auto_axes import keep_small_whole, spread
 from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
@@ -77,10 +79,12 @@ class KeepSharding:
         arrays: Any,
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
+        alone = all(map(is_on_one_device, leaves["updates"].values()))
 
         def run(leaves, state, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
-            new, state = step(layout, stacks, state, arrays)
+            with within(limit=layout.largest_batch if alone else None, alone=alone):
+                new, state = step(layout, stacks, state, arrays)
             return layout.unstack(new), keep_small_whole(state, layout)
 
         updates = leaves["updates"]

@@ -143,17 +143,20 @@ def ids_of_pieces(view: MatrixView, path: str) -> list[np.ndarray]:
     ]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
     """Static description of a parameter tree, for which blocks are built.
 
     Attributes:
         groups: The groups by name, in a fixed order.
         views: The view of every matrix leaf, by path.
+        max_batch: Largest number of matrices in a stack of one device; None for as many
+            as `STACK_ELEMENTS` allows.
     """
 
     groups: Mapping[str, Group]
     views: Mapping[str, MatrixView]
+    max_batch: int | None = None
 
     @property
     def ids(self) -> dict[str, Any]:
@@ -169,6 +172,10 @@ class Layout:
     def axes(self) -> dict[str, tuple[str, ...]]:
         """For each stack the mesh axes that it is spread over in a ``shard_map``."""
         return dict.fromkeys(self.groups, ())
+
+    def largest_batch(self, rows: int, cols: int) -> int:
+        """The largest number of matrices of this shape in a stack of one device."""
+        return self.max_batch or default_batch(rows, cols)
 
     def owners_of(self, path: str) -> str:
         """Which owners have the matrices of a leaf; empty without owners."""
@@ -270,7 +277,8 @@ def group_matrices(
             size=lambda piece: piece[2],
         )
     ]
-    return Layout(groups={group.name: group for group in groups}, views=views)
+    by_name = {group.name: group for group in groups}
+    return Layout(groups=by_name, views=views, max_batch=max_batch)
 
 
 def _group(

@@ -115,16 +115,8 @@ def test_a_transformation_inside_a_joined_block_finds_its_stacks_by_name():
     assert seen == [sorted(STACKS)]
 
 
-@pytest.mark.broad
-@pytest.mark.parametrize(
-    "kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("name", tiered(RECIPES))
-def test_joined_stacks_move_as_they_do_apart(name, kind, cpus, monkeypatch):
-    mesh = jax.make_mesh((2,), ("a",), (kind,), devices=cpus[:2])
-    place = om.owners("a", param_specs={path: SPECS[path[2:]] for path in LEAVES})
-    options = {"rank": 2} if name in ("galore", "alice", "sumo") else {}
-    tx = getattr(om, f"scale_by_{name}")(placement=place, **options)
+def compare(tx, mesh, monkeypatch):
+    """Moves as it does with stacks apart; returns the ratio of the programs' sizes."""
 
     def run():
         put = lambda tree: {
@@ -142,7 +134,39 @@ def test_joined_stacks_move_as_they_do_apart(name, kind, cpus, monkeypatch):
         out, state, size = run()
         monkeypatch.setattr(kernels, "_joined", lambda stacks, _: [[n] for n in stacks])
         apart, apart_state, apart_size = run()
-    assert size < 0.9 * apart_size
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, out, apart)
     jax.tree.map(close, state, apart_state)
+    return size / apart_size
+
+
+KINDS = [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.slow)]
+
+
+def recipe(name, **options):
+    options |= {"rank": 2} if name in ("galore", "alice", "sumo") else {}
+    return getattr(om, f"scale_by_{name}")(**options)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", tiered(RECIPES))
+def test_joined_stacks_move_as_they_do_apart(name, kind, cpus, monkeypatch):
+    mesh = jax.make_mesh((2,), ("a",), (kind,), devices=cpus[:2])
+    place = om.owners("a", param_specs={path: SPECS[path[2:]] for path in LEAVES})
+    assert compare(recipe(name, placement=place), mesh, monkeypatch) < 0.9
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", tiered(RECIPES))
+def test_one_device_joins_what_is_renewed(name, kind, cpus, monkeypatch):
+    """Polar factors stay apart: to join their stacks would copy them in every step."""
+    mesh = jax.make_mesh((1,), ("a",), (kind,), devices=cpus[:1])
+    ratio = compare(recipe(name), mesh, monkeypatch)
+    assert ratio == 1 if name in ("muon", "aurora") else ratio < 0.9
+
+
+def test_more_devices_without_owners_join_nothing(cpus, monkeypatch):
+    mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=cpus[:2])
+    assert compare(recipe("galore"), mesh, monkeypatch) == 1
