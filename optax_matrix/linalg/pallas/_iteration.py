@@ -1,6 +1,6 @@
 """Newton-Schulz with symmetric products of our own, differentiable and batched."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,25 +10,19 @@ from jaxtyping import Array
 
 from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import Quintic
-from optax_matrix.linalg.pallas._hopper import gram, quadratic
 from optax_matrix.linalg.products import dot
 
+# All steps on scaled wide matrices with any number of leading axes, one for each row of
+# coefficients.
+Steps = Callable[[Array, Array], Array]
 
-def newton_schulz(y: Array, rows: Sequence[Quintic], **options: Any) -> Array:
-    """All steps on scaled wide matrices in half precision; only ``Z X`` is XLA's.
 
-    Where it is differentiated, XLA computes all of it.
-    """
-
-    def step(y: Array, row: Array) -> tuple[Array, None]:
-        a, b, c = row
-        z = quadratic(gram(y, **options), b, c, **options)
-        product = jnp.matmul(z, y, preferred_element_type=jnp.float32)
-        return (a * y + product).astype(y.dtype), None
+def newton_schulz(y: Array, rows: Sequence[Quintic], steps: Steps) -> Array:
+    """Apply steps of our own; where they are differentiated, XLA computes all of it."""
 
     @custom_vmap
     def stacked(y: Array) -> Array:
-        return jax.lax.scan(step, y, jnp.asarray(rows, jnp.float32))[0]
+        return steps(y, jnp.asarray(rows, jnp.float32)) if y.size else y
 
     # A kernel takes any number of matrices, so mapped axes join the others.
     @stacked.def_vmap
@@ -39,3 +33,17 @@ def newton_schulz(y: Array, rows: Sequence[Quintic], **options: Any) -> Array:
     by_xla = lambda y: quintic_steps(y, rows, dot)
     run.defjvp(lambda primals, tangents: jax.jvp(by_xla, primals, tangents))
     return run(y)
+
+
+def by_products(
+    gram: Callable[[Array], Array], quadratic: Callable[[Array, Any, Any], Array]
+) -> Steps:
+    """Steps from the two symmetric products; only ``Z X`` is XLA's."""
+
+    def step(y: Array, row: Array) -> tuple[Array, None]:
+        a, b, c = row
+        z = quadratic(gram(y), b, c)
+        product = jnp.matmul(z, y, preferred_element_type=jnp.float32)
+        return (a * y.astype(a.dtype) + product).astype(y.dtype), None
+
+    return lambda y, rows: jax.lax.scan(step, y, rows)[0]
