@@ -17,7 +17,7 @@ from jax.sharding import (
 )
 
 from optax_matrix.linalg import devices, newton_schulz
-from optax_matrix.linalg.pallas import _choice, _gains
+from optax_matrix.linalg.pallas import _choice, _gains, _hopper
 
 HOPPER = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB", "NVIDIA H20")
 OTHER = ("NVIDIA B200", "NVIDIA A100-SXM4-80GB", "NVIDIA RTX PRO 6000", "Tesla T4")
@@ -31,7 +31,7 @@ def kernels(monkeypatch):
     mosaic = pytest.importorskip("jax.experimental.pallas.mosaic_gpu")
     if "out_type" not in inspect.signature(mosaic.kernel).parameters:
         pytest.skip("this JAX lacks the interface of the kernels")
-    monkeypatch.setattr(_choice, "is_in_this_jax", lambda: True)
+    monkeypatch.setattr(_hopper, "is_in_this_jax", lambda: True)
 
 
 has_kernels = pytest.mark.usefixtures("kernels")
@@ -141,7 +141,7 @@ def test_the_grid_is_as_large_as_the_device():
 
 
 def test_a_jax_without_the_interface_has_no_kernels(monkeypatch):
-    monkeypatch.setattr(_choice, "is_in_this_jax", lambda: False)
+    monkeypatch.setattr(_hopper, "is_in_this_jax", lambda: False)
     x = on("NVIDIA H200")
     with pytest.raises(ValueError, match="version of JAX"):
         programs(x, kernel="pallas", eps=2e-7)

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -44,6 +45,13 @@ def check(x: Array, dtype: jnp.dtype) -> None:
         raise ValueError(
             f"`compute_dtype` must be {names} or None with kernel='pallas'"
             f"{where and ' ' + where}, got {dtype}; pass kernel='xla' for this dtype."
+        )
+    mesh = jax.typeof(x).sharding.mesh
+    if where == "on TPUs" and mesh.size > 1 and not devices.is_on_one_device(x):
+        raise ValueError(
+            "`x` must lie on one device with kernel='pallas', got devices "
+            f"{dict(mesh.shape)}; call it in `jax.shard_map`, "
+            "in an optimizer pass placement=om.owners(...), or pass kernel='auto'."
         )
     if not is_there:
         raise ValueError(

@@ -4,11 +4,11 @@ import functools
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg.pallas._stack import (
+from optax_matrix.linalg.pallas._tiles import (
+    dot,
     like,
     lower_tile,
     lower_tiles,
@@ -22,7 +22,6 @@ _TILES = (1024, 768, 512)
 _DEPTH = 512
 _ROWS = 256  # Of a tile, computed at a time.
 _LIMIT = 48 * 2**20  # Bytes of fast memory; with less, the smallest tiles.
-_TRANSPOSED = (((1,), (1,)), ((), ()))
 
 
 def gram(x: Array, *, vmem: int, interpret: Any = False) -> Array:
@@ -122,9 +121,7 @@ def _body(tiles: int, steps: int, left: Any, right: Any, *refs: Any) -> None:
     @pl.loop(0, tile // rows)
     def _(i: Array) -> None:
         own = part(i, rows)
-        total[own, :] += jax.lax.dot_general(
-            left[own, :], right[...], _TRANSPOSED, preferred_element_type=jnp.float32
-        )
+        total[own, :] += dot(left[own, :], right[...].T)
 
     copies = _copies(places, out.at[matrix], lower_tile(k, tiles), done)
 

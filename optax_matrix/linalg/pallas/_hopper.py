@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg.pallas._stack import unfolded
+from optax_matrix.linalg.pallas._tiles import unfolded
 
 # Two compute warpgroups share a block of 256 x 128, and two blocks that run side by
 # side make a square tile: the rows that they have in common are loaded once for both.

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -33,8 +34,8 @@ def steps(vmem: int, interpret: Any = False) -> Steps:
     )
 
     def run(y: Array, rows: Array) -> Array:
-        if _vmem.fits(*y.shape[-2:], y.dtype, vmem):
-            return _vmem.iterate(y, rows, **options)
-        return tiled(y, rows)
+        fits = _vmem.fits(*y.shape[-2:], y.dtype, vmem)
+        with jax.enable_x64(False):  # Indices in kernels have 32 bits.
+            return _vmem.iterate(y, rows, **options) if fits else tiled(y, rows)
 
     return run

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg.pallas._stack import (
+from optax_matrix.linalg.pallas._tiles import (
+    dot,
     like,
     lower_tile,
     lower_tiles,
@@ -27,8 +28,6 @@ _DEPTH = 4096  # At most as many columns are multiplied at a time.
 # and registers that it spills.
 _LEFT = 2**20
 _SPARE = 4 * 2**20 + _LEFT
-_PLAIN = (((1,), (0,)), ((), ()))
-_TRANSPOSED = (((1,), (1,)), ((), ()))
 
 
 def fits(m: int, n: int, dtype: jnp.dtype, vmem: int) -> bool:
@@ -107,7 +106,7 @@ def _body(tiles: int, tile: int, panels: int, panel: int, steps: int) -> Any:
 
         def add(k: Array, total: Array) -> Array:
             columns = part(k, depth)
-            return total + _dot(x[below, columns], x[right, columns], _TRANSPOSED)
+            return total + dot(x[below, columns], x[right, columns].T)
 
         zero = jnp.zeros((tile, tile), jnp.float32)
         return jax.lax.fori_loop(0, panels * panel // depth, add, zero)
@@ -124,7 +123,7 @@ def _body(tiles: int, tile: int, panels: int, panel: int, steps: int) -> Any:
             def _(i: Array) -> None:
                 own = part(i, tile)
                 new = a * old[own, :].astype(jnp.float32)
-                new += _dot(factor[own, :], old[...], _PLAIN)
+                new += dot(factor[own, :], old[...])
                 x[own, columns] = new.astype(x.dtype)
 
     def kernel(
@@ -140,7 +139,7 @@ def _body(tiles: int, tile: int, panels: int, panel: int, steps: int) -> Any:
 
             def polynomial(below: Any, right: Any) -> Array:
                 linear = b * gram[below, right].astype(jnp.float32)
-                return linear + c * _dot(gram[below, :], gram[:, right], _PLAIN)
+                return linear + c * dot(gram[below, :], gram[:, right])
 
             _fill(gram, tiles, lambda below, right: square(x, below, right))
             _fill(factor, tiles, polynomial)
@@ -161,7 +160,3 @@ def _fill(out: Any, tiles: int, tile_at: Callable[[Any, Any], Array]) -> None:
         value = tile_at(below, right)
         out[right, below] = value.T.astype(out.dtype)
         out[below, right] = value.astype(out.dtype)
-
-
-def _dot(x: Array, y: Array, axes: Any) -> Array:
-    return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""Stacks of matrices in whole tiles, as kernels take them."""
+"""Matrices in tiles, as kernels take them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+
+_ONE_PASS = ("default", "fastest", "bfloat16")
 
 
 def padded(side: int, tile: int) -> int:
@@ -28,6 +30,18 @@ def part(i: Array, size: int) -> Any:
     from jax.experimental import pallas as pl
 
     return pl.ds(pl.multiple_of(i * size, size), size)
+
+
+def dot(x: Array, y: Array) -> Array:
+    """Multiply tiles on a TPU and accumulate in float32.
+
+    Of float32 factors kernels know one pass in bfloat16 and the full precision; they
+    take the latter if JAX is asked for more than one pass.
+    """
+    asked = jax.config.jax_default_matmul_precision
+    one_pass = x.dtype == jnp.bfloat16 or asked in (None, *_ONE_PASS)
+    precision = jax.lax.Precision.DEFAULT if one_pass else jax.lax.Precision.HIGHEST
+    return jnp.dot(x, y, precision=precision, preferred_element_type=jnp.float32)
 
 
 def lower_tiles(tiles: int) -> int:
