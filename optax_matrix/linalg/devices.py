@@ -44,11 +44,7 @@ def fast_memory(x: jax.Array) -> int:
 
     Where no device is known to be a TPU, it is the least since v5.
     """
-    sizes = [
-        next((mib for kind, mib in _VMEM.items() if re.match(kind, d.device_kind)), 64)
-        for d in _devices(x)
-    ]
-    return min(sizes) * 2**20
+    return min(_vmem_of(d.device_kind) for d in _devices(x)) * 2**20
 
 
 def without_kernels(x: jax.Array) -> str | None:
@@ -81,6 +77,11 @@ def _devices(x: jax.Array) -> list[Any]:
     mesh = jax.typeof(x).sharding.mesh
     known = getattr(mesh, "abstract_device", None)
     return [known] if known is not None else jax.local_devices()
+
+
+def _vmem_of(kind: str) -> int:
+    """MiB of fast memory of a device by its name."""
+    return next((mib for name, mib in _VMEM.items() if re.match(name, kind)), 64)
 
 
 def _is_old(device: Any) -> bool:

@@ -22,7 +22,7 @@ from optax_matrix.linalg.pallas._tiles import (
     tile_of,
 )
 
-_PANELS = tuple(range(1024, 511, -128))
+_PANELS = tuple(range(1536, 511, -128))
 _DEPTH = 4096  # At most as many columns are multiplied at a time.
 # Beside what `_bytes` counts: what the compiler takes for itself; and sums in float32
 # and registers that it spills.
@@ -45,7 +45,7 @@ def _bytes(m: int, n: int, dtype: jnp.dtype, copies: int) -> int:
 def _tiles(m: int, n: int) -> tuple[int, int]:
     """Side of the tiles of symmetric products, and width of the panels of the other."""
     tile = 128 if m <= 128 else tile_of(m, (256, 384))
-    return tile, padded(n, 128) if n <= 1024 else tile_of(n, _PANELS)
+    return tile, padded(n, 128) if n <= _PANELS[0] else tile_of(n, _PANELS)
 
 
 def iterate(y: Array, rows: Array, *, vmem: int, interpret: Any = False) -> Array:
