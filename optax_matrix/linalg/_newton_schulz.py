@@ -17,6 +17,7 @@ from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
 from optax_matrix.linalg.first_iterate import first_iterate
 from optax_matrix.linalg.platforms import (
     Kernel,
+    dtype_of_factors,
     on_each_platform,
     with_narrow_factors,
 )
@@ -117,9 +118,8 @@ def newton_schulz(
             "`preconditioning` must be 'frobenius' or 'aol', got "
             f"{preconditioning!r}; pass one of these names."
         )
+    compute_dtype = dtype_of_factors(compute_dtype, kernel)
     if kernel == "pallas":
-        if compute_dtype in ("auto", None):
-            compute_dtype = jnp.bfloat16
         pallas.check(x, jnp.dtype(compute_dtype))
     if compute_dtype != "auto":
         compute_dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
