@@ -1,5 +1,6 @@
 """The steps of Newton-Schulz by plain products."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -22,5 +23,9 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
         z = (b * gram + c * symmetric_dot(narrow, narrow)).astype(dtype)
         return (a * y.astype(a.dtype) + dot(z, y)).astype(dtype), None
 
-    # A loop, since compilers would compile every unrolled step.
-    return jax.lax.scan(step, y, jnp.asarray(rows, work_dtype(dtype)))[0]
+    # A loop, since compilers would compile every unrolled step. That of TPUs copies the
+    # matrices in each round, so that it gets two steps in a round.
+    table = jnp.asarray(rows, work_dtype(dtype))
+    loop = lambda y, unroll=1: jax.lax.scan(step, y, table, unroll=unroll)[0]
+    in_pairs = functools.partial(loop, unroll=2)
+    return jax.lax.platform_dependent(y, tpu=in_pairs, default=loop)

@@ -145,7 +145,9 @@ def test_products_equal_plain_ones_and_are_symmetric(shape, dtype):
         error = jnp.abs(ours.astype(jnp.float32) - theirs).max()
         rounding = jnp.finfo(dtype).eps + 16 * jnp.finfo(jnp.float32).eps
         assert error <= rounding * jnp.abs(theirs).max()
-        assert (ours == ours.mT).all()
+        assert jnp.abs(ours - ours.mT).max() <= rounding * jnp.abs(theirs).max()
+        below, above = ours[..., 128:, :128], ours[..., :128, 128:]
+        assert (below == above.mT).all()  # A tile and its mirror.
 
 
 @pytest.mark.parametrize("tiles", range(1, 9))
