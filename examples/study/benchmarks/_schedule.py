@@ -3,15 +3,16 @@
 The TPU compiler writes the schedule of each kernel to a folder if it is asked to. A
 line there is a bundle of instructions that begin in the same cycle, and the tests at
 the ends of loops show how often they run. Waits for memory, and for units that are
-busy, are not in it.
+busy, are not in it; what a branch may skip is.
 """
 
 import pathlib
 import re
 
 _BUNDLE = re.compile(r"^\s*(?:0x)?[0-9a-f]+\s*([A-Z]{2})?\s*:[ >]*\{")
+_ADDED = re.compile(r"(%s\w+) = sadd\.s32 (\d+), %s")
 _TEST = re.compile(
-    r"(%p\w+) = scmp\.ge\.s32\.totalorder (?:\(%p\w+\), )?%s\w+, (\d+) "
+    r"(%p\w+) = scmp\.ge\.s32\.totalorder (?:\(%p\w+\), )?(%s\w+), (\d+) "
     r"/\* loop exit test"
 )
 _BACK = re.compile(r"sbr\.rel \(!(%p\w+)\) target")
@@ -33,7 +34,7 @@ def bundles(text: str) -> int:
     Data is fetched a round or two before it is used, so the outermost loop has as many
     rounds more, in which nothing is computed; they are left out.
     """
-    number, begun, rounds = 0, [], {}
+    number, begun, rounds, added = 0, [], {}, {}
     loops: list[tuple[int, int, int]] = []
     for line in text.splitlines():
         found = _BUNDLE.match(line)
@@ -41,11 +42,13 @@ def bundles(text: str) -> int:
             continue
         if found[1] == "LB":
             begun.append(number)
-        rounds.update(_TEST.findall(line))
+        added.update((name, int(n)) for name, n in _ADDED.findall(line))
+        for test, index, end in _TEST.findall(line):
+            rounds[test] = -(-int(end) // added.get(index, 1))
         number += 1
         for test in _BACK.findall(line):
             if test in rounds and begun:
-                loops.append((begun.pop(), number, int(rounds[test])))
+                loops.append((begun.pop(), number, rounds[test]))
     ahead = max(map(int, _STAGE.findall(text)), default=0)
     times = [1] * number
     for first, end, count in loops:

@@ -25,7 +25,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.study tpu-kernels",
-        description=__doc__.splitlines()[0],
+        description=(__doc__ or "").splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--platforms", nargs="+", choices=CHIPS, default=CHIPS)
@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace) -> None:
                     x, steps=kernels.STEPS, **options
                 )
                 start = time.process_time()
-                text = jax.jit(run).lower(x).compile().as_text()
+                text = jax.jit(run).lower(x).compile().as_text() or ""
                 seconds = time.process_time() - start
                 known = _schedule.cycles(args.folder)
                 counted = [

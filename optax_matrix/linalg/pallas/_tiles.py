@@ -38,7 +38,7 @@ def dot(x: Array, y: Array) -> Array:
     Of float32 factors kernels know one pass in bfloat16 and the full precision; they
     take the latter if JAX is asked for more than one pass.
     """
-    asked = jax.config.jax_default_matmul_precision
+    asked = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
     one_pass = x.dtype == jnp.bfloat16 or asked in (None, *_ONE_PASS)
     precision = jax.lax.Precision.DEFAULT if one_pass else jax.lax.Precision.HIGHEST
     return jnp.dot(x, y, precision=precision, preferred_element_type=jnp.float32)

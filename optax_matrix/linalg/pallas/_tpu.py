@@ -34,7 +34,8 @@ def steps(vmem: int, interpret: Any = False) -> Steps:
     )
 
     def run(y: Array, rows: Array) -> Array:
-        fits = _vmem.fits(*y.shape[-2:], y.dtype, vmem)
+        *_, m, n = y.shape
+        fits = _vmem.fits(m, n, y.dtype, vmem)
         with jax.enable_x64(False):  # Indices in kernels have 32 bits.
             return _vmem.iterate(y, rows, **options) if fits else tiled(y, rows)
 

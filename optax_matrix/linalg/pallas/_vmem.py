@@ -152,11 +152,13 @@ def _fill(out: Any, tiles: int, tile_at: Callable[[Any, Any], Array]) -> None:
     """Store the tiles of a symmetric matrix below the diagonal, and their mirrors."""
     from jax.experimental import pallas as pl
 
-    tile = out.shape[0] // tiles
+    tile, number = out.shape[0] // tiles, lower_tiles(tiles)
+    # Two tiles or three in a round: one begins while the last one ends.
+    together = next(k for k in (2, 3, 1) if number % k == 0)
 
-    @pl.loop(0, lower_tiles(tiles))
+    @pl.loop(0, number, unroll=together)
     def _(k: Array) -> None:
         below, right = (part(i, tile) for i in lower_tile(k, tiles))
-        value = tile_at(below, right)
-        out[right, below] = value.T.astype(out.dtype)
-        out[below, right] = value.astype(out.dtype)
+        value = tile_at(below, right).astype(out.dtype)
+        out[right, below] = value.T
+        out[below, right] = value
