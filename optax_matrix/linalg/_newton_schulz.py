@@ -91,7 +91,8 @@ def newton_schulz(
     Raises:
         ValueError: If ``coefficients``, ``steps``, ``preconditioning`` or ``kernel`` is
             malformed, or the platform, ``compute_dtype`` or this version of JAX has no
-            kernel.
+            kernel, or with ``kernel="pallas"`` ``x`` lies on several TPUs (call it in
+            `jax.shard_map` then, as `owners` does).
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
