@@ -44,6 +44,7 @@ test-fast: $(STAMP)
 
 # The TPU compiler (0.7 GB) has an environment of its own: without a TPU it is noisy.
 AOT := .venv-aot/bin/python
+AOT_TESTS := $(addprefix examples/study/tests/test_,aot.py tpu_kernels.py tpu_kernels_compile.py)
 AOT_INSTALL = (test -x $(AOT) || $(PYTHON) -m venv .venv-aot) && $(AOT) -m pip install -q -e '.[aot,test]'
 
 # A part that fails does not keep the next ones from running.
@@ -63,8 +64,8 @@ CUDA_TESTS := examples/study/tests/test_account.py examples/study/tests/test_ker
 CUDA_INSTALL = (test -x $(CUDA) || $(PYTHON) -m venv .venv-aot-cuda) && $(CUDA) -m pip install -q -e '.[aot-cuda,test]'
 
 test-aot:
-	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow examples/study/tests/test_aot.py; \
-	else echo "examples/study/tests/test_aot.py skipped: the TPU compiler could not be installed"; fi
+	@if $(AOT_INSTALL); then $(AOT) -m pytest -q -m slow $(AOT_TESTS); \
+	else echo "$(AOT_TESTS) skipped: the TPU compiler could not be installed"; fi
 	@if $(CUDA_INSTALL); then $(CUDA) -m pytest -q -m slow $(CUDA_TESTS); \
 	else echo "$(CUDA_TESTS) skipped: the CUDA compiler could not be installed"; fi
 

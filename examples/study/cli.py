@@ -16,6 +16,7 @@ COMMANDS = {
     "step": ("benchmarks.step", "compile and step time against optax.contrib.muon"),
     "device": ("device.cli", "what the methods cost on an accelerator, by the clock"),
     "aot": ("benchmarks.aot", "an optimizer step compiled for TPUs or GPUs"),
+    "tpu-kernels": ("benchmarks.tpu_kernels", "Newton-Schulz on TPUs, compiled"),
     "memory": ("benchmarks.memory", "memory of an optimizer step on one device"),
     "training": ("benchmarks.training", "a whole training step compiled for one"),
     "orthogonal": ("benchmarks.orthogonal", "speed of POET's orthogonal maps"),

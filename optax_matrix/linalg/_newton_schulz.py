@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 from optax_matrix.linalg import pallas
 from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
-from optax_matrix.linalg.devices import processors
 from optax_matrix.linalg.first_iterate import first_iterate
 from optax_matrix.linalg.platforms import (
     Kernel,
+    dtype_of_factors,
     on_each_platform,
     with_narrow_factors,
 )
@@ -65,13 +65,17 @@ def newton_schulz(
             float32. None: the dtype of ``x``, but at least float32. ``"auto"``:
             bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless
             ``x`` is wider than float32, and that of None elsewhere.
-        kernel: What forms the products: the compiler (``"xla"``), or on Hopper GPUs
-            kernels that compute little more than half of each symmetric product
-            (``"pallas"``; in bfloat16 unless ``compute_dtype`` is float16).
+        kernel: What forms the products: the compiler (``"xla"``), or kernels that
+            compute little more than half of each symmetric product (``"pallas"``; in
+            bfloat16 unless ``compute_dtype`` says otherwise): on Hopper GPUs in
+            bfloat16 or float16, and on TPUs from v4 in bfloat16 or float32. On a TPU
+            all steps of a matrix run in its fast memory if it fits there, such as
+            1024 x 4096 in bfloat16 on v5e, v5p and v6e.
             ``"auto"``: the kernels on Hopper GPUs if the factors have 16 bits, one
             device holds the whole stack, its short side is at least 768 and a multiple
             of 256 and its long one of 64, and it has at least the work of 36 matrices
-            with a short side of 768; the compiler elsewhere. On an H200 five steps take
+            with a short side of 768; the compiler elsewhere, also on TPUs, where the
+            kernels have been compiled but not been timed. On an H200 five steps take
             0.65 to 0.82 of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for
             36 of 768 x 3072, 0.67 for 4 of 4096 x 4096) and differ from its result by
             rounding to bfloat16. Derivatives are the compiler's, and where they are
@@ -87,7 +91,8 @@ def newton_schulz(
     Raises:
         ValueError: If ``coefficients``, ``steps``, ``preconditioning`` or ``kernel`` is
             malformed, or the platform, ``compute_dtype`` or this version of JAX has no
-            kernel.
+            kernel, or with ``kernel="pallas"`` ``x`` lies on several TPUs (call it in
+            `jax.shard_map` then, as `owners` does).
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
@@ -115,9 +120,8 @@ def newton_schulz(
             "`preconditioning` must be 'frobenius' or 'aol', got "
             f"{preconditioning!r}; pass one of these names."
         )
+    compute_dtype = dtype_of_factors(compute_dtype, kernel)
     if kernel == "pallas":
-        if compute_dtype in ("auto", None):
-            compute_dtype = jnp.bfloat16
         pallas.check(x, jnp.dtype(compute_dtype))
     if compute_dtype != "auto":
         compute_dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
@@ -144,19 +148,24 @@ def _composed(
         y = quintic_steps(y, rows, symmetric_dot)
         return (y.mT if transposed else y).astype(x.dtype)
 
-    def by_pallas(x: Array) -> Array:
-        y, transposed = first_iterate(x, eps, dtype, aol)
-        y = pallas.newton_schulz(y, rows, processors=processors(x, 132))
-        return (y.mT if transposed else y).astype(x.dtype)
+    def by_pallas(x: Array, platforms: Sequence[str], default: Any) -> Array:
+        def of(form: Any, x: Array) -> Array:
+            y, transposed = first_iterate(x, eps, dtype, aol)
+            y = form(y, rows)
+            return (y.mT if transposed else y).astype(x.dtype)
+
+        forms = pallas.forms(x, dtype).items()
+        chosen = {name: partial(of, form) for name, form in forms if name in platforms}
+        return jax.lax.platform_dependent(x, **chosen, default=default)
 
     gram = _gram_kernel(rows, (2,), eps, dtype, aol)
     safe = dtype.itemsize >= 4 and max(x.shape[-2:]) >= 2 * min(x.shape[-2:])
     cpu_kernel = gram if safe else by_xla
     compiled = lambda x: on_each_platform(by_xla, x, dot, cpu_kernel=cpu_kernel)
     if kernel == "pallas":
-        return jax.lax.platform_dependent(x, cuda=by_pallas, default=pallas.refuse)
+        return by_pallas(x, ("cuda", "tpu"), pallas.refuse)
     if kernel == "auto" and pallas.gains(x, dtype):
-        return jax.lax.platform_dependent(x, cuda=by_pallas, default=compiled)
+        return by_pallas(x, ("cuda",), compiled)
     return compiled(x)
 
 

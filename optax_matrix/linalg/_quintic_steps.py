@@ -1,5 +1,6 @@
 """The steps of Newton-Schulz by plain products."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -34,8 +35,14 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
         z = b * gram.astype(a.dtype) + c * symmetric_dot(gram, gram)
         return dot((diagonal + z).astype(dtype), y).astype(dtype), None
 
-    # A loop, since compilers would compile every unrolled step. With two steps in its
-    # body X moves to another place and back, and is not copied.
-    step, unroll = (narrow_step, 2) if dtype.itemsize == 2 else (step, 1)
-    rows = jnp.asarray(rows, work_dtype(dtype))
-    return jax.lax.scan(step, y, rows, unroll=unroll)[0]
+    # A loop, since compilers would compile every unrolled step. Two steps in a round
+    # move X to another place and back, so that it is not copied; on TPUs that is so
+    # also in float32.
+    is_narrow = dtype.itemsize == 2
+    step = narrow_step if is_narrow else step
+    table = jnp.asarray(rows, work_dtype(dtype))
+    loop = lambda y, unroll=1: jax.lax.scan(step, y, table, unroll=unroll)[0]
+    in_pairs = functools.partial(loop, unroll=2)
+    if is_narrow:
+        return in_pairs(y)
+    return jax.lax.platform_dependent(y, tpu=in_pairs, default=loop)

@@ -6,10 +6,11 @@ faster, since they stay in cache, and need less memory.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
@@ -94,6 +95,17 @@ def in_turn_on_cpu(
         return jax.tree.map(whole, results)
 
     return jax.lax.platform_dependent(*stacks, cpu=on_cpu, default=kernel)
+
+
+def dtype_of_factors(
+    compute_dtype: DTypeLike | Literal["auto"] | None, kernel: str
+) -> DTypeLike | Literal["auto"] | None:
+    """``compute_dtype``, or bfloat16 where a kernel is asked for without it."""
+    # Not `in`: NumPy says that the dtype float64 equals None.
+    is_open = compute_dtype is None or isinstance(compute_dtype, str)
+    if kernel == "pallas" and is_open and compute_dtype in ("auto", None):
+        return jnp.bfloat16
+    return compute_dtype
 
 
 def with_narrow_factors(kernel: Callable[..., Array], x: Array) -> Array:

@@ -17,14 +17,16 @@ def test_a_kernel_has_a_known_name():
         newton_schulz(jnp.ones((2, 2)), kernel="cuda")
 
 
-def test_float32_products_have_no_kernel():
-    with pytest.raises(ValueError, match="`compute_dtype` must be bfloat16"):
-        OWN(jnp.ones((2, 2)), compute_dtype=jnp.float32)
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.int32])
+def test_other_products_have_no_kernel(dtype):
+    with pytest.raises(ValueError, match="`compute_dtype` must be bfloat16, float32"):
+        OWN(jnp.ones((2, 2)), compute_dtype=dtype)
 
 
 @pytest.mark.parametrize("call", [OWN, jax.jit(OWN), jax.vmap(OWN)])
 def test_a_platform_without_a_kernel_is_refused(call):
-    with pytest.raises(ValueError, match=r"'pallas' on cpu|version of JAX"):
+    both = "'pallas' on cpu; only TPUs .* and Hopper GPUs"
+    with pytest.raises(ValueError, match=both):
         call(jnp.ones((2, 3, 4)))
 
 
@@ -36,7 +38,7 @@ def test_auto_is_the_form_of_the_compiler():
 def test_recipes_reach_the_kernel():
     params = {"a": {"kernel": jnp.ones((8, 8))}}
     tx = om.muon(1e-3, polar=OWN)
-    with pytest.raises(ValueError, match=r"'pallas' on cpu|version of JAX"):
+    with pytest.raises(ValueError, match="'pallas' on cpu"):
         jax.jit(tx.update)(params, tx.init(params), params)
 
 

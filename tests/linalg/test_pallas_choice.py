@@ -17,7 +17,7 @@ from jax.sharding import (
 )
 
 from optax_matrix.linalg import devices, newton_schulz
-from optax_matrix.linalg.pallas import _choice, _gains
+from optax_matrix.linalg.pallas import _choice, _gains, _hopper, _tpu
 
 HOPPER = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB", "NVIDIA H20")
 OTHER = ("NVIDIA B200", "NVIDIA A100-SXM4-80GB", "NVIDIA RTX PRO 6000", "Tesla T4")
@@ -31,7 +31,7 @@ def kernels(monkeypatch):
     mosaic = pytest.importorskip("jax.experimental.pallas.mosaic_gpu")
     if "out_type" not in inspect.signature(mosaic.kernel).parameters:
         pytest.skip("this JAX lacks the interface of the kernels")
-    monkeypatch.setattr(_choice, "is_in_this_jax", lambda: True)
+    monkeypatch.setattr(_hopper, "is_in_this_jax", lambda: True)
 
 
 has_kernels = pytest.mark.usefixtures("kernels")
@@ -124,9 +124,8 @@ def test_without_a_mesh_the_default_devices_decide(monkeypatch, count, taken):
     assert devices.processors(jnp.ones(2), 132) == 78
 
 
-@has_kernels
-@pytest.mark.parametrize("kind", OTHER)
-def test_another_gpu_is_refused_by_name(kind):
+@pytest.mark.parametrize("kind", [*OTHER, "TPU v3"])
+def test_another_device_is_refused_by_name(kind):
     with pytest.raises(ValueError, match=f"'pallas' on {kind}"):
         programs(on(kind), kernel="pallas")
 
@@ -141,11 +140,69 @@ def test_the_grid_is_as_large_as_the_device():
 
 
 def test_a_jax_without_the_interface_has_no_kernels(monkeypatch):
-    monkeypatch.setattr(_choice, "is_in_this_jax", lambda: False)
+    monkeypatch.setattr(_hopper, "is_in_this_jax", lambda: False)
     x = on("NVIDIA H200")
     with pytest.raises(ValueError, match="version of JAX"):
         programs(x, kernel="pallas", eps=2e-7)
     assert programs(x, eps=2e-7) == programs(x, kernel="xla", eps=2e-7)
+
+
+TPUS = ("TPU v4", "TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU7x")
+
+
+@pytest.mark.parametrize("kind", TPUS)
+def test_tpus_take_the_kernels_when_asked(kind):
+    for dtype in (BF16, F32):
+        x = on(kind, (2, 64, 256))
+        text = programs(x, kernel="pallas", compute_dtype=dtype)
+        assert "newton_schulz" in text
+        assert "pallas_call" in text
+    assert "pallas_call" not in programs(on(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "in_fast_memory"),
+    [
+        ("TPU v5 lite", (1, 2048, 8192), True),
+        ("TPU v5", (1, 2048, 8192), False),
+        ("TPU v5", (1, 1024, 4096), True),
+        ("TPU v4", (1, 1024, 4096), False),
+        ("TPU v6 lite", (1, 4096, 4096), False),
+        ("cpu", (1, 2048, 8192), False),
+    ],
+)
+def test_a_matrix_stays_in_fast_memory_where_it_fits(kind, shape, in_fast_memory):
+    text = programs(on(kind, shape), kernel="pallas")
+    assert ("name=quadratic" in text) is not in_fast_memory
+    assert ("name=newton_schulz" in text.split("pallas_call", 1)[1]) is in_fast_memory
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "rule"),
+    [
+        ("TPU v5 lite", "float16", "must be bfloat16, float32 or None .* on TPUs"),
+        ("NVIDIA H200", "float32", "must be bfloat16, float16 or None .* on Hopper"),
+        ("cpu", "float64", "must be bfloat16, float32, float16 or None"),
+    ],
+)
+def test_a_dtype_without_a_kernel_is_refused(kind, dtype, rule):
+    with pytest.raises(ValueError, match=f"`compute_dtype` {rule}"):
+        programs(on(kind), kernel="pallas", compute_dtype=jnp.dtype(dtype))
+
+
+def test_a_jax_without_pallas_for_tpus_is_refused(monkeypatch):
+    monkeypatch.setattr(_tpu, "is_in_this_jax", lambda: False)
+    with pytest.raises(ValueError, match="version of JAX"):
+        programs(on("TPU v5 lite"), kernel="pallas", eps=3e-7)
+
+
+def test_a_stack_on_several_tpus_is_refused():
+    x = on("TPU v5 lite", size=8, shape=(64, 768, 768))
+    with pytest.raises(ValueError, match=r"`x` must lie on one device .*owners"):
+        programs(x, kernel="pallas")
+    own = functools.partial(newton_schulz, kernel="pallas")
+    each = jax.shard_map(own, mesh=x.sharding.mesh, in_specs=P(), out_specs=P())
+    assert "pallas_call" in str(jax.jit(each).trace(x).jaxpr)
 
 
 @has_kernels

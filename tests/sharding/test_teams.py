@@ -88,6 +88,14 @@ def test_products_and_columns_in_bfloat16(cpus):
     assert 1e-4 < error(got) < 2 * error(alone)  # It is rounded, no worse than alone.
 
 
+@pytest.mark.broad
+def test_a_kernel_of_our_own_means_bfloat16_in_a_team_too(cpus):
+    x = _normal(8, 1, 16, 24)
+    own = _in_teams(partial(newton_schulz, kernel="pallas"), x, 4, cpus)
+    narrow = _in_teams(partial(newton_schulz, compute_dtype=jnp.bfloat16), x, 4, cpus)
+    assert (own == narrow).all()
+
+
 def test_padding_zeros_and_deficient_rank(cpus):
     x = _normal(8, 1, 4, 6)
     real = np.array([[1], [0], [1], [1], [0], [0], [0], [0]], bool)  # Nothing for two.

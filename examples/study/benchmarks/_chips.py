@@ -22,12 +22,14 @@ class Chip:
         default: Name of the precision of float32 products of which none is asked for;
             of those at `Precision.HIGH`; at `Precision.HIGHEST`.
         is_gpu: Whether the host decides which branch of a conditional runs.
+        clock: Of a TPU's cores, in cycles/s.
     """
 
     rates: Mapping[str, float]
     bandwidth: float
     default: tuple[str, str, str]
     is_gpu: bool = True
+    clock: float = 0.0
 
 
 def _hopper(bandwidth: float) -> Chip:
@@ -36,9 +38,10 @@ def _hopper(bandwidth: float) -> Chip:
     return Chip(_tera(rates), bandwidth * GIGA, ("tf32", "tf32", "f32"))
 
 
-def _tpu(bf16: float, bandwidth: float) -> Chip:
+def _tpu(bf16: float, bandwidth: float, clock: float) -> Chip:
     rates = {"bf16": bf16, "bf16x3": bf16 / 3, "bf16x6": bf16 / 6}
-    return Chip(_tera(rates), bandwidth * GIGA, ("bf16", "bf16x3", "bf16x6"), False)
+    default = ("bf16", "bf16x3", "bf16x6")
+    return Chip(_tera(rates), bandwidth * GIGA, default, False, clock * GIGA)
 
 
 def _tera(rates: Mapping[str, float]) -> dict[str, float]:
@@ -50,9 +53,9 @@ CHIPS = {
     "h200": _hopper(4800),
     # Neither TF32 nor bfloat16: products of bfloat16 are those of float32.
     "t4": Chip(_tera({"bf16": 8.1, "f32": 8.1}), 320 * GIGA, ("f32", "f32", "f32")),
-    "v5e": _tpu(197, 819),
-    "v5p": _tpu(459, 2765),
-    "v6e": _tpu(918, 1640),
+    "v5e": _tpu(197, 819, 1.5),
+    "v5p": _tpu(459, 2765, 1.75),
+    "v6e": _tpu(918, 1640, 1.75),
 }
 _TOPOLOGIES = {
     "v5e": {1: "v5e:2x2", 8: "v5e:2x4"},

@@ -8,7 +8,8 @@ times. Of a conditional the branch counts that has the fewest bytes, or the most
 import collections
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from examples.study.benchmarks._chips import Chip
 from examples.study.benchmarks._fusions import fusion_bytes
@@ -31,12 +32,19 @@ _ONE_BY_ONE = re.compile(r"gesvd|orgqr|ormqr|sytrd|geqrf|getri")
 _BATCHED_SIDE = 32  # jaxlib has batches of SVDs up to this side.
 _TRIP_COUNT = re.compile(r'known_trip_count"?:\s*\{"?n"?:\s*"?(\d+)')
 _OWN_KERNEL = 'custom_call_target="mosaic_gpu'
+# Of our own kernels for TPUs, which state their operations.
+_TPU_KERNEL = re.compile(r'"tpu_custom_call".*"cost_estimate":\{"flops":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 Counts = collections.Counter
 
 
-def counted(text: str, chip: Chip, pick: Callable = min) -> Counts:
+def counted(
+    text: str,
+    chip: Chip,
+    pick: Callable = min,
+    schedule: Mapping[str, int] = MappingProxyType({}),
+) -> Counts:
     """Counts one step of a compiled program on one device.
 
     Args:
@@ -44,6 +52,7 @@ def counted(text: str, chip: Chip, pick: Callable = min) -> Counts:
         chip: Its rates give the time of each kernel: that of its products or that of
             its bytes, whichever is longer. Decompositions count by their bytes alone.
         pick: `min` for the cheapest branch of each conditional, `max` for the dearest.
+        schedule: Cycles of kernels by their names; those count where they take longer.
 
     Returns:
         ``kernels``; ``bytes``, which kernels read and write; ``seconds``; ``syncs``,
@@ -52,12 +61,19 @@ def counted(text: str, chip: Chip, pick: Callable = min) -> Counts:
         ``single NAME``, matrices that a library handles one at a time;
         ``flops PRECISION``; ``collectives`` and ``collective bytes``.
     """
-    return _Counter(parse(text), chip, pick).of(None)
+    return _Counter(parse(text), chip, pick, schedule).of(None)
 
 
 class _Counter:
-    def __init__(self, program: Program, chip: Chip, pick: Callable) -> None:
+    def __init__(
+        self,
+        program: Program,
+        chip: Chip,
+        pick: Callable,
+        schedule: Mapping[str, int],
+    ) -> None:
         self.program, self.chip, self.pick = program, chip, pick
+        self.schedule = schedule
         self.memory: dict[str, Counts] = {}
 
     def of(self, name: str | None) -> Counts:
@@ -133,7 +149,8 @@ class _Counter:
         flops = self.products(x, scope)
         times = [n / self.chip.rates[name] for name, n in flops.items()]
         found["bytes"] = moved
-        found["seconds"] = max(sum(times), moved / self.chip.bandwidth)  # pyright: ignore[reportArgumentType]
+        scheduled = self.schedule.get(x.name, 0) / (self.chip.clock or 1)
+        found["seconds"] = max(sum(times), moved / self.chip.bandwidth, scheduled)  # pyright: ignore[reportArgumentType]
         found.update({f"flops {name}": n for name, n in flops.items()})
         return found
 
@@ -149,6 +166,8 @@ class _Counter:
             # Products X X' in 16 bits: tiles on and below the diagonal only.
             (count, m, _), n = x.shape, scope[x.operands[0]].shape[-1]
             return Counts(bf16=count * m * (m + TILE) * n)
+        if x.operation == "custom-call" and (ours := _TPU_KERNEL.search(x.attributes)):
+            return Counts(bf16=int(ours[1]))
         is_gemm = re.search(r'target="__cublas\$[^"]*(gemm|matmul)', x.attributes)
         if x.operation not in ("dot", "convolution") and not is_gemm:
             return Counts()

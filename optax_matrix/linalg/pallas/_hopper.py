@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from optax_matrix.linalg.pallas._tiles import unfolded
+
 # Two compute warpgroups share a block of 256 x 128, and two blocks that run side by
 # side make a square tile: the rows that they have in common are loaded once for both.
 _HALF = 128
 TILE = 2 * _HALF
+DTYPES = (jnp.bfloat16, jnp.float16)
 DEPTH = 64
 _STAGES = 3
 _PROCESSORS = 132  # Of an H100 or H200 with SXM; others have fewer.
@@ -69,7 +72,6 @@ def _symmetric(
 
     count, m, n = x.shape
     tiles, steps = m // TILE, n // DEPTH
-    even = 1 - tiles % 2
     tiling = (plgpu.TilingTransform((8, DEPTH)), plgpu.SwizzleTransform(128))
     transpose = lambda ref: ref.transpose((1, 0))
     index = lambda axis: plgpu.broadcasted_iota(
@@ -83,16 +85,13 @@ def _symmetric(
         group = jax.lax.axis_index("group")
 
         @plgpu.nd_loop(
-            (count, tiles + even, (tiles + 1) // 2, 2 // cluster),
+            (count, tiles + 1 - tiles % 2, (tiles + 1) // 2, 2 // cluster),
             collective_axes="pair",
         )
         def _(info: Any) -> None:
             matrix, r, c, half = info.index
             half = half + jax.lax.axis_index("half")
-            # A triangle of tiles, folded to a rectangle.
-            below = r >= c + even
-            i = jnp.where(below, r - even, tiles - 1 - r)
-            j = jnp.where(below, c, tiles - even - c)
+            i, j = unfolded(r, c, tiles)
             i, j = 2 * i, 2 * j + half
             own = pl.ds((i + group) * _HALF, _HALF)
             rows, cols = pl.ds(i * _HALF, TILE), pl.ds(j * _HALF, _HALF)

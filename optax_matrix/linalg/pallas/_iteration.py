@@ -1,7 +1,6 @@
 """Newton-Schulz with symmetric products of our own, differentiable and batched."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,23 +9,19 @@ from jaxtyping import Array
 
 from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import Quintic
-from optax_matrix.linalg.pallas._hopper import gram, quadratic
 from optax_matrix.linalg.products import dot
 
+# All steps on scaled wide matrices with any number of leading axes, one for each row of
+# coefficients.
+Steps = Callable[[Array, Array], Array]
 
-def newton_schulz(y: Array, rows: Sequence[Quintic], **options: Any) -> Array:
-    """All steps on scaled wide matrices in half precision; only ``Z X`` is XLA's.
 
-    Where it is differentiated, XLA computes all of it.
-    """
-
-    def step(y: Array, row: Array) -> tuple[Array, None]:
-        z = quadratic(gram(y, **options), row, **options)
-        return dot(z, y).astype(y.dtype), None
+def newton_schulz(y: Array, rows: Sequence[Quintic], steps: Steps) -> Array:
+    """Apply steps of our own; where they are differentiated, XLA computes all of it."""
 
     @custom_vmap
     def stacked(y: Array) -> Array:
-        return jax.lax.scan(step, y, jnp.asarray(rows, jnp.float32), unroll=2)[0]
+        return steps(y, jnp.asarray(rows, jnp.float32)) if y.size else y
 
     # A kernel takes any number of matrices, so mapped axes join the others.
     @stacked.def_vmap
@@ -37,3 +32,14 @@ def newton_schulz(y: Array, rows: Sequence[Quintic], **options: Any) -> Array:
     by_xla = lambda y: quintic_steps(y, rows, dot)
     run.defjvp(lambda primals, tangents: jax.jvp(by_xla, primals, tangents))
     return run(y)
+
+
+def by_products(
+    gram: Callable[[Array], Array], quadratic: Callable[[Array, Array], Array]
+) -> Steps:
+    """Steps from the two symmetric products; only the third one is XLA's."""
+
+    def step(y: Array, row: Array) -> tuple[Array, None]:
+        return dot(quadratic(gram(y), row), y).astype(y.dtype), None
+
+    return lambda y, rows: jax.lax.scan(step, y, rows, unroll=2)[0]

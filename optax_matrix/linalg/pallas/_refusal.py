@@ -33,6 +33,6 @@ def _lower(ctx: Any, *_: Any) -> Any:
     platforms = ", ".join(ctx.module_context.platforms)
     raise ValueError(
         "`kernel` must be 'auto' or 'xla' on platforms without a kernel of our own, "
-        f"got 'pallas' on {platforms}; only Hopper GPUs (H100, H200) have one, so pass "
-        "kernel='auto'."
+        f"got 'pallas' on {platforms}; only TPUs (in bfloat16 or float32) and Hopper "
+        "GPUs (H100, H200; in 16 bits, with JAX 0.11) have one, so pass kernel='auto'."
     )

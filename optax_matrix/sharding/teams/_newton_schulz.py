@@ -14,7 +14,7 @@ from jaxtyping import Array
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.coefficients import rows_for
 from optax_matrix.linalg.first_iterate import first_iterate
-from optax_matrix.linalg.platforms import with_narrow_factors
+from optax_matrix.linalg.platforms import dtype_of_factors, with_narrow_factors
 from optax_matrix.linalg.products import dot
 from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.sharding.teams._last_round import LastRound
@@ -34,7 +34,9 @@ def in_team(last: LastRound, kernel: Callable, x: Array) -> Array | None:
         return None
     whole = len(x) - len(last.real)
     options = _DEFAULTS | keywords
-    del options["kernel"]  # Members form different rows: no half of them is saved.
+    # Members form different rows, so that no kernel of ours would save half of them.
+    dtype = dtype_of_factors(options["compute_dtype"], options.pop("kernel"))
+    options["compute_dtype"] = dtype
     shared = newton_schulz_in_team(last, x[whole:], **options)
     if not whole:
         return shared
