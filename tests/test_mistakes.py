@@ -80,6 +80,7 @@ def test_a_schedule_gives_a_number(name, schedule, said):
             factory(**rest, **{argument: schedule})
 
 
+@pytest.mark.broad
 def test_a_schedule_may_need_the_value_of_the_count():
     tx = om.muoneq(lambda count: 0.1 if count < 1 else 0.0, weight_decay=0.0)
     assert tx.update(PARAMS, tx.init(PARAMS))[0]["up"]["kernel"].any()
@@ -182,6 +183,8 @@ def test_every_word_of_optax_is_known_or_answered(word):
         assert "its arguments are" not in str(error.value)
 
 
+@pytest.mark.quick("muon", "kernel-soap")
+@pytest.mark.daily("muon", "soap", "kernel-poet")
 @every_recipe
 @pytest.mark.parametrize("missing", ["kernel", "bias"])
 def test_a_gradient_of_none(name, missing):
@@ -191,6 +194,8 @@ def test_a_gradient_of_none(name, missing):
         tx.update(grads, state, PARAMS)
 
 
+@pytest.mark.quick("muon")
+@pytest.mark.daily("muon", "soap")
 @every_recipe
 def test_parameters_that_no_gradient_is_for_may_be_left_out_from_the_start(name):
     tx = _registry.RECIPES[name](1e-2)
@@ -206,6 +211,7 @@ def test_a_random_key_among_the_parameters(name):
         tx.init(PARAMS | {"dropout": {"key": jax.random.key(0)}})
 
 
+@pytest.mark.quick("muon")
 @every_recipe
 def test_parameters_are_missing_only_where_something_uses_them(name):
     factory = _registry.RECIPES[name]
@@ -226,6 +232,7 @@ def test_a_mask_of_another_tree(name, mask):
         tx.init(PARAMS)
 
 
+@pytest.mark.broad
 def test_updates_that_lack_a_parameter():
     tx = om.muoneq(1e-3)
     state, part = tx.init(PARAMS), {"up": {"kernel": PARAMS["up"]["kernel"]}}

@@ -162,6 +162,7 @@ def measured():
     return tx.update(params, tx.init(params), params)[1]
 
 
+@pytest.mark.broad
 def test_tensorboard_lines_run(measured, monkeypatch):
     written = []
 

@@ -39,12 +39,14 @@ def _same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.broad
 def test_round_trip_is_exact():
     params, tx = _params("a", "b", "c"), _tx()
     state = _trained(tx, params)
     _same(from_portable(to_portable(state, params), tx.init(params), params), state)
 
 
+@pytest.mark.broad
 def test_renamed_layer_keeps_its_momentum_under_its_new_name():
     old, new, tx = _params("a", "b", "c"), _params("a", "zz", "c"), _tx()
     portable = to_portable(_trained(tx, old), old)
@@ -58,6 +60,7 @@ def test_renamed_layer_keeps_its_momentum_under_its_new_name():
         assert np.abs(got).max() > 0
 
 
+@pytest.mark.broad
 def test_rename_swaps_layers_and_nothing_else():
     layer = lambda i: _params("w")["w"]["kernel"] + i
     tree = lambda: {
@@ -78,6 +81,7 @@ def test_rename_swaps_layers_and_nothing_else():
             np.testing.assert_array_equal(at(moved, path), at(portable, path))
 
 
+@pytest.mark.broad
 def test_rename_onto_a_layer_that_exists_loses_nothing_silently():
     old, new, tx = _params("a", "b"), _params("b"), _tx()
     portable = to_portable(_trained(tx, old), old)
@@ -102,6 +106,7 @@ def test_portable_state_moves_between_meshes(cpus, mode):
     _same(back, _trained(tx, even))
 
 
+@pytest.mark.broad
 def test_random_keys_travel():
     params = _params("a")
     tx = optax.chain(_tx(), optax.add_noise(0.1, 0.5, jax.random.key(3)))

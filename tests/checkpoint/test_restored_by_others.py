@@ -74,6 +74,7 @@ def sweep():
     return tx, params, jax.vmap(tx.update)(params, state, params)[1]
 
 
+@pytest.mark.broad
 def test_a_sweep_is_checked_run_by_run(sweep):
     """Not in one run alone."""
     _, _, state = sweep
@@ -87,6 +88,7 @@ def test_a_sweep_is_checked_run_by_run(sweep):
         check_restored(wrong)
 
 
+@pytest.mark.broad
 def test_a_sweep_is_taken_apart_run_by_run(sweep):
     tx, params, state = sweep
     calls = [
@@ -141,6 +143,7 @@ def test_shapes_are_refused_in_words():
 OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in RECIPES if n != "muon"]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["muon", *OTHERS])
 def test_a_pure_dict_of_nnx_restores_without_a_target(name, tmp_path):
     class Model(nnx.Module):
@@ -165,6 +168,7 @@ def test_a_pure_dict_of_nnx_restores_without_a_target(name, tmp_path):
     new.update(model, grads)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_a_bfloat16_checkpoint_restores_into_float32(name, tmp_path):
     """The structure does not depend on the dtype, and Orbax casts."""
@@ -196,6 +200,7 @@ def kinds_in(node):
             yield from kinds_in(part)
 
 
+@pytest.mark.broad
 def test_every_state_is_registered_for_export():
     """In states of all recipes; registering one of their types again raises."""
     om.register_export()
@@ -224,6 +229,7 @@ def test_what_the_user_has_registered_stays():
     om.register_export()
 
 
+@pytest.mark.broad
 def test_export_of_a_step():
     om.register_export()
     params = tree(0)

@@ -53,6 +53,7 @@ def test_matrices_are_those_that_the_author_means():
     assert "decoder/linear/w" in unnamed  # Why the adapter is needed.
 
 
+@pytest.mark.slow
 @pytest.mark.broad
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains(name):

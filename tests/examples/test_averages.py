@@ -6,6 +6,7 @@ import pytest
 from examples import averages
 
 
+@pytest.mark.slow
 @pytest.mark.broad
 def test_every_method_learns(monkeypatch, capsys):
     monkeypatch.setattr(averages, "RATES", (0.01, 0.02))

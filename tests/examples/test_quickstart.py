@@ -8,6 +8,7 @@ import optax_matrix as om
 from examples import quickstart, quickstart_linen, quickstart_rates
 
 
+@pytest.mark.slow
 @pytest.mark.broad
 def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
     losses = quickstart_linen.main(30)
@@ -18,6 +19,7 @@ def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
     assert other[1] != losses[1]
 
 
+@pytest.mark.slow
 @pytest.mark.broad
 def test_rates_are_chosen_for_the_training_of_the_quick_start():
     """The runs under `vmap` are those of the loop."""

@@ -166,6 +166,7 @@ def test_eigenvectors_of_equal_eigenvalues():
     np.testing.assert_allclose(*slopes(singular, x), rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_divisors_that_cancel_have_no_derivative():
     x = jnp.asarray(gaussian(3, 4))
     norm = lambda x: jnp.sqrt(jnp.sum(unit_peak(x)[0] ** 2)) * unit_peak(x)[1][0, 0]

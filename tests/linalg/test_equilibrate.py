@@ -117,6 +117,7 @@ def test_zero_rows_and_columns_stay_zero(kernel):
     assert np.isfinite(y).all()
 
 
+@pytest.mark.quick("scale_columns", "sinkhorn")
 def test_batched_equals_loop_and_vmap(kernel):
     x = jnp.asarray(shapes()["batched"], jnp.float32)
     loop = np.stack([np.stack([kernel(y) for y in row]) for row in x])
@@ -144,6 +145,7 @@ def test_float64_keeps_its_precision(kernel):
     np.testing.assert_allclose(y, REFERENCES[kernel.args[0]](x), rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_rows_then_columns_differ_from_both_at_once():
     x = jnp.asarray(gaussian(8, 20), jnp.float32)
     both = linalg.scale_rows_and_columns(x)

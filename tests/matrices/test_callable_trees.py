@@ -8,6 +8,8 @@ from _registry import small
 
 import optax_matrix as om
 
+pytestmark = pytest.mark.broad
+
 
 class Layer(eqx.Module):
     up: jax.Array

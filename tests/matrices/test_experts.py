@@ -81,6 +81,7 @@ def test_the_default_rule_under_the_names_of_maxtext(module):
     }
 
 
+@pytest.mark.broad
 def test_an_embedding_like_projection():
     """``(in, out)`` under a name of embeddings: Muon's by choice, in either sense."""
     params = {"patch_embed": {"kernel": jnp.ones((6, 4))}}

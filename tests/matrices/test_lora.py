@@ -17,6 +17,7 @@ def reasons(params, rule=None):
 A, B = ("muon", "a LoRA factor (in, rank)"), ("muon", "a LoRA factor (rank, out)")
 
 
+@pytest.mark.broad
 def test_nnx_and_the_choice_of_b_alone():
     model = nnx.LoRALinear(6, 8, lora_rank=2, rngs=nnx.Rngs(0))
     params = nnx.state(model, nnx.LoRAParam)

@@ -68,6 +68,7 @@ class Block(nnx.Module):
         self.anything = nnx.Param(jnp.zeros((8,)))
 
 
+@pytest.mark.broad
 def test_vectors_of_scanned_layers_are_moved_as_vectors():
     """By their siblings, not their names: the first update is AdamW's."""
     make = nnx.split_rngs(splits=12)(nnx.vmap(Block))
@@ -147,6 +148,7 @@ def test_grouped_queries_are_told_by_the_output_kernel():
     assert "output_sections=(64, 16, 16)" in _doubts({"attn": attn})["attn/qkv_proj"]
 
 
+@pytest.mark.broad
 def test_layers_of_equinox_are_read_as_they_compute():
     key = jax.random.key(0)
     model = eqx.nn.MLP(8, 4, 32, 2, key=key)
@@ -169,6 +171,7 @@ class Custom(eqx.nn.Linear):
     """Somebody's own layer on top of Equinox's."""
 
 
+@pytest.mark.broad
 def test_derived_and_stacked_layers_of_equinox():
     stack = eqx.filter_vmap(lambda key: Custom(8, 4, key=key))
     params = {"layer": stack(jax.random.split(jax.random.key(0), 3))}

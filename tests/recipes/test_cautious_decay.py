@@ -42,6 +42,7 @@ def test_schedule_mask_and_absent_leaves():
     assert again["b"] is None
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TABLE],
@@ -77,6 +78,7 @@ def test_every_recipe_decays_so(name):
         np.testing.assert_allclose(decay, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.broad
 def test_masks_and_refusals():
     params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
     mask = {"kernel": False, "bias": True}

@@ -106,6 +106,7 @@ CASES = {
 DAILY = ("sumo", "fira", "apollo", "ldadam")
 
 
+@pytest.mark.quick("fira", "ldadam")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",
@@ -147,6 +148,7 @@ def test_sumo_projects_the_long_side_unless_asked_otherwise():
     np.testing.assert_allclose(np.swapaxes(tall, 1, 2), wide, atol=1e-12)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_sumo_carries_its_moment():
     """M is Q_new' Q_old M at a renewal, and b1 M + (1 - b1) Q'G throughout."""

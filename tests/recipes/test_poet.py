@@ -33,6 +33,7 @@ def test_zero_gradients_decay_other_leaves_and_leave_matrices_alone():
     np.testing.assert_allclose(updates["norm"], -0.05 * PARAMS["norm"], rtol=1e-6)
 
 
+@pytest.mark.quick("options1-1.25")
 @pytest.mark.parametrize(
     ("options", "ratio"),
     [

@@ -29,6 +29,7 @@ def stages(devices, kind):
     return trees, meshes
 
 
+@pytest.mark.daily("AxisType.Explicit")
 @pytest.mark.broad
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("owned", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -164,6 +164,7 @@ def test_roots_are_kept_between_renewals():
     assert [e.primitive.name for e in step.jaxpr.eqns].count("cond") == 1
 
 
+@pytest.mark.broad
 def test_a_matrix_without_a_root_gets_it_with_its_first_gradient():
     """Not at the next renewal; its neighbour in the stack keeps its own until then."""
     gs = np.float32(gaussian(4, 2, 3, 3))

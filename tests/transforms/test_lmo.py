@@ -44,6 +44,8 @@ def size(norm, x):
     return np.abs(x).max() * n
 
 
+@pytest.mark.quick("sign")
+@pytest.mark.daily("shape0", "sign")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("norm", NORMS)
@@ -69,6 +71,7 @@ def test_no_point_of_the_ball_is_farther(norm, shape):
         assert np.sum(m * x) < np.sum(m * best)
 
 
+@pytest.mark.quick("sign")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_zero_rank_one_and_small_matrices(norm, dtype):

@@ -58,6 +58,7 @@ def bases(states):
     return np.asarray(states.basis["w"].vectors)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_renewals_happen_at_the_first_update_and_at_the_multiples():
     grads = stream(8)
@@ -301,6 +302,7 @@ def test_what_combines_may_have_state():
     np.testing.assert_allclose(updates, 2 * np.cumsum(grads, 0), atol=1e-12)
 
 
+@pytest.mark.broad
 def test_gradients_of_zero_and_infinity_leave_the_basis_alone():
     grads = np.float32(stream(6))
     grads[0] = grads[2] = 0
@@ -428,6 +430,7 @@ class TestSwitching:
         at = np.minimum(overlap, np.abs(overlap - 1)).max()
         assert (at < 1e-4) == (sampling == "columns")
 
+    @pytest.mark.broad
     @pytest.mark.parametrize("decay", [0.0, pytest.param(0.9, marks=pytest.mark.broad)])
     def test_the_first_basis_is_of_the_leading_vectors(self, decay):
         s = [10, 8, 6, 0.1, 0.05, 0.01]
@@ -451,6 +454,7 @@ class TestSwitching:
         ritz, u = self.renewed("none")
         np.testing.assert_allclose(np.abs(u), np.abs(ritz), atol=1e-4)
 
+    @pytest.mark.broad
     def test_at_full_rank_nothing_is_left_to_draw(self):
         ritz, u = self.renewed("complement", shape=(4, 7))
         np.testing.assert_allclose(np.abs(u), np.abs(ritz), atol=1e-4)

@@ -63,6 +63,7 @@ CASES = {
 }
 
 
+@pytest.mark.daily("full-stored", "block-recovered")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
@@ -304,6 +305,7 @@ def test_merge_resets_moments_and_goes_on_with_schedules():
         assert any(bool(x.any()) for x in moments) == (reset == "none")
 
 
+@pytest.mark.broad
 def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     inner = ADAM(optax.linear_schedule(0.02, 0.0, 20))
     q = [{"in": jnp.ones((1, 3))}, {"in": jnp.ones((1, 3))}]
@@ -348,6 +350,7 @@ def test_blocks_may_differ_between_the_sides():
     assert (q["in"].shape, q["out"].shape) == ((2, 1, 10), (2, 1, 3))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("hold", ["stored", "recovered"])
 def test_no_matrix_of_a_whole_side_is_formed(hold):
     m, n = 95, 87

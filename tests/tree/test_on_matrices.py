@@ -110,6 +110,7 @@ def test_build_may_read_traced_numbers_of_the_function_around_it():
     np.testing.assert_allclose(got, 2 * params["w"])
 
 
+@pytest.mark.broad
 def test_coupling_is_seen_where_numbers_are_traced():
     """Also if they are computed while the chain is built."""
 
@@ -123,6 +124,7 @@ def test_coupling_is_seen_where_numbers_are_traced():
         run(2.0)
 
 
+@pytest.mark.broad
 def test_bfloat16_leaves_come_back_in_bfloat16_with_stable_state():
     params = {"w": _draw(4, 6, dtype=jnp.bfloat16)}
     tx = on_matrices(optax.trace(0.9, accumulator_dtype=jnp.float32))
@@ -132,6 +134,7 @@ def test_bfloat16_leaves_come_back_in_bfloat16_with_stable_state():
     assert jax.tree.map(_dtype, new) == jax.tree.map(_dtype, state)
 
 
+@pytest.mark.broad
 def test_float32_gradients_of_bfloat16_parameters():
     params = {"w": _draw(4, 6, dtype=jnp.bfloat16)}
     grads = {"w": _draw(4, 6, seed=1)}
@@ -167,6 +170,7 @@ def test_bare_array():
     np.testing.assert_allclose(tx.update(x, tx.init(x))[0], _expected(x), rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_nnx_optimizer_with_partitioned_parameters():
     init = nnx.with_partitioning(
         nnx.initializers.lecun_normal(), ("embed", "mlp"), eager_sharding=False
@@ -276,6 +280,12 @@ def test_parameters_reach_only_those_who_ask():
         tx.update(grads, tx.init(params))
 
 
+@pytest.mark.daily(
+    "clip_by_global_norm",
+    "scale_by_factored_rms",
+    "clip_by_block_rms",
+    "scale_by_trust_ratio",
+)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     ("inner", "name"),
@@ -335,6 +345,7 @@ def _of_stacks(f):
     return optax.stateless_with_tree_map(lambda x, _: f(x))
 
 
+@pytest.mark.quick("one")
 @pytest.mark.parametrize(
     "coupled",
     [
@@ -471,6 +482,7 @@ def test_state_is_a_plain_named_tuple():
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
 
 
+@pytest.mark.broad
 def test_a_mask_that_needs_the_whole_tree_is_refused_with_a_way_that_works():
     params = {"up": {"kernel": _draw(3, 5), "bias": jnp.ones(5)}}
 
@@ -486,6 +498,7 @@ def test_a_mask_that_needs_the_whole_tree_is_refused_with_a_way_that_works():
         np.testing.assert_allclose(updates["up"]["bias"], -1e-3, rtol=1e-4)
 
 
+@pytest.mark.broad
 def test_what_leaves_are_is_decided_once_for_each_tree():
     """By `init`; `update` asks again only after a restart or for another tree."""
     calls = []

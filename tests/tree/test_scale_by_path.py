@@ -17,6 +17,7 @@ PARAMS = {
 GRADS = jax.tree.map(lambda x: x * jnp.arange(x.size).reshape(x.shape), PARAMS)
 
 
+@pytest.mark.broad
 def test_a_factor_is_one_of_the_learning_rate():
     """The weight decay and a schedule included."""
     rate = optax.linear_schedule(0.1, 0.2, 2)

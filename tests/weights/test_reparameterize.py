@@ -331,6 +331,7 @@ def test_parts_of_other_blocks_are_refused():
         om.reparameterize(block=4).materialize(*parts)
 
 
+@pytest.mark.daily("False")
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_module_named_rotations_keeps_its_moments(apart):
     trainable = om.weights.Trainable(
