@@ -52,6 +52,13 @@ LONG_BLOCKS = (
 )
 
 
+def tier_of_file(path):
+    """The mark of all tests of a file, or None where each has its own."""
+    if path.name in FRAMEWORKS or path.parent.name in HARDLY_EVER:
+        return "slow"
+    return "broad" if path.parent.name in RARELY else None
+
+
 def tiered(names):
     """Names for `parametrize`: QUICK as they are, DAILY ones broad, others slow."""
     mark = lambda name: pytest.mark.broad if name in DAILY else pytest.mark.slow

@@ -183,24 +183,20 @@ def test_every_word_of_optax_is_known_or_answered(word):
         assert "its arguments are" not in str(error.value)
 
 
-@pytest.mark.quick("muon", "kernel-soap")
-@pytest.mark.daily("muon", "soap", "kernel-poet")
 @every_recipe
 @pytest.mark.parametrize("missing", ["kernel", "bias"])
 def test_a_gradient_of_none(name, missing):
     tx = _registry.RECIPES[name](1e-2)
     state, grads = tx.init(PARAMS), {"up": PARAMS["up"] | {missing: None}}
     with pytest.raises(ValueError, match=f"got None for 'up/{missing}'; pass zeros"):
-        tx.update(grads, state, PARAMS)
+        jax.eval_shape(tx.update, grads, state, PARAMS)
 
 
-@pytest.mark.quick("muon")
-@pytest.mark.daily("muon", "soap")
 @every_recipe
 def test_parameters_that_no_gradient_is_for_may_be_left_out_from_the_start(name):
     tx = _registry.RECIPES[name](1e-2)
     part = {"up": {"kernel": PARAMS["up"]["kernel"], "bias": None}}
-    updates, _ = tx.update(part, tx.init(part), PARAMS)
+    updates, _ = jax.eval_shape(tx.update, part, tx.init(part), PARAMS)
     assert updates["up"]["bias"] is None
 
 
@@ -211,17 +207,16 @@ def test_a_random_key_among_the_parameters(name):
         tx.init(PARAMS | {"dropout": {"key": jax.random.key(0)}})
 
 
-@pytest.mark.quick("muon")
 @every_recipe
 def test_parameters_are_missing_only_where_something_uses_them(name):
     factory = _registry.RECIPES[name]
     tx = factory(1e-2, weight_decay=0.1)
     state = tx.init(PARAMS)
     with pytest.raises(ValueError, match="`params` must be passed to `update`"):
-        tx.update(PARAMS, state)
+        jax.eval_shape(tx.update, PARAMS, state)
     tx = factory(1e-2, weight_decay=0.0)
     if name.partition("-")[0] not in {"poet", "oft", "muonh"}:  # Finished steps.
-        tx.update(PARAMS, tx.init(PARAMS))
+        jax.eval_shape(tx.update, PARAMS, tx.init(PARAMS))
 
 
 @every_recipe

@@ -159,7 +159,7 @@ def _block(name, guide="look_inside"):
 def measured():
     params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
     tx = om.diagnostics.monitor(om.muon(1e-3), ("update_rms",))
-    return tx.update(params, tx.init(params), params)[1]
+    return jax.jit(tx.update)(params, tx.init(params), params)[1]
 
 
 @pytest.mark.broad

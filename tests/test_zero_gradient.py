@@ -208,7 +208,7 @@ def test_skip_stops_the_decay_of_a_part_of_a_fused_kernel():
     )
     g = {"qkv": jnp.asarray(np.random.default_rng(0).standard_normal((6, 12)))}
     g = jax.tree.map(lambda x: x.at[:, 4:8].set(0), g)
-    (new,) = tx.update(g, tx.init(params), params)[0].values()
+    (new,) = jax.jit(tx.update)(g, tx.init(params), params)[0].values()
     assert not new[:, 4:8].any()
     assert jnp.delete(new, jnp.arange(4, 8), axis=1).all()
 
@@ -246,7 +246,7 @@ def test_a_traced_decay_rate_fades_and_follows_its_changes():
             want,
         )
     states[0].hyperparams["b1"] = jnp.float32(0.0)
-    dead, _ = tx.update(stream()[2], states[0], PARAMS)
+    dead, _ = jax.jit(tx.update)(stream()[2], states[0], PARAMS)
     assert not dead["dead"]["kernel"].any()
 
 

@@ -31,7 +31,9 @@ def _tx(**kwargs):
 def _trained(tx, params):
     state = tx.init(params)
     for k in range(2):
-        _, state = tx.update(jax.tree.map(lambda x, k=k: x * (k + 1), params), state)
+        _, state = jax.jit(tx.update)(
+            jax.tree.map(lambda x, k=k: x * (k + 1), params), state
+        )
     return state
 
 
@@ -195,7 +197,7 @@ def test_sections_of_one_leaf_in_several_stacks():
 def test_per_matrix_counts_travel_with_their_matrix():
     params = _params("a", "b")
     tx = on_matrices(per_matrix(optax.scale_by_adam()))
-    _, state = tx.update(params, tx.init(params))
+    _, state = jax.jit(tx.update)(params, tx.init(params))
     portable = to_portable(state, params)
     assert portable["inner_state/count/a/kernel"].shape == (1,)
     _same(from_portable(portable, tx.init(params), params), state)

@@ -28,7 +28,7 @@ def _tx(numbers=None, dtype=None, **kwargs):
 
 
 def _trained(tx, params):
-    return tx.update(params, tx.init(params), params)[1]
+    return jax.jit(tx.update)(params, tx.init(params), params)[1]
 
 
 def _trace(state, params, path):

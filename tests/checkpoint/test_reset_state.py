@@ -209,8 +209,8 @@ def test_a_reset_momentum_is_that_of_gradients_without_the_unit():
     grads = [{"kernel": jax.random.normal(jax.random.key(i), (6, 4))} for i in range(3)]
     seen = unseen = tx.init(params)
     for g in grads:
-        _, seen = tx.update(g, seen, params)
-        _, unseen = tx.update(
+        _, seen = jax.jit(tx.update)(g, seen, params)
+        _, unseen = jax.jit(tx.update)(
             {"kernel": jnp.where(UNIT, 0, g["kernel"])}, unseen, params
         )
     reset = reset_state(tx, seen, params, {"kernel": UNIT})
@@ -223,11 +223,11 @@ def test_sections_and_heads_of_a_fused_kernel():
     params = {"qkv": jnp.ones((6, 8))}
     tx = om.on_matrices(optax.trace(0.9), dimension_numbers=numbers)
     g = {"qkv": jax.random.normal(jax.random.key(0), (6, 8))}
-    _, state = tx.update(g, tx.init(params), params)
+    _, state = jax.jit(tx.update)(g, tx.init(params), params)
     head = np.arange(8) // 2 == 2  # The keys.
     new = reset_state(tx, state, params, {"qkv": head})
     want = {"qkv": jnp.where(head, 0, g["qkv"])}
-    _, want = tx.update(want, tx.init(params), params)
+    _, want = jax.jit(tx.update)(want, tx.init(params), params)
     jax.tree.map(np.testing.assert_array_equal, new, want)
 
 
@@ -240,7 +240,7 @@ def test_eight_bit_moments_start_afresh_in_part():
     g = jax.tree.map(
         lambda x: 1 + jax.random.uniform(jax.random.key(0), x.shape), params
     )
-    _, state = tx.update(g, tx.init(params), params)
+    _, state = jax.jit(tx.update)(g, tx.init(params), params)
     new = reset_state(tx, state, params, UNIT)
     jax.tree.map(
         np.testing.assert_array_equal, new.inner_state.scales, state.inner_state.scales

@@ -75,7 +75,7 @@ def test_vectors_of_scanned_layers_are_moved_as_vectors():
     params = nnx.state(make(nnx.Rngs(0)), nnx.Param)
     tx = om.muon(0.02)
     grads = jax.tree.map(jnp.ones_like, params)
-    updates, _ = tx.update(grads, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
     scale = jnp.abs(updates["layer_scale"].get_value())
     assert float(jnp.max(scale)) == pytest.approx(0.02 * 0.015, rel=1e-3)
     reasons = _reasons(params)
@@ -162,7 +162,7 @@ def test_layers_of_equinox_are_read_as_they_compute():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             state = tx.init(params)
-        found.append(tx.update(grads, state, params)[0])
+        found.append(jax.jit(tx.update)(grads, state, params)[0])
     jax.tree.map(np.testing.assert_array_equal, *found)
     assert decide(params) == decide(grads)
 

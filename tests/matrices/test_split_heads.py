@@ -121,7 +121,7 @@ def test_of_flax_attention_and_of_an_inferred_rule():
 def test_muon_is_that_of_each_head():
     grads = {"query": {"kernel": jax.random.normal(jax.random.key(0), (D, N, 2 * D))}}
     tx = om.scale_by_muon(polar="polar_svd", b1=0.0, heads="split")
-    update = tx.update(grads, tx.init(grads), grads)[0]["query"]["kernel"]
+    update = jax.jit(tx.update)(grads, tx.init(grads), grads)[0]["query"]["kernel"]
     for head in range(N):
         g = np.asarray(grads["query"]["kernel"][:, head]).T  # (out, in)
         u, _, vt = np.linalg.svd(g, full_matrices=False)

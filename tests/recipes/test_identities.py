@@ -236,7 +236,7 @@ def test_weight_decay_reaches_what_the_mask_says(as_tree):
     chosen = mask if as_tree else (lambda p: {name: mask[name] for name in p})
     tx = recipes.muoneq(0.1, weight_decay=0.5, weight_decay_mask=chosen)
     zero = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = tx.update(zero, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(zero, tx.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.1 * 0.5 * 2.0, rtol=1e-6)
     np.testing.assert_allclose(updates["b"], -0.1 * 0.5, rtol=1e-6)
     np.testing.assert_array_equal(updates["scale"], 0)

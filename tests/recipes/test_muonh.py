@@ -106,7 +106,7 @@ def test_a_head_of_zeros_is_a_warning():
     tx = om.muonh(LR)
     with pytest.warns(UserWarning, match="never moved by steps.*: lm_head/kernel"):
         state = tx.init(params)
-    updates, _ = tx.update(arrays(1, np.float32), state, params)
+    updates, _ = jax.jit(tx.update)(arrays(1, np.float32), state, params)
     assert not updates["lm_head/kernel"].any()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -120,9 +120,9 @@ def test_a_step_without_gradient_fades():
     params = {"kernel": jnp.asarray(np.random.default_rng(0).standard_normal((4, 6)))}
     tx = om.muonh(0.1, b1=0.5)
     grads, zero = params, jax.tree.map(jnp.zeros_like, params)
-    state, sizes = tx.init(params), []
+    state, update, sizes = tx.init(params), jax.jit(tx.update), []
     for g in (grads, zero, zero, zero):
-        updates, state = tx.update(g, state, params)
+        updates, state = update(g, state, params)
         sizes.append(float(jnp.linalg.norm(updates["kernel"])))
     ratios = np.array(sizes[1:]) / sizes[0]
     np.testing.assert_allclose(ratios, [0.5, 0.25, 0.125], rtol=0.05)

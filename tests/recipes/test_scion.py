@@ -118,7 +118,7 @@ def test_by_default_vectors_are_not_constrained():
     params = jax.tree.map(jnp.asarray, arrays(UNTIED, 0))
     zeros = jax.tree.map(jnp.zeros_like, params)
     tx = om.scion(LR)
-    updates, _ = tx.update(zeros, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(zeros, tx.init(params), params)
     vectors = {"mlp/down/bias", "layers/norm/scale", "temperature"}
     for name, x in updates.items():
         want = 0 if name in vectors else -LR * params[name]
@@ -205,12 +205,12 @@ def test_norms_of_first_and_last_layers_by_name(norm):
         radius=4.0,
         weight_decay=0.0,
     )
-    updates, state = tx.update(params, tx.init(params), params)
+    updates, state = jax.jit(tx.update)(params, tx.init(params), params)
     assert [len(x) for x in state.manifest.values()] == [1]
     for name, radius, one_hot in (("a", 2, True), ("b", 4, False), ("c", 3, False)):
         block = om.transforms.lmo(norm, float(radius), one_hot=one_hot)
         w = params[f"{name}/kernel"].T
-        want = block.update(w, block.init(w))[0].T
+        want = jax.jit(block.update)(w, block.init(w))[0].T
         np.testing.assert_allclose(-updates[f"{name}/kernel"], want, rtol=1e-5)
 
 
@@ -222,7 +222,7 @@ def test_dimension_numbers_tell_the_sides_of_the_ends():
     tx = om.scion(
         1.0, last="last", last_radius=1.0, dimension_numbers=rule, weight_decay=0.0
     )
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     np.testing.assert_allclose(-updates["last/weight"], 1 / D, rtol=1e-6)
 
 
@@ -237,7 +237,7 @@ def test_a_convolution_is_its_matrix():
     rng = np.random.default_rng(0)
     params = {"conv/kernel": jnp.asarray(rng.standard_normal((3, 3, 4, 8)))}
     tx = om.scion(1.0, radius=2.0, polar=om.linalg.polar_svd, weight_decay=0.0)
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     got = np.asarray(-updates["conv/kernel"]).reshape(36, 8)
     sizes = np.linalg.svd(got, compute_uv=False)
     np.testing.assert_allclose(sizes, 2 * np.sqrt(8 / 36), rtol=1e-5)

@@ -64,7 +64,7 @@ def test_state_is_float32_for_bfloat16_and_shaped_per_matrix():
 def test_updates_keep_bfloat16():
     tx = equilibrate_with_ema(rank_one_scales, 0.9)
     w = {"w": jnp.ones((2, 3, 4), jnp.bfloat16)}
-    updates, _ = tx.update(w, tx.init(w))
+    updates, _ = jax.jit(tx.update)(w, tx.init(w))
     assert updates["w"].dtype == jnp.bfloat16
 
 

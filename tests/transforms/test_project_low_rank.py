@@ -224,7 +224,7 @@ def test_drawn_bases_are_no_state_and_stay_until_the_next_renewal():
     drawn = om.project_low_rank(
         optax.identity(), combine=combine, rank=100, basis="gaussian"
     )
-    got = drawn.update(big, drawn.init(big))[0]["w"]
+    got = jax.jit(drawn.update)(big, drawn.init(big))[0]["w"]
     # Sums of 100 numbers of variance 1/100: the variance of 300 of them is 8% exact.
     assert 0.7 < float(jnp.var(got[0])) < 1.3
 

@@ -54,7 +54,7 @@ def test_rows_are_output_neurons_and_others_pass_through():
         "scalar": _draw(),
     }
     tx = _tx()
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     for name in ("tall", "wide", "square", "stack"):
         np.testing.assert_allclose(updates[name], _expected(params[name]), rtol=1e-6)
     for name in ("bias", "scalar"):
@@ -69,7 +69,7 @@ def test_heads_and_fused_kernels_are_separate_matrices():
     )
     rule = by_path(numbers={"w": MatrixDimensionNumbers(output_sections=(4, 2, 2))})
     tx = on_matrices(frobenius, dimension_numbers=rule)
-    (update,) = tx.update({"w": x}, tx.init({"w": x}))[0].values()
+    (update,) = jax.jit(tx.update)({"w": x}, tx.init({"w": x}))[0].values()
     for lo, hi in ((0, 4), (4, 6), (6, 8)):
         np.testing.assert_allclose(
             update[:, lo:hi], x[:, lo:hi] / np.linalg.norm(x[:, lo:hi]), rtol=1e-6
@@ -432,9 +432,9 @@ def test_per_matrix_equals_a_loop_over_leaves():
     tx = on_matrices(per_matrix(inner))
     state, states = tx.init(params), [inner.init(x) for x in leaves]
     for _ in range(3):
-        updates, state = tx.update(params, state)
+        updates, state = jax.jit(tx.update)(params, state)
         for i, x in enumerate(leaves):
-            want, states[i] = inner.update(x, states[i])
+            want, states[i] = jax.jit(inner.update)(x, states[i])
             np.testing.assert_allclose(updates[f"w{i}"], want, rtol=1e-5, atol=1e-7)
 
 
@@ -471,8 +471,8 @@ def test_max_batch_changes_nothing_but_the_stacks():
     assert len(many.init(params).manifest) == 1
     jax.tree.map(
         np.testing.assert_array_equal,
-        few.update(params, few.init(params))[0],
-        many.update(params, many.init(params))[0],
+        jax.jit(few.update)(params, few.init(params))[0],
+        jax.jit(many.update)(params, many.init(params))[0],
     )
 
 

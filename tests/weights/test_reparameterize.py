@@ -341,7 +341,7 @@ def test_a_module_named_rotations_keeps_its_moments(apart):
     adam = optax.adam(0.1)
     tx = _poet().optimizer(adam, adam) if apart else adam
     fresh = tx.init(trainable)
-    _, state = tx.update(trainable, fresh, trainable)
+    _, state = jax.jit(tx.update)(trainable, fresh, trainable)
     new = reset_rotations(state, fresh, {"k": [jnp.ones((1,), bool)]})
     label = lambda name: _moments(new, name)[0] if apart else new[0]
     assert not label("rotations").mu.rotations["k"][0]["in"].any()

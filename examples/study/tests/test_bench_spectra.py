@@ -102,7 +102,7 @@ def _stays(config):
     kernel = jnp.asarray(Q.reshape(4, 8), jnp.float32)
     params = {"embed": {"embedding": kernel}, "kernel": kernel}
     still = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = tx.update(still, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(still, tx.init(params), params)
     for leaf in jax.tree.leaves(updates):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
 
