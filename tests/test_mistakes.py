@@ -183,6 +183,8 @@ def test_every_word_of_optax_is_known_or_answered(word):
         assert "its arguments are" not in str(error.value)
 
 
+@pytest.mark.quick("muon", "kernel-soap")
+@pytest.mark.daily("muon", "soap", "kernel-poet")
 @every_recipe
 @pytest.mark.parametrize("missing", ["kernel", "bias"])
 def test_a_gradient_of_none(name, missing):

@@ -78,6 +78,7 @@ def test_curves_end_at_the_losses_of_the_runs():
         assert f"muoneq {row.loss:.3f}" in drawn
 
 
+@pytest.mark.broad
 def test_rates_of_a_page_are_the_best_of_the_trials():
     import runs
 
@@ -186,6 +187,7 @@ def test_tensorboard_lines_run(measured, monkeypatch):
     assert all(value > 0 and step == 7 for _, value, step in written)
 
 
+@pytest.mark.broad
 def test_wandb_lines_run(measured, monkeypatch):
     logged = {}
 

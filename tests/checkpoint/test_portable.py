@@ -126,6 +126,7 @@ def test_structural_restore_of_a_renamed_layer_fails():
         flax.serialization.from_state_dict(tx.init(new), saved)
 
 
+@pytest.mark.broad
 def test_restore_by_position_is_caught():
     old, new, tx = _params("a", "b"), _params("c", "b"), _tx()
     leaves = jax.tree.leaves(_trained(tx, old))

@@ -230,17 +230,22 @@ def test_what_the_user_has_registered_stays():
 
 
 @pytest.mark.broad
-def test_export_of_a_step():
+@pytest.mark.daily("muon")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: om.muon(0.02),
+        lambda: optax.chain(optax.clip_by_global_norm(1.0), om.soap(1e-3)),
+        lambda: om.inject_hyperparams(om.galore)(1e-3, rank=2),
+    ],
+    ids=["muon", "clipped soap", "injected galore"],
+)
+def test_export_of_a_step(make):
     om.register_export()
-    params = tree(0)
-    for tx in (
-        om.muon(0.02),
-        optax.chain(optax.clip_by_global_norm(1.0), om.soap(1e-3)),
-        om.inject_hyperparams(om.galore)(1e-3, rank=2),
-    ):
-        state, update = tx.init(params), jax.jit(tx.update)
-        program = jax.export.export(update)(params, state, params)
-        loaded = jax.export.deserialize(program.serialize())
-        got, want = loaded.call(params, state, params), update(params, state, params)
-        assert jax.tree.structure(got) == jax.tree.structure(want)
-        jax.tree.map(np.testing.assert_array_equal, got, want)
+    params, tx = tree(0), make()
+    state, update = tx.init(params), jax.jit(tx.update)
+    program = jax.export.export(update)(params, state, params)
+    loaded = jax.export.deserialize(program.serialize())
+    got, want = loaded.call(params, state, params), update(params, state, params)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    jax.tree.map(np.testing.assert_array_equal, got, want)

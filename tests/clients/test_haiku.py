@@ -54,7 +54,6 @@ def test_matrices_are_those_that_the_author_means():
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains(name):
     tx = getattr(om, name)(1e-2, dimension_numbers=RULE, **RECIPES[name])

@@ -7,7 +7,6 @@ from examples import averages
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_every_method_learns(monkeypatch, capsys):
     monkeypatch.setattr(averages, "RATES", (0.01, 0.02))
     first = averages.losses("constant", [0.0], averages.SEEDS, steps=1).mean()

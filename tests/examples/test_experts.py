@@ -8,7 +8,7 @@ import pytest
 from examples import experts
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_policies_differ_where_experts_have_no_tokens(monkeypatch, capsys):
     monkeypatch.setattr(experts, "RATES", (0.01, 0.02))
     found = experts.main(steps=40)

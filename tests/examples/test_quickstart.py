@@ -9,7 +9,6 @@ from examples import quickstart, quickstart_linen, quickstart_rates
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
     losses = quickstart_linen.main(30)
     assert losses[-1] < 0.8 * losses[0]
@@ -20,7 +19,6 @@ def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_rates_are_chosen_for_the_training_of_the_quick_start():
     """The runs under `vmap` are those of the loop."""
     for make in quickstart_rates.METHODS.values():

@@ -209,6 +209,7 @@ def test_other_schemes_balance_a_diagonal(scheme):
     np.testing.assert_allclose(up_to_scale(y), 1, rtol=1e-5)
 
 
+@pytest.mark.quick("alternating", "ruiz")
 @pytest.mark.parametrize("scheme", ["simultaneous", "alternating", "ruiz"])
 def test_rounds_converge_to_unit_root_mean_squares(scheme):
     x = gaussian(8, 20) * np.geomspace(1, 100, 20)

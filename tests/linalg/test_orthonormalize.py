@@ -255,6 +255,7 @@ def test_a_factor_that_is_not_finite_is_repeated_with_a_larger_shift():
     assert np.isfinite(q).all()
 
 
+@pytest.mark.quick("0.001-200", "1e-05")
 @pytest.mark.parametrize("name", ["cholesky on CUDA", "cholesky in panels"])
 @pytest.mark.parametrize("side", [64, 200])
 @pytest.mark.parametrize("smallest", [1e-1, 1e-3, 1e-5])

@@ -142,7 +142,7 @@ def test_transpose_symmetry(kernel):
     np.testing.assert_allclose(kernel(x.mT), kernel(x).T, atol=FORWARD)
 
 
-@pytest.mark.quick("eigh", "qdwh")
+@pytest.mark.quick("eigh")
 def test_batched_equals_loop_and_vmap(kernel):
     x = jnp.asarray(shapes()["batched"], jnp.float32)[0]
     batched = kernel(x)

@@ -133,7 +133,6 @@ def test_galore_with_its_programs_epsilon():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.broad
 def test_alice_without_its_parts_is_galore_on_a_subspace_iteration():
     """No tracking, switching and compensation: one power step, Ritz, Adam."""
 

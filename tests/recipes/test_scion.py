@@ -91,7 +91,7 @@ def authors(oracle, w, grads, constrained, lr=LR, momentum=0.1):
     return w
 
 
-@pytest.mark.quick("False-False")
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("constrained", [True, False])
 @pytest.mark.parametrize("tied", [True, False])

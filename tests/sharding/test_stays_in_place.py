@@ -78,6 +78,7 @@ def trained(tx, params, state):
     return state
 
 
+@pytest.mark.daily("muoneq")
 @pytest.mark.broad
 @every_recipe
 def test_state_stays_where_init_puts_it(name, params):
@@ -89,7 +90,7 @@ def test_state_stays_where_init_puts_it(name, params):
         assert x.sharding.is_equivalent_to(expected[path].sharding, x.ndim), path
 
 
-@pytest.mark.quick("muoneq")
+@pytest.mark.broad
 @every_recipe
 def test_state_of_a_compiled_init_is_split(name, params):
     tx = RECIPES[name](0.01)

@@ -114,7 +114,7 @@ def test_the_current_radius_needs_no_state():
     assert size(norm(current)) == pytest.approx(2 * size(w), rel=1e-5)
 
 
-@pytest.mark.quick("bfloat16")
+@pytest.mark.quick("bfloat16-relative_update", "bfloat16-radial_brake")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 1e-18, 1e18])

@@ -57,6 +57,7 @@ def test_by_the_authors_formulas(norm, shape, one_hot):
     np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+@pytest.mark.quick("sign", "column-shape2")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("norm", NORMS)

@@ -414,7 +414,6 @@ class TestSwitching:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("sampling", ["subspace", "columns"])
-    @pytest.mark.broad
     def test_complement_and_full_basis(self, sampling):
         ritz, u = self.renewed("complement", sampling)
         # m - r = 2 columns are there for r - l = 3: one more Ritz vector stays.

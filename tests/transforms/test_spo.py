@@ -143,7 +143,6 @@ def test_gradients_of_q_are_those_through_materialize():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.broad
 def test_applied_updates_are_no_edits(dtype):
     """Bit for bit: rounding of the update and of its sum is foreseen."""
     tx = om.spo(ADAM(0.02), block=4, merge_interval=None, ids=IDS)

@@ -104,7 +104,6 @@ def test_each_matrix_is_merged_when_its_own_q_is_large(options, decay):
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_it_turns_as_far_as_it_likes_and_keeps_singular_values():
     """A steady pull by more than the bound allows between two merges."""
     target = np.linalg.qr(gaussian(6, 6, seed=4))[0]

@@ -71,6 +71,7 @@ def test_sharded_equals_replicated_and_keeps_specs(mesh):
     assert size(state) == size(want_state)
 
 
+@pytest.mark.quick("auto")
 def test_state_is_sharded_like_the_parameters(mesh):
     state = _tx().init({"columns": _tree(mesh)["columns"], "both": _tree(mesh)["both"]})
     arrays = jax.tree.leaves(state.inner_state)

@@ -21,7 +21,7 @@ every = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 FINISHED = {"poet", "oft", "poet-full"}  # Their updates are finished steps.
 
 
-def some(names, core=("muon", "racs")):
+def some(names, core=("muon",)):
     """A core every day, the rest of the names in `make test-slow`."""
     mark = lambda n: n if n in core else pytest.param(n, marks=pytest.mark.slow)
     return pytest.mark.parametrize("name", [mark(n) for n in names])
@@ -165,7 +165,7 @@ SPECS = {
 @pytest.mark.daily("explicit-free", "auto-average")
 @every
 @pytest.mark.parametrize("kind", KINDS)
-@some(RECIPES, core=("muon",))
+@some(RECIPES)
 def test_owners_get_the_averages_of_one_device(name, wrap, kind, cpus):
     if wrap is FREE and name in FINISHED:
         pytest.skip("refused, see below")

@@ -59,7 +59,6 @@ def _poet(**options):
     ],
     ids=["block", "full", "oft"],
 )
-@pytest.mark.broad
 def test_split_gives_the_same_weights_and_counts_only_rotations(options):
     params, poet = _params(), _poet(**options)
     frozen, trainable = poet.split(params)

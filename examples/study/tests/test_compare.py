@@ -78,7 +78,6 @@ def test_a_file_as_a_directory_gets_one_line(capsys, tmp_path, text):
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_a_run_is_not_overwritten(capsys, tmp_path, text):
     out = str(tmp_path / "run")
     assert train(["--data", text, *TINY, *EVERY, "--out", out]) == 0
@@ -99,7 +98,6 @@ def test_compare_runs_shared_rotations(tmp_path, text):
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_an_optimizer_of_a_user_and_pictures_for_a_paper(tmp_path, monkeypatch, text):
     source = (
         "import optax\n\ndef make(rate, b1=0.9):\n    return optax.lion(rate, b1=b1)\n"
@@ -206,7 +204,6 @@ def test_comparison_ends_a_diverged_run_early(compared):
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 def test_comparison_curves_are_those_of_single_runs(compared):
     last = compared[0][-1]
     data = from_texts([TEXT], Windows(context=8, batch=4, seed=1))
