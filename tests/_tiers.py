@@ -4,8 +4,8 @@ A test is `broad` or `slow` by its mark. Of a parametrized test, `quick` gives t
 that `make test-fast` tries, `daily` those of `make test`; the others are broad or slow.
 
 `make test-fast` tries what is quick of the contract on QUICK. `make test` tries that
-and `owners` on KINDS, one recipe of each kind of state, and what is broad of the
-contract on DAILY. `make test-slow` does the rest, and all of the contract on the
+and `owners` on (most of) KINDS, one recipe of each kind of state, and what is broad of
+the contract on DAILY. `make test-slow` does the rest, and all of the contract on the
 variants of recipes, so a new recipe of a known kind belongs in none of these sets.
 
 All of these run with most of XLA's optimizations off, as compiling is most of the time.
