@@ -1,5 +1,6 @@
 """`lmo`: the authors' formulas, and what an oracle is: the farthest point of a ball."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ SHAPES = [(3, 5), (6, 4), (4, 4)]
 def direction(norm, m, radius=1.0, **options):
     tx = lmo(norm, radius, polar=om.linalg.polar_svd, **options)
     m = jnp.asarray(m)
-    return np.asarray(tx.update(m, tx.init(m))[0])
+    return np.asarray(jax.jit(tx.update)(m, tx.init(m))[0])
 
 
 def scion(norm, g, normalized=True):

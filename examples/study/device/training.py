@@ -108,7 +108,7 @@ def _run(seconds, params, init, step, evaluate, train, held_out) -> dict[str, An
     train, held_out = jnp.asarray(train), jnp.asarray(held_out)
     curve, held, count = [], [], 0
     passed = 0.0  # Seconds of training, without those of the evaluations.
-    while passed < seconds:
+    while passed < seconds or len(curve) < 2:
         start = time.perf_counter()
         for _ in range(_GROUP):
             params, state, loss = step(params, state, train, jnp.int32(count))
