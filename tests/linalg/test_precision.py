@@ -100,6 +100,7 @@ def on(kind, axis_type=AxisType.Auto):
     return jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P()))
 
 
+@pytest.mark.daily("AxisType.Auto", "Tesla T4")
 @pytest.mark.quick("Tesla T4")
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("kind", [*OLD, *NEW])

@@ -90,7 +90,7 @@ def test_keywords_of_the_other_leaves():
         assert same == bool((np.asarray(x) != start[name]).any()), name
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_norms_stay_in_bfloat16():
     end = run(om.muonh(0.05), steps=50, dtype=jnp.bfloat16)
     norm = lambda x: np.linalg.norm(np.asarray(x, np.float64), axis=(-2, -1))

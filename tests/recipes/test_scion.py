@@ -125,7 +125,7 @@ def test_by_default_vectors_are_not_constrained():
         np.testing.assert_allclose(x, want, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_constraint_keeps_weights_in_their_balls():
     """From outside they come in: in 300 steps of 1/16 all but e**-19 of the start."""
     params = jax.tree.map(jnp.asarray, arrays(UNTIED, 0, 30.0))

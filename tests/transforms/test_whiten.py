@@ -53,7 +53,7 @@ def test_noise_is_drawn_from_the_identity_and_the_count(turned):
         np.testing.assert_allclose(got[:, i], want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_factors_whiten_a_stream_of_gradients():
     """Both sides of whitened gradients have unit covariance at the end."""
     rng = np.random.default_rng(0)

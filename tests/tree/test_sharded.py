@@ -109,7 +109,7 @@ def test_jitted_and_abstract_init(mesh):
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, types)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_optax_muon_raises_where_we_do_not(cpus):
     """What `placement=None` is measured against; drop it when optax can do it."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,), devices=cpus)

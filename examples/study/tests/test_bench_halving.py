@@ -149,7 +149,7 @@ def test_chains_also_meet_the_published_methods_with_their_papers_momentum(compa
     assert first.count("+0.2010 ± 0.0008") == second.count("-0.0990 ± 0.0008") == 15
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_then_the_chains_have_the_shorter_momentum_too(compared):
     found = confirmed(compared, [[-0.1] * 3] * halving.CHOSEN)
     entries = STUDIES["confirm_momentum"](found)

@@ -55,7 +55,7 @@ def test_milliseconds_of_products(name, interval, block_size, most):
     assert most / 2 < found < most
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_step_of_newton_in_blocks_of_1024_costs_a_fifth():
     step = lambda size: flops("shampoo", 1, size, 1) - flops("shampoo", 1, size, 0)
     assert step(None) == pytest.approx(8.8e12, rel=0.02)

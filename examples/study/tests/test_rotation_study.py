@@ -159,7 +159,7 @@ def test_aro_beats_the_eigenvectors_on_random_momenta(base):
     assert np.mean(aro > objective.objective(base, "eigen_exact", momenta)) > 0.5
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_row_norms_are_worst_along_the_eigenvectors():
     """There J is sqrt(n) times the nuclear norm, which no rotation goes below."""
     momenta = objective.gaussian(4, (8, 20))
@@ -170,7 +170,7 @@ def test_row_norms_are_worst_along_the_eigenvectors():
         assert (objective.objective("row_norm", policy, momenta) > 0.999 * least).all()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_momenta_of_the_mlp(small):
     hidden, output = objective.of_mlp(mnist.load(small), 3, 16)
     assert hidden.shape == (3, 1, 256, 16)
