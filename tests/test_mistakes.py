@@ -194,6 +194,7 @@ def test_a_gradient_of_none(name, missing):
         jax.eval_shape(tx.update, grads, state, PARAMS)
 
 
+@pytest.mark.quick("muon")
 @every_recipe
 def test_parameters_that_no_gradient_is_for_may_be_left_out_from_the_start(name):
     tx = _registry.RECIPES[name](1e-2)

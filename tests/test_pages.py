@@ -205,6 +205,7 @@ def test_wandb_lines_run(measured, monkeypatch):
     assert set(logged[7]) == LOGGED
 
 
+@pytest.mark.broad
 def test_orbax_lines_run(tmp_path):
     params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
     tx = om.muon(1e-3)

@@ -50,7 +50,7 @@ def test_exact_recipes_lower_no_product(name):
         assert "bf16" not in text
 
 
-@pytest.mark.quick("muon", "soap")
+@pytest.mark.quick("muon")
 @pytest.mark.parametrize("name", names)
 def test_by_default_no_product_on_cuda_is_left_in_full_float32(name):
     text = lowered(RECIPES[name](1e-3), PARAMS, "cuda")

@@ -261,6 +261,7 @@ def test_accumulation_counts_updates_and_not_its_parts():
     assert count.tolist() == [1]
 
 
+@pytest.mark.broad
 def test_the_count_survives_the_portable_form_and_a_renaming():
     tx, state = om.muon(0.01), om.muon(0.01).init(PARAMS)
     for g in stream()[:5]:

@@ -64,7 +64,7 @@ def updates_of(tx, start=None, **others):
     return found, params
 
 
-@pytest.mark.quick("contra_muon")
+@pytest.mark.broad
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_is_its_formula(name):
     tx = build_your_own.optimizer(getattr(build_your_own, name)(), RATE)

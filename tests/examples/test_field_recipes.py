@@ -184,7 +184,7 @@ def run(tx, params, stream):
     return params
 
 
-@pytest.mark.quick("glm_5", "maxtext_muon", "levanter_muon")
+@pytest.mark.quick("maxtext_muon", "levanter_muon")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CASES)
 def test_a_line_is_the_formula_of_its_source(name):

@@ -134,6 +134,7 @@ def test_rotation_depends_on_distance_only():
     assert score(0, 0) == pytest.approx(float((q * k).sum()), abs=TOLERANCE)
 
 
+@pytest.mark.broad
 def test_query_heads_share_keys_and_values():
     """Grouped-query attention is full attention with repeated keys and values."""
     grouped, full = build(), build(kv_heads=SMALL.heads)

@@ -80,6 +80,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.quick("wide", "one_row")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("shape", ["wide", "tall", "one_row", "batched"])
 def test_equals_the_float64_reference(name, shape):
@@ -202,6 +203,7 @@ def test_simultaneous_sinkhorn_oscillates_on_a_diagonal():
     np.testing.assert_allclose(five, [1, 1 / 2, 1 / 4, 1 / 8], rtol=1e-6)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scheme", ["ruiz", "alternating"])
 def test_other_schemes_balance_a_diagonal(scheme):
     x = jnp.diag(jnp.array([1.0, 2.0, 4.0, 8.0]))
@@ -209,7 +211,7 @@ def test_other_schemes_balance_a_diagonal(scheme):
     np.testing.assert_allclose(up_to_scale(y), 1, rtol=1e-5)
 
 
-@pytest.mark.quick("alternating", "ruiz")
+@pytest.mark.broad
 @pytest.mark.parametrize("scheme", ["simultaneous", "alternating", "ruiz"])
 def test_rounds_converge_to_unit_root_mean_squares(scheme):
     x = gaussian(8, 20) * np.geomspace(1, 100, 20)

@@ -188,7 +188,7 @@ def test_norm_bound(rng, kind):
     assert norm * (1 - 1e-5) <= bound <= norm * 40 ** (1 / 128) * (1 + 1e-5)
 
 
-@pytest.mark.quick("30")
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(40, 40), (70, 30)])
 @pytest.mark.parametrize("rank", [0, 1, 20, 30])
 def test_qr_by_cholesky(rng, shape, rank):
@@ -201,7 +201,7 @@ def test_qr_by_cholesky(rng, shape, rank):
     assert np.all(np.tril(r, -1) == 0)
 
 
-@pytest.mark.quick("zero")
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(40, 40), (30, 70)])
 @pytest.mark.parametrize("kind", ["decaying", "low rank", "zero"])
 def test_svd_by_polar(rng, shape, kind):

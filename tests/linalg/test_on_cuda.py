@@ -63,7 +63,7 @@ def assert_orthonormal(q):
     np.testing.assert_allclose(transposed(q) @ q, eye, atol=30 * EPS)
 
 
-@pytest.mark.quick("tall")
+@pytest.mark.broad
 @pytest.mark.daily(
     "square", "tall", "batch", "ill-conditioned", "rank half", "zero beside others"
 )

@@ -211,7 +211,7 @@ def test_narrow_dtypes_are_kept_and_computed_in_float32(kernel, dtype):
     )
 
 
-@pytest.mark.quick("1e-09")
+@pytest.mark.quick("1e-09-cholesky")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("smallest", [1e-1, 1e-9])
 @pytest.mark.usefixtures("x64")

@@ -34,7 +34,7 @@ def jitted(name, *static):
     return jax.jit(lambda x, *rest: f(x, *static, *rest))
 
 
-@pytest.mark.quick("tall")
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["wide", "tall", "batched"])
 def test_exact_vectors_are_numpys(name):
     x = shapes()[name]
@@ -66,6 +66,7 @@ def test_randomized_vectors_find_the_leading_subspace():
     np.testing.assert_allclose(one, bare[1], atol=1e-6)  # Its own key, its own draw.
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", ["zero", "rank-one", "1e-20", "1e20"])
 def test_vectors_of_degenerate_matrices_are_orthonormal(kind):
     x = gaussian(12, 20, seed=1)

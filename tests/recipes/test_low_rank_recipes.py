@@ -106,7 +106,7 @@ CASES = {
 DAILY = ("sumo", "fira", "apollo", "ldadam")
 
 
-@pytest.mark.quick("ldadam")
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",

@@ -16,7 +16,7 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 
 
-@pytest.mark.quick("bfloat16")
+@pytest.mark.broad
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fingerprint_tells_one_bit_in_one_matrix(dtype):
     x = jnp.asarray(gaussian(3, 4, 5), dtype)

@@ -183,6 +183,7 @@ def test_states_that_carry_does_not_know_are_refused():
         om.project_low_rank(inner, transport="carry").init(w)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_any_three_functions_are_a_basis():
     """GaLore on one power step, with a count of what was tracked."""
@@ -279,6 +280,7 @@ def test_staggered_stacks_are_renewed_in_turn():
         state = new
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_what_combines_may_have_state():
     grads = stream(3)
@@ -315,6 +317,7 @@ def test_gradients_of_zero_and_infinity_leave_the_basis_alone():
     assert np.abs(v[4] - v[3]).max() > 0.01
 
 
+@pytest.mark.broad
 def test_rounding_noise_is_no_coordinate():
     """Adam would make an update of full size of it."""
     g = np.float32(np.outer(gaussian(4, seed=1), gaussian(7, seed=2)))

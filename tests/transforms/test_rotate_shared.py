@@ -145,6 +145,7 @@ def test_spread_over_devices_it_is_the_same_at_a_known_price(cpus, name, vectors
     assert _collectives(text, "all-gather") == _collectives(text, "all-to-all") == 0
 
 
+@pytest.mark.broad
 def test_one_factorisation_for_each_set():
     tx = rotate_shared(sinkhorn_jointly(), SETS, sides=SIDES, qr=_counted)
     x = jax.tree.map(np.float32, _draw(np.random.default_rng(3)))

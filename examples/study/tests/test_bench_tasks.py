@@ -176,6 +176,7 @@ def options():
     return listing(methods(arena) | {"chain": chains(arena)} | of_papers)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     ("name", "digest"),
     [

@@ -38,6 +38,7 @@ def trained(form, rate, steps):
     return last["kernel"].dtype, gone
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("form", FORMS)
 def test_small_steps_are_lost_where_weights_are_rounded_to_nearest_only(form):
     dtype, gone = trained(form, 2.0**-12, 256)  # Eight distances of bfloat16.
