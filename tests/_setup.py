@@ -21,14 +21,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 from _tiers import (
     DAILY,
-    FRAMEWORKS,
-    HARDLY_EVER,
     KINDS,
     LONG_BLOCKS,
     OPTIMIZED,
     QUICK,
-    RARELY,
     is_optimized,
+    spread,
+    tier_of_file,
 )
 
 jaxlib = [int(n) for n in importlib.metadata.version("jaxlib").split(".")[:2]]
@@ -47,8 +46,9 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 # Packages whose doctests are quick, and what a change breaks first.
 FIRST = {"matrices", "stacks", "tree", "checkpoint"}
-# MiB that a process may hold before it drops what it compiled.
-FULL = 900
+# MiB that a process may hold before it drops what it compiled, and MiB more before it
+# does so again: what it keeps may be as much.
+FULL, MORE = 1500, 300
 
 
 def memory():
@@ -60,14 +60,18 @@ def memory():
 class BoundedMemory:
     """A plugin, because a hook of this file would not run after the doctests."""
 
+    def __init__(self):
+        self.full = FULL
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self):
         """Keeps the process small: JAX caches every program that it compiles."""
         yield
-        if sys.platform == "linux" and memory() > FULL:
+        if sys.platform == "linux" and memory() > self.full:
             jax.clear_caches()
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed otherwise.
+            self.full = max(FULL, memory() + MORE)
 
 
 def of_module(finder, module, found):
@@ -124,19 +128,25 @@ def pytest_configure(config):
     config.addinivalue_line("markers", f"optimized: {what}")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_ignore_collect(collection_path, config):
+    """Files that `-m` leaves out as a whole are not imported: frameworks take long."""
+    if f"not {tier_of_file(collection_path)}" in config.option.markexpr:
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
     from _registry import RECIPES  # Not at the top: it imports optax_matrix.
 
     assert RECIPES.keys() >= KINDS
+    spread(items, whole=not any("::" in name for name in config.args))
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             if not FIRST.intersection(item.path.parts):
                 item.add_marker(pytest.mark.broad)
             continue
-        if item.path.parent.name in RARELY:
-            item.add_marker(pytest.mark.broad)
-        if item.path.name in FRAMEWORKS or item.path.parent.name in HARDLY_EVER:
-            item.add_marker(pytest.mark.slow)
+        if tier := tier_of_file(item.path):
+            item.add_marker(tier)
         if is_optimized(item.path):
             item.add_marker(pytest.mark.optimized)
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")

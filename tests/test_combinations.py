@@ -16,7 +16,7 @@ from _registry import ROTATED
 
 STEPS, SAVED = 4, 2
 CASES, CHUNK = 500, 20
-QUICK = 2
+DAILY = 1
 # Rounding to bfloat16 or to eight bits may fall to the other side.
 TOLERANCE = {"float32": 2e-3, "bfloat16": 3e-2}
 
@@ -158,7 +158,8 @@ def check_case(case, wanted):
 seeds = [range(start, start + CHUNK) for start in range(0, CASES, CHUNK)]
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.broad
+@pytest.mark.parametrize("seed", range(DAILY))
 def test_combinations(seed):
     check(seed)
 

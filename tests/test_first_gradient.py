@@ -28,6 +28,7 @@ def sizes(tx, first):
     return jax.jit(lambda g: jax.lax.scan(step, tx.init(params), g)[1])(grads)
 
 
+@pytest.mark.broad
 @recipes
 @pytest.mark.parametrize("first", [0.0, jnp.nan])
 def test_updates_have_their_size_from_the_first_gradient_on(name, first):

@@ -74,6 +74,7 @@ def test_updates_follow_those_of_float32(name):
             assert np.abs(got).max() < 1.1 * np.abs(want).max()
 
 
+@pytest.mark.broad
 def test_soap_in_bfloat16_does_not_destroy_a_model():
     """The right basis of a wide gradient has columns in which there is no gradient."""
     tx = RECIPES["soap"](1e-2, weight_decay=0.0)

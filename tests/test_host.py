@@ -35,6 +35,8 @@ def traced(name):
     return jax.jit(tx.update).trace(params, state, params)
 
 
+@pytest.mark.quick("muoneq")
+@pytest.mark.daily("muoneq", "soap", "shampoo")
 @pytest.mark.parametrize(
     "name",
     [n if n in CORE else pytest.param(n, marks=pytest.mark.slow) for n in CASES],

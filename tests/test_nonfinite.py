@@ -95,6 +95,7 @@ def test_zero_is_a_gradient_of_zero(name):
         assert_same(states[t], wanted[t])
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["muon", pytest.param("aro", marks=pytest.mark.broad)])
 def test_skip_neither_moves_nor_learns(name):
     updates, states = run(name, stream(jnp.nan), "skip")

@@ -45,6 +45,7 @@ def right_side(x, steps):
     return np.sqrt((short**2).mean(-1))
 
 
+@pytest.mark.broad
 def test_theorem_3_1_holds():
     x = near_singular(6, 10, smallest=1e-3)
     bound = SPECTRA.newton_schulz_bound(jnp.float32(x), 6)
@@ -54,6 +55,7 @@ def test_theorem_3_1_holds():
     assert bound[2] > 0.5 * errors[2]  # It says something.
 
 
+@pytest.mark.broad
 def test_linear_regimes_end_where_the_theorem_says():
     x, a = near_singular(5, 8, smallest=1e-4), SPECTRA.SLOPE
     got = SPECTRA.linear_regime_ends(jnp.float32(x))
@@ -67,6 +69,7 @@ def test_linear_regimes_end_where_the_theorem_says():
     np.testing.assert_allclose(s * a ** np.asarray(got, np.float64), 1, rtol=1e-3)
 
 
+@pytest.mark.broad
 def test_values_at_the_level_of_rounding_never_leave_the_linear_regime():
     x = matrix_with_singular_values([3.0, 1.0], 5, 4)
     ends = SPECTRA.linear_regime_ends(jnp.float32(x))
@@ -76,6 +79,7 @@ def test_values_at_the_level_of_rounding_never_leave_the_linear_regime():
     np.testing.assert_allclose(bound, right_side(x, 3), atol=1e-5)
 
 
+@pytest.mark.daily("R", "C")
 @pytest.mark.broad
 @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
 def test_equation_5(scaling):
@@ -105,6 +109,7 @@ def test_equilibration_reduces_the_error_and_costs_a_bias():
     assert SPECTRA.preconditioning_bias(x, linalg.scale_rows) > 0.1
 
 
+@pytest.mark.broad
 def test_entropy_effective_rank_and_shares_are_their_formulas():
     x = gaussian(2, 5, 7)
     s = np.linalg.svd(x, compute_uv=False)
@@ -140,6 +145,7 @@ def test_basis_stability_compares_successive_bases_of_a_tree():
     np.testing.assert_allclose(got["b"][0], want[..., :1], rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_probe_is_the_cosine_of_a_vector_and_its_image():
     r = np.stack([orthonormal(6, 6, seed=i) for i in range(3)])
     v = np.asarray(jax.random.normal(jax.random.key(0), (6,)), np.float64)

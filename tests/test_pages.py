@@ -78,6 +78,7 @@ def test_curves_end_at_the_losses_of_the_runs():
         assert f"muoneq {row.loss:.3f}" in drawn
 
 
+@pytest.mark.broad
 def test_rates_of_a_page_are_the_best_of_the_trials():
     import runs
 
@@ -159,9 +160,10 @@ def _block(name, guide="look_inside"):
 def measured():
     params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
     tx = om.diagnostics.monitor(om.muon(1e-3), ("update_rms",))
-    return tx.update(params, tx.init(params), params)[1]
+    return jax.jit(tx.update)(params, tx.init(params), params)[1]
 
 
+@pytest.mark.broad
 def test_tensorboard_lines_run(measured, monkeypatch):
     written = []
 
@@ -185,6 +187,7 @@ def test_tensorboard_lines_run(measured, monkeypatch):
     assert all(value > 0 and step == 7 for _, value, step in written)
 
 
+@pytest.mark.broad
 def test_wandb_lines_run(measured, monkeypatch):
     logged = {}
 
@@ -202,6 +205,7 @@ def test_wandb_lines_run(measured, monkeypatch):
     assert set(logged[7]) == LOGGED
 
 
+@pytest.mark.broad
 def test_orbax_lines_run(tmp_path):
     params = {"up": {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}}
     tx = om.muon(1e-3)

@@ -39,6 +39,7 @@ def _is_with_vector(line):
     return any(len(x.split("x")) - 1 - axes < 2 for x in types[:2])
 
 
+@pytest.mark.quick("muon")
 @pytest.mark.parametrize("name", names)
 def test_exact_recipes_lower_no_product(name):
     for platform in ("cuda", "tpu"):
@@ -49,6 +50,7 @@ def test_exact_recipes_lower_no_product(name):
         assert "bf16" not in text
 
 
+@pytest.mark.quick("muon")
 @pytest.mark.parametrize("name", names)
 def test_by_default_no_product_on_cuda_is_left_in_full_float32(name):
     text = lowered(RECIPES[name](1e-3), PARAMS, "cuda")
@@ -59,6 +61,7 @@ def test_by_default_no_product_on_cuda_is_left_in_full_float32(name):
         assert "num_primitive_operations = 3" in line or "bf16" in line, line
 
 
+@pytest.mark.quick("muon")
 @pytest.mark.parametrize("name", names)
 def test_policies_share_the_program_of_a_cpu(name):
     programs = {

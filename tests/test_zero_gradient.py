@@ -76,6 +76,7 @@ def decay_rate(name):
     return RECIPES[name].keywords.get("b1", default)
 
 
+@pytest.mark.broad
 @recipes
 def test_fade_multiplies_the_kth_update_by_the_kth_power_of_b1(name):
     """And nothing else of the method, not by a bit."""
@@ -106,6 +107,7 @@ def test_fade_multiplies_the_kth_update_by_the_kth_power_of_b1(name):
         )
 
 
+@pytest.mark.broad
 @recipes
 def test_skip_neither_moves_nor_learns(name):
     updates, states = run(name, "skip", 0.1)
@@ -125,6 +127,7 @@ def test_skip_neither_moves_nor_learns(name):
     assert updates[5]["dead"]["kernel"].any()
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["muon", "muoneq"])
 def test_the_whole_distance_is_the_geometric_series(name):
     tx = RECIPES[name](1.0, weight_decay=0.0, polar=om.linalg.polar_svd)
@@ -137,6 +140,7 @@ def test_the_whole_distance_is_the_geometric_series(name):
     np.testing.assert_allclose(sizes[3:].sum() / sizes[2], want, rtol=1e-4)
 
 
+@pytest.mark.broad
 @recipes
 def test_a_dead_matrix_goes_no_further_than_a_momentum_lasts(name):
     _, long = distances(name, "fade")
@@ -195,6 +199,7 @@ def test_each_layer_of_a_leaf_by_itself(policy, dtype):
         np.testing.assert_allclose(got[1], wanted, **{"atol": 1e-7, **tolerance})
 
 
+@pytest.mark.broad
 def test_skip_stops_the_decay_of_a_part_of_a_fused_kernel():
     numbers = {"qkv": om.MatrixDimensionNumbers((0,), (1,), output_sections=3)}
     params = {"qkv": jnp.ones((6, 12))}
@@ -203,11 +208,12 @@ def test_skip_stops_the_decay_of_a_part_of_a_fused_kernel():
     )
     g = {"qkv": jnp.asarray(np.random.default_rng(0).standard_normal((6, 12)))}
     g = jax.tree.map(lambda x: x.at[:, 4:8].set(0), g)
-    (new,) = tx.update(g, tx.init(params), params)[0].values()
+    (new,) = jax.jit(tx.update)(g, tx.init(params), params)[0].values()
     assert not new[:, 4:8].any()
     assert jnp.delete(new, jnp.arange(4, 8), axis=1).all()
 
 
+@pytest.mark.broad
 def test_a_gradient_that_is_not_finite_counts_as_nothing():
     """Neither as zero nor as another gradient, unless it is taken for zero."""
     grads = stream(live=[True, False, False, False])
@@ -226,6 +232,7 @@ def test_a_gradient_that_is_not_finite_counts_as_nothing():
     assert counts("zero") == [0, 1, 2, 3]
 
 
+@pytest.mark.broad
 def test_a_traced_decay_rate_fades_and_follows_its_changes():
     tx = om.inject_hyperparams(om.muon)(0.01, b1=0.9, weight_decay=0.0)
     plain = om.muon(0.01, b1=0.9, weight_decay=0.0)
@@ -239,10 +246,11 @@ def test_a_traced_decay_rate_fades_and_follows_its_changes():
             want,
         )
     states[0].hyperparams["b1"] = jnp.float32(0.0)
-    dead, _ = tx.update(stream()[2], states[0], PARAMS)
+    dead, _ = jax.jit(tx.update)(stream()[2], states[0], PARAMS)
     assert not dead["dead"]["kernel"].any()
 
 
+@pytest.mark.broad
 def test_accumulation_counts_updates_and_not_its_parts():
     tx = optax.MultiSteps(om.muon(0.01), 2)
     state = tx.init(PARAMS)
@@ -253,6 +261,7 @@ def test_accumulation_counts_updates_and_not_its_parts():
     assert count.tolist() == [1]
 
 
+@pytest.mark.broad
 def test_the_count_survives_the_portable_form_and_a_renaming():
     tx, state = om.muon(0.01), om.muon(0.01).init(PARAMS)
     for g in stream()[:5]:
@@ -265,6 +274,7 @@ def test_the_count_survives_the_portable_form_and_a_renaming():
     assert flat["zero_gradients/good/kernel"].tolist() == [0]
 
 
+@pytest.mark.quick("False-AxisType.Explicit-skip")
 @pytest.mark.parametrize("policy", ["fade", "skip"])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("owned", [True, False])

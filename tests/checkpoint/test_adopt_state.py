@@ -211,7 +211,7 @@ def test_every_wrapping_of_theirs(name):
 def test_schedule_of_an_injected_rate_goes_on():
     tx = om.inject_hyperparams(om.muon)(RATE)
     state: Any = om.adopt_state(used(theirs(), TREE), tx, TREE)
-    _, state = tx.update(TREE, state, TREE)
+    _, state = jax.jit(tx.update)(TREE, state, TREE)
     np.testing.assert_allclose(state.hyperparams["learning_rate"], RATE(COUNT))
 
 

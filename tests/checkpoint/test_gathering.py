@@ -25,6 +25,10 @@ def mesh(cpus, request):
     return jax.make_mesh((4, 2), ("a", "b"), (request.param,) * 2, devices=cpus)
 
 
+@pytest.mark.quick(
+    "AxisType.Auto-P('b',)-float32", "AxisType.Explicit-P(('b', 'a'),)-bfloat16"
+)
+@pytest.mark.daily("float32", "AxisType.Explicit-P(('b', 'a'),)")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint32"])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_every_entry_arrives(mesh, spec, dtype):

@@ -97,6 +97,7 @@ def moved(old, tx, **options):
     return om.from_portable(portable, tx.init(PARAMS), PARAMS)
 
 
+@pytest.mark.broad
 def test_muon_of_optax():
     # What is left of its bias correction after 40 steps is 0.5**40.
     theirs = optax.contrib.muon(0.02, beta=0.5, adam_weight_decay=0.0)
@@ -120,6 +121,7 @@ def test_muon_of_rollfast():
     assert_same(ours, wanted)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("recipe", [om.muon, om.muoneq])
 def test_adamw_of_optax(recipe):
     """The other leaves go on as they were; matrices go on from Adam's average."""
@@ -140,6 +142,7 @@ def test_adamw_of_optax(recipe):
         np.testing.assert_allclose(mine, mu, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.broad
 def test_adam_of_matrices_goes_on_as_soap_without_rotation():
     adam = optax.adam(1e-3, 0.9, 0.999, eps=0.0)
     _, old = updates_of(adam, adam.init(PARAMS), GRADS[:BEFORE])
@@ -200,6 +203,7 @@ def soap_moments(old, count, rotate=True):
     return moments
 
 
+@pytest.mark.broad
 def test_soap_of_torch():
     # The program skips its first step; no basis is renewed in the ten updates.
     old, wanted = from_torch(sources.torch_soap, ADAM, rate=3e-3, frequency=25)
@@ -214,6 +218,7 @@ def test_soap_of_torch():
     assert_same(ours, wanted, rtol=1e-4)
 
 
+@pytest.mark.broad
 def test_galore_of_torch():
     options = {"rate": 0.01, "rank": 2, "gap": 200, "scale": 0.25}
     old, wanted = from_torch(sources.torch_galore, ADAM, **options)
@@ -235,6 +240,7 @@ def test_galore_of_torch():
     assert_same(ours, wanted, rtol=1e-4)
 
 
+@pytest.mark.broad
 def test_soap_jax():
     """Its first update after the move is ours; then it forgets its second moment."""
     options = {"rate": 3e-3, "frequency": 25}
@@ -257,6 +263,7 @@ def test_soap_jax():
         assert min(gaps[1:]) > 1e-3
 
 
+@pytest.mark.broad
 def test_matrices_on_owners():
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
     theirs = optax.contrib.muon(0.02)

@@ -23,6 +23,7 @@ def trained(tx, params=PARAMS):
     return jax.jit(tx.update)(params, tx.init(params), params)[1]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_a_chain_around_takes_over_the_state(name):
     params, tx = tree(0), RECIPES[name](1e-2)

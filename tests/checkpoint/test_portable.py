@@ -31,7 +31,9 @@ def _tx(**kwargs):
 def _trained(tx, params):
     state = tx.init(params)
     for k in range(2):
-        _, state = tx.update(jax.tree.map(lambda x, k=k: x * (k + 1), params), state)
+        _, state = jax.jit(tx.update)(
+            jax.tree.map(lambda x, k=k: x * (k + 1), params), state
+        )
     return state
 
 
@@ -39,12 +41,14 @@ def _same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.broad
 def test_round_trip_is_exact():
     params, tx = _params("a", "b", "c"), _tx()
     state = _trained(tx, params)
     _same(from_portable(to_portable(state, params), tx.init(params), params), state)
 
 
+@pytest.mark.broad
 def test_renamed_layer_keeps_its_momentum_under_its_new_name():
     old, new, tx = _params("a", "b", "c"), _params("a", "zz", "c"), _tx()
     portable = to_portable(_trained(tx, old), old)
@@ -58,6 +62,7 @@ def test_renamed_layer_keeps_its_momentum_under_its_new_name():
         assert np.abs(got).max() > 0
 
 
+@pytest.mark.broad
 def test_rename_swaps_layers_and_nothing_else():
     layer = lambda i: _params("w")["w"]["kernel"] + i
     tree = lambda: {
@@ -78,6 +83,7 @@ def test_rename_swaps_layers_and_nothing_else():
             np.testing.assert_array_equal(at(moved, path), at(portable, path))
 
 
+@pytest.mark.broad
 def test_rename_onto_a_layer_that_exists_loses_nothing_silently():
     old, new, tx = _params("a", "b"), _params("b"), _tx()
     portable = to_portable(_trained(tx, old), old)
@@ -102,6 +108,7 @@ def test_portable_state_moves_between_meshes(cpus, mode):
     _same(back, _trained(tx, even))
 
 
+@pytest.mark.broad
 def test_random_keys_travel():
     params = _params("a")
     tx = optax.chain(_tx(), optax.add_noise(0.1, 0.5, jax.random.key(3)))
@@ -119,6 +126,7 @@ def test_structural_restore_of_a_renamed_layer_fails():
         flax.serialization.from_state_dict(tx.init(new), saved)
 
 
+@pytest.mark.broad
 def test_restore_by_position_is_caught():
     old, new, tx = _params("a", "b"), _params("c", "b"), _tx()
     leaves = jax.tree.leaves(_trained(tx, old))
@@ -190,7 +198,7 @@ def test_sections_of_one_leaf_in_several_stacks():
 def test_per_matrix_counts_travel_with_their_matrix():
     params = _params("a", "b")
     tx = on_matrices(per_matrix(optax.scale_by_adam()))
-    _, state = tx.update(params, tx.init(params))
+    _, state = jax.jit(tx.update)(params, tx.init(params))
     portable = to_portable(state, params)
     assert portable["inner_state/count/a/kernel"].shape == (1,)
     _same(from_portable(portable, tx.init(params), params), state)

@@ -28,7 +28,7 @@ def _tx(numbers=None, dtype=None, **kwargs):
 
 
 def _trained(tx, params):
-    return tx.update(params, tx.init(params), params)[1]
+    return jax.jit(tx.update)(params, tx.init(params), params)[1]
 
 
 def _trace(state, params, path):
@@ -94,6 +94,7 @@ def test_a_renaming_that_concerns_nothing_is_refused(rename, message):
         from_portable(portable, tx.init(new), new, rename=rename, **loose)
 
 
+@pytest.mark.quick("float32")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_savez_and_back(dtype):
     """NumPy saves what it does not know, such as bfloat16, as bytes without a dtype."""

@@ -58,6 +58,7 @@ def assert_reset(new, old, fresh, params=PARAMS):
     return moved
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_chosen_matrices_are_fresh_and_others_untouched(name):
     tx = RECIPES[name](1e-2)
@@ -93,6 +94,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.quick("partition", "outer momentum")
 @pytest.mark.parametrize("name", WRAPPED)
 def test_within_wrappers(name):
     tx = WRAPPED[name](om.muon(1e-2))
@@ -113,6 +115,8 @@ def test_within_injected_hyperparameters(inject):
     assert new.hyperparams["learning_rate"] == jnp.float32(3e-3)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("kept-AxisType.Auto", "owners-AxisType.Explicit")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("own", [False, True], ids=["kept", "owners"])
 @pytest.mark.parametrize(
@@ -163,6 +167,7 @@ def changed(tx, where, shape=(4, 4)):
 UNIT = np.array([False, True, False, False])  # Of a kernel (in, out): a column.
 
 
+@pytest.mark.quick("mars_adamw")
 @pytest.mark.parametrize(
     ("name", "options", "fields"),
     [
@@ -187,6 +192,7 @@ def test_a_unit_takes_its_rows_and_leaves_what_all_share(name, options, fields):
             np.testing.assert_array_equal(new[key][0, rest], old[key][0, rest])
 
 
+@pytest.mark.broad
 def test_an_input_takes_its_columns():
     names, _, new = changed(om.racs(1e-2), UNIT[:, None])
     assert names == {"col_scale"}
@@ -196,33 +202,36 @@ def test_an_input_takes_its_columns():
     assert mu[0, :, 0].all()
 
 
+@pytest.mark.broad
 def test_a_reset_momentum_is_that_of_gradients_without_the_unit():
     """An average of gradients in which the unit's entries were never seen."""
     tx, params = om.muon(1e-2), {"kernel": jnp.ones((6, 4))}
     grads = [{"kernel": jax.random.normal(jax.random.key(i), (6, 4))} for i in range(3)]
     seen = unseen = tx.init(params)
     for g in grads:
-        _, seen = tx.update(g, seen, params)
-        _, unseen = tx.update(
+        _, seen = jax.jit(tx.update)(g, seen, params)
+        _, unseen = jax.jit(tx.update)(
             {"kernel": jnp.where(UNIT, 0, g["kernel"])}, unseen, params
         )
     reset = reset_state(tx, seen, params, {"kernel": UNIT})
     jax.tree.map(np.testing.assert_array_equal, reset, unseen)
 
 
+@pytest.mark.broad
 def test_sections_and_heads_of_a_fused_kernel():
     numbers = {"qkv": om.MatrixDimensionNumbers(0, 1, output_sections=(4, 2, 2))}
     params = {"qkv": jnp.ones((6, 8))}
     tx = om.on_matrices(optax.trace(0.9), dimension_numbers=numbers)
     g = {"qkv": jax.random.normal(jax.random.key(0), (6, 8))}
-    _, state = tx.update(g, tx.init(params), params)
+    _, state = jax.jit(tx.update)(g, tx.init(params), params)
     head = np.arange(8) // 2 == 2  # The keys.
     new = reset_state(tx, state, params, {"qkv": head})
     want = {"qkv": jnp.where(head, 0, g["qkv"])}
-    _, want = tx.update(want, tx.init(params), params)
+    _, want = jax.jit(tx.update)(want, tx.init(params), params)
     jax.tree.map(np.testing.assert_array_equal, new, want)
 
 
+@pytest.mark.broad
 def test_eight_bit_moments_start_afresh_in_part():
     """A code of zero is zero whatever the scale of its block, and scales stay."""
     placement = om.quantized(min_size=1, block_size=4)
@@ -231,7 +240,7 @@ def test_eight_bit_moments_start_afresh_in_part():
     g = jax.tree.map(
         lambda x: 1 + jax.random.uniform(jax.random.key(0), x.shape), params
     )
-    _, state = tx.update(g, tx.init(params), params)
+    _, state = jax.jit(tx.update)(g, tx.init(params), params)
     new = reset_state(tx, state, params, UNIT)
     jax.tree.map(
         np.testing.assert_array_equal, new.inner_state.scales, state.inner_state.scales
@@ -264,6 +273,7 @@ def test_shared_rotations_stay():
     assert len(changed) == 1
 
 
+@pytest.mark.broad
 @pytest.mark.skipif(not hasattr(nnx, "as_pure"), reason="Flax before 0.12.7")
 def test_state_of_nnx():
     model = nnx.Linear(6, 4, rngs=nnx.Rngs(0))

@@ -74,6 +74,7 @@ def sweep():
     return tx, params, jax.vmap(tx.update)(params, state, params)[1]
 
 
+@pytest.mark.broad
 def test_a_sweep_is_checked_run_by_run(sweep):
     """Not in one run alone."""
     _, _, state = sweep
@@ -87,6 +88,7 @@ def test_a_sweep_is_checked_run_by_run(sweep):
         check_restored(wrong)
 
 
+@pytest.mark.broad
 def test_a_sweep_is_taken_apart_run_by_run(sweep):
     tx, params, state = sweep
     calls = [
@@ -141,6 +143,7 @@ def test_shapes_are_refused_in_words():
 OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in RECIPES if n != "muon"]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["muon", *OTHERS])
 def test_a_pure_dict_of_nnx_restores_without_a_target(name, tmp_path):
     class Model(nnx.Module):
@@ -165,6 +168,7 @@ def test_a_pure_dict_of_nnx_restores_without_a_target(name, tmp_path):
     new.update(model, grads)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_a_bfloat16_checkpoint_restores_into_float32(name, tmp_path):
     """The structure does not depend on the dtype, and Orbax casts."""
@@ -196,6 +200,7 @@ def kinds_in(node):
             yield from kinds_in(part)
 
 
+@pytest.mark.broad
 def test_every_state_is_registered_for_export():
     """In states of all recipes; registering one of their types again raises."""
     om.register_export()
@@ -224,17 +229,23 @@ def test_what_the_user_has_registered_stays():
     om.register_export()
 
 
-def test_export_of_a_step():
+@pytest.mark.broad
+@pytest.mark.daily("muon")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: om.muon(0.02),
+        lambda: optax.chain(optax.clip_by_global_norm(1.0), om.soap(1e-3)),
+        lambda: om.inject_hyperparams(om.galore)(1e-3, rank=2),
+    ],
+    ids=["muon", "clipped soap", "injected galore"],
+)
+def test_export_of_a_step(make):
     om.register_export()
-    params = tree(0)
-    for tx in (
-        om.muon(0.02),
-        optax.chain(optax.clip_by_global_norm(1.0), om.soap(1e-3)),
-        om.inject_hyperparams(om.galore)(1e-3, rank=2),
-    ):
-        state, update = tx.init(params), jax.jit(tx.update)
-        program = jax.export.export(update)(params, state, params)
-        loaded = jax.export.deserialize(program.serialize())
-        got, want = loaded.call(params, state, params), update(params, state, params)
-        assert jax.tree.structure(got) == jax.tree.structure(want)
-        jax.tree.map(np.testing.assert_array_equal, got, want)
+    params, tx = tree(0), make()
+    state, update = tx.init(params), jax.jit(tx.update)
+    program = jax.export.export(update)(params, state, params)
+    loaded = jax.export.deserialize(program.serialize())
+    got, want = loaded.call(params, state, params), update(params, state, params)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    jax.tree.map(np.testing.assert_array_equal, got, want)

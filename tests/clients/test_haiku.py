@@ -53,7 +53,7 @@ def test_matrices_are_those_that_the_author_means():
     assert "decoder/linear/w" in unnamed  # Why the adapter is needed.
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains(name):
     tx = getattr(om, name)(1e-2, dimension_numbers=RULE, **RECIPES[name])

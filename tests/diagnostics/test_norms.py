@@ -32,6 +32,7 @@ def test_orthogonality_error_of_semi_orthogonal_and_of_zero_matrices():
     assert 1e-6 < half < 1e-2
 
 
+@pytest.mark.daily("square", "out--1-wide", "in--2-tall", "in--2-one_column")
 @pytest.mark.parametrize("x", shapes().values(), ids=shapes())
 @pytest.mark.parametrize(("side", "axis"), [("out", -1), ("in", -2)])
 def test_norm_spread(x, side, axis):

@@ -6,7 +6,7 @@ import pytest
 from examples import averages
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_every_method_learns(monkeypatch, capsys):
     monkeypatch.setattr(averages, "RATES", (0.01, 0.02))
     first = averages.losses("constant", [0.0], averages.SEEDS, steps=1).mean()

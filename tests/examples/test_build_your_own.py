@@ -64,6 +64,7 @@ def updates_of(tx, start=None, **others):
     return found, params
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_is_its_formula(name):
     tx = build_your_own.optimizer(getattr(build_your_own, name)(), RATE)
@@ -73,6 +74,7 @@ def test_a_chain_is_its_formula(name):
     np.testing.assert_allclose(found, -RATE * np.array(CHAINS[name]()), rtol=1e-7)
 
 
+@pytest.mark.broad
 def test_moso_is_soap_of_the_momentum_on_the_short_side():
     b2 = b3 = 0.95
     c, r, v, expected = np.zeros((3, 3)), np.eye(3), np.zeros(SHAPE[::-1]), []
@@ -87,6 +89,7 @@ def test_moso_is_soap_of_the_momentum_on_the_short_side():
     np.testing.assert_allclose(found, -RATE * np.array(expected), rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_spel_keeps_kernels_orthonormal():
     start = orthonormal(*SHAPE)
     w = start.T

@@ -8,7 +8,7 @@ import pytest
 from examples import experts
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_policies_differ_where_experts_have_no_tokens(monkeypatch, capsys):
     monkeypatch.setattr(experts, "RATES", (0.01, 0.02))
     found = experts.main(steps=40)
@@ -21,6 +21,7 @@ def test_policies_differ_where_experts_have_no_tokens(monkeypatch, capsys):
     assert len({tuple(x) for x in each.tolist()}) == len(experts.POLICIES)
 
 
+@pytest.mark.broad
 def test_an_expert_without_tokens_has_no_gradient():
     """And a token reaches one expert, the one of the largest probability."""
     graph, params = nnx.split(experts.Mixture(nnx.Rngs(0)))

@@ -209,6 +209,7 @@ def during(monkeypatch):
     return do
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "free",  # Nothing for metrics either, or enough for them.
     [pytest.param(0, marks=pytest.mark.slow), 100_000],

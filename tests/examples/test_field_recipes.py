@@ -184,6 +184,7 @@ def run(tx, params, stream):
     return params
 
 
+@pytest.mark.quick("maxtext_muon", "levanter_muon")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CASES)
 def test_a_line_is_the_formula_of_its_source(name):
@@ -199,6 +200,7 @@ def test_a_line_is_the_formula_of_its_source(name):
         )
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_maxtexts_line_becomes_optaxs_muon():
     """Optax corrects the bias of its look-ahead, which matters in the first steps."""

@@ -109,6 +109,7 @@ def test_same_seed_same_weights_scanned_or_not():
         )
 
 
+@pytest.mark.broad
 def test_no_token_sees_a_later_one():
     model, t = build(), 7
     changed = TOKENS.copy()
@@ -119,6 +120,7 @@ def test_no_token_sees_a_later_one():
     assert bool(jnp.all(later > TOLERANCE))
 
 
+@pytest.mark.broad
 def test_rotation_depends_on_distance_only():
     rng = np.random.default_rng(1)
     q, k = rng.normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
@@ -132,6 +134,7 @@ def test_rotation_depends_on_distance_only():
     assert score(0, 0) == pytest.approx(float((q * k).sum()), abs=TOLERANCE)
 
 
+@pytest.mark.broad
 def test_query_heads_share_keys_and_values():
     """Grouped-query attention is full attention with repeated keys and values."""
     grouped, full = build(), build(kv_heads=SMALL.heads)

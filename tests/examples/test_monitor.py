@@ -83,6 +83,7 @@ def monitored(steps, tmp_path, after=0, every=1):
     ]
 
 
+@pytest.mark.broad
 def test_lines_have_measures_and_each_tenth_spectra(tmp_path):
     rows = monitored(25, tmp_path, every=2)
     assert [row["step"] for row in rows] == [*range(2, 25, 2), 25]
@@ -94,6 +95,7 @@ def test_lines_have_measures_and_each_tenth_spectra(tmp_path):
     assert rows[0]["measures"]["layers/norm/scale"]["update_rms"] == pytest.approx(0.09)
 
 
+@pytest.mark.broad
 def test_the_first_update_has_no_earlier_one_and_later_lines_are_dropped(tmp_path):
     monitored(4, tmp_path)
     rows = monitored(3, tmp_path, after=2)

@@ -8,7 +8,7 @@ import optax_matrix as om
 from examples import quickstart, quickstart_linen, quickstart_rates
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
     losses = quickstart_linen.main(30)
     assert losses[-1] < 0.8 * losses[0]
@@ -18,7 +18,7 @@ def test_quickstart_in_linen_learns_by_muoneq(monkeypatch):
     assert other[1] != losses[1]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_rates_are_chosen_for_the_training_of_the_quick_start():
     """The runs under `vmap` are those of the loop."""
     for make in quickstart_rates.METHODS.values():

@@ -70,6 +70,7 @@ def test_accumulated_micro_batches_equal_one_batch():
         np.testing.assert_allclose(a, b, atol=1e-3 * moved)
 
 
+@pytest.mark.broad
 def test_state_bytes_count_every_array():
     params = step.initial_weights(MODEL, 0)
     state = optax.scale_by_adam().init(params)

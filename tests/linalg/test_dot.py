@@ -103,6 +103,8 @@ def products(name, platform, **options):
     return [x for x in lowered.as_text().splitlines() if "dot_general" in x]
 
 
+@pytest.mark.daily("cuda", "tpu", "polar_eigh", "polar_qr")
+@pytest.mark.quick("polar_eigh", "polar_qr-cpu")
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_all_products_are_those_that_the_kernel_is_given(name, platform):

@@ -40,6 +40,7 @@ def test_equals_the_float64_vectors():
     np.testing.assert_allclose(q, eigenvectors(a), atol=8 * 10 * EPS)
 
 
+@pytest.mark.quick("shape0", "shape1")
 @pytest.mark.parametrize("shape", [(5, 5), (1, 1), (2, 3, 6, 6)])
 def test_defining_equations(shape):
     g = gaussian(*shape)
@@ -98,11 +99,13 @@ def test_what_is_not_finite_shows_beside_others():
     np.testing.assert_allclose(q[1], eigenvectors(a[1]), atol=8 * 10 * EPS)
 
 
+@pytest.mark.broad
 def test_float32_for_bfloat16():
     w, q = linalg.eigenbasis(jnp.eye(3, dtype=jnp.bfloat16))
     assert (w.dtype, q.dtype) == (jnp.float32, jnp.float32)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_float64_keeps_its_precision():
     a = symmetric(DISTINCT)

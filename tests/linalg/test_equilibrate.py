@@ -80,6 +80,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.quick("wide", "one_row")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("shape", ["wide", "tall", "one_row", "batched"])
 def test_equals_the_float64_reference(name, shape):
@@ -117,6 +118,7 @@ def test_zero_rows_and_columns_stay_zero(kernel):
     assert np.isfinite(y).all()
 
 
+@pytest.mark.quick("scale_columns", "sinkhorn")
 def test_batched_equals_loop_and_vmap(kernel):
     x = jnp.asarray(shapes()["batched"], jnp.float32)
     loop = np.stack([np.stack([kernel(y) for y in row]) for row in x])
@@ -144,6 +146,7 @@ def test_float64_keeps_its_precision(kernel):
     np.testing.assert_allclose(y, REFERENCES[kernel.args[0]](x), rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_rows_then_columns_differ_from_both_at_once():
     x = jnp.asarray(gaussian(8, 20), jnp.float32)
     both = linalg.scale_rows_and_columns(x)
@@ -200,6 +203,7 @@ def test_simultaneous_sinkhorn_oscillates_on_a_diagonal():
     np.testing.assert_allclose(five, [1, 1 / 2, 1 / 4, 1 / 8], rtol=1e-6)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scheme", ["ruiz", "alternating"])
 def test_other_schemes_balance_a_diagonal(scheme):
     x = jnp.diag(jnp.array([1.0, 2.0, 4.0, 8.0]))
@@ -207,6 +211,7 @@ def test_other_schemes_balance_a_diagonal(scheme):
     np.testing.assert_allclose(up_to_scale(y), 1, rtol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("scheme", ["simultaneous", "alternating", "ruiz"])
 def test_rounds_converge_to_unit_root_mean_squares(scheme):
     x = gaussian(8, 20) * np.geomspace(1, 100, 20)

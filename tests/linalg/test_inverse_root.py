@@ -49,6 +49,7 @@ def method(request):
     return request.param
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("p", ROOTS)
 # The least eigenvalue is known to some EPS * cond of itself, and its root to the p-th
 # part of that; the constant holds the rounding of eigh and of 25 products.
@@ -159,6 +160,7 @@ def test_a_gradient_is_whitened(method):
     np.testing.assert_allclose(white @ white.T, np.eye(8), atol=100 * EPS)
 
 
+@pytest.mark.broad
 def test_batched_equals_loop_and_vmap(method):
     # They stop after different numbers of steps.
     a = [symmetric(np.geomspace(1, s, 8), seed=i) for i, s in enumerate((0.5, 1e-3, 1))]
@@ -228,6 +230,7 @@ def test_the_largest_eigenvalue_is_bounded_on_both_sides(kind):
     assert 0.98 * exact < bound < 1.02 * exact
 
 
+@pytest.mark.broad
 def test_the_largest_eigenvalue_of_zero_is_zero_beside_others():
     a = jnp.stack([jnp.zeros((3, 3)), jnp.eye(3)])
     top, bound = largest_eigenvalue(a)
@@ -235,6 +238,8 @@ def test_the_largest_eigenvalue_of_zero_is_zero_beside_others():
     np.testing.assert_allclose(bound.ravel(), [0, 1], rtol=4 * EPS)
 
 
+@pytest.mark.quick("rank one-4")
+@pytest.mark.daily("4", "random-2", "random-8")
 @pytest.mark.parametrize("p", [2, 4, 8])
 @pytest.mark.parametrize("kind", SPECTRA)
 def test_thirteen_steps_of_newton_are_enough(kind, p, monkeypatch):
@@ -281,6 +286,8 @@ def test_matrices_that_are_not_square_are_refused():
         inspect.unwrap(linalg.inverse_root)(jnp.ones((2, 3)), 2)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("4")
 @pytest.mark.parametrize("p", ROOTS)
 @pytest.mark.parametrize(
     "eps", [1e-6, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-4, 1e-7, 0.0))]

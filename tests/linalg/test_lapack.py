@@ -36,6 +36,7 @@ def test_many_stacks_do_not_lock_up_the_cpu():
     subprocess.run([sys.executable, "-c", MANY], check=True, timeout=300)
 
 
+@pytest.mark.daily("shape0", "shape2", "shape4")
 @pytest.mark.broad
 @pytest.mark.parametrize("shape", SHAPES)
 def test_they_are_the_decompositions_of_jax(shape):

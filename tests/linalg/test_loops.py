@@ -85,6 +85,7 @@ def test_products_in_tiles(rng, m, k, n):
     np.testing.assert_allclose(out, x @ y, atol=1e-5 * k**0.5)
 
 
+@pytest.mark.broad
 def test_products_in_tiles_have_the_derivatives_of_products(rng):
     x, y = jnp.array(rng.normal(size=(300, 20))), jnp.array(rng.normal(size=(20, 270)))
     tiled = jax.grad(lambda x, y: jnp.sum(in_tiles(full_dot, x, y) ** 2), (0, 1))
@@ -93,6 +94,7 @@ def test_products_in_tiles_have_the_derivatives_of_products(rng):
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(("m", "n"), [(3, 5), (50, 16), (20, 37)])
 def test_quotient_by_panels(rng, m, n):
     root = rng.normal(size=(2, n, n + 3))
@@ -108,6 +110,7 @@ def test_quotient_by_panels(rng, m, n):
         np.testing.assert_allclose(got / scale, same / scale, atol=1e-4)
 
 
+@pytest.mark.broad
 def test_quotient_by_panels_is_not_finite_without_a_factor():
     a = np.diag([1.0] * 9 + [-1.0] + [1.0] * 9).astype(np.float32)
     _, q = quotient_by_panels(jnp.asarray(a), jnp.eye(19), block=4)
@@ -122,6 +125,8 @@ def test_every_two_blocks_meet_once_in_a_sweep(blocks):
     assert pairs == {(i, j) for j in range(blocks) for i in range(j)}
 
 
+@pytest.mark.quick("16-zero")
+@pytest.mark.daily("normal", "61-low rank", "61-two values", "zero")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", [16, 61])
 def test_eigenvectors_by_blocks(rng, kind, n):
@@ -137,6 +142,7 @@ def test_eigenvectors_by_blocks_of_a_batch(rng):
         _decomposes(*one)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_matrix_that_is_not_finite_does_not_change_its_neighbor(rng, bad):
     a = np.stack([_symmetric(rng, "normal", 72), np.eye(72)])
@@ -182,6 +188,7 @@ def test_norm_bound(rng, kind):
     assert norm * (1 - 1e-5) <= bound <= norm * 40 ** (1 / 128) * (1 + 1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(40, 40), (70, 30)])
 @pytest.mark.parametrize("rank", [0, 1, 20, 30])
 def test_qr_by_cholesky(rng, shape, rank):
@@ -194,6 +201,7 @@ def test_qr_by_cholesky(rng, shape, rank):
     assert np.all(np.tril(r, -1) == 0)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(40, 40), (30, 70)])
 @pytest.mark.parametrize("kind", ["decaying", "low rank", "zero"])
 def test_svd_by_polar(rng, shape, kind):

@@ -63,6 +63,10 @@ def assert_orthonormal(q):
     np.testing.assert_allclose(transposed(q) @ q, eye, atol=30 * EPS)
 
 
+@pytest.mark.broad
+@pytest.mark.daily(
+    "square", "tall", "batch", "ill-conditioned", "rank half", "zero beside others"
+)
 @kinds
 def test_qr(kind):
     x = single(kind)
@@ -74,6 +78,8 @@ def test_qr(kind):
     np.testing.assert_allclose(q @ r, x, atol=size)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("wide", "batch", "ill-conditioned", "rank half", "zero")
 @kinds
 def test_svd(kind):
     x = single(kind)
@@ -87,6 +93,8 @@ def test_svd(kind):
     np.testing.assert_allclose((u * s[..., None, :]) @ vt, x, atol=4 * size)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("batch", "ill-conditioned", "rank half", "zero beside others")
 @kinds
 @pytest.mark.parametrize(
     "kernel",
@@ -105,6 +113,7 @@ def test_compact_polar_factors(kernel, kind):
         np.testing.assert_allclose(u, polar(np.asarray(x, np.float64)), atol=1e-4)
 
 
+@pytest.mark.quick("0.3-5", "3.0-64")
 @pytest.mark.parametrize("side", [2, 5, 64, 256])
 @pytest.mark.parametrize("norm", [1e-3, 0.3, 1.0, 3.0, 30.0])
 def test_cayley(side, norm):

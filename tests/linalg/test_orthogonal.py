@@ -51,6 +51,7 @@ def taylor_series(q, coefficients):
     return sum(terms)
 
 
+@pytest.mark.quick("1", "2")
 @pytest.mark.parametrize("b", [1, 2, 5])
 def test_triangles_and_skew_matrices_are_one_to_one(b):
     v = jnp.asarray(gaussian(3, 2, triangle_size(b)), jnp.float32)
@@ -140,6 +141,7 @@ def test_inverse_of_what_is_far_from_orthogonal_is_finite():
     np.testing.assert_array_equal(inverse_of_orthogonal(0 * g), 0)
 
 
+@pytest.mark.broad
 def test_orthogonality_error_is_relative_to_the_identity():
     g = jnp.asarray(np.stack([np.eye(4), 2 * np.eye(4)]), jnp.float32)
     np.testing.assert_allclose(orthogonality_error(g), [0, 3])

@@ -86,6 +86,7 @@ def singular():
     }
 
 
+@pytest.mark.quick("shape1", "shape2")
 @pytest.mark.parametrize("shape", [(12, 12), (12, 8), (1, 1), (2, 3, 8, 5)])
 def test_equals_the_float64_factor(kernel, shape):
     x = gaussian(*shape)
@@ -182,6 +183,7 @@ def test_orthonormal_columns_are_left_alone(kernel):
     np.testing.assert_allclose(kernel(q), q, atol=5 * EPS)
 
 
+@pytest.mark.quick("cholesky")
 def test_each_matrix_of_a_batch_is_decided_alone(kernel):
     # One needs two passes, one four, one is zero, and one draws new columns.
     hard = near_singular(12, 12, smallest=1e-7)
@@ -209,6 +211,7 @@ def test_narrow_dtypes_are_kept_and_computed_in_float32(kernel, dtype):
     )
 
 
+@pytest.mark.quick("1e-09-cholesky")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("smallest", [1e-1, 1e-9])
 @pytest.mark.usefixtures("x64")
@@ -231,6 +234,7 @@ def test_one_pass_is_the_paper_s():
     assert np.abs(q.T @ q - np.eye(8)).max() > 1e-4
 
 
+@pytest.mark.broad
 def test_a_number_of_passes_is_kept_to():
     x = near_singular(16, 16, smallest=1e-4)
     errors = []
@@ -251,6 +255,7 @@ def test_a_factor_that_is_not_finite_is_repeated_with_a_larger_shift():
     assert np.isfinite(q).all()
 
 
+@pytest.mark.quick("0.001-200", "1e-05")
 @pytest.mark.parametrize("name", ["cholesky on CUDA", "cholesky in panels"])
 @pytest.mark.parametrize("side", [64, 200])
 @pytest.mark.parametrize("smallest", [1e-1, 1e-3, 1e-5])
@@ -354,6 +359,7 @@ def test_the_shift_may_be_traced():
     assert_orthonormal(np.asarray(q, np.float64))
 
 
+@pytest.mark.broad
 def test_runs_under_shard_map(kernel, cpus):
     mesh = jax.sharding.Mesh(np.array(cpus[:2]), ("d",))
     # The devices take different numbers of passes.

@@ -87,6 +87,7 @@ def test_absent_sides_stay(sides):
         assert kept == (name not in sides)
 
 
+@pytest.mark.daily("block")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("grid", ["block", "full"])
 @pytest.mark.broad

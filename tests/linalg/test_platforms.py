@@ -34,6 +34,7 @@ def test_large_matrices_use_the_blocked_product():
     assert compiled((256, 256)).count(" dot(") == 1
 
 
+@pytest.mark.broad
 def test_one_by_one_keeps_batch_axes_and_values():
     x = jnp.asarray(gaussian(2, 3, 64, 64), jnp.float32)
 

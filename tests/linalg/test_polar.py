@@ -44,6 +44,7 @@ def kernel(request):
     return functools.partial(run, request.param)
 
 
+@pytest.mark.quick("wide", "one_column")
 @pytest.mark.parametrize("shape", shapes())
 def test_equals_the_float64_svd(kernel, shape):
     x = shapes()[shape]
@@ -141,6 +142,7 @@ def test_transpose_symmetry(kernel):
     np.testing.assert_allclose(kernel(x.mT), kernel(x).T, atol=FORWARD)
 
 
+@pytest.mark.quick("eigh")
 def test_batched_equals_loop_and_vmap(kernel):
     x = jnp.asarray(shapes()["batched"], jnp.float32)[0]
     batched = kernel(x)
@@ -174,6 +176,7 @@ def test_a_matrix_that_is_orthogonal_is_left_alone(kernel):
     np.testing.assert_allclose(kernel(jnp.asarray(q, jnp.float32)), q, atol=20 * EPS)
 
 
+@pytest.mark.daily("eigh", "qdwh", "qr")
 @pytest.mark.broad
 def test_runs_under_shard_map(kernel, cpus):
     mesh = jax.sharding.Mesh(np.array(cpus[:2]), ("d",))

@@ -69,6 +69,7 @@ def test_the_product_of_each_class_on_each_platform(policy, platform, side):
         assert precisions(text) == [wanted], name
 
 
+@pytest.mark.broad
 def test_many_columns_are_made_orthonormal_in_float32_on_a_tpu():
     qr = with_products(linalg.cholesky_qr, products_of("default"))
     of = lambda n: jax.ShapeDtypeStruct((n, n), jnp.float32)
@@ -99,6 +100,8 @@ def on(kind, axis_type=AxisType.Auto):
     return jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P()))
 
 
+@pytest.mark.daily("AxisType.Auto", "Tesla T4")
+@pytest.mark.quick("Tesla T4")
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("kind", [*OLD, *NEW])
 def test_cuda_devices_without_tf32_are_exact(kind, axis_type):
@@ -127,6 +130,8 @@ def test_float64_stays_exact(policy):
                 assert precisions(lowered(dot, x, x, platform=platform)) == ["HIGHEST"]
 
 
+@pytest.mark.broad
+@pytest.mark.daily("fast")
 @pytest.mark.parametrize("policy", ["default", "fast"])
 def test_on_a_cpu_every_policy_is_exact_to_the_bit(policy, cpus):
     x, y = (jnp.asarray(gaussian(4, 8, 8, seed=s), jnp.float32) for s in (0, 1))
@@ -164,6 +169,7 @@ def test_export_for_one_platform_at_a_time():
         export(dot, platforms=["cpu", "cuda"])(x, x)
 
 
+@pytest.mark.broad
 def test_derivatives_of_kernels_with_products_of_a_policy():
     x = jnp.asarray(gaussian(6, 4), jnp.float32)
     qr = with_products(linalg.cholesky_qr, products_of("default"))
@@ -199,6 +205,7 @@ def test_newton_schulz_has_narrow_factors_on_accelerators(f):
         assert "bf16" not in lowered(polar, x, platform=platform)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(4, 64, 200), (3, 8, 8), (5, 130, 64)])
 def test_on_a_cpu_automatic_factors_change_no_bit(shape):
     x = jnp.asarray(gaussian(*shape), jnp.float32)

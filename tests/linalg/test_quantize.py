@@ -107,6 +107,7 @@ def test_zeros_and_extremes(signed):
     assert np.isnan(got[BLOCK:]).all()
 
 
+@pytest.mark.broad
 def test_second_moments_never_become_zero():
     x = np.float32([1.0, 1e-9, 1e-30, 0.0])
     _, _, got = compiled(False, 0)(x)
@@ -115,6 +116,7 @@ def test_second_moments_never_become_zero():
     assert compiled(True, 0)(x)[2][2] == 0
 
 
+@pytest.mark.broad
 def test_stochastic_rounding_is_right_in_the_mean():
     x = jnp.full(40000, 0.123, jnp.float32).at[0].set(1)
     noise = jax.random.uniform(jax.random.key(0), x.shape)
@@ -130,6 +132,7 @@ def test_stochastic_rounding_is_right_in_the_mean():
     assert abs(first[1:].mean() - 0.123) < 4 * spread_of_mean
 
 
+@pytest.mark.broad
 def test_float64_and_half_precision(x64):
     del x64
     x = spread(300)
@@ -140,18 +143,20 @@ def test_float64_and_half_precision(x64):
         quantize(jnp.ones(3), 0)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("rows-False", "flat-True")
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("shape", [(3, 40), (2, 8, 33)], ids=["rows", "flat"])
 def test_requantized_blocks_change_only_where_numbers_do(signed, shape):
     x = spread(*shape) if signed else np.abs(spread(*shape))
     options = {"block_size": 8, "signed": signed, "batch_axes": 1}
-    old = quantize(jnp.asarray(-x if signed else x), **options)
-    values = dequantize(*old, **options)
-    for got, want in zip(quantize(values, old=old, **options), old, strict=True):
+    coded = jax.jit(functools.partial(quantize, **options))
+    old = coded(jnp.asarray(-x if signed else x))
+    values = jax.jit(functools.partial(dequantize, **options))(*old)
+    for got, want in zip(coded(values, old=old), old, strict=True):
         np.testing.assert_array_equal(got, want)
     changed = values.at[1].multiply(0.9)
-    new = quantize(changed, old=old, **options)
-    fresh = quantize(changed, **options)
+    new, fresh = coded(changed, old=old), coded(changed)
     for got, before, after in zip(new, old, fresh, strict=True):
         np.testing.assert_array_equal(got[0], before[0])
         np.testing.assert_array_equal(got[1], after[1])

@@ -110,6 +110,7 @@ def test_power_step_on_zero_keeps_the_basis_beside_others(qr):
     np.testing.assert_allclose(out[1], rotations.qr(a[1] @ q[1]), atol=100 * EPS)
 
 
+@pytest.mark.broad
 def test_power_step_returns_the_dtype_of_the_basis():
     a, q = f32(gram(4)), jnp.eye(4, dtype=jnp.bfloat16)
     assert linalg.power_step(a, q).dtype == jnp.bfloat16
@@ -147,6 +148,7 @@ def test_projection_returns_the_dtype_of_the_direction():
     assert project_tangent(jnp.eye(3), x).dtype == jnp.bfloat16
 
 
+@pytest.mark.broad
 def test_retraction_agrees_with_the_step_to_first_order(qr):
     g = gaussian(6, 6)
     with jax.enable_x64(True):
@@ -177,6 +179,7 @@ def test_retraction_stays_where_the_step_is_zero_or_not_finite(qr):
     np.testing.assert_array_equal(q[1], r[1])
 
 
+@pytest.mark.broad
 def test_a_policy_written_with_the_kernels_is_the_reference_s(qr):
     m = gaussian(6, 20)
     r = rotations.qr(gaussian(6, 6, seed=1))

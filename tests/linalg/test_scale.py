@@ -37,6 +37,7 @@ def test_unit_peak_leaves_nothing_alone(value):
     np.testing.assert_array_equal(peak, 1.0)
 
 
+@pytest.mark.broad
 def test_unit_peak_shows_nan_and_infinity():
     x = jnp.array([[[1.0, jnp.nan]], [[1.0, jnp.inf]], [[1.0, 2.0]]])
     y, _ = unit_peak(x)

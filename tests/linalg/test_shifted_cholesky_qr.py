@@ -9,6 +9,7 @@ from _matrices import gaussian, matrix_with_singular_values
 from optax_matrix.linalg import qr_householder, shifted_cholesky_qr
 
 
+@pytest.mark.daily("shape0", "0.001")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", [(5, 5), (9, 4), (2, 7, 3)])
@@ -35,6 +36,7 @@ def test_what_fails_is_decomposed_by_householder_alone():
     np.testing.assert_allclose(got[1].T @ got[1], eye, atol=1e-5)
 
 
+@pytest.mark.broad
 def test_zeros_and_what_is_not_finite_give_the_previous():
     x = jnp.stack([jnp.zeros((4, 2)), jnp.full((4, 2), jnp.nan), jnp.eye(4, 2)])
     previous = jnp.broadcast_to(jnp.eye(4, 2)[::-1], x.shape)
@@ -43,6 +45,7 @@ def test_zeros_and_what_is_not_finite_give_the_previous():
     np.testing.assert_allclose(got[2], jnp.eye(4, 2), atol=1e-6)
 
 
+@pytest.mark.broad
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="`shift` must be positive"):
         shifted_cholesky_qr(jnp.eye(2), shift=0.0)

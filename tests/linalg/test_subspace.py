@@ -34,6 +34,7 @@ def jitted(name, *static):
     return jax.jit(lambda x, *rest: f(x, *static, *rest))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["wide", "tall", "batched"])
 def test_exact_vectors_are_numpys(name):
     x = shapes()[name]
@@ -65,6 +66,7 @@ def test_randomized_vectors_find_the_leading_subspace():
     np.testing.assert_allclose(one, bare[1], atol=1e-6)  # Its own key, its own draw.
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", ["zero", "rank-one", "1e-20", "1e20"])
 def test_vectors_of_degenerate_matrices_are_orthonormal(kind):
     x = gaussian(12, 20, seed=1)
@@ -132,6 +134,7 @@ def test_complements_are_orthonormal_and_orthogonal():
         np.testing.assert_allclose(whole[0], np.eye(12), atol=2 * ORTHONORMAL)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_columns_are_those_of_a_complete_qr():
     """Of LAPACK's, for bases that lie anywhere or along the axes, in any order."""
@@ -173,6 +176,7 @@ def test_columns_of_large_bases_are_orthonormal_and_along_axes(kind):
     assert np.mean(1 / np.sum(s**4, axis=0)) < m / 20
 
 
+@pytest.mark.broad
 def test_columns_are_drawn_without_replacement_and_all_of_them_in_time():
     u = jnp.eye(6)[:, 2:4]
     draw = jax.jit(jax.vmap(lambda k: complement.complement_columns(u, 2, k)))
@@ -186,6 +190,7 @@ def test_columns_are_drawn_without_replacement_and_all_of_them_in_time():
     assert counts.min() > 12
 
 
+@pytest.mark.broad
 def test_random_subspaces_are_uniform():
     """The mean projector of a uniform subspace is a multiple of the complement's."""
     u = jnp.eye(4)[:, :1]

@@ -8,6 +8,8 @@ from _registry import small
 
 import optax_matrix as om
 
+pytestmark = pytest.mark.broad
+
 
 class Layer(eqx.Module):
     up: jax.Array
@@ -26,7 +28,7 @@ def params():
 def updates(params, **options):
     tx = small("muoneq")(0.1, weight_decay=0.5, **options)
     grads = jax.tree.map(jnp.cos, params)
-    return tx.update(grads, tx.init(params), params)[0]
+    return jax.jit(tx.update)(grads, tx.init(params), params)[0]
 
 
 def assert_equal(a, b):

@@ -82,6 +82,7 @@ def test_optax_dimension_numbers_are_taken_as_they_are():
     )
 
 
+@pytest.mark.broad
 def test_stacked_leaves_are_seen_one_after_the_other():
     x, y = _leaf(2, 6, 8), -_leaf(2, 6, 8)
     numbers = MatrixDimensionNumbers(1, 2, output_sections=2)

@@ -17,6 +17,7 @@ def reasons(params, rule=None):
 A, B = ("muon", "a LoRA factor (in, rank)"), ("muon", "a LoRA factor (rank, out)")
 
 
+@pytest.mark.broad
 def test_nnx_and_the_choice_of_b_alone():
     model = nnx.LoRALinear(6, 8, lora_rank=2, rngs=nnx.Rngs(0))
     params = nnx.state(model, nnx.LoRAParam)
@@ -26,7 +27,7 @@ def test_nnx_and_the_choice_of_b_alone():
     assert reasons(params, rule) == {"lora/lora_a": out, "lora/lora_b": B}
     tx = om.muon(0.1, dimension_numbers=rule, other=optax.set_to_zero())
     grads = jax.tree.map(jnp.ones_like, params)
-    updates, _ = tx.update(grads, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
     assert not updates["lora"]["lora_a"][...].any()
     assert updates["lora"]["lora_b"][...].any()
 

@@ -68,13 +68,14 @@ class Block(nnx.Module):
         self.anything = nnx.Param(jnp.zeros((8,)))
 
 
+@pytest.mark.broad
 def test_vectors_of_scanned_layers_are_moved_as_vectors():
     """By their siblings, not their names: the first update is AdamW's."""
     make = nnx.split_rngs(splits=12)(nnx.vmap(Block))
     params = nnx.state(make(nnx.Rngs(0)), nnx.Param)
     tx = om.muon(0.02)
     grads = jax.tree.map(jnp.ones_like, params)
-    updates, _ = tx.update(grads, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
     scale = jnp.abs(updates["layer_scale"].get_value())
     assert float(jnp.max(scale)) == pytest.approx(0.02 * 0.015, rel=1e-3)
     reasons = _reasons(params)
@@ -147,6 +148,7 @@ def test_grouped_queries_are_told_by_the_output_kernel():
     assert "output_sections=(64, 16, 16)" in _doubts({"attn": attn})["attn/qkv_proj"]
 
 
+@pytest.mark.broad
 def test_layers_of_equinox_are_read_as_they_compute():
     key = jax.random.key(0)
     model = eqx.nn.MLP(8, 4, 32, 2, key=key)
@@ -160,7 +162,7 @@ def test_layers_of_equinox_are_read_as_they_compute():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             state = tx.init(params)
-        found.append(tx.update(grads, state, params)[0])
+        found.append(jax.jit(tx.update)(grads, state, params)[0])
     jax.tree.map(np.testing.assert_array_equal, *found)
     assert decide(params) == decide(grads)
 
@@ -169,6 +171,7 @@ class Custom(eqx.nn.Linear):
     """Somebody's own layer on top of Equinox's."""
 
 
+@pytest.mark.broad
 def test_derived_and_stacked_layers_of_equinox():
     stack = eqx.filter_vmap(lambda key: Custom(8, 4, key=key))
     params = {"layer": stack(jax.random.split(jax.random.key(0), 3))}

@@ -214,6 +214,7 @@ class _Block(nnx.Module):
         self.w_plain = nnx.Param(jnp.ones((4, 6)))
 
 
+@pytest.mark.broad
 def test_infer_reads_nnx_axis_names():
     model = _Block(nnx.Rngs(0))
     params = nnx.state(model, nnx.Param)

@@ -45,6 +45,7 @@ def view(count, rows, cols):
     return f"{count}x ({rows}, {cols})"
 
 
+@pytest.mark.broad
 def test_which_kernels_are_split():
     params = tree(LEAVES)
     assert seen(params, None) == {
@@ -68,6 +69,7 @@ def test_flat_kernels_need_the_size_of_a_head(name):
         om.muon(0.1, dimension_numbers=split_heads(head_dim=5)).init(params)
 
 
+@pytest.mark.broad
 def test_scanned_layers_and_rules_stay():
     params = {"layers": {"query": {"kernel": jnp.zeros((5, D, N, H))}}}
     assert seen(params, split_heads()) == {"layers/query/kernel": view(5 * N, H, D)}
@@ -101,6 +103,7 @@ def test_a_model_without_such_kernels_gets_a_warning():
         om.muon(0.1, heads="split").init({"up": jnp.ones((4, 8))})
 
 
+@pytest.mark.broad
 def test_of_flax_attention_and_of_an_inferred_rule():
     layer = nn.MultiHeadDotProductAttention(num_heads=N, qkv_features=N * H)
     params = layer.init(jax.random.key(0), jnp.zeros((1, 5, D)))["params"]
@@ -113,11 +116,12 @@ def test_of_flax_attention_and_of_an_inferred_rule():
     assert seen(boxed, split_heads(infer(boxed))) == {"query": view(N, H, D)}
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_muon_is_that_of_each_head():
     grads = {"query": {"kernel": jax.random.normal(jax.random.key(0), (D, N, 2 * D))}}
     tx = om.scale_by_muon(polar="polar_svd", b1=0.0, heads="split")
-    update = tx.update(grads, tx.init(grads), grads)[0]["query"]["kernel"]
+    update = jax.jit(tx.update)(grads, tx.init(grads), grads)[0]["query"]["kernel"]
     for head in range(N):
         g = np.asarray(grads["query"]["kernel"][:, head]).T  # (out, in)
         u, _, vt = np.linalg.svd(g, full_matrices=False)
@@ -135,6 +139,8 @@ def _runs(name):
     jax.tree.map(np.testing.assert_array_equal, step(tx), step(other))
 
 
+@pytest.mark.broad
+@pytest.mark.daily("muoneq")
 @pytest.mark.parametrize("name", ["muoneq", "aro"])
 def test_the_switch_is_the_rule(name):
     _runs(name)

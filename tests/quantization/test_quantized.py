@@ -78,6 +78,7 @@ def on_one_device():
     return trees, path, state
 
 
+@pytest.mark.daily("owners-AxisType.Auto")
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize(
     "owned",

@@ -42,6 +42,7 @@ def test_schedule_mask_and_absent_leaves():
     assert again["b"] is None
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TABLE],
@@ -77,11 +78,12 @@ def test_every_recipe_decays_so(name):
         np.testing.assert_allclose(decay, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.broad
 def test_masks_and_refusals():
     params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
     mask = {"kernel": False, "bias": True}
     tx = om.muon(0.1, weight_decay=0.5, cautious_decay=True, weight_decay_mask=mask)
-    update, _ = tx.update(params, tx.init(params), params)
+    update, _ = jax.jit(tx.update)(params, tx.init(params), params)
     alone, _ = (no := om.muon(0.1)).update(params, no.init(params), params)
     np.testing.assert_array_equal(update["kernel"], alone["kernel"])
     assert float(update["bias"][0]) < float(alone["bias"][0])

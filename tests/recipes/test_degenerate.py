@@ -39,7 +39,8 @@ def hard_gradients():
     return {"stack": stack, "row": row}
 
 
-DAY_TO_DAY = {f"scale_by_{name}" for name in KINDS}
+RARE = {"eigen_adam", "galore", "normuon", "shampoo"}
+DAY_TO_DAY = {f"scale_by_{name}" for name in KINDS - RARE}
 
 
 @pytest.fixture(
@@ -215,7 +216,7 @@ def test_scalars_of_numpy_and_jax_and_zero_rates_are_numbers():
     params = {"kernel": jnp.eye(3, 4), "bias": jnp.ones(4)}
     for kind in (np.float64, np.float32, jnp.float32):
         tx = recipes.muoneq(kind(0.1), b1=kind(0.9), weight_decay=kind(0.0))
-        updates, _ = tx.update(params, tx.init(params), params)
+        updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
         assert all(jax.tree.leaves(jax.tree.map(jnp.any, updates)))
     recipes.racs(0, scale=1, max_shrink=None)
 
@@ -229,7 +230,7 @@ def test_numbers_may_be_traced():
         return tx.update(params, tx.init(params), params)[0]
 
     tx = recipes.muon(0.1, b1=0.9, weight_decay=0.2)
-    expected, _ = tx.update(params, tx.init(params), params)
+    expected, _ = jax.jit(tx.update)(params, tx.init(params), params)
     np.testing.assert_allclose(
         first_update(0.1, 0.9, 0.2)["kernel"], expected["kernel"], rtol=1e-6
     )
@@ -279,7 +280,7 @@ OTHER_RATES = {
 def test_the_rate_of_the_other_leaves(name):
     params = {"bias": jnp.ones(3)}
     tx = RECIPES[name](0.02, weight_decay=0.0)
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     want = -0.02 * OTHER_RATES.get(name, 1.0)
     np.testing.assert_allclose(updates["bias"], want, rtol=1e-4)
 
@@ -303,7 +304,7 @@ def test_kernels_stay_static_under_injected_hyperparameters():
     tx = om.inject_hyperparams(recipes.muon)(0.1, polar=polar_svd)
     state = tx.init(params)
     assert set(state.hyperparams) == {"learning_rate", "b1"}
-    updates, _ = tx.update(params, state, params)
+    updates, _ = jax.jit(tx.update)(params, state, params)
     np.testing.assert_allclose(updates["kernel"], -0.1 * np.eye(4, 3), atol=1e-6)
 
 

@@ -73,6 +73,7 @@ def test_nesterov_average_is_variance_reduction_with_gamma_one_minus_b():
     assert gap(nesterov, jax.tree.map(mvr, grads)) < 1e-6
 
 
+@pytest.mark.broad
 def test_swan_is_standardise_then_orthogonalize():
     grads = gradients(2)
     swan = updates_of(recipes.scale_by_swan(polar=linalg.polar_svd), grads)
@@ -90,6 +91,7 @@ def test_swan_is_standardise_then_orthogonalize():
     assert gap(swan, jax.tree.map(by_hand, grads)) < 2e-5
 
 
+@pytest.mark.broad
 def test_swan_gives_nothing_for_constant_rows_when_compiled():
     """Eager or not: their standardized rows are zero, not rounding noise."""
     tx = recipes.scale_by_swan()
@@ -100,6 +102,7 @@ def test_swan_gives_nothing_for_constant_rows_when_compiled():
         np.testing.assert_array_equal(updates_of(tx, grads, params)["kernel"], 0)
 
 
+@pytest.mark.broad
 def test_sinkgd_is_one_equilibration():
     grads = gradients(2)
     recipe = updates_of(recipes.scale_by_sinkgd(scaling=om.target_rms(1.0)), grads)
@@ -177,6 +180,7 @@ def test_scale_by_leaves_other_leaves_alone():
     assert gap(out["a"], grads["a"]) > 0.1
 
 
+@pytest.mark.broad
 def test_the_two_adamuons_differ():
     grads = gradients(3)
     sign = updates_of(recipes.scale_by_adamuon(variant="sign"), grads)
@@ -223,6 +227,7 @@ def test_muoneq_row_mode_scales_output_neurons_of_a_flax_kernel():
     assert np.abs(update_with(inputs) - base).max() > 0.02
 
 
+@pytest.mark.daily("callable")
 @pytest.mark.broad
 @pytest.mark.parametrize("as_tree", [False, True], ids=["callable", "tree"])
 def test_weight_decay_reaches_what_the_mask_says(as_tree):
@@ -231,7 +236,7 @@ def test_weight_decay_reaches_what_the_mask_says(as_tree):
     chosen = mask if as_tree else (lambda p: {name: mask[name] for name in p})
     tx = recipes.muoneq(0.1, weight_decay=0.5, weight_decay_mask=chosen)
     zero = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = tx.update(zero, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(zero, tx.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.1 * 0.5 * 2.0, rtol=1e-6)
     np.testing.assert_allclose(updates["b"], -0.1 * 0.5, rtol=1e-6)
     np.testing.assert_array_equal(updates["scale"], 0)

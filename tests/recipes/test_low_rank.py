@@ -133,7 +133,6 @@ def test_galore_with_its_programs_epsilon():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.broad
 def test_alice_without_its_parts_is_galore_on_a_subspace_iteration():
     """No tracking, switching and compensation: one power step, Ritz, Adam."""
 
@@ -157,8 +156,8 @@ def test_alice_without_its_parts_is_galore_on_a_subspace_iteration():
     np.testing.assert_allclose(run(tx, grads()), want, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.broad
 def test_alice_at_full_rank_is_eigen_adam():
     """Its moments carried (not v), no switching, the same renewals: 1, K, 2K, ..."""
     rates = {"b1": 0.9, "b2": 0.8, "b3": 0.7}

@@ -106,6 +106,7 @@ CASES = {
 DAILY = ("sumo", "fira", "apollo", "ldadam")
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "name",
@@ -147,6 +148,7 @@ def test_sumo_projects_the_long_side_unless_asked_otherwise():
     np.testing.assert_allclose(np.swapaxes(tall, 1, 2), wide, atol=1e-12)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_sumo_carries_its_moment():
     """M is Q_new' Q_old M at a renewal, and b1 M + (1 - b1) Q'G throughout."""
@@ -279,8 +281,8 @@ def test_newton_schulz_keeps_the_bound_of_lemma_3_2():
                 np.testing.assert_allclose(y, frobenius, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.broad
 def test_fira_without_its_residual_is_galore():
     options = {"rank": RANK, "update_interval": INTERVAL}
     want = run(om.scale_by_galore(**options), grads())[0]
@@ -288,7 +290,7 @@ def test_fira_without_its_residual_is_galore():
     np.testing.assert_allclose(got, want, atol=1e-14)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_apollo_changes_nothing_but_sizes():
     """Per channel the columns of G, per tensor G; two projections, two sizes."""

@@ -43,6 +43,7 @@ def adam(g, s, b1=0.9, b2=0.95, eps=1e-8):
     return (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_head_and_other_leaves_by_levanters_formulas(scheduled):
@@ -61,6 +62,7 @@ def test_head_and_other_leaves_by_levanters_formulas(scheduled):
         np.testing.assert_allclose(got[name], w, rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_it_is_hyperball_around_muon():
     quintic = partial(om.linalg.newton_schulz, coefficients=om.linalg.YOU)
@@ -72,6 +74,7 @@ def test_it_is_hyperball_around_muon():
         np.testing.assert_allclose(x, wrapped[name], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.broad
 def test_keywords_of_the_other_leaves():
     start = arrays(0, np.float32)
     one = partial(run, steps=1, dtype=np.float32)
@@ -87,6 +90,7 @@ def test_keywords_of_the_other_leaves():
         assert same == bool((np.asarray(x) != start[name]).any()), name
 
 
+@pytest.mark.slow
 def test_norms_stay_in_bfloat16():
     end = run(om.muonh(0.05), steps=50, dtype=jnp.bfloat16)
     norm = lambda x: np.linalg.norm(np.asarray(x, np.float64), axis=(-2, -1))
@@ -95,13 +99,14 @@ def test_norms_stay_in_bfloat16():
         np.testing.assert_allclose(norm(end[name]), norm(start[name]), rtol=0.02)
 
 
+@pytest.mark.broad
 def test_a_head_of_zeros_is_a_warning():
     params = arrays(0, np.float32)
     params["lm_head/kernel"] = 0 * params["lm_head/kernel"]
     tx = om.muonh(LR)
     with pytest.warns(UserWarning, match="never moved by steps.*: lm_head/kernel"):
         state = tx.init(params)
-    updates, _ = tx.update(arrays(1, np.float32), state, params)
+    updates, _ = jax.jit(tx.update)(arrays(1, np.float32), state, params)
     assert not updates["lm_head/kernel"].any()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -109,14 +114,15 @@ def test_a_head_of_zeros_is_a_warning():
         om.muonh(LR, other=optax.adam(1e-3)).init(params)
 
 
+@pytest.mark.broad
 def test_a_step_without_gradient_fades():
     """Where the momentum alone is left, on the chord to the sphere."""
     params = {"kernel": jnp.asarray(np.random.default_rng(0).standard_normal((4, 6)))}
     tx = om.muonh(0.1, b1=0.5)
     grads, zero = params, jax.tree.map(jnp.zeros_like, params)
-    state, sizes = tx.init(params), []
+    state, update, sizes = tx.init(params), jax.jit(tx.update), []
     for g in (grads, zero, zero, zero):
-        updates, state = tx.update(g, state, params)
+        updates, state = update(g, state, params)
         sizes.append(float(jnp.linalg.norm(updates["kernel"])))
     ratios = np.array(sizes[1:]) / sizes[0]
     np.testing.assert_allclose(ratios, [0.5, 0.25, 0.125], rtol=0.05)

@@ -38,9 +38,9 @@ def gradient():
 def updates(name, grads, **options):
     """The updates for gradients of one kernel."""
     tx = getattr(om, name)(1e-3, weight_decay=0.0, **options)
-    state, found = tx.init({"kernel": grads[0]}), []
+    state, step, found = tx.init({"kernel": grads[0]}), jax.jit(tx.update), []
     for g in grads:
-        update, state = tx.update({"kernel": g}, state)
+        update, state = step({"kernel": g}, state)
         found.append(np.asarray(update["kernel"], np.float64))
     return found
 
@@ -49,6 +49,8 @@ def difference(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(a)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("soap")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", RECIPES)
 def test_rounding_of_the_gradient_does_not_decide_an_update(name, gradient):
@@ -63,6 +65,8 @@ def test_rounding_of_the_gradient_does_not_decide_an_update(name, gradient):
     assert change(eps=EPS) < 0.01 < change()
 
 
+@pytest.mark.broad
+@pytest.mark.daily("soap")
 @pytest.mark.parametrize("name", ["soap", "kl_soap", "eigen_adam"])
 def test_ordinary_updates_stay_but_for_the_first(name):
     """In the first bases of a gradient, its own entries off the diagonal are noise."""
@@ -73,6 +77,8 @@ def test_ordinary_updates_stay_but_for_the_first(name):
         assert difference(a, b) < 1e-3
 
 
+@pytest.mark.broad
+@pytest.mark.daily("soap")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_traced_eps(name):
     grads = {"kernel": jnp.asarray(np.random.default_rng(0).standard_normal((8, 16)))}
@@ -81,4 +87,5 @@ def test_a_traced_eps(name):
         tx = getattr(om, name)(1e-3, weight_decay=0.0, eps=eps)
         return tx.update(grads, tx.init(grads))[0]["kernel"]
 
-    np.testing.assert_allclose(jax.jit(step)(1e-3), step(1e-3), rtol=1e-4, atol=1e-7)
+    traced, plain = jax.jit(step)(1e-3), jax.jit(lambda: step(1e-3))()
+    np.testing.assert_allclose(traced, plain, rtol=1e-4, atol=1e-7)

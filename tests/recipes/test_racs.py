@@ -156,6 +156,7 @@ def test_zero_gradient_gives_zero_and_leaves_the_state_alone():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.broad
 def test_zero_rows_and_columns_stay_zero():
     grads = normal()
     grads[:, 2, :] = 0

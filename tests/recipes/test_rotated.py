@@ -274,6 +274,7 @@ def test_every_rotated_recipe_has_a_case():
     assert {case[0] for case in CASES.values()} | {"dion"} == ROTATED
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "case",
@@ -386,6 +387,7 @@ def test_soap_goes_along_with_its_authors_code():
     assert 0.97 < np.mean(sizes[0] / sizes[1]) < 1.03
 
 
+@pytest.mark.daily("1.0", "1")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
@@ -537,6 +539,7 @@ def uncorrected(count):
     return (1 - 0.8 ** (count + 1)) / jnp.sqrt(1 - 0.9 ** (count + 1))
 
 
+@pytest.mark.daily("eigen_exact")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("policy", ["eigen", "eigen_exact"])

@@ -1,11 +1,13 @@
 """`scaling` takes a rule, a number, a function of the shape or a root mean square."""
 
+import functools
 import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _tiers import tiered
 
 import optax_matrix as om
 from optax_matrix import recipes
@@ -25,6 +27,10 @@ GRADS = jax.tree.map(
 )
 
 
+every_recipe = pytest.mark.parametrize("name", tiered(NAMES))
+
+
+@functools.cache
 def update(name, scaling):
     options = {"rank": 4} if name in {"sumo", "dion"} else {}
     tx = getattr(om, f"scale_by_{name}")(scaling=scaling, **options)
@@ -42,7 +48,7 @@ def test_every_recipe_that_ends_in_a_size_has_the_argument():
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_recipe
 def test_numbers_functions_and_names_agree(name):
     plain = update(name, "none")
     seen = []
@@ -60,7 +66,7 @@ def test_numbers_functions_and_names_agree(name):
         np.testing.assert_allclose(x, factor_here * plain[leaf], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_recipe
 def test_a_root_mean_square(name):
     found, plain = update(name, om.target_rms(0.18)), update(name, "none")
     for leaf, x in found.items():
@@ -71,7 +77,7 @@ def test_a_root_mean_square(name):
             np.testing.assert_allclose(x, factor * plain[leaf], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_recipe
 def test_a_root_mean_square_of_a_fifth_is_moonlights(name):
     word = "rms" if name in MATCHED else "max"
     jax.tree.map(
@@ -81,6 +87,7 @@ def test_a_root_mean_square_of_a_fifth_is_moonlights(name):
     )
 
 
+@pytest.mark.broad
 def test_muon_treats_a_root_mean_square_as_moonlight():
     params = {"w": jnp.ones((4, 8)), "b": jnp.ones(8)}
     step = lambda s: (tx := om.muon(0.1, scaling=s)).update(
@@ -93,12 +100,13 @@ def test_muon_treats_a_root_mean_square_as_moonlight():
     )
 
 
+@pytest.mark.broad
 def test_vectors_of_a_full_model_have_no_shape_of_matrices():
     with pytest.raises(ValueError, match=r"`scaling` must be 'rms' or .*full_model"):
         om.aro(0.1, full_model=True, scaling=0.5)
     params = {"w": jnp.ones((4, 8)), "b": jnp.ones(8)}
     tx = om.aro(1.0, full_model=True, scaling=om.target_rms(0.3), weight_decay=0.0)
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     assert [rms(x) for x in updates.values()] == pytest.approx([0.3, 0.3], rel=1e-5)
 
 

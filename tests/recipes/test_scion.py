@@ -91,6 +91,7 @@ def authors(oracle, w, grads, constrained, lr=LR, momentum=0.1):
     return w
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("constrained", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
@@ -112,17 +113,19 @@ def test_every_leaf_makes_the_authors_step(tied, constrained):
         np.testing.assert_allclose(x, want, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.broad
 def test_by_default_vectors_are_not_constrained():
     params = jax.tree.map(jnp.asarray, arrays(UNTIED, 0))
     zeros = jax.tree.map(jnp.zeros_like, params)
     tx = om.scion(LR)
-    updates, _ = tx.update(zeros, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(zeros, tx.init(params), params)
     vectors = {"mlp/down/bias", "layers/norm/scale", "temperature"}
     for name, x in updates.items():
         want = 0 if name in vectors else -LR * params[name]
         np.testing.assert_allclose(x, want, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_constraint_keeps_weights_in_their_balls():
     """From outside they come in: in 300 steps of 1/16 all but e**-19 of the start."""
     params = jax.tree.map(jnp.asarray, arrays(UNTIED, 0, 30.0))
@@ -183,6 +186,8 @@ def test_layers_of_equinox_tell_their_sides():
     assert (view.rows, view.cols) == (VOCAB, D)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("sign", "row")
 @pytest.mark.parametrize("norm", ["row", "column", "sign"])
 def test_norms_of_first_and_last_layers_by_name(norm):
     """An MLP whose ends have no names of their own; rows are outputs."""
@@ -200,15 +205,16 @@ def test_norms_of_first_and_last_layers_by_name(norm):
         radius=4.0,
         weight_decay=0.0,
     )
-    updates, state = tx.update(params, tx.init(params), params)
+    updates, state = jax.jit(tx.update)(params, tx.init(params), params)
     assert [len(x) for x in state.manifest.values()] == [1]
     for name, radius, one_hot in (("a", 2, True), ("b", 4, False), ("c", 3, False)):
         block = om.transforms.lmo(norm, float(radius), one_hot=one_hot)
         w = params[f"{name}/kernel"].T
-        want = block.update(w, block.init(w))[0].T
+        want = jax.jit(block.update)(w, block.init(w))[0].T
         np.testing.assert_allclose(-updates[f"{name}/kernel"], want, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_dimension_numbers_tell_the_sides_of_the_ends():
     """A head ``(out, in)``, as PyTorch and Haliax have it."""
     rule = om.matrices.by_path(numbers={"weight": om.MatrixDimensionNumbers(1, 0)})
@@ -216,7 +222,7 @@ def test_dimension_numbers_tell_the_sides_of_the_ends():
     tx = om.scion(
         1.0, last="last", last_radius=1.0, dimension_numbers=rule, weight_decay=0.0
     )
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     np.testing.assert_allclose(-updates["last/weight"], 1 / D, rtol=1e-6)
 
 
@@ -226,11 +232,12 @@ def test_an_expression_without_a_leaf_is_a_warning():
         tx.init({"up/kernel": jnp.ones((3, 4)), "down/kernel": jnp.ones((4, 3))})
 
 
+@pytest.mark.broad
 def test_a_convolution_is_its_matrix():
     rng = np.random.default_rng(0)
     params = {"conv/kernel": jnp.asarray(rng.standard_normal((3, 3, 4, 8)))}
     tx = om.scion(1.0, radius=2.0, polar=om.linalg.polar_svd, weight_decay=0.0)
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     got = np.asarray(-updates["conv/kernel"]).reshape(36, 8)
     sizes = np.linalg.svd(got, compute_uv=False)
     np.testing.assert_allclose(sizes, 2 * np.sqrt(8 / 36), rtol=1e-5)

@@ -77,6 +77,7 @@ def test_scanned_layers_are_the_same_layers():
     np.testing.assert_allclose(*results, atol=1e-4)
 
 
+@pytest.mark.daily("row_norm")
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "base", ["row_norm", "adam", pytest.param("sinkhorn", marks=pytest.mark.slow)]

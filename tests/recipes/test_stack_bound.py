@@ -35,6 +35,8 @@ def _states(tx, steps=2):
     return params, sorted(len(ids) for ids in manifest.values())
 
 
+@pytest.mark.broad
+@pytest.mark.daily("muoneq", "galore")
 @pytest.mark.parametrize("name", EACH)
 def test_bound_changes_nothing_but_the_stacks(name):
     whole, together = _states(RECIPES[name](1e-2))

@@ -66,6 +66,7 @@ CASES = [
 ]
 
 
+@pytest.mark.daily("one device")
 @pytest.mark.parametrize(("name", "scene"), CASES)
 def test_traced_numbers_are_plain_numbers(name, scene, cpus):
     """Under `jit`, under `vmap`, and in the state of `inject_hyperparams`."""

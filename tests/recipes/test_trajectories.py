@@ -158,6 +158,7 @@ def assert_follows(case):
         np.testing.assert_allclose(path[leaf], values, rtol=0, atol=1e-10, err_msg=leaf)
 
 
+@pytest.mark.quick("muon", "swan", "mars_adamw")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CASES)
 def test_recipe_follows_its_restatement(name):

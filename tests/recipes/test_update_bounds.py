@@ -26,6 +26,9 @@ def streams():
     return {"low rank": low, "spike": spike}
 
 
+@pytest.mark.daily(
+    "soap-0.95-float32", "eigen_adam-0.9-bfloat16", "eigen_adam-0.9-8 bits"
+)
 @pytest.mark.broad
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize(("recipe", "b2"), [(om.soap, 0.95), (om.eigen_adam, 0.9)])

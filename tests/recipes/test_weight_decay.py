@@ -76,6 +76,7 @@ EACH = [
 ]
 
 
+@pytest.mark.quick("muon-cautious")
 @pytest.mark.parametrize(
     "options", [{}, {"cautious_decay": True}], ids=["", "cautious"]
 )
@@ -108,6 +109,7 @@ TREE = {
 }
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", EACH)
 def test_vectors_do_not_decay_by_default(name):
     """Biases with heads and the norms of stacked layers are vectors, too."""
@@ -143,6 +145,7 @@ def test_a_state_does_not_depend_on_what_decays():
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_a_mask_has_the_boxes_of_the_tree(kind):
     """It decays what it says in trees of variables and boxes as in plain ones."""

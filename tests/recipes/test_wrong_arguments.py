@@ -130,7 +130,6 @@ PATTERNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.broad
 def test_an_expression_that_matches_no_leaf_gives_a_warning_at_init(name):
     options, message = PATTERNS[name]
     rule = om.matrices.by_path(**options)

@@ -110,6 +110,7 @@ def test_the_order_of_owners_is_inverted(count, offset, size):
         assert in_teams[offset % len(in_teams)] == in_teams.max()
 
 
+@pytest.mark.broad
 def test_only_stacks_as_they_are_skip_padding():
     real, twice = jnp.array([True, False, True]), lambda x: 2 * x
     stacks = {"a": jnp.ones((3, 2, 2)), "b": jnp.ones((3, 2, 2))}
@@ -121,6 +122,7 @@ def test_only_stacks_as_they_are_skip_padding():
     assert (joined["a"] == 2).all()
 
 
+@pytest.mark.daily("auto")
 @pytest.mark.broad
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_not_computed(kind, cpus, monkeypatch):

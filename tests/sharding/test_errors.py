@@ -190,6 +190,7 @@ def test_wire_dtype_must_have_the_range(wire):
         om.owners("fsdp", wire_dtype=wire)
 
 
+@pytest.mark.broad
 def test_coupling_is_found_under_a_traced_hyperparameter(mesh):
     def method(decay):
         def build(layout, decay):

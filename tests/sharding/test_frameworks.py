@@ -46,6 +46,7 @@ def _train_nnx(model, tx, steps=3):
     return [float(step(model, optimizer)) for _ in range(steps)], optimizer
 
 
+@pytest.mark.daily("from_params")
 @pytest.mark.broad
 @pytest.mark.parametrize("given", ["param_specs", "from_params"])
 def test_nnx_with_sharding_metadata(mesh, given):
@@ -139,6 +140,7 @@ def test_orbax_restores_into_the_owner_layout(mesh, tmp_path):
         assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
 
+@pytest.mark.broad
 def test_a_state_of_another_mesh_is_refused_and_portable(cpus):
     kernel = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
 

@@ -22,6 +22,7 @@ def mesh(cpus):
     return jax.make_mesh((4, 2), AXES, axis_types=kinds, devices=cpus)
 
 
+@pytest.mark.broad
 def test_permutations_of_a_sharded_square_kernel(mesh):
     tx = om.poet(1e-2, block=4)
     make = lambda: {f"{i}/kernel": jnp.eye(16) + i for i in range(8)}

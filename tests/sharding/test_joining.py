@@ -79,6 +79,7 @@ def test_or_not():
     check([2, 1, 2], kinds)
 
 
+@pytest.mark.broad
 def test_what_belongs_to_matrices_is_joined_too():
     state = {n: {"mu": x + 1, "at": x[:, 0, 0] > 5} for n, x in STACKS.items()}
     split = lambda x: jax.random.split(jax.random.key(0), len(x))
@@ -99,6 +100,7 @@ def test_values_that_cannot_be_joined_keep_stacks_apart(values):
     check([2, 1, 2], values)
 
 
+@pytest.mark.broad
 def test_a_transformation_inside_a_joined_block_finds_its_stacks_by_name():
     """Only kernels are joined: what runs inside a block sees every stack."""
     seen = []

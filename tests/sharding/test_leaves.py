@@ -84,6 +84,7 @@ def _owned(mesh, axes):
     return params, *rollout(tx, params, noise)
 
 
+@pytest.mark.daily("auto-axes0", "explicit-fsdp")
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "axes",

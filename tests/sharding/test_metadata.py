@@ -202,6 +202,7 @@ def _bare(like, state):
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(state))
 
 
+@pytest.mark.broad
 def test_multi_steps_over_boxed_state(auto):
     tx = optax.MultiSteps(om.muon(1e-2), 2)
     with jax.set_mesh(auto):
@@ -298,6 +299,7 @@ def test_a_linen_train_state_is_created_and_trained_by_its_boxes(auto):
     assert all(x.addressable_shards[0].data.size * 8 == x.size for x in stacks)
 
 
+@pytest.mark.broad
 def test_the_shardings_that_nnx_makes_fit_the_state(auto):
     """Tunix restores into them: a matrix leaves no empty variable among the others."""
     with jax.set_mesh(auto):

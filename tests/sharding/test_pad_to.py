@@ -46,6 +46,7 @@ def test_state_is_the_same_on_every_mesh(cpus):
             np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_order_is_that_of_the_leaves_with_fillers_last(cpus):
     _, tx, params = _setting(cpus, (2, 4))
     state = tx.init(params)
@@ -118,6 +119,7 @@ def test_a_sharded_batch_is_kept_or_refused(cpus, layers):
         jax.tree.map(np.testing.assert_array_equal, state.manifest, states[0].manifest)
 
 
+@pytest.mark.broad
 def test_sections_of_a_matrix_stay_together(cpus):
     numbers = om.MatrixDimensionNumbers(output_sections=(8, 8, 4))
     names = []

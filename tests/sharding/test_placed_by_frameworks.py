@@ -173,6 +173,7 @@ def test_t5x_rules_by_type_of_state(mesh):
     assert _parts(jax.jit(tx.init, out_shardings=shardings)(ones)) == {8.0}
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_kauldron_propagates_from_the_parameters(mesh, placement):
     """As Kauldron's trainer: init under jit, parameters constrained, the rest free."""
@@ -221,6 +222,7 @@ def infer_resource_partitions(tree, mapping, mesh):
     return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, NamedArray))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_haliax_axes_reach_the_state(mesh, placement):
     mapping = {"embed": "fsdp", "mlp": "tp", "fsdp+tp": AXES}

@@ -72,6 +72,7 @@ def test_it_says_along_which_axes_only_updates_would_be_sent():
     assert "gathered" not in str(_plan(("fsdp", "tp")))
 
 
+@pytest.mark.broad
 def test_describe_says_which_owners_have_the_matrices_of_a_leaf(cpus):
     kinds = (AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), kinds, devices=cpus)
@@ -128,6 +129,7 @@ def _plan_of(model, mesh, **options):
     return plan(om.muon(0.1, placement=placement, weight_decay=0.0), params, specs)
 
 
+@pytest.mark.daily("8.6B on 64", "8.6B on 1024", "70B on 128")
 @pytest.mark.broad
 @pytest.mark.parametrize("case", PLANS)
 def test_automatic_plans_of_large_models(case):
@@ -148,6 +150,7 @@ def test_automatic_plans_of_large_models(case):
     assert _plan_of(model, mesh, teams=found.teams) == found
 
 
+@pytest.mark.broad
 def test_a_faster_link_makes_larger_teams_and_a_slow_one_none():
     sizes = lambda **numbers: {
         group.team

@@ -30,6 +30,7 @@ def _setting(mesh, owned):
     return tx, params, tx.init(params)
 
 
+@pytest.mark.quick("auto-True")
 @pytest.mark.parametrize("owned", [True, False])
 def test_replicated_state_is_reported_once_by_name_and_bytes(mesh, owned):
     tx, params, state = _setting(mesh, owned)
@@ -54,6 +55,8 @@ def test_types_show_it_inside_jit(cpus, owned):
         jax.jit(tx.update).lower(params, whole, params)
 
 
+@pytest.mark.quick("explicit-True")
+@pytest.mark.daily("True", "auto-False")
 @pytest.mark.parametrize("owned", [True, False])
 def test_sharded_state_and_small_meshes_are_silent(mesh, cpus, owned):
     tx, params, state = _setting(mesh, owned)
@@ -67,6 +70,7 @@ def test_sharded_state_and_small_meshes_are_silent(mesh, cpus, owned):
         tx.update(params, state, params)
 
 
+@pytest.mark.broad
 def test_a_replicated_model_has_replicated_state(cpus):
     mesh = make_mesh("fsdp8", "auto", cpus)
     params = jax.device_put(normal(SHAPES, 0), NamedSharding(mesh, P()))

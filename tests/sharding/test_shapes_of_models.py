@@ -84,6 +84,7 @@ def _cubic(placement):
 
 
 @pytest.mark.broad
+@pytest.mark.daily("explicit")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES)
 def test_owners_give_the_same_and_send_where_they_must(case, kind, cpus):

@@ -59,7 +59,7 @@ def whole(name, state):
     ]
 
 
-EVERY_DAY = {"muoneq", "poet", "soap"}
+EVERY_DAY = {"muoneq", "soap"}
 every_recipe = pytest.mark.parametrize(
     "name",
     [n if n in EVERY_DAY else pytest.param(n, marks=pytest.mark.slow) for n in RECIPES],
@@ -78,6 +78,8 @@ def trained(tx, params, state):
     return state
 
 
+@pytest.mark.daily("muoneq")
+@pytest.mark.broad
 @every_recipe
 def test_state_stays_where_init_puts_it(name, params):
     tx = RECIPES[name](0.01)
@@ -88,6 +90,7 @@ def test_state_stays_where_init_puts_it(name, params):
         assert x.sharding.is_equivalent_to(expected[path].sharding, x.ndim), path
 
 
+@pytest.mark.broad
 @every_recipe
 def test_state_of_a_compiled_init_is_split(name, params):
     tx = RECIPES[name](0.01)

@@ -29,6 +29,7 @@ def stages(devices, kind):
     return trees, meshes
 
 
+@pytest.mark.daily("AxisType.Explicit")
 @pytest.mark.broad
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("owned", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -38,7 +39,7 @@ def test_an_optimizer_for_each_stage(kind, owned, cpus):
         place = om.owners(("expert", "fsdp"), param_specs=SPECS) if owned else None
         tx, plain = om.scale_by_swan(placement=place), om.scale_by_swan()
         local = jax.tree.map(np.asarray, tree)
-        expected = plain.update(local, plain.init(local))[0]
+        expected = jax.jit(plain.update)(local, plain.init(local))[0]
         with jax.set_mesh(meshes[name]):
             state = jax.jit(tx.init)(tree)
             update = jax.jit(tx.update)(tree, state)[0]

@@ -49,6 +49,7 @@ def _alone(kernel, x):
     return np.asarray(kernel(jnp.asarray(x)))
 
 
+@pytest.mark.quick("square")
 @pytest.mark.parametrize(
     ("size", "shape"),
     [(2, (16, 5)), (4, (6, 16)), (8, (8, 8)), (4, (7, 13)), (8, (3, 2))],
@@ -117,6 +118,7 @@ def test_only_the_last_matrices_are_shared(kind, cpus):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.broad
 def test_a_kernel_without_a_form_for_teams_gets_whole_matrices(cpus):
     x = _normal(8, 1, 4, 6)
     got = _in_teams(polar_svd, x, 4, cpus)
@@ -278,6 +280,7 @@ def test_automatic_teams_are_none_where_there_can_be_none(options, cpus):
     assert teams(**options) == {}
 
 
+@pytest.mark.daily("explicit")
 @pytest.mark.broad
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_a_sweep_by_vmap_is_its_runs(kind, cpus):

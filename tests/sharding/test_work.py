@@ -52,6 +52,7 @@ def test_each_device_does_an_eighth_of_the_work(kind, cpus):
     assert found == {"all-to-all": 6, "all-gather": 1}
 
 
+@pytest.mark.daily("explicit")
 @pytest.mark.broad
 @pytest.mark.parametrize(
     ("shape", "spec", "want"),

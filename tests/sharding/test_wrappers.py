@@ -76,6 +76,7 @@ def test_parameters_reach_the_owners(mesh):
         assert np.any(portable[key])
 
 
+@pytest.mark.daily("explicit")
 def test_injected_hyperparameters_are_traced_and_may_change(mesh):
     def factory(rate: float, decay: float, placement):
         build = lambda layout, decay: optax.chain(optax.trace(decay), cubic(layout))
@@ -128,6 +129,7 @@ def test_multi_steps(mesh):
     _compare(mesh, make, steps=4)
 
 
+@pytest.mark.daily("explicit")
 def test_apply_if_finite(mesh):
     make = lambda placement: optax.apply_if_finite(_matrices(placement), 3)
     _compare(mesh, make)

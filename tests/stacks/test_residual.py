@@ -140,6 +140,7 @@ def test_experts_are_no_layers():
             assert set(sets) == {want}, path
 
 
+@pytest.mark.broad
 def test_numbers_of_stages_and_layers_count_together():
     places = [f"stages/{i}/layers/{j}" for i in range(2) for j in range(11)]
     got = _chain({p: s for place in places for p, s in _mlp(place).items()})

@@ -37,6 +37,7 @@ def grads():
     return gaussian(M, N, seed=51) + gaussian(5, M, N, seed=52) / 2
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_optimal_is_algorithm_3(grads):
     u, state = orthonormal(M, R), {}
@@ -76,6 +77,7 @@ def test_fira_and_fira_plus_by_hand(grads):
     assert jax.tree.leaves(state) == []
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", ["optimal", "fira", "fira_plus"])
 @pytest.mark.parametrize("size", [1e-20, 1e20])
 def test_no_size_of_gradients_matters(grads, kind, size):
@@ -88,6 +90,7 @@ def test_no_size_of_gradients_matters(grads, kind, size):
     assert jax.tree.all(jax.tree.map(lambda x: bool(jnp.isfinite(x).all()), state))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("kind", ["optimal", "fira", "fira_plus"])
 def test_nothing_is_left_at_full_rank_or_of_what_the_basis_spans(kind, grads):
     """Exact zeros, and never 0 / 0."""
@@ -102,6 +105,7 @@ def test_nothing_is_left_at_full_rank_or_of_what_the_basis_spans(kind, grads):
     assert jax.tree.all(jax.tree.map(lambda x: bool(jnp.isfinite(x).all()), state))
 
 
+@pytest.mark.broad
 def test_residual_norms_are_never_negative():
     """The difference that the paper prints is, for gradients near the subspace."""
     u = np.float32(orthonormal(M, M - 1))

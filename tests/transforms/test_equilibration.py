@@ -43,6 +43,7 @@ def test_rows_are_divided_by_the_root_of_the_average(bias_correction):
     assert state.col_scale["w"] is None
 
 
+@pytest.mark.broad
 def test_matrices_of_a_stack_do_not_influence_one_another():
     grads = matrices()
     stacked, _ = run(equilibrate_with_ema(rank_one_scales, 0.9), grads)
@@ -63,7 +64,7 @@ def test_state_is_float32_for_bfloat16_and_shaped_per_matrix():
 def test_updates_keep_bfloat16():
     tx = equilibrate_with_ema(rank_one_scales, 0.9)
     w = {"w": jnp.ones((2, 3, 4), jnp.bfloat16)}
-    updates, _ = tx.update(w, tx.init(w))
+    updates, _ = jax.jit(tx.update)(w, tx.init(w))
     assert updates["w"].dtype == jnp.bfloat16
 
 
@@ -87,6 +88,7 @@ def test_weight_of_a_matrix_counts_its_nonzero_gradients():
     np.testing.assert_allclose(state.weight["w"], [1 - 0.5, 1 - 0.5**4])
 
 
+@pytest.mark.broad
 def test_missing_leaves_are_no_leaves():
     tree = {"w": jnp.ones((1, 2, 3)), "gone": optax.MaskedNode(), "none": None}
     for tx in (equilibrate(scale_rows), equilibrate_with_ema(row_rms, 0.9)):
@@ -94,6 +96,7 @@ def test_missing_leaves_are_no_leaves():
         assert jax.tree.structure(updates) == jax.tree.structure(tree)
 
 
+@pytest.mark.broad
 def test_decay_may_be_traced():
     w = {"w": jnp.asarray(matrices(1)[0])}
 

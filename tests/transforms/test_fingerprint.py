@@ -16,6 +16,7 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fingerprint_tells_one_bit_in_one_matrix(dtype):
     x = jnp.asarray(gaussian(3, 4, 5), dtype)
@@ -29,6 +30,7 @@ def test_fingerprint_tells_one_bit_in_one_matrix(dtype):
     assert fingerprint(swapped)[0] != fingerprint(x)[0]
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_fingerprint_sees_all_of_a_float64():
     x = jnp.asarray(gaussian(2, 3, 3))

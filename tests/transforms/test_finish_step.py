@@ -46,6 +46,7 @@ def matrices(*trees):
         yield from zip(*stacks, strict=True)
 
 
+@pytest.mark.quick("relative_update-False")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("rule", RULES)
@@ -71,6 +72,7 @@ def test_steps_are_those_of_the_source(rule, scheduled):
     assert grown == {True, False, "short True", "short False"}
 
 
+@pytest.mark.broad
 def test_the_brake_takes_nothing_from_a_step_inwards():
     tx, w = finish_step("radial_brake"), draw(0)
     inwards = jax.tree.map(lambda x: -0.1 * x, w)
@@ -82,6 +84,7 @@ def test_the_brake_takes_nothing_from_a_step_inwards():
         np.testing.assert_allclose(x, 0.05 * w[name], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("outward", [0.0, 1.0])
 def test_shares_of_the_brake(outward):
     """With 0 no step leads out of the sphere; with 1 there is no brake."""
@@ -97,6 +100,7 @@ def test_shares_of_the_brake(outward):
             assert (got > old * (1 - 1e-5)).any()
 
 
+@pytest.mark.broad
 def test_the_current_radius_needs_no_state():
     fixed, current = (
         finish_step("hyperball", 0.1, radius=r) for r in ("initial", "current")
@@ -112,6 +116,7 @@ def test_the_current_radius_needs_no_state():
     assert size(norm(current)) == pytest.approx(2 * size(w), rel=1e-5)
 
 
+@pytest.mark.quick("bfloat16-relative_update")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 1e-18, 1e18])
@@ -135,6 +140,7 @@ def test_zeros_ranks_and_extremes_stay_finite(rule, dtype, scale):
     assert moved == (rule in ("radial_brake", "row_floor") and dtype(scale) > 0)
 
 
+@pytest.mark.broad
 def test_it_must_get_parameters_and_known_words():
     w = draw(0)
     tx = finish_step("row_floor")
@@ -152,6 +158,7 @@ def test_it_must_get_parameters_and_known_words():
         tx.update(params, tx.init(params))
 
 
+@pytest.mark.quick("relative_update")
 @pytest.mark.parametrize("rule", RULES)
 def test_around_an_optimizer_rows_are_outputs(rule):
     """Kernels are ``(in, out)``, and every layer has its own norm."""

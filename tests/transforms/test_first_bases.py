@@ -80,6 +80,7 @@ def test_an_added_layer_does_not_wait_for_the_next_renewal():
         assert 0.3 < size / float(jnp.linalg.norm(updates["a"])) < 3
 
 
+@pytest.mark.broad
 def test_moments_of_other_stacks_stay_when_one_is_renewed():
     """Of bases that are not orthonormal, U'U would change them."""
     tx = om.project_low_rank(
@@ -106,6 +107,7 @@ def test_moments_of_other_stacks_stay_when_one_is_renewed():
     assert np.abs(state.basis["a"].vectors - old).max() > 0.1
 
 
+@pytest.mark.daily("inf")
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.broad)])
 @pytest.mark.broad
 def test_one_gradient_that_is_not_finite_does_not_stay(bad):

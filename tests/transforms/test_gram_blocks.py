@@ -121,7 +121,7 @@ def test_whitening_of_one_side_is_the_polar_factor():
 def test_without_a_side_a_matrix_passes_as_it_is():
     w = {name: jnp.asarray(gaussian(2, 3), jnp.float32) for name in "ab"}
     tx = om.precondition(side={"a": "none", "b": "short"}, root=2)
-    updates, state = tx.update(w, tx.init(w))
+    updates, state = jax.jit(tx.update)(w, tx.init(w))
     np.testing.assert_array_equal(updates["a"], w["a"])
     np.testing.assert_allclose(updates["b"], polar_svd(w["b"]), atol=1e-4)
     assert state.gram["a"] == (None, None)
@@ -156,7 +156,7 @@ def test_roots_are_kept_between_renewals():
     tx, seen = om.precondition(update_interval=3), []
     state = tx.init({"w": jnp.asarray(gs[0])})
     for g in gs:
-        _, state = tx.update({"w": jnp.asarray(g)}, state)
+        _, state = jax.jit(tx.update)({"w": jnp.asarray(g)}, state)
         seen.append(state.root["w"].rows)
     same = [bool((a == b).all()) for a, b in itertools.pairwise(seen)]
     assert same == [True, True, False]
@@ -164,6 +164,7 @@ def test_roots_are_kept_between_renewals():
     assert [e.primitive.name for e in step.jaxpr.eqns].count("cond") == 1
 
 
+@pytest.mark.broad
 def test_a_matrix_without_a_root_gets_it_with_its_first_gradient():
     """Not at the next renewal; its neighbour in the stack keeps its own until then."""
     gs = np.float32(gaussian(4, 2, 3, 3))

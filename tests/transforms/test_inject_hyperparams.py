@@ -27,6 +27,7 @@ def test_static_arguments_stay_what_they_are():
     assert not {"mode", "polar"} & set(tx.init(PARAMS).hyperparams)
 
 
+@pytest.mark.broad
 def test_kernels_of_blocks_are_no_schedules():
     tx = om.inject_hyperparams(om.orthogonalize)(om.linalg.polar_svd)
     stacks = {"w": 3 * jnp.eye(2)[None]}
@@ -82,6 +83,7 @@ OF_OPTAX = {  # But novograd, whose `lax.cond` does not take float32 numbers.
 }
 
 
+@pytest.mark.quick("sgd")
 @pytest.mark.parametrize(
     "name",
     [

@@ -68,8 +68,8 @@ def trained(max_norm, w):
     return jax.lax.scan(step, (params, tx.init(params)), length=100)[0][0]["kernel"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_norm", [0.5, pytest.param(0.3, marks=pytest.mark.slow)])
-@pytest.mark.broad
 def test_singular_values_stay_where_a_steady_gradient_would_blow_them_up(max_norm):
     w = jnp.float32(gaussian(16, 16))
     values = lambda x: np.linalg.svd(np.float64(x))[1]

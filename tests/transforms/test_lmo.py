@@ -1,5 +1,6 @@
 """`lmo`: the authors' formulas, and what an oracle is: the farthest point of a ball."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ SHAPES = [(3, 5), (6, 4), (4, 4)]
 def direction(norm, m, radius=1.0, **options):
     tx = lmo(norm, radius, polar=om.linalg.polar_svd, **options)
     m = jnp.asarray(m)
-    return np.asarray(tx.update(m, tx.init(m))[0])
+    return np.asarray(jax.jit(tx.update)(m, tx.init(m))[0])
 
 
 def scion(norm, g, normalized=True):
@@ -44,6 +45,8 @@ def size(norm, x):
     return np.abs(x).max() * n
 
 
+@pytest.mark.quick("sign")
+@pytest.mark.daily("shape0", "sign")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("norm", NORMS)
@@ -55,6 +58,7 @@ def test_by_the_authors_formulas(norm, shape, one_hot):
     np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+@pytest.mark.quick("sign", "column-shape2")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("norm", NORMS)
@@ -69,6 +73,7 @@ def test_no_point_of_the_ball_is_farther(norm, shape):
         assert np.sum(m * x) < np.sum(m * best)
 
 
+@pytest.mark.quick("sign")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_zero_rank_one_and_small_matrices(norm, dtype):

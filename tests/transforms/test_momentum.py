@@ -49,6 +49,7 @@ def test_it_is_the_average_of_algorithm_1_under_a_schedule(nesterov, bias_correc
 WITH_MOMENTUM = ("muon", "muoneq", "muon_plus", "normuon", "adamuon", "aro", "splus")
 
 
+@pytest.mark.daily("muon", "normuon", "adamuon", "aro")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", WITH_MOMENTUM)

@@ -90,6 +90,7 @@ def test_the_first_update_of_adam_at_full_rank_is_the_polar_factor():
     np.testing.assert_allclose(got, u @ v, atol=1e-4)
 
 
+@pytest.mark.daily("gaussian", "randomized_svd")
 @pytest.mark.broad
 @pytest.mark.parametrize("basis", ["subspace", "gaussian", "randomized_svd"])
 def test_state_is_two_bases_and_square_moments(basis):

@@ -36,6 +36,7 @@ def bytes_of(tree):
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.broad
 def test_what_is_stored_how():
     state = adam()[0].init(PARAMS)
     assert isinstance(state, QuantizedState)
@@ -80,6 +81,7 @@ def numpy_adam_8bit(grads, b1=0.9, b2=0.999, eps=1e-8):
         m, v = rounded(m, signed=True), rounded(v, signed=False)
 
 
+@pytest.mark.broad
 def test_follows_numpy_step_by_step():
     tx, update = adam()
     state = tx.init(PARAMS)
@@ -118,6 +120,7 @@ def test_stays_near_adam_in_float32():
         assert np.linalg.norm(got - exact) < 0.03 * moved
 
 
+@pytest.mark.broad
 def test_small_gradients_beside_large_ones_do_not_blow_up():
     """Their second moments are below the smallest code: zero would make steps of 30."""
     g = jnp.full((64, 64), 1e-4).at[:, ::64].set(1.0)
@@ -171,6 +174,7 @@ def test_contract():
     assert state.count == 2
 
 
+@pytest.mark.broad
 def test_masked_and_partitioned_leaves_are_absent():
     frozen = optax.partition(
         {"train": optax.adam(1e-3), "freeze": optax.set_to_zero()},
@@ -237,6 +241,8 @@ def test_mistakes_are_told():
         om.quantize_state(om.muon(1e-3)).init({"kernel": jnp.ones((64, 64))})
 
 
+@pytest.mark.broad
+@pytest.mark.daily("float16-1e-05", "bfloat16-1000.0")
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e3])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_precision_moves_as_float32_does(dtype, scale):
@@ -261,6 +267,7 @@ def test_half_precision_moves_as_float32_does(dtype, scale):
         np.testing.assert_allclose(np.float32(x), want[path], rtol=5e-2, atol=1e-6)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("seed", [None, 0])
 def test_a_moment_that_does_not_change_keeps_its_codes(seed):
     """Rounding -1 once more made it -0.993."""

@@ -88,6 +88,7 @@ def averaged(base, **options):
     return optax.chain(momentum(), om.rotate(base, **options))
 
 
+@pytest.mark.quick("adam-aro")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("base", "policy"), GRID)
 def test_bases_and_policies_follow_their_references(base, policy):
@@ -154,6 +155,7 @@ def test_both_sides_follow_from_the_same_look_ahead():
     np.testing.assert_allclose(pair.rows, rows, atol=1e-10)
 
 
+@pytest.mark.broad
 def test_a_dict_gives_each_leaf_its_side():
     tx = om.rotate(optax.scale_by_sign(), side={"a": "out", "b": "in", "c": "both"})
     stacks = {n: jnp.ones((2, 3, 5)) for n in "ab"}
@@ -183,6 +185,7 @@ def test_a_policy_may_be_a_function():
     np.testing.assert_array_equal(got[0], np.sign(stream(1)[0]))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("block", [om.rotate, om.in_eigenbasis])
 def test_a_function_sees_what_the_base_would_answer(block):
     seen = []
@@ -214,6 +217,7 @@ RANKS = {"full": ((7, 4), 4), "half": ((7, 4), 2), "one": ((4, 7), 1)}
 EVERY_DAY = [("full", "aro"), ("half", "eigen"), ("one", "eigen_exact")]
 
 
+@pytest.mark.daily("half-eigen", "one-eigen_exact")
 @pytest.mark.parametrize(
     ("rank", "policy"),
     [
@@ -352,6 +356,7 @@ def test_the_look_ahead_leaves_the_state_of_the_base_alone():
         np.testing.assert_allclose(state.base_state.root["w"] ** 2, v, rtol=1e-9)
 
 
+@pytest.mark.daily("identity", "polar-polar")
 @pytest.mark.broad
 @pytest.mark.parametrize("policy", ["aro", "eigen", "polar"])
 @pytest.mark.parametrize("base", ["identity", "polar"])
@@ -479,6 +484,7 @@ def test_a_vector_is_refused(side):
         om.rotate(optax.scale_by_sign(), side=side).init({"b": jnp.ones(3)})
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 def test_the_variants_of_remark_12_can_be_written_from_outside():
     """QR(f(M) f(R'M)') and QR(f(M M'R)), with R from the step before."""
@@ -539,6 +545,7 @@ def test_the_base_of_a_policy_squares_its_input_and_not_the_gradient():
     np.testing.assert_allclose(seen[0], np.sign(g["w"]), rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_eigenvalues_of_both_sides_stay_of_like_size():
     """Only their product counts. Left alone, one grows beyond the other without end."""
     base = om.transforms.scale_by_spectrum()

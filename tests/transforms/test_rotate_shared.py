@@ -42,6 +42,7 @@ def _unit(x):
     return x / np.linalg.norm(x)
 
 
+@pytest.mark.daily("aro", "identity", "adam-eigen", "sign-polar")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("policy", ["aro", "eigen", "polar", "identity"])
@@ -69,6 +70,7 @@ def test_the_set_is_one_matrix(name, policy):
             np.testing.assert_allclose(_unit(x), _unit(y), atol=1e-12)
 
 
+@pytest.mark.broad
 def test_a_set_of_one_is_rotate():
     x = {"a": np.random.default_rng(0).standard_normal((3, 4, 6)).astype(np.float32)}
     alone = Sets({"a": np.arange(3)}, 3, {"a": ()})
@@ -143,6 +145,7 @@ def test_spread_over_devices_it_is_the_same_at_a_known_price(cpus, name, vectors
     assert _collectives(text, "all-gather") == _collectives(text, "all-to-all") == 0
 
 
+@pytest.mark.broad
 def test_one_factorisation_for_each_set():
     tx = rotate_shared(sinkhorn_jointly(), SETS, sides=SIDES, qr=_counted)
     x = jax.tree.map(np.float32, _draw(np.random.default_rng(3)))

@@ -63,6 +63,7 @@ CASES = {
 }
 
 
+@pytest.mark.daily("full-stored", "block-recovered")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
@@ -142,7 +143,6 @@ def test_gradients_of_q_are_those_through_materialize():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.broad
 def test_applied_updates_are_no_edits(dtype):
     """Bit for bit: rounding of the update and of its sum is foreseen."""
     tx = om.spo(ADAM(0.02), block=4, merge_interval=None, ids=IDS)
@@ -304,6 +304,7 @@ def test_merge_resets_moments_and_goes_on_with_schedules():
         assert any(bool(x.any()) for x in moments) == (reset == "none")
 
 
+@pytest.mark.broad
 def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     inner = ADAM(optax.linear_schedule(0.02, 0.0, 20))
     q = [{"in": jnp.ones((1, 3))}, {"in": jnp.ones((1, 3))}]
@@ -348,6 +349,7 @@ def test_blocks_may_differ_between_the_sides():
     assert (q["in"].shape, q["out"].shape) == ((2, 1, 10), (2, 1, 3))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("hold", ["stored", "recovered"])
 def test_no_matrix_of_a_whole_side_is_formed(hold):
     m, n = 95, 87

@@ -52,6 +52,7 @@ def noises(steps=STEPS):
     return noise
 
 
+@pytest.mark.daily("stored")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_each_matrix_is_merged_when_its_own_q_is_large(options, decay):
     assert found[0] != found[1]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_it_turns_as_far_as_it_likes_and_keeps_singular_values():
     """A steady pull by more than the bound allows between two merges."""
     target = np.linalg.qr(gaussian(6, 6, seed=4))[0]

@@ -62,6 +62,7 @@ def test_preserve_norm_keeps_the_norm_and_the_direction():
     np.testing.assert_array_equal(np.sign(out), np.sign(STACK))
 
 
+@pytest.mark.broad
 def test_orthogonalize_applies_the_kernel():
     np.testing.assert_allclose(
         apply(orthogonalize(polar_svd), STACK), polar_svd(jnp.asarray(STACK))

@@ -29,6 +29,7 @@ def run(tx, grads):
     return np.asarray(updates["w"]), state
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("turned", [False, True])
 def test_noise_is_drawn_from_the_identity_and_the_count(turned):
@@ -52,6 +53,7 @@ def test_noise_is_drawn_from_the_identity_and_the_count(turned):
         np.testing.assert_allclose(got[:, i], want, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_factors_whiten_a_stream_of_gradients():
     """Both sides of whitened gradients have unit covariance at the end."""
     rng = np.random.default_rng(0)
@@ -66,6 +68,8 @@ def test_factors_whiten_a_stream_of_gradients():
     np.testing.assert_allclose(cols, np.eye(6), atol=0.15)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("1.152921504606847e+18")
 @pytest.mark.parametrize("size", [2.0**-60, 2.0**60])
 def test_updates_do_not_depend_on_the_scale_of_the_loss(size):
     grads = np.float32(gaussian(5, *SHAPE))
@@ -73,6 +77,7 @@ def test_updates_do_not_depend_on_the_scale_of_the_loss(size):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.broad
 def test_without_a_scale_the_first_factors_bring_the_gradient_to_size_one():
     g = 5 * np.float32(gaussian(1, 3, 4))
     start = partial(om.whiten, factor_rate=1e-9, max_rms=None)
@@ -82,15 +87,16 @@ def test_without_a_scale_the_first_factors_bring_the_gradient_to_size_one():
     np.testing.assert_allclose(got, g / 4, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_factors_move_at_their_turn_and_for_their_matrix():
     """A matrix whose gradients are zero so far begins later, with its own count."""
     grads = np.float32(gaussian(5, *SHAPE))
     grads[:3, 1] = 0
     tx, state = om.whiten(update_interval=2), om.whiten().init({"w": grads[0]})
-    moved = []
+    update, moved = jax.jit(tx.update), []
     for g in grads:
         before = state.factor["w"].rows
-        _, state = tx.update({"w": jnp.asarray(g)}, state)
+        _, state = update({"w": jnp.asarray(g)}, state)
         moved.append(jnp.any(state.factor["w"].rows != before, axis=(1, 2)).tolist())
     assert moved == [
         [True, False, True],
@@ -102,6 +108,8 @@ def test_factors_move_at_their_turn_and_for_their_matrix():
     assert state.count["w"].tolist() == [5, 2, 5]
 
 
+@pytest.mark.broad
+@pytest.mark.daily("momentum")
 @pytest.mark.parametrize("statistics", ["gradient", "momentum"])
 def test_a_gradient_of_zeros_leaves_the_factors_as_they_are(statistics):
     """Or they would grow without end: nothing is there to whiten."""
@@ -114,18 +122,21 @@ def test_a_gradient_of_zeros_leaves_the_factors_as_they_are(statistics):
     assert np.isfinite(updates).all()
 
 
+@pytest.mark.broad
 def test_the_largest_entries_of_both_factors_are_equal():
     rows, cols = run(om.whiten(side="short"), gaussian(9, 3, 8))[1].factor["w"]
     np.testing.assert_allclose(abs(rows).max(), abs(cols).max(), rtol=1e-5)
     assert (rows.shape, cols.shape) == ((3, 3), (8, 1))
 
 
+@pytest.mark.broad
 def test_updates_are_limited():
     grads = np.float32(gaussian(1, *SHAPE))
     got, _ = run(om.whiten(init_scale=10.0, factor_rate=1e-9), grads)
     np.testing.assert_allclose(np.sqrt(np.mean(got**2, axis=(2, 3))), 2, rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_a_gradient_of_1e20_leaves_factors_that_go_on():
     grads = np.float32(gaussian(4, *SHAPE))
     grads[1] *= 1e20

@@ -36,6 +36,7 @@ GRADS = {
 STACK = (2, SIDE, SIDE)
 
 
+@pytest.mark.broad
 def test_a_block_may_ask_which_matrices_keep_their_state():
     old, new = {"a": jnp.zeros(STACK)}, {"a": jnp.ones(STACK)}
     assert kept(new, old) is not old
@@ -48,6 +49,7 @@ def test_a_block_may_ask_which_matrices_keep_their_state():
     assert due["b"].tolist() == [True, True]  # A stack of which nothing is known.
 
 
+@pytest.mark.broad
 def test_state_that_is_not_that_of_the_step_before_is_put_back_at_the_end():
     def build(layout):
         del layout

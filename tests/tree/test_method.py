@@ -164,6 +164,7 @@ def test_numbers_and_options_of_a_method_may_change(options):
     assert _method_of(injected.init(PARAMS)) == ["aro"]
 
 
+@pytest.mark.quick("False-AxisType.Auto")
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize("owned", [False, True])
 def test_the_name_survives_jit_and_sharding(cpus, kind, owned):

@@ -54,7 +54,7 @@ def test_rows_are_output_neurons_and_others_pass_through():
         "scalar": _draw(),
     }
     tx = _tx()
-    updates, _ = tx.update(params, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
     for name in ("tall", "wide", "square", "stack"):
         np.testing.assert_allclose(updates[name], _expected(params[name]), rtol=1e-6)
     for name in ("bias", "scalar"):
@@ -69,7 +69,7 @@ def test_heads_and_fused_kernels_are_separate_matrices():
     )
     rule = by_path(numbers={"w": MatrixDimensionNumbers(output_sections=(4, 2, 2))})
     tx = on_matrices(frobenius, dimension_numbers=rule)
-    (update,) = tx.update({"w": x}, tx.init({"w": x}))[0].values()
+    (update,) = jax.jit(tx.update)({"w": x}, tx.init({"w": x}))[0].values()
     for lo, hi in ((0, 4), (4, 6), (6, 8)):
         np.testing.assert_allclose(
             update[:, lo:hi], x[:, lo:hi] / np.linalg.norm(x[:, lo:hi]), rtol=1e-6
@@ -110,6 +110,7 @@ def test_build_may_read_traced_numbers_of_the_function_around_it():
     np.testing.assert_allclose(got, 2 * params["w"])
 
 
+@pytest.mark.broad
 def test_coupling_is_seen_where_numbers_are_traced():
     """Also if they are computed while the chain is built."""
 
@@ -123,6 +124,7 @@ def test_coupling_is_seen_where_numbers_are_traced():
         run(2.0)
 
 
+@pytest.mark.broad
 def test_bfloat16_leaves_come_back_in_bfloat16_with_stable_state():
     params = {"w": _draw(4, 6, dtype=jnp.bfloat16)}
     tx = on_matrices(optax.trace(0.9, accumulator_dtype=jnp.float32))
@@ -132,6 +134,7 @@ def test_bfloat16_leaves_come_back_in_bfloat16_with_stable_state():
     assert jax.tree.map(_dtype, new) == jax.tree.map(_dtype, state)
 
 
+@pytest.mark.broad
 def test_float32_gradients_of_bfloat16_parameters():
     params = {"w": _draw(4, 6, dtype=jnp.bfloat16)}
     grads = {"w": _draw(4, 6, seed=1)}
@@ -167,6 +170,7 @@ def test_bare_array():
     np.testing.assert_allclose(tx.update(x, tx.init(x))[0], _expected(x), rtol=1e-6)
 
 
+@pytest.mark.broad
 def test_nnx_optimizer_with_partitioned_parameters():
     init = nnx.with_partitioning(
         nnx.initializers.lecun_normal(), ("embed", "mlp"), eager_sharding=False
@@ -276,6 +280,12 @@ def test_parameters_reach_only_those_who_ask():
         tx.update(grads, tx.init(params))
 
 
+@pytest.mark.daily(
+    "clip_by_global_norm",
+    "scale_by_factored_rms",
+    "clip_by_block_rms",
+    "scale_by_trust_ratio",
+)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     ("inner", "name"),
@@ -335,6 +345,7 @@ def _of_stacks(f):
     return optax.stateless_with_tree_map(lambda x, _: f(x))
 
 
+@pytest.mark.quick("one")
 @pytest.mark.parametrize(
     "coupled",
     [
@@ -421,9 +432,9 @@ def test_per_matrix_equals_a_loop_over_leaves():
     tx = on_matrices(per_matrix(inner))
     state, states = tx.init(params), [inner.init(x) for x in leaves]
     for _ in range(3):
-        updates, state = tx.update(params, state)
+        updates, state = jax.jit(tx.update)(params, state)
         for i, x in enumerate(leaves):
-            want, states[i] = inner.update(x, states[i])
+            want, states[i] = jax.jit(inner.update)(x, states[i])
             np.testing.assert_allclose(updates[f"w{i}"], want, rtol=1e-5, atol=1e-7)
 
 
@@ -460,8 +471,8 @@ def test_max_batch_changes_nothing_but_the_stacks():
     assert len(many.init(params).manifest) == 1
     jax.tree.map(
         np.testing.assert_array_equal,
-        few.update(params, few.init(params))[0],
-        many.update(params, many.init(params))[0],
+        jax.jit(few.update)(params, few.init(params))[0],
+        jax.jit(many.update)(params, many.init(params))[0],
     )
 
 
@@ -471,6 +482,7 @@ def test_state_is_a_plain_named_tuple():
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
 
 
+@pytest.mark.broad
 def test_a_mask_that_needs_the_whole_tree_is_refused_with_a_way_that_works():
     params = {"up": {"kernel": _draw(3, 5), "bias": jnp.ones(5)}}
 
@@ -486,6 +498,7 @@ def test_a_mask_that_needs_the_whole_tree_is_refused_with_a_way_that_works():
         np.testing.assert_allclose(updates["up"]["bias"], -1e-3, rtol=1e-4)
 
 
+@pytest.mark.broad
 def test_what_leaves_are_is_decided_once_for_each_tree():
     """By `init`; `update` asks again only after a restart or for another tree."""
     calls = []

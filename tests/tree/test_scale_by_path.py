@@ -17,6 +17,7 @@ PARAMS = {
 GRADS = jax.tree.map(lambda x: x * jnp.arange(x.size).reshape(x.shape), PARAMS)
 
 
+@pytest.mark.broad
 def test_a_factor_is_one_of_the_learning_rate():
     """The weight decay and a schedule included."""
     rate = optax.linear_schedule(0.1, 0.2, 2)
@@ -27,10 +28,10 @@ def test_a_factor_is_one_of_the_learning_rate():
     state = tx.init(PARAMS)
     states = {f: t.init(PARAMS) for f, t in scaled.items()}
     for _ in range(2):
-        new, state = tx.update(GRADS, state, PARAMS)
+        new, state = jax.jit(tx.update)(GRADS, state, PARAMS)
         each = {}
         for f in scaled:
-            each[f], states[f] = scaled[f].update(GRADS, states[f], PARAMS)
+            each[f], states[f] = jax.jit(scaled[f].update)(GRADS, states[f], PARAMS)
         pairs = [(new["layers"][0], each[0.5]["layers"][0])]
         pairs += [(new["layers"][1], each[3.0]["layers"][1])]
         pairs += [(new["embed"], each[3.0]["embed"])]

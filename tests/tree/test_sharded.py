@@ -71,6 +71,7 @@ def test_sharded_equals_replicated_and_keeps_specs(mesh):
     assert size(state) == size(want_state)
 
 
+@pytest.mark.quick("auto")
 def test_state_is_sharded_like_the_parameters(mesh):
     state = _tx().init({"columns": _tree(mesh)["columns"], "both": _tree(mesh)["both"]})
     arrays = jax.tree.leaves(state.inner_state)
@@ -108,7 +109,7 @@ def test_jitted_and_abstract_init(mesh):
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, types)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_optax_muon_raises_where_we_do_not(cpus):
     """What `placement=None` is measured against; drop it when optax can do it."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,), devices=cpus)

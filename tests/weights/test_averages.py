@@ -21,7 +21,7 @@ every = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 FINISHED = {"poet", "oft", "poet-full"}  # Their updates are finished steps.
 
 
-def some(names, core=("muon", "racs")):
+def some(names, core=("muon",)):
     """A core every day, the rest of the names in `make test-slow`."""
     mark = lambda n: n if n in core else pytest.param(n, marks=pytest.mark.slow)
     return pytest.mark.parametrize("name", [mark(n) for n in names])
@@ -162,9 +162,10 @@ SPECS = {
 }
 
 
+@pytest.mark.daily("explicit-free", "auto-average")
 @every
 @pytest.mark.parametrize("kind", KINDS)
-@some(RECIPES, core=("muon",))
+@some(RECIPES)
 def test_owners_get_the_averages_of_one_device(name, wrap, kind, cpus):
     if wrap is FREE and name in FINISHED:
         pytest.skip("refused, see below")
@@ -183,6 +184,7 @@ def test_owners_get_the_averages_of_one_device(name, wrap, kind, cpus):
     assert_specs(got, SPECS, mesh)
 
 
+@pytest.mark.daily("chain", "injected", "remainders-average", "multi_steps-free")
 @every
 @pytest.mark.parametrize(
     "outside",
@@ -219,6 +221,7 @@ def test_leaves_without_an_average_stay(wrap):
     assert (got["tall"]["kernel"] != params["tall"]["kernel"]).any()
 
 
+@pytest.mark.daily("average")
 @every
 def test_nnx_models(wrap):
     model = nnx.Linear(4, 8, rngs=nnx.Rngs(0))
@@ -272,6 +275,9 @@ def test_training_is_as_without_the_average():
     assert_equal(got, plain)
 
 
+@pytest.mark.daily(
+    "make1-poet", "hyperball", "make2-poet", "store_remainders", "stochastic_rounding"
+)
 @pytest.mark.parametrize(
     ("make", "name"),
     [

@@ -142,6 +142,7 @@ def test_small_steps_add_up(wrap):
     assert along(moved(inner)) < 0.5  # Without the wrapper most of the way is lost.
 
 
+@pytest.mark.daily("AxisType.Explicit")
 @every
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_the_same_on_any_mesh(wrap, kind):
@@ -279,6 +280,7 @@ def _around_a_recipe(wrap, name):
     assert jax.tree.structure(specs) == jax.tree.structure(state)
 
 
+@pytest.mark.daily("muon")
 @_around({"muon", "racs"})
 @every
 def test_around_a_recipe(wrap, name):

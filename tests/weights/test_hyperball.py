@@ -68,7 +68,7 @@ def test_only_the_direction_of_the_inner_update_counts():
         assert (length < 0.0101).all()
         assert (length > 0.009).all()
     alone = om.muoneq(1e-3, weight_decay=0.0)
-    plain, _ = alone.update(grads, alone.init(params), params)
+    plain, _ = jax.jit(alone.update)(grads, alone.init(params), params)
     np.testing.assert_allclose(small["norm"]["scale"], plain["norm"]["scale"])
 
 
@@ -96,14 +96,14 @@ def test_norms_do_not_drift(dtype):
 def test_zero_updates_zero_weights_and_edits():
     tx, params = om.hyperball(optax.sgd(1.0), 0.1), draw(0)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = tx.update(zeros, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(zeros, tx.init(params), params)
     assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(updates)) < 1e-6
     with pytest.warns(UserWarning, match="never moved by hyperball, .*: up. Init"):
         state = tx.init({**params, "up": zeros["up"]})
-    updates, _ = tx.update(draw(1), state, {**params, "up": zeros["up"]})
+    updates, _ = jax.jit(tx.update)(draw(1), state, {**params, "up": zeros["up"]})
     assert not updates["up"].any()
     doubled = jax.tree.map(lambda x: 2 * x, params)
-    updates, _ = tx.update(draw(1), tx.init(params), doubled)
+    updates, _ = jax.jit(tx.update)(draw(1), tx.init(params), doubled)
     back = optax.apply_updates(doubled, updates)
     np.testing.assert_allclose(norms(back["up"]), norms(params["up"]), rtol=1e-5)
 
@@ -112,7 +112,7 @@ def test_nan_gradients_leave_the_state():
     tx, params = om.hyperball(om.muon(0.1), 0.1), draw(0)
     state = tx.init(params)
     bad = {**draw(1), "up": jnp.full((6, 4), jnp.nan)}
-    updates, new = tx.update(bad, state, params)
+    updates, new = jax.jit(tx.update)(bad, state, params)
     assert jnp.isnan(updates["up"]).all()
     assert jnp.isfinite(updates["layers"]).all()
     radius = lambda s: jax.tree.leaves(s[1].inner_state.radius)

@@ -59,7 +59,6 @@ def _poet(**options):
     ],
     ids=["block", "full", "oft"],
 )
-@pytest.mark.broad
 def test_split_gives_the_same_weights_and_counts_only_rotations(options):
     params, poet = _params(), _poet(**options)
     frozen, trainable = poet.split(params)
@@ -331,6 +330,7 @@ def test_parts_of_other_blocks_are_refused():
         om.reparameterize(block=4).materialize(*parts)
 
 
+@pytest.mark.daily("False")
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_module_named_rotations_keeps_its_moments(apart):
     trainable = om.weights.Trainable(
@@ -340,7 +340,7 @@ def test_a_module_named_rotations_keeps_its_moments(apart):
     adam = optax.adam(0.1)
     tx = _poet().optimizer(adam, adam) if apart else adam
     fresh = tx.init(trainable)
-    _, state = tx.update(trainable, fresh, trainable)
+    _, state = jax.jit(tx.update)(trainable, fresh, trainable)
     new = reset_rotations(state, fresh, {"k": [jnp.ones((1,), bool)]})
     label = lambda name: _moments(new, name)[0] if apart else new[0]
     assert not label("rotations").mu.rotations["k"][0]["in"].any()

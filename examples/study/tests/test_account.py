@@ -277,6 +277,7 @@ def test_eight_devices_exchange_the_least_that_owners_can():
     assert (int(found[1]), int(found[2])) == (round(mib), 8)
 
 
+@pytest.mark.broad
 def test_memory_of_adamw_is_four_numbers_a_weight(capsys):
     sizes = ("--layers", "1", "--embed", "64", "--mlp", "128")
     assert memory.main([*sizes, "--recipes", "optax.adamw", "muon"]) == 0

@@ -220,6 +220,7 @@ def test_a_damaged_line_is_named(tmp_path, capsys):
     assert "damaged" in capsys.readouterr().err
 
 
+@pytest.mark.broad
 def test_tables_of_the_readers_are_those_of_the_results():
     found = results.read()
     for path in table.PAGES:
@@ -231,6 +232,7 @@ def test_tables_of_the_readers_are_those_of_the_results():
         assert plot.is_current(study, found) or not plot.finished(study, found), study
 
 
+@pytest.mark.broad
 def test_a_picture_is_drawn_anew_when_its_runs_change(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "PATH", tmp_path / "bench.jsonl")
     monkeypatch.setattr(table, "PAGES", ())
@@ -338,6 +340,7 @@ def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_
     assert "| `adamw` |  |" in capsys.readouterr().out
 
 
+@pytest.mark.broad
 def test_overall_is_the_share_of_the_gap_to_the_best_method():
     found = {}
     for task in MAIN:

@@ -92,6 +92,7 @@ def confirmed(compared, leads, shorter=0.0):
     return found
 
 
+@pytest.mark.broad
 def test_the_finalists_are_confirmed_on_other_seeds_and_data(compared):
     entries = STUDIES["confirm_books"](compared)
     assert {e.task for e in entries} == {"books"}
@@ -106,6 +107,7 @@ def test_the_finalists_are_confirmed_on_other_seeds_and_data(compared):
     assert table.table("verdict", compared) == "The chains are not confirmed yet."
 
 
+@pytest.mark.broad
 def test_only_chains_ahead_on_every_task_go_on(compared):
     """One is ahead everywhere, one on two tasks, one within the interval."""
     nothing = 0.0, 0.0, 0.0
@@ -129,6 +131,7 @@ def test_only_chains_ahead_on_every_task_go_on(compared):
     assert f"| `{first}` | -0.0990 ± 0.0008 | -0.0990 ± 0.0008 |" in text
 
 
+@pytest.mark.broad
 def test_without_a_chain_ahead_nothing_more_runs(compared):
     found = confirmed(compared, [[-0.1] * 3] * halving.CHOSEN)
     assert STUDIES["confirm_longer"](found) == []
@@ -136,6 +139,7 @@ def test_without_a_chain_ahead_nothing_more_runs(compared):
     assert "No chain beats the best published" in table.table("verdict", found)
 
 
+@pytest.mark.broad
 def test_chains_also_meet_the_published_methods_with_their_papers_momentum(compared):
     found = confirmed(compared, [[0.1] * 3] * halving.CHOSEN, shorter=0.3)
     assert confirmation.survivors(found) == []
@@ -145,6 +149,7 @@ def test_chains_also_meet_the_published_methods_with_their_papers_momentum(compa
     assert first.count("+0.2010 ± 0.0008") == second.count("-0.0990 ± 0.0008") == 15
 
 
+@pytest.mark.slow
 def test_then_the_chains_have_the_shorter_momentum_too(compared):
     found = confirmed(compared, [[-0.1] * 3] * halving.CHOSEN)
     entries = STUDIES["confirm_momentum"](found)

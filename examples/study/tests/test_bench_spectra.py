@@ -48,6 +48,7 @@ _seen = functools.partial(spectra.spectra, LINEAR, config=CONFIG, kernel=("kerne
 close = functools.partial(pytest.approx, abs=2e-3)
 
 
+@pytest.mark.broad
 def test_of_gradient_descent_the_update_is_the_last_gradient():
     got = _seen(optax.sgd)
     assert got.gradient == close([1.0, 1 / 4, 1 / 16, 1 / 64])
@@ -66,6 +67,7 @@ def test_of_gradient_descent_the_change_is_the_sum_of_updates():
     assert got.last == pytest.approx(3 - 0.1 * np.sort(total), rel=2e-3)
 
 
+@pytest.mark.broad
 def test_of_muon_with_the_exact_polar_factor_all_values_are_one():
     got = _seen(functools.partial(om.muon, polar=polar_svd, weight_decay=0.0))
     assert got.update == close([1.0] * 4)
@@ -73,6 +75,7 @@ def test_of_muon_with_the_exact_polar_factor_all_values_are_one():
     assert got.gradient == close([1.0, 1 / 4, 1 / 16, 1 / 64])
 
 
+@pytest.mark.broad
 def test_of_galore_values_beyond_the_rank_are_zero():
     got = _seen(functools.partial(om.galore, rank=2, weight_decay=0.0))
     assert [x > 0 for x in got.update] == [True, True, False, False]
@@ -83,11 +86,13 @@ def test_a_run_that_diverges_is_named():
         _seen(lambda _: optax.sgd(np.nan))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(METHODS))
 def test_nothing_decays(name):
     _stays(spectra.configs(results.read())[name])
 
 
+@pytest.mark.broad
 def test_nothing_decays_where_the_setting_is_the_papers():
     _stays(dataclasses.replace(CONFIG, method="muon_plus", setting="own"))
 
@@ -97,7 +102,7 @@ def _stays(config):
     kernel = jnp.asarray(Q.reshape(4, 8), jnp.float32)
     params = {"embed": {"embedding": kernel}, "kernel": kernel}
     still = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = tx.update(still, tx.init(params), params)
+    updates, _ = jax.jit(tx.update)(still, tx.init(params), params)
     for leaf in jax.tree.leaves(updates):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
 
@@ -113,6 +118,7 @@ def test_every_method_has_a_row():
             assert values[0] > 0, name
 
 
+@pytest.mark.broad
 def test_rates_are_the_best_of_the_study():
     found = spectra.configs(results.read())
     assert list(found) == list(METHODS)
@@ -132,6 +138,7 @@ def test_rows_show_what_the_papers_state():
         assert sum(x > 1e-3 for x in rows[name].update) == 24
 
 
+@pytest.mark.broad
 def test_what_the_file_has_is_not_measured_again(tmp_path, monkeypatch, capsys):
     path, measured = tmp_path / "new" / "spectra.jsonl", []
 

@@ -70,6 +70,7 @@ def test_the_gpt_is_gpt2():
     np.testing.assert_allclose(task.mean_loss(params, window), -chosen.mean(), 1e-5)
 
 
+@pytest.mark.broad
 def test_the_gpt_has_nanogpts_size_and_initial_scale():
     w = as_float64(TASKS["shakespeare"].init(0))
     assert sum(x.size for x in w.values()) - 64 * 128 == 795_904  # "0.80M".
@@ -90,6 +91,7 @@ def test_the_schedule_is_nanogpts():
     assert float(rate(574)) == pytest.approx(half)
 
 
+@pytest.mark.broad
 def test_queries_keys_and_values_are_three_matrices():
     task = TASKS["shakespeare"]
     numbers = task.arena.dimension_numbers
@@ -101,6 +103,7 @@ def test_queries_keys_and_values_are_three_matrices():
         assert "other" in row
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     ("name", "shape"), [("shakespeare", (12, 65)), ("books", (16, 65))]
 )
@@ -140,6 +143,7 @@ def texts(name):
     return [tokens.astype(np.uint8)]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["shakespeare", "books"])
 def test_a_search_sees_nothing_of_the_validation_text(name):
     windows = lambda rows: {bytes(row) for part in rows for row in part}
@@ -172,6 +176,7 @@ def options():
     return listing(methods(arena) | {"chain": chains(arena)} | of_papers)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     ("name", "digest"),
     [
@@ -194,6 +199,7 @@ def test_tasks_and_options_are_those_of_the_runs(name, digest):
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest, text
 
 
+@pytest.mark.broad
 def test_images():
     task = TASKS["digits"]
     batch = task.batches(0, 3, 32)

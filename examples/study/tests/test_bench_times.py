@@ -26,6 +26,7 @@ class Fake:
             yield self.seconds * (1 + turn)
 
 
+@pytest.mark.broad
 def test_times_are_compared_turn_by_turn_without_compilation(monkeypatch):
     monkeypatch.setattr(times, "bench", Fake)
     got = times.measure("books", "muon")

@@ -116,6 +116,7 @@ def test_it_is_compared_with_named_methods(tmp_path, counted, capsys):
     assert row["where"]["command"] == command
 
 
+@pytest.mark.broad
 def test_finished_runs_are_kept_and_those_of_the_study_are_copied(tmp_path, counted):
     path = tmp_path / "mine.jsonl"
     assert trial(path, "mine_of_a_user:make") == 0
@@ -131,6 +132,7 @@ def test_finished_runs_are_kept_and_those_of_the_study_are_copied(tmp_path, coun
     assert not counted
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("counted")
 def test_table_page_and_picture_have_its_last_version(tmp_path, capsys, module):
     path, name = tmp_path / "mine.jsonl", "mine_of_a_user:make"
@@ -152,6 +154,7 @@ def test_table_page_and_picture_have_its_last_version(tmp_path, capsys, module):
     assert (folder / "books.png").stat().st_size > 10_000
 
 
+@pytest.mark.broad
 def test_runs_of_a_changed_file_do_not_count(tmp_path, counted, module):
     path = tmp_path / "mine.jsonl"
     assert trial(path, "mine_of_a_user:make") == 0
@@ -183,6 +186,7 @@ def test_options_and_the_tasks_dimension_numbers_reach_the_function():
     assert dict(method.options) == {"b1": 0.5}
 
 
+@pytest.mark.broad
 def test_the_module_of_the_readme_makes_an_optimizer(tmp_path):
     text = (results.PATH.parents[1] / "README.md").read_text()
     block = r"```python\n# my_module\.py.*?\n(.*?)```"

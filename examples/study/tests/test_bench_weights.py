@@ -38,6 +38,7 @@ def trained(form, rate, steps):
     return last["kernel"].dtype, gone
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("form", FORMS)
 def test_small_steps_are_lost_where_weights_are_rounded_to_nearest_only(form):
     dtype, gone = trained(form, 2.0**-12, 256)  # Eight distances of bfloat16.
@@ -47,6 +48,7 @@ def test_small_steps_are_lost_where_weights_are_rounded_to_nearest_only(form):
     assert mean == pytest.approx(0.0 if form == "rounded" else 1.0, abs=0.02)
 
 
+@pytest.mark.broad
 def test_remainders_make_the_steps_of_float32_weights():
     params = {"kernel": jax.random.normal(jax.random.key(1), (32, 16))}
     params = wide(kept(params, "rounded"))  # Where both forms can start.

@@ -46,6 +46,7 @@ def test_the_readme_has_every_page():
     assert linked == {f"pages/{page.name}" for page in PAGES[1:]}
 
 
+@pytest.mark.broad
 def test_every_quoted_module_exists():
     text = "".join(texts().values())
     modules = set(re.findall(r"-m (examples\.\w+)", text))

@@ -77,7 +77,7 @@ def test_a_file_as_a_directory_gets_one_line(capsys, tmp_path, text):
     assert "file is a file; choose another --out." in said
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_run_is_not_overwritten(capsys, tmp_path, text):
     out = str(tmp_path / "run")
     assert train(["--data", text, *TINY, *EVERY, "--out", out]) == 0
@@ -97,7 +97,7 @@ def test_compare_runs_shared_rotations(tmp_path, text):
     assert aro["losses"] != adamw["losses"]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_an_optimizer_of_a_user_and_pictures_for_a_paper(tmp_path, monkeypatch, text):
     source = (
         "import optax\n\ndef make(rate, b1=0.9):\n    return optax.lion(rate, b1=b1)\n"
@@ -203,7 +203,7 @@ def test_comparison_ends_a_diverged_run_early(compared):
     assert all(c.final == np.inf and np.isnan(c.losses[-1]) for c in diverged)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_comparison_curves_are_those_of_single_runs(compared):
     last = compared[0][-1]
     data = from_texts([TEXT], Windows(context=8, batch=4, seed=1))

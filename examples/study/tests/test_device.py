@@ -83,6 +83,7 @@ def test_rates_are_measured_on_a_cpu(tmp_path):
     assert "not supported" in by_name["float32, TF32"]["problem"]
 
 
+@pytest.mark.broad
 def test_books_are_split_into_two_texts():
     """Nothing is held out that is trained on."""
     train, held_out = training.tokens()

@@ -159,6 +159,7 @@ def test_failed_runs_are_worse_than_all_others():
     assert protocol.tuned(Entry("books", "muon"), found) != best
 
 
+@pytest.mark.broad
 def test_validation_and_test_sets_share_nothing():
     for task in LENGTHS:
         both = [sets.held_out(task, which) for which in ("validation", "test")]
@@ -169,12 +170,14 @@ def test_validation_and_test_sets_share_nothing():
         assert not {x.tobytes() for x in first} & {x.tobytes() for x in second}
 
 
+@pytest.mark.broad
 def test_the_schedule_is_that_of_the_tasks():
     ours, theirs = methods.schedule(0.1, 0.05, 400), tasks.schedule(0.1, 400)
     for step in (0, 5, 19, 20, 150, 399):
         np.testing.assert_allclose(ours(step), theirs(step), rtol=1e-5)
 
 
+@pytest.mark.broad
 def test_matrices_start_by_their_fan_in():
     task = TASKS["digits"]
     fresh = task.init(0)
@@ -194,6 +197,8 @@ def test_matrices_start_by_their_fan_in():
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.broad
+@pytest.mark.daily("muoneq")
 @pytest.mark.parametrize("name", ["adamw", "muoneq"])
 def test_traced_settings_are_those_of_the_recipe(name):
     task = TASKS["books"]
@@ -232,6 +237,7 @@ def test_traced_settings_are_those_of_the_recipe(name):
         )
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "task",
     [
@@ -248,6 +254,7 @@ def test_every_method_builds_with_its_settings(task):
         jax.eval_shape(tx.init, params)
 
 
+@pytest.mark.broad
 def test_tables_and_intervals():
     found: dict[Config, Result] = {}
     assert (
@@ -269,6 +276,7 @@ def test_tables_and_intervals():
     assert table.settings("books", 1, found).count("`") == 4
 
 
+@pytest.mark.broad
 def test_the_summary_has_a_column_for_each_adamw():
     found: dict[Config, Result] = {}
     for entry in protocol.entries("books", [1, 4]):
@@ -283,6 +291,7 @@ def test_the_summary_has_a_column_for_each_adamw():
     assert "x (" not in rows[1].split("|")[3]  # Still to run.
 
 
+@pytest.mark.broad
 def test_pictures_show_the_runs():
     """Those that are committed, and a drawing that is made anew."""
     found = table.read()
@@ -292,6 +301,7 @@ def test_pictures_show_the_runs():
             assert plot.is_current(task, length, found), said
 
 
+@pytest.mark.broad
 def test_a_picture_is_drawn_when_its_runs_change(tmp_path, monkeypatch):
     monkeypatch.setattr(plot, "PATH", tmp_path / "equal.jsonl")
     found: dict[Config, Result] = {}
@@ -306,6 +316,7 @@ def test_a_picture_is_drawn_when_its_runs_change(tmp_path, monkeypatch):
     assert not plot.is_current("books", 1, found)
 
 
+@pytest.mark.broad
 def test_mistakes_are_explained(tmp_path, capsys):
     path = ["--results", str(tmp_path / "equal.jsonl")]
     assert cli.main(["run", "books", "--lengths", "3", *path]) == 2

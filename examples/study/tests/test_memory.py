@@ -16,6 +16,7 @@ IN_ORDER = {"muon": 4.1, "muoneq": 4.1, "apollo_mini": 3.5, "sinkgd": 3.7, "racs
 SIZES = {"layers": 3, "embed": 128, "mlp": 512}
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "name",
     [n if n == "muon" else pytest.param(n, marks=pytest.mark.slow) for n in AT_ONCE],

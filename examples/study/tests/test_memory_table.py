@@ -55,6 +55,7 @@ def test_parameters(name):
     assert total / 1e6 == pytest.approx(want[name], rel=1e-4)
 
 
+@pytest.mark.daily("60M", "7B-method")
 @pytest.mark.broad
 @pytest.mark.parametrize("with_head", [False, True], ids=["adam", "method"])
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_formulas(method, size, with_head):
     assert found.scalars <= few
 
 
+@pytest.mark.broad
 def test_table_is_printed():
     lines = table(["60M"]).splitlines()
     assert len(lines) == 2 + len(METHODS)

@@ -34,6 +34,7 @@ def sent(monkeypatch):
     return seen
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_it_is_what_a_real_state_takes(name, mesh, sent):
     limit = 2000

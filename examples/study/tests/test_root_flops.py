@@ -37,6 +37,8 @@ def milliseconds(name, interval, block_size):
     return (steady + (renewal - steady) / interval) / RATE
 
 
+@pytest.mark.broad
+@pytest.mark.daily("mousse-10-1024-60", "shampoo-1-1024-200")
 @pytest.mark.parametrize(
     ("name", "interval", "block_size", "most"),
     [
@@ -53,6 +55,7 @@ def test_milliseconds_of_products(name, interval, block_size, most):
     assert most / 2 < found < most
 
 
+@pytest.mark.slow
 def test_a_step_of_newton_in_blocks_of_1024_costs_a_fifth():
     step = lambda size: flops("shampoo", 1, size, 1) - flops("shampoo", 1, size, 0)
     assert step(None) == pytest.approx(8.8e12, rel=0.02)

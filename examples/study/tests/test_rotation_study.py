@@ -107,6 +107,7 @@ def test_loss_is_cross_entropy_and_exact_where_it_is_tiny():
     assert tiny == pytest.approx(9 * np.exp(-30), rel=1e-5)
 
 
+@pytest.mark.broad
 def test_alignment_is_a_cosine():
     rng = np.random.default_rng(0)
     draw = lambda: {"a": rng.standard_normal((3, 4)), "b": rng.standard_normal((4, 2))}
@@ -132,6 +133,7 @@ def test_batches_are_shuffled_epochs():
     np.testing.assert_array_equal(order, training.batches(10, 3, 7, 0))
 
 
+@pytest.mark.broad
 def test_objective_is_that_of_the_formula():
     """For the sign, J(R) is the sum of |R'M|; and the policies rank as they should."""
     momenta = objective.gaussian(3, (6, 9), seed=1)
@@ -143,6 +145,7 @@ def test_objective_is_that_of_the_formula():
     np.testing.assert_allclose(exact, want, rtol=1e-4)
 
 
+@pytest.mark.daily("sign")
 @pytest.mark.broad
 @pytest.mark.parametrize("base", objective.BASES)
 def test_aro_beats_the_eigenvectors_on_random_momenta(base):
@@ -156,6 +159,7 @@ def test_aro_beats_the_eigenvectors_on_random_momenta(base):
     assert np.mean(aro > objective.objective(base, "eigen_exact", momenta)) > 0.5
 
 
+@pytest.mark.slow
 def test_row_norms_are_worst_along_the_eigenvectors():
     """There J is sqrt(n) times the nuclear norm, which no rotation goes below."""
     momenta = objective.gaussian(4, (8, 20))
@@ -166,7 +170,7 @@ def test_row_norms_are_worst_along_the_eigenvectors():
         assert (objective.objective("row_norm", policy, momenta) > 0.999 * least).all()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_momenta_of_the_mlp(small):
     hidden, output = objective.of_mlp(mnist.load(small), 3, 16)
     assert hidden.shape == (3, 1, 256, 16)
