@@ -206,6 +206,7 @@ def test_a_stack_on_several_tpus_is_refused():
 
 
 @has_kernels
+@pytest.mark.broad
 @pytest.mark.parametrize("kernel", ["auto", "pallas"])
 def test_derivatives_are_those_of_the_compiler(monkeypatch, kernel):
     choose = lambda *xs, cuda=None, default, **_: (cuda or default)(*xs)

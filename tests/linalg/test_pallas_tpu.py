@@ -65,6 +65,7 @@ CASES += [
 ]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(("shape", "vmem"), CASES)
 def test_float32_is_the_iteration_in_float64(shape, vmem):
     y = wide(shape, jnp.float32)
@@ -74,6 +75,7 @@ def test_float32_is_the_iteration_in_float64(shape, vmem):
     assert distance(found, in_float64(y)) <= 1e-5
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(("shape", "vmem"), CASES)
 def test_bfloat16_is_as_close_to_float64_as_the_form_of_the_compiler(shape, vmem):
     y = wide(shape)
@@ -84,12 +86,14 @@ def test_bfloat16_is_as_close_to_float64_as_the_form_of_the_compiler(shape, vmem
     assert distance(found, theirs) <= 0.04
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("vmem", [128 * MIB, 0])
 def test_each_step_has_its_own_coefficients(vmem):
     y = wide((2, 130, 260), jnp.float32)
     assert distance(own(y, POLAR_EXPRESS, vmem), in_float64(y, POLAR_EXPRESS)) <= 1e-4
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("vmem", [128 * MIB, 0])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_zero_stays_zero_and_nan_stays_in_its_matrix(vmem, dtype):
@@ -102,6 +106,7 @@ def test_zero_stays_zero_and_nan_stays_in_its_matrix(vmem, dtype):
     assert own(y[:0], vmem=vmem).shape == (0, 40, 130)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("vmem", [128 * MIB, 0])
 def test_matrices_of_maps_and_loops_are_those_of_the_stack(vmem):
     y = wide((2, 3, 40, 130), jnp.float32)
@@ -120,6 +125,7 @@ def test_mapped_axes_join_the_stack(vmem):
     assert "grid=(6," in text.replace(" ", "")
 
 
+@pytest.mark.broad
 def test_derivatives_are_those_of_the_compiler():
     y = wide((2, 40, 130), jnp.float32)
     by_xla = lambda y: quintic_steps(y, ROWS, dot)
@@ -131,6 +137,7 @@ def test_derivatives_are_those_of_the_compiler():
     jax.tree.map(np.testing.assert_array_equal, of(own), of(by_xla))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("shape", [(300, 260), (2, 1, 130, 700)])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_products_equal_plain_ones_and_are_symmetric(shape, dtype):
@@ -194,6 +201,7 @@ def on_tpu(monkeypatch):
     monkeypatch.setattr(_forms._tpu, "steps", steps)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("on_tpu")
 @pytest.mark.parametrize("shape", [(260, 130), (2, 130, 260)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", None, "auto"])
@@ -210,6 +218,7 @@ def test_newton_schulz_transposes_and_scales(shape, dtype):
     assert distance(found, theirs) <= (1e-5 if dtype == "float32" else 0.03)
 
 
+@pytest.mark.broad
 @pytest.mark.usefixtures("on_tpu")
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("precision", ["high", "highest", "default", None])

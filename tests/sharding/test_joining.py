@@ -169,6 +169,7 @@ def test_one_device_joins_what_is_renewed(name, kind, cpus, monkeypatch):
     assert ratio == 1 if name in ("muon", "aurora") else ratio < 0.9
 
 
+@pytest.mark.broad
 def test_more_devices_without_owners_join_nothing(cpus, monkeypatch):
     mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=cpus[:2])
     assert compare(recipe("galore"), mesh, monkeypatch) == 1
