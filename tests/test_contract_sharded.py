@@ -120,7 +120,7 @@ def _replicated(name):
     return jax.tree.map(np.asarray, _run(tx, params, noise, tx.init(params))[1])
 
 
-# Galore and Eigen-Adam have their kinds of state, too, and compile faster.
+# Dion and Shampoo take long to compile: in `make test-slow`.
 @pytest.mark.broad
 @every_recipe(explicit=KINDS - {"dion", "shampoo"}, auto=QUICK)
 def test_owners_equal_replicated(name, mesh):

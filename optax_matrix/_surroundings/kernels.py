@@ -109,8 +109,8 @@ def on_real_matrices(
     rest = {i: wide(leaves[i]) for i, y in enumerate(found) if y is None}
     real = {i: _real_ones(names[i], x) for i, x in rest.items()}
     run = functools.partial(_sequentially, kernel)
-    if here().alone:  # To join large stacks copies them in every step.
-        joined = {i: run(x, None) for i, x in rest.items()}
+    if here().alone:  # To join large stacks would copy them in every step.
+        joined = {i: kernel(x) for i, x in rest.items()}
     else:
         joined = jointly(run, rest, real, limited=False)
     for i, y in joined.items():

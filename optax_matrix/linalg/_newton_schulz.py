@@ -75,11 +75,11 @@ def newton_schulz(
             device holds the whole stack, its short side is at least 768 and a multiple
             of 256 and its long one of 64, and it has at least the work of 36 matrices
             with a short side of 768; the compiler elsewhere, also on TPUs, where the
-            kernels have been compiled but not been timed. On an H200 five steps take
-            0.65 to 0.82 of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for
-            36 of 768 x 3072, 0.67 for 4 of 4096 x 4096) and differ from its result by
-            rounding to bfloat16. Derivatives are the compiler's, and where they are
-            taken, so are the values.
+            kernels have been compiled but not timed. On an H200 five steps took 0.65 to
+            0.82 of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for 36 of
+            768 x 3072, 0.67 for 4 of 4096 x 4096), when both formed ``a X`` apart; they
+            differ from its result by rounding to bfloat16. Derivatives are the
+            compiler's, and where they are taken, so are the values.
 
     Note:
         With None, accelerators compute float32 products in TF32 or bfloat16 unless
@@ -259,7 +259,7 @@ def _accumulate(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> Ar
     q = None
     for i, (a, b, c) in enumerate(rows):
         z = (b * r + c * symmetric_dot(r, r)).astype(dtype)
-        # `a I` is not added to Z, since that would round the entries of Z away.
+        # `a I` is not added to Z: Q and R need the entries of Z by themselves.
         if q is None:
             q = z + a * jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=dtype), z.shape)
         else:

@@ -65,8 +65,14 @@ def processors(x: jax.Array, default: int) -> int:
 
 
 def is_on_one_device(x: jax.Array) -> bool:
-    """Whether no other device is known to be able to hold a part of an array."""
+    """Whether no other device is known to be able to hold a part of an array.
+
+    An array without a mesh may be on that of `jax.set_mesh`. Shapes that are traced for
+    more devices than there are must carry their shardings: `in_shardings` of `jax.jit`
+    cannot be seen here.
+    """
     mesh = jax.typeof(x).sharding.mesh
+    mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh
     if mesh.empty:
         return jax.device_count() == 1
     axes = zip(mesh.axis_sizes, mesh.axis_types, strict=True)

@@ -243,7 +243,7 @@ class owners:
             shared = {name: partial(in_team, last) for name, last in rounds.items()}
             # Axes inside matrices leave it to the partitioner where stacks lie.
             limit = None if layout.inside else local.largest_batch
-            with within(real=real, shared=shared, limit=limit):
+            with within(real=real, shared=shared, limit=limit, alone=False):
                 new, state = step(local, stacks, state, arrays)
             return local.unstack(new, self.wire_dtype), state
 

@@ -39,7 +39,7 @@ def hard_gradients():
     return {"stack": stack, "row": row}
 
 
-RARE = {"eigen_adam", "galore", "normuon", "shampoo"}
+RARE = {"eigen_adam", "normuon"}
 DAY_TO_DAY = {f"scale_by_{name}" for name in KINDS - RARE}
 
 

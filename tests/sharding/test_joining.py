@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _tiers import tiered
+from _registry import RECIPES as REGISTRY
+from _tiers import KINDS as KINDS_OF_STATE, tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix._surroundings import kernels, within
 from optax_matrix._surroundings.kernels import jointly
+from optax_matrix.linalg.devices import is_on_one_device
+from optax_matrix.sharding import keep_sharding
 from optax_matrix.stacks.layout import default_batch
 
 # Nearly square: one gradient has to determine the eigenvectors of both sides.
@@ -167,6 +170,51 @@ def test_one_device_joins_what_is_renewed(name, kind, cpus, monkeypatch):
     mesh = jax.make_mesh((1,), ("a",), (kind,), devices=cpus[:1])
     ratio = compare(recipe(name), mesh, monkeypatch)
     assert ratio == 1 if name in ("muon", "aurora") else ratio < 0.9
+
+
+def moved(name, monkeypatch, alone):
+    """Parameters after three steps of a recipe, as one device runs it or several."""
+    monkeypatch.setattr(keep_sharding, "is_on_one_device", lambda _: alone)
+    shapes = {"q": (6, 6), "up": (6, 7), "down": (7, 6), "layers": (5, 6, 7), "b": (3,)}
+    rng = np.random.default_rng(0)
+    draw = lambda: {n: jnp.float32(rng.standard_normal(s)) for n, s in shapes.items()}
+    # A leaf has more matrices than a stack should: it stays whole.
+    tx, params = REGISTRY[name](1e-2, max_batch=2), draw()
+    state, update = tx.init(params), jax.jit(tx.update)
+    for _ in range(3):
+        updates, state = update(draw(), state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    return params
+
+
+@pytest.mark.daily(*KINDS_OF_STATE)
+@pytest.mark.broad
+@pytest.mark.parametrize("name", [n for n in REGISTRY if n != "alice-carry"])
+def test_one_device_moves_as_several_do(name, monkeypatch):
+    """All tests see eight devices, and users often one."""
+    one, several = (moved(name, monkeypatch, alone) for alone in (True, False))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, one, several)
+
+
+def test_stacks_above_the_bound_stay_whole_on_one_device():
+    """A kernel that gains from large stacks gets them."""
+    seen = []
+    kernel = lambda x: seen.append(x.shape) or x
+    with within(limit=lambda *_: 2, alone=True):
+        kernels.on_real_matrices(kernel, {"a": jnp.ones((5, 3, 4))})
+    assert seen == [(5, 3, 4)]
+
+
+def test_a_mesh_in_the_context_is_more_than_one_device(cpus, monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=cpus[:2])
+    found = []
+    look = lambda x: found.append(is_on_one_device(x)) or x
+    jax.eval_shape(look, jnp.ones(2))
+    with jax.set_mesh(mesh):
+        jax.eval_shape(look, jax.ShapeDtypeStruct((2,), jnp.float32))
+    assert found == [True, False]
 
 
 @pytest.mark.broad

@@ -78,7 +78,7 @@ def trained(tx, params, state):
     return state
 
 
-@pytest.mark.daily("muoneq")
+@pytest.mark.daily("muoneq", "soap")
 @pytest.mark.broad
 @every_recipe
 def test_state_stays_where_init_puts_it(name, params):

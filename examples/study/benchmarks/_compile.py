@@ -148,8 +148,6 @@ def traced(
     weights, states = (jax.tree.map(lambda x: x.sharding, t) for t in (params, state))
     if auto_layouts:
         states = jax.tree.map(lambda sharding: Format(Layout.AUTO, sharding), states)
-        bare = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
-        state = jax.tree.map(bare, state)
 
     def step(params, state, grads):
         updates, state = tx.update(grads, state, params)

@@ -6,9 +6,9 @@ Compiles five steps for one chip: by XLA with factors in float32 and in bfloat16
 the kernels of `linalg.pallas` in bfloat16, on stacks of float32 matrices. For each
 kernel of the program, the time is that of its products at the chip's rate, of its bytes
 in main memory, or of the compiler's schedule at the chip's clock, whichever is longest;
-the sum is printed, and in parentheses the sum without the schedules. The products and
-bytes of our own kernels are those that we state ourselves; their schedules are the
-compiler's. Prints the processor seconds of compiling too. Needs `pip install '.[aot]'`.
+the sum is printed, and in parentheses the sum without the schedules. The products of
+our own kernels are those that we state, their bytes those of operands and results;
+their schedules are the compiler's. Prints the processor seconds of compiling too. Needs `pip install '.[aot]'`.
 """
 
 import argparse

@@ -49,7 +49,7 @@ def check(x: Array, dtype: jnp.dtype) -> None:
     mesh = jax.typeof(x).sharding.mesh
     if where == "on TPUs" and mesh.size > 1 and not devices.is_on_one_device(x):
         raise ValueError(
-            "`x` must lie on one device with kernel='pallas', got devices "
+            "`x` must lie on one device with kernel='pallas', got a mesh of "
             f"{dict(mesh.shape)}; call it in `jax.shard_map`, "
             "in an optimizer pass placement=om.owners(...), or pass kernel='auto'."
         )

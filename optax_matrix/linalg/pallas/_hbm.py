@@ -121,8 +121,8 @@ def _body(tiles: int, steps: int, left: Any, right: Any, *refs: Any) -> None:
         own = part(i, rows)
         total[own, :] += dot(left[own, :], right[...].T)
 
-    below, right = lower_tile(k, tiles)
-    copies = _copies(places, out.at[matrix], (below, right), done)
+    at = lower_tile(k, tiles)
+    copies = _copies(places, out.at[matrix], at, done)
 
     def wait() -> None:
         for copy in copies:
@@ -140,7 +140,7 @@ def _body(tiles: int, steps: int, left: Any, right: Any, *refs: Any) -> None:
             if more:
                 old, row = more
                 value = row[1] * old[own, :].astype(jnp.float32) + row[2] * value
-                value += jnp.where(below == right, row[0], 0.0) * ones(value, i * rows)
+                value += jnp.where(at[0] == at[1], row[0], 0.0) * ones(value, i * rows)
             places[0, own, :] = value.astype(places.dtype)
             places[1, :, own] = value.T.astype(places.dtype)
 
@@ -150,7 +150,10 @@ def _body(tiles: int, steps: int, left: Any, right: Any, *refs: Any) -> None:
 
 
 def _copies(places: Any, out: Any, index: tuple[Array, Array], done: Any) -> list[Any]:
-    """Of a tile to its place, and of its mirror; one on the diagonal is its own."""
+    """Copies of a tile to its place and to that of its mirror.
+
+    A tile on the diagonal is its own mirror.
+    """
     from jax.experimental.pallas import tpu as pltpu
 
     i, j = index

@@ -22,7 +22,9 @@ def is_in_this_jax() -> bool:
     except ImportError:
         return False
     names = ("CompilerParams", "SemaphoreType", "make_async_copy", "SMEM", "VMEM")
-    return all(hasattr(pltpu, name) for name in names) and hasattr(pl, "Buffered")
+    known = [hasattr(pltpu, name) for name in names]
+    known += [hasattr(pl, name) for name in ("Buffered", "loop")]
+    return all(known) and hasattr(jax, "enable_x64")
 
 
 def steps(vmem: int, interpret: Any = False) -> Steps:

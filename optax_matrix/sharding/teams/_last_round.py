@@ -29,6 +29,13 @@ class Team(NamedTuple):
         """The rows of all devices of the team, one below the other."""
         return jax.lax.all_gather(x, self.axes, tiled=True, **self.groups)
 
+    def own_rows_of_identity(self, m: int, dtype: Any) -> Array:
+        """This device's rows of the identity, of those that `sum_own_rows` gives it."""
+        count = m // self.size
+        first = jax.lax.axis_index(self.axes) % self.size * count
+        own = first + jnp.arange(count)
+        return (own[:, None] == jnp.arange(m)).astype(dtype)
+
     def split(self, x: Array) -> Array:
         """Own columns ``(size, m, n / size)`` of every matrix, from a whole one."""
         parts = _all_to_all(self, x, 1, 0)

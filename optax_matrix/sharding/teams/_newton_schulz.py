@@ -58,7 +58,8 @@ def newton_schulz_in_team(
     The iteration needs the whole of two small matrices only. Each device forms its
     summand of the Gram matrix A in float32, from which ``psum_scatter`` leaves it some
     rows of A; it computes the same rows of ``b A + c A^2``, and ``all_gather`` brings
-    the others. All other products are local, and nothing of the long side moves.
+    the others. All other products are local, and nothing of the long side moves. In 16
+    bits ``a`` is on the diagonal, as in `quintic_steps`.
     """
     if compute_dtype == "auto":
         form = functools.partial(
@@ -81,6 +82,14 @@ def newton_schulz_in_team(
         z = (b * gram + c * dot(narrow, team.all_rows(narrow))).astype(dtype)
         return (a * y.astype(a.dtype) + dot(team.all_rows(z), y)).astype(dtype), None
 
+    def narrow_step(y: Array, row: Array) -> tuple[Array, None]:
+        a, b, c = row
+        gram = team.sum_own_rows(dot(y, y.mT)).astype(dtype)
+        diagonal = a * team.own_rows_of_identity(len(y), a.dtype)
+        z = b * gram.astype(a.dtype) + c * dot(gram, team.all_rows(gram))
+        return dot(team.all_rows((diagonal + z).astype(dtype)), y).astype(dtype), None
+
+    step = narrow_step if dtype.itemsize == 2 else step
     table = jnp.asarray(rows, work_dtype(dtype))
     y, transposed = first_iterate(x, eps, dtype, preconditioning == "aol")
     y = last.on_columns(lambda y: jax.lax.scan(step, y, table)[0], y)
