@@ -8,7 +8,8 @@ kernel of the program, the time is that of its products at the chip's rate, of i
 in main memory, or of the compiler's schedule at the chip's clock, whichever is longest;
 the sum is printed, and in parentheses the sum without the schedules. The products of
 our own kernels are those that we state, their bytes those of operands and results;
-their schedules are the compiler's. Prints the processor seconds of compiling too. Needs `pip install '.[aot]'`.
+their schedules are the compiler's. Prints the processor seconds of compiling too. Needs
+`pip install '.[aot]'`.
 """
 
 import argparse
