@@ -23,6 +23,11 @@ from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 
 
+# XLA copies what is computed as part of a joined stack and may stay as it is, such as a
+# basis, also where it stays: of larger stacks the copies cost more than is saved.
+_JOINED_ELEMENTS = 2**25
+
+
 class KeepSharding:
     """The `Placement` of ``placement=None``: parameters and state stay where they are.
 
@@ -80,10 +85,11 @@ class KeepSharding:
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
         alone = all(map(is_on_one_device, leaves["updates"].values()))
+        few = lambda m, n: min(layout.largest_batch(m, n), _JOINED_ELEMENTS // (m * n))
 
         def run(leaves, state, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
-            with within(limit=layout.largest_batch if alone else None, alone=alone):
+            with within(limit=few if alone else None, alone=alone):
                 new, state = step(layout, stacks, state, arrays)
             return layout.unstack(new), keep_small_whole(state, layout)
 

@@ -238,7 +238,7 @@ def test_a_step_on_h200_sends_one_predicate_and_takes_whole_batches(name):
 
 
 # What a step takes, over the time of its products and of the bytes that it must move.
-BOUNDS = {"optax.adamw": 1.01, "muoneq": 1.6, "aro": 1.5, "dion": 1.6}
+BOUNDS = {"optax.adamw": 1.01, "muoneq": 1.6, "aro": 2.0, "dion": 2.1}
 
 
 @pytest.mark.slow
