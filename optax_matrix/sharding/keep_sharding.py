@@ -22,7 +22,6 @@ from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 
-
 # XLA copies what is computed as part of a joined stack and may stay as it is, such as a
 # basis, also where it stays: of larger stacks the copies cost more than is saved.
 _JOINED_ELEMENTS = 2**25
