@@ -75,7 +75,7 @@ def _short(one, adamw):
     if not math.isfinite(mean):
         return "failed"
     found, low, high = speedup(one, adamw)
-    shown = f", {found:.2f}x ({low:.2f} to {high:.2f})" if found else ""
+    shown = f", {found:.2f}x ({_ends(low, high)})" if found else ""
     return f"{mean:+.3f} ± {half:.3f}{shown}"
 
 
@@ -121,7 +121,12 @@ def _against(one, adamw, time):
     if not found:
         return [*cells, "-", "-", "-" if time else ""]
     in_time = f"{found / time:.2f}" if time else ""
-    return [*cells, f"{found:.2f}", f"{low:.2f} to {high:.2f}", in_time]
+    return [*cells, f"{found:.2f}", _ends(low, high), in_time]
+
+
+def _ends(low, high):
+    """An interval of speedups; some drawn seeds may not reach AdamW's loss."""
+    return f"{low:.2f} to {high:.2f}" if low else f"at most {high:.2f}"
 
 
 def _time(entry):
