@@ -31,9 +31,9 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
     def narrow_step(y: Array, row: Array) -> tuple[Array, None]:
         a, b, c = row
         gram = symmetric_dot(y, y.mT).astype(dtype)
-        diagonal = a * jnp.eye(gram.shape[-1], dtype=a.dtype)
         z = b * gram.astype(a.dtype) + c * symmetric_dot(gram, gram)
-        return dot((diagonal + z).astype(dtype), y).astype(dtype), None
+        one = jnp.broadcast_to(jnp.eye(gram.shape[-1], dtype=a.dtype), gram.shape)
+        return dot((a * one + z).astype(dtype), y).astype(dtype), None
 
     # A loop, since compilers would compile every unrolled step. Two steps in a round
     # move X to another place and back, so that it is not copied; on TPUs that is so
