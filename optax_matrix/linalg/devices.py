@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 from jax.sharding import AxisType
+from jax.typing import ArrayLike
 
 # CUDA devices of compute capability 7.5 and below, which have neither TF32 nor fast
 # bfloat16. Names, since those are all that the mesh in a type shows.
@@ -64,7 +65,7 @@ def processors(x: jax.Array, default: int) -> int:
     return min(filter(None, counts), default=default)
 
 
-def is_on_one_device(x: jax.Array) -> bool:
+def is_on_one_device(x: ArrayLike) -> bool:
     """Whether no other device is known to be able to hold a part of an array.
 
     An array without a mesh may be on that of `jax.set_mesh`. Shapes that are traced for
