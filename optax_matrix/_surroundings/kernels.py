@@ -57,6 +57,7 @@ def jointly(
         for key, part in zip(keys, parts, strict=True):
             own = slice(start, start := start + _batch(part))
             mine = jax.tree.map(lambda x, own=own: x[own], out)
+            # So that XLA does not move the slices out of the branch of a renewal.
             found[key] = jax.lax.optimization_barrier(mine)
     return {key: found[key] for key in arguments}
 

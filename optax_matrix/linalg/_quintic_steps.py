@@ -1,7 +1,7 @@
 """The steps of Newton-Schulz by plain products."""
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -38,11 +38,9 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
     # A loop, since compilers would compile every unrolled step. Two steps in a round
     # move X to another place and back, so that it is not copied; on TPUs that is so
     # also in float32.
-    is_narrow = dtype.itemsize == 2
-    step = narrow_step if is_narrow else step
     table = jnp.asarray(rows, work_dtype(dtype))
-    loop = lambda y, unroll=1: jax.lax.scan(step, y, table, unroll=unroll)[0]
-    in_pairs = functools.partial(loop, unroll=2)
-    if is_narrow:
-        return in_pairs(y)
-    return jax.lax.platform_dependent(y, tpu=in_pairs, default=loop)
+    run = lambda y, step, unroll: jax.lax.scan(step, y, table, unroll=unroll)[0]
+    if dtype.itemsize == 2:
+        return run(y, narrow_step, 2)
+    once, twice = (partial(run, step=step, unroll=n) for n in (1, 2))
+    return jax.lax.platform_dependent(y, tpu=twice, default=once)

@@ -101,11 +101,9 @@ def dtype_of_factors(
     compute_dtype: DTypeLike | Literal["auto"] | None, kernel: str
 ) -> DTypeLike | Literal["auto"] | None:
     """``compute_dtype``, or bfloat16 where a kernel is asked for without it."""
-    # Not `in`: NumPy says that the dtype float64 equals None.
-    is_open = compute_dtype is None or isinstance(compute_dtype, str)
-    if kernel == "pallas" and is_open and compute_dtype in ("auto", None):
-        return jnp.bfloat16
-    return compute_dtype
+    # `is`, since NumPy says that the dtype float64 equals None.
+    is_open = compute_dtype is None or compute_dtype == "auto"
+    return jnp.bfloat16 if kernel == "pallas" and is_open else compute_dtype
 
 
 def with_narrow_factors(kernel: Callable[..., Array], x: Array) -> Array:

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from _symmetric_products import symmetric_products
 
 import optax_matrix as om
 from optax_matrix.linalg import newton_schulz, pallas
@@ -51,14 +52,9 @@ def test_interpreted_products_equal_plain_ones(shape, dtype):
         pytest.skip("this JAX has no interpreter of Mosaic GPU")
     options = {"interpret": mosaic.InterpretGPUParams(), "processors": 4}
     x = (jax.random.normal(jax.random.key(0), shape) / 16).astype(dtype)
-    dot = lambda x, y: jnp.matmul(x, y, preferred_element_type=jnp.float32)
-    plain = dot(x, x.mT)
-    narrow = plain.astype(dtype)
-    found = pallas.gram(x, **options)
-    combined = pallas.quadratic(narrow, jnp.array([3.44, -4.775, 2.03]), **options)
-    expected = -4.775 * narrow.astype(jnp.float32) + 2.03 * dot(narrow, narrow)
-    expected += 3.44 * jnp.eye(shape[-2])
-    for ours, theirs in ((found, plain), (combined, expected)):
+    gram = functools.partial(pallas.gram, **options)
+    quadratic = functools.partial(pallas.quadratic, **options)
+    for ours, theirs in symmetric_products(gram, quadratic, x):
         error = jnp.abs(ours.astype(jnp.float32) - theirs).max()
         assert error <= jnp.finfo(dtype).eps * jnp.abs(theirs).max()
         assert (ours == ours.mT).all()

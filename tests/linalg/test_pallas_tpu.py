@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _symmetric_products import symmetric_products
 
 from optax_matrix.linalg import devices, newton_schulz
 from optax_matrix.linalg._quintic_steps import quintic_steps
@@ -143,13 +144,9 @@ def test_derivatives_are_those_of_the_compiler():
 def test_products_equal_plain_ones_and_are_symmetric(shape, dtype):
     options = {"vmem": 128 * MIB, "interpret": True}
     x = wide(shape, dtype)
-    plain = dot(x, x.mT)
-    narrow = plain.astype(dtype)
-    found = _hbm.gram(x, **options)
-    combined = _hbm.quadratic(narrow, jnp.array([3.44, -4.775, 2.03]), **options)
-    expected = -4.775 * narrow.astype(jnp.float32) + 2.03 * dot(narrow, narrow)
-    expected += 3.44 * jnp.eye(shape[-2])
-    for ours, theirs in ((found, plain), (combined, expected)):
+    gram = functools.partial(_hbm.gram, **options)
+    quadratic = functools.partial(_hbm.quadratic, **options)
+    for ours, theirs in symmetric_products(gram, quadratic, x):
         error = jnp.abs(ours.astype(jnp.float32) - theirs).max()
         rounding = jnp.finfo(dtype).eps + 16 * jnp.finfo(jnp.float32).eps
         assert error <= rounding * jnp.abs(theirs).max()

@@ -2,8 +2,8 @@
 
 The TPU compiler writes the schedule of each kernel to a folder if it is asked to. A
 line there is a bundle of instructions that begin in the same cycle, and the tests at
-the ends of loops show how often they run. Waits for memory, and for units that are
-busy, are not in it; what a branch may skip is.
+the ends of loops show how often they run. A schedule leaves out waits for memory and
+for busy units, and counts what a branch may skip.
 """
 
 import pathlib

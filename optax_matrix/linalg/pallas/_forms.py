@@ -15,7 +15,7 @@ Form = Callable[[Array, Sequence[Quintic]], Array]
 
 
 def forms(x: Array, dtype: jnp.dtype) -> dict[str, Form]:
-    """Newton-Schulz on scaled wide matrices; where it cannot be, there is none."""
+    """Newton-Schulz on scaled wide matrices; those that this JAX has."""
     steps = {}
     if dtype in _hopper.DTYPES and _hopper.is_in_this_jax():
         options = {"processors": devices.processors(x, 132)}

@@ -15,6 +15,7 @@ from optax_matrix.linalg.pallas._tiles import (
     ones,
     padded,
     part,
+    stacked,
     tile_of,
 )
 
@@ -40,11 +41,9 @@ def _stacked(x: Array, row: Array | None, vmem: int, interpret: Any) -> Array:
     batch, (m, n) = x.shape[:-2], x.shape[-2:]
     limit = min(_LIMIT, vmem - 2**20)
     tile = tile_of(m, _TILES if limit == _LIMIT else _TILES[-1:])
-    down = padded(m, tile) - m
-    across = padded(n, _DEPTH) - n if row is None else down
-    flat = x.reshape(math.prod(batch), m, n)
-    flat = jnp.pad(flat, ((0, 0), (0, down), (0, across)))
-    out = _symmetric(flat, row, tile, limit, interpret)
+    down = padded(m, tile)
+    across = padded(n, _DEPTH) if row is None else down
+    out = _symmetric(stacked(x, down, across), row, tile, limit, interpret)
     return out[:, :m, :m].reshape(*batch, m, m)
 
 

@@ -2,14 +2,13 @@
 
 import functools
 import inspect
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg.pallas._tiles import unfolded
+from optax_matrix.linalg.pallas._tiles import padded, stacked, unfolded
 
 # Two compute warpgroups share a block of 256 x 128, and two blocks that run side by
 # side make a square tile: the rows that they have in common are loaded once for both.
@@ -51,10 +50,8 @@ def quadratic(
 def _stacked(x: Array, row: Array | None, interpret: Any, **tuning: Any) -> Array:
     """Give the kernel one leading axis and whole tiles."""
     batch, (m, n) = x.shape[:-2], x.shape[-2:]
-    down, across = -m % TILE, -n % (DEPTH if row is None else TILE)
-    flat = x.reshape(math.prod(batch), m, n)
-    flat = jnp.pad(flat, ((0, 0), (0, down), (0, across)))
-    out = _symmetric(flat, row, interpret, **tuning)
+    down, across = padded(m, TILE), padded(n, DEPTH if row is None else TILE)
+    out = _symmetric(stacked(x, down, across), row, interpret, **tuning)
     return out[:, :m, :m].reshape(*batch, m, m)
 
 

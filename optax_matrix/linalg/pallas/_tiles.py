@@ -1,5 +1,6 @@
 """Matrices in tiles, as kernels take them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,13 @@ _ONE_PASS = ("default", "fastest", "bfloat16")
 def padded(side: int, tile: int) -> int:
     """The least multiple of a tile's side that is no less than a matrix's."""
     return -(-side // tile) * tile
+
+
+def stacked(x: Array, rows: int, columns: int) -> Array:
+    """Matrices with one leading axis, padded with zeros to so many rows and columns."""
+    *batch, m, n = x.shape
+    x = x.reshape(math.prod(batch), m, n)
+    return jnp.pad(x, ((0, 0), (0, rows - m), (0, columns - n)))
 
 
 def tile_of(side: int, widths: Sequence[int]) -> int:

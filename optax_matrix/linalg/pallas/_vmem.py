@@ -4,7 +4,6 @@ A matrix is read from main memory and written there once. Of both symmetric prod
 only tiles on and below the diagonal are computed, each stored with its mirror.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from optax_matrix.linalg.pallas._tiles import (
     ones,
     padded,
     part,
+    stacked,
     tile_of,
 )
 
@@ -54,11 +54,10 @@ def iterate(y: Array, rows: Array, *, vmem: int, interpret: Any = False) -> Arra
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    batch, (m, n), dtype = y.shape[:-2], y.shape[-2:], y.dtype
+    (m, n), dtype = y.shape[-2:], y.dtype
     tile, panel = _tiles(m, n)
     down, across = padded(m, tile), padded(n, panel)
-    x = y.reshape(math.prod(batch), m, n)
-    x = jnp.pad(x, ((0, 0), (0, down - m), (0, across - n)))
+    x = stacked(y, down, across)
     # With two copies the next matrix is fetched, and the last one sent, meanwhile.
     copies = 2 if _bytes(m, n, dtype, 2) <= vmem else 1
     block = pl.BlockSpec(
