@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._derivatives import polar_factor
 from optax_matrix.linalg._norm_bound import norm_bound
+from optax_matrix.linalg._polar_by_products import polar_by_products
 from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
@@ -128,6 +129,8 @@ def polar_qdwh(
     float32). A QR first reduces the long side to the short one. At the end, singular
     values below ``rtol`` are removed by the spectral projector
     :math:`\tfrac12 (I + \mathrm{sign}(H - \mathrm{rtol}\, I))`, :math:`H = U^\top X`.
+    On CUDA all of this is by products alone, with quintics in place of Halley's
+    rational functions, since decompositions of many matrices are slow there.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -155,18 +158,37 @@ def polar_qdwh(
 
 
 def _compact_qdwh(y: Array, cut: float, dot: Product) -> Array:
+    forms = (partial(f, cut=cut, dot=dot) for f in (_compact_products, _compact_halley))
+    return batched_on_cuda(*forms, y)
+
+
+def _compact_products(y: Array, cut: float, dot: Product) -> Array:
+    """The compact factor by products alone, as `_compact_halley` removes the rest."""
     if y.shape[-2] > y.shape[-1]:
-        return _compact_qdwh(y.mT, cut, dot).mT
+        return _compact_products(y.mT, cut, dot).mT
+    u = polar_by_products(y, dot)
+    if cut:
+        above = _above(dot(u, y.mT), cut, dot)
+        u = (u + dot(polar_by_products(above, dot, symmetric=True), u)) / 2
+    return u
+
+
+def _compact_halley(y: Array, cut: float, dot: Product) -> Array:
+    if y.shape[-2] > y.shape[-1]:
+        return _compact_halley(y.mT, cut, dot).mT
     q, r = qr(y.mT, dot)
     r = r.mT
     u = qdwh(r, dot)
     if cut:
-        h = dot(u.mT, r)
-        h = (h + h.mT) / 2
-        top = norm_bound(h, dot)
-        eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
-        u = (u + dot(u, qdwh(h - cut * top * eye, dot))) / 2
+        u = (u + dot(u, qdwh(_above(dot(u.mT, r), cut, dot), dot))) / 2
     return dot(u, q.mT)
+
+
+def _above(h: Array, cut: float, dot: Product) -> Array:
+    """A matrix whose sign is that of the eigenvalues, less a part of the largest."""
+    h = (h + h.mT) / 2
+    eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
+    return h - cut * norm_bound(h, dot) * eye
 
 
 def _compact_eigh(y: Array, rtol: float, dot: Product) -> Array:
@@ -177,18 +199,23 @@ def _compact_eigh(y: Array, rtol: float, dot: Product) -> Array:
 
 
 def _compact_qr(y: Array, rtol: float, dot: Product) -> Array:
-    q, r = qr(y.mT, dot)
-    return dot(_compact_svd(r.mT, rtol, dot), q.mT)
+    def by_qr(y: Array) -> Array:
+        q, r = qr(y.mT, dot)
+        return dot(_by_svd(r.mT, rtol, dot), q.mT)
+
+    return batched_on_cuda(partial(_compact_products, cut=rtol, dot=dot), by_qr, y)
 
 
 def _compact_svd(x: Array, rtol: float, dot: Product) -> Array:
-    def by_svd(x: Array) -> Array:
-        u, s, vt = svd(x, dot)
-        kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
-        return dot(u * kept[..., None, :].astype(u.dtype), vt)
-
     # On CUDA the SVD would be computed from a polar factor.
-    return batched_on_cuda(lambda x: _compact_qdwh(x, rtol, dot), by_svd, x)
+    forms = (partial(f, cut=rtol, dot=dot) for f in (_compact_products, _by_svd))
+    return batched_on_cuda(*forms, x)
+
+
+def _by_svd(x: Array, cut: float, dot: Product) -> Array:
+    u, s, vt = svd(x, dot)
+    kept = s > cut * jnp.max(s, axis=-1, keepdims=True)
+    return dot(u * kept[..., None, :].astype(u.dtype), vt)
 
 
 def _rtol(rtol: float | None, dtype: jnp.dtype) -> float:

@@ -1,15 +1,17 @@
 """Polar factors of square matrices by weighted Halley iterations."""
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from optax_matrix.linalg._polar_by_products import polar_by_products
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
+from optax_matrix.linalg.loops import batched_on_cuda
 from optax_matrix.linalg.products import Product, full_dot, traced_once
 
 # Above this weight I + c X'X is so badly conditioned that its inverse loses accuracy.
@@ -24,6 +26,11 @@ def qdwh(
 
     Singular values at the level of rounding become any in [0, 1].
     """
+    forms = (partial(f, dot=dot) for f in (polar_by_products, _by_halley))
+    return batched_on_cuda(*forms, x)
+
+
+def _by_halley(x: Array, dot: Product) -> Array:
     norm = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
     x = x / jnp.where(norm > 0, norm, 1.0)
     eps = float(jnp.finfo(x.dtype).eps)

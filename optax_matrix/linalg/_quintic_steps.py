@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix.linalg.coefficients import Quintic
-from optax_matrix.linalg.products import Product, dot
+from optax_matrix.linalg.products import Product, dot, rounded
 from optax_matrix.linalg.scale import work_dtype
 
 
@@ -30,10 +30,10 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
 
     def narrow_step(y: Array, row: Array) -> tuple[Array, None]:
         a, b, c = row
-        gram = symmetric_dot(y, y.mT).astype(dtype)
+        gram = rounded(symmetric_dot)(y, y.mT)
         z = b * gram.astype(a.dtype) + c * symmetric_dot(gram, gram)
         one = jnp.broadcast_to(jnp.eye(gram.shape[-1], dtype=a.dtype), gram.shape)
-        return dot((a * one + z).astype(dtype), y).astype(dtype), None
+        return rounded(dot)((a * one + z).astype(dtype), y), None
 
     # A loop, since compilers would compile every unrolled step. Two steps in a round
     # move X to another place and back, so that it is not copied; on TPUs that is so

@@ -35,6 +35,21 @@ def dot(x: Array, y: Array) -> Array:
     return jnp.matmul(x, y, preferred_element_type=_wide(x))
 
 
+def rounded(product: Product) -> Product:
+    """A product whose result has the dtype of its factors; it accumulates in float32.
+
+    On CUDA the libraries' products round it themselves; else they write it in float32
+    and another kernel rounds it, which took a seventh of a step of MuonEq on an H200.
+    """
+
+    def of(x: Array, y: Array) -> Array:
+        wide = lambda x, y: product(x, y).astype(x.dtype)
+        itself = lambda x, y: jnp.matmul(x, y, preferred_element_type=x.dtype)
+        return jax.lax.platform_dependent(x, y, cuda=itself, default=wide)
+
+    return of
+
+
 def precise_dot(x: Array, y: Array) -> Array:
     """Multiply; float32 operands are not rounded to a single bfloat16 pass."""
     return jnp.matmul(

@@ -111,21 +111,29 @@ def _start(job: Job, i: int, folder: pathlib.Path) -> subprocess.Popen:
 def work(folder: pathlib.Path, i: str) -> None:
     """What the process of a job does."""
     job = json.loads((folder / f"{i}.job").read_text())
-    parent = os.getppid()
     try:
         start = time.perf_counter()
         function = importlib.import_module(job["module"]).compiled(job)
         job["compile_s"] = round(time.perf_counter() - start, 1)
-        (folder / f"{i}.ready").touch()
-        while not (folder / f"{i}.go").exists():
-            if os.getppid() != parent:
-                return  # Nobody will say when.
-            time.sleep(_PAUSE)
-        job |= function()
+        if not job.get("ahead"):  # Else it is kept, and runs on another machine.
+            if not _is_my_turn(folder, i):
+                return
+            job |= function()
     except Exception as error:  # One program that fails is a finding.
         traceback.print_exc()
         job["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     (folder / f"{i}.result").write_text(json.dumps(job))
+
+
+def _is_my_turn(folder: pathlib.Path, i: str) -> bool:
+    """Says that a program is compiled, and waits; false if nobody will say when."""
+    parent = os.getppid()
+    (folder / f"{i}.ready").touch()
+    while not (folder / f"{i}.go").exists():
+        if os.getppid() != parent:
+            return False
+        time.sleep(_PAUSE)
+    return True
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
     python -m examples.study device products kernels --out results
     python -m examples.study device steps --names muoneq soap:precision=fast
     python -m examples.study device training --seconds 90
+    python -m examples.study device steps training --ahead h200 --programs programs
+    python -m examples.study device steps training --programs programs
 
 ``products``: the rates of copies and of matrix products at each precision, and their
 errors. ``kernels``: Newton-Schulz and its products, by XLA and by the kernels of
@@ -12,7 +14,10 @@ errors. ``kernels``: Newton-Schulz and its products, by XLA and by the kernels o
 for some seconds per method; it shows time and loss, and says nothing about quality.
 
 Programs are compiled in several processes at once and timed one after another. Each
-part prints a table and writes what it measured as JSON to `--out`.
+part prints a table and writes what it measured as JSON to `--out`. `--ahead` compiles
+``steps`` and ``training`` for a GPU on a machine that has none; set
+``XLA_FLAGS=--xla_gpu_enable_triton_gemm=false`` for it, since only the GPU shows which
+tiles are fast, and the library's products need none. That machine needs the same JAX.
 """
 
 import argparse
@@ -48,11 +53,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=90.0, help="of `training`, for each method")
     add("--limit", type=float, default=600.0, help="seconds to compile all programs")
     add("--workers", type=int, default=os.cpu_count() or 1, help="compile at a time")
+    add("--programs", help="folder of compiled programs, to load what it has")
+    add("--ahead", metavar="CHIP", help="compile for h100 or h200 to `--programs`")
+    add("--profile", action="store_true", help="of `steps`, by kernel")
     add("--tiny", action="store_true", help="sizes that a CPU can run, as a trial")
     args = parser.parse_args(argv)
     args.parts = args.parts or list(PARTS)
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"parts must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
+    if args.ahead and not args.programs:
+        parser.error("--ahead needs --programs, the folder to fill")
     return args
 
 
@@ -66,8 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         part: importlib.import_module(f"examples.study.device.{part}")
         for part in args.parts
     }
+    shared = {"ahead": args.ahead, "programs": args.programs, "profile": args.profile}
     jobs = [
-        {"module": module.__name__, **job}
+        {"module": module.__name__, **shared, **job}
         for module in modules.values()
         for job in module.jobs(args)
     ]
@@ -77,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in _turns.run(jobs, *limits, pathlib.Path(folder)):
             part = row["module"].rsplit(".", 1)[1]
             rows[part].append(row)
+            if args.ahead:
+                print(row["name"], row.get("error") or row["compile_s"], flush=True)
+                continue
             (args.out / f"{part}.json").write_text(json.dumps(rows[part], indent=1))
             if len(rows[part]) == sum(job["module"] == row["module"] for job in jobs):
                 print(f"\n{part}\n{modules[part].table(rows[part])}", flush=True)

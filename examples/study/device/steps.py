@@ -1,24 +1,30 @@
 """One optimizer step of each method: its time beside AdamW's."""
 
 import ast
+import collections
+import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.experimental.layout import Format, Layout
 
 import optax_matrix as om
 from examples.study.benchmarks._compile import recipe_names
+from examples.study.device import _programs
 from examples.study.device._clock import columns, machine
+from examples.study.device._profile import of_kernels
 
 ADAMW, MUON = "optax.adamw", "optax.contrib.muon"
 SIZES = {"small": (12, 768, 3072), "medium": (16, 1024, 4096), "tiny": (1, 16, 32)}
+AUTO = "+layouts"  # After a name: the compiler chooses the layout of the state.
 LOW_RANK = ("galore", "alice", "alice_0", "sumo", "fira", "fira_plus", "ldadam", "dion")
 LOW_RANK += ("apollo", "apollo_svd")
-_STEPS, _SECONDS = 24, 2.0
+_STEPS, _SECONDS = 24, 1.0
 
 
 def jobs(args) -> list[dict[str, Any]]:
@@ -64,36 +70,73 @@ def kernels(model: str, draw: Callable[..., Any]) -> dict[str, Any]:
 
 def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     """Compiles `init`, `update` and `apply_updates`; returns what times them."""
-    tx = optimizer(job["name"])
+    tx = optimizer(job["name"].removesuffix(AUTO))
+    make = functools.partial(_programs.compiled, job)
+    make_for_all = functools.partial(_programs.compiled, job | {"name": None})
     params = kernels(job["model"], lambda _, s: jax.ShapeDtypeStruct(s, jnp.float32))
+    state = jax.eval_shape(tx.init, params)
 
     def step(params, state, grads):
         updates, state = tx.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    init = jax.jit(tx.init).lower(params).compile()
-    state = jax.eval_shape(tx.init, params)
-    program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params)
-    program = program.compile()
+    @jax.jit
+    def draw(seed):
+        # One call per shape: a call for each matrix takes a minute to compile.
+        shapes = collections.Counter(x.shape for x in jax.tree.leaves(params))
+        normal = lambda n, s: 0.02 * jax.random.normal(jax.random.key(seed), (n, *s))
+        stacks = {shape: iter(normal(n, shape)) for shape, n in shapes.items()}
+        return jax.tree.map(lambda x: next(stacks[x.shape]), params)
+
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+
+    @jax.jit
+    def finite(params):
+        return jnp.array([jnp.isfinite(x).all() for x in jax.tree.leaves(params)]).all()
+
+    layouts = formats = None
+    if job["name"].endswith(AUTO):
+        one = Format(Layout.AUTO, _programs.sharding(job.get("ahead") or _programs.HERE))
+        layouts = jax.tree.map(lambda _: one, state)
+    given = {"in_shardings": (None, layouts, None), "out_shardings": (None, layouts)}
+    step = jax.jit(step, donate_argnums=(0, 1), **given)
+    program = make("step", step, params, state, params)
+    if layouts is not None:
+        formats = program.input_formats[0][1]
+    programs = _Programs(
+        draw=make_for_all("draw", draw, number),
+        init=make("init", jax.jit(tx.init, out_shardings=formats), params),
+        step=program,
+        finite=make_for_all("finite", finite, params),
+    )
+    if job.get("ahead"):
+        return dict
     memory: Any = program.memory_analysis()
     weights = sum(x.size * 4 for x in jax.tree.leaves(params))
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes
     used += memory.temp_size_in_bytes - memory.alias_size_in_bytes
-    shown = {"memory": used / weights, "machine": machine()}
-    return lambda: shown | _timed(job["model"], init, program)
+    shown = {"memory": used / weights}
+    folder = job.get("profile")
+    return lambda: shown | {"machine": machine()} | _timed(programs, folder)
 
 
-def _timed(model: str, init: Any, step: Any) -> dict[str, Any]:
-    key = jax.random.key(0)
-    draw = lambda i, s: 0.02 * jax.random.normal(jax.random.fold_in(key, i), s)
-    params = kernels(model, draw)
-    grads = kernels(model, lambda i, s: draw(i + 10_000, s))
-    state = init(params)
+class _Programs(NamedTuple):
+    """What a job runs."""
+
+    draw: Any
+    init: Any
+    step: Any
+    finite: Any
+
+
+def _timed(programs: _Programs, profile: bool) -> dict[str, Any]:
+    params, grads = programs.draw(jnp.int32(0)), programs.draw(jnp.int32(1))
+    state = programs.init(params)
     singles, batches, begun = [], [], time.perf_counter()
     while len(singles) < _STEPS and time.perf_counter() - begun < _SECONDS:
         jax.block_until_ready(state)
         start = time.perf_counter()
-        params, state = step(params, state, grads)
+        params, state = programs.step(params, state, grads)
         jax.block_until_ready((params, state))
         singles.append(time.perf_counter() - start)
     singles = singles[2:] or singles  # The first ones load the program.
@@ -101,16 +144,19 @@ def _timed(model: str, init: Any, step: Any) -> dict[str, Any]:
     for _ in range(5 if count > 1 else 1):
         start = time.perf_counter()
         for _ in range(count):
-            params, state = step(params, state, grads)
+            params, state = programs.step(params, state, grads)
         jax.block_until_ready((params, state))
         batches.append((time.perf_counter() - start) / count)
-    finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(params))
-    return {
+    result = {
         "ms": statistics.median(batches) * 1e3,
         "single_ms": statistics.median(singles) * 1e3,
         "slowest_ms": max(singles) * 1e3,
-        "finite": finite,
+        "finite": bool(programs.finite(params)),
     }
+    if profile:
+        step = lambda: programs.step(params, state, grads)[0]
+        result["profile"] = of_kernels(step)
+    return result
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -22,6 +22,7 @@ from flax import nnx
 import optax_matrix as om
 from examples.pretrain.config import SIZES
 from examples.pretrain.step import cross_entropy, initial_weights, model_graph
+from examples.study.device import _programs
 from examples.study.device._clock import columns, machine
 
 DATA = pathlib.Path(__file__).parents[2] / "data"
@@ -87,23 +88,26 @@ def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     state = jax.eval_shape(tx.init, params)
     train, held_out = tokens()
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
-    count = jax.ShapeDtypeStruct((), jnp.int32)
-    init = jax.jit(tx.init).lower(params).compile()
-    program = step.lower(params, state, shape(train), count).compile()
-    held_out_loss = evaluate.lower(params, shape(held_out)).compile()
-
-    programs = init, program, held_out_loss
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    weights = jax.jit(functools.partial(initial_weights, config))
+    make = functools.partial(_programs.compiled, job)
+    programs = (
+        make("weights", weights, number),
+        make("init", jax.jit(tx.init), params),
+        make("step", step, params, state, shape(train), number),
+        make("evaluate", evaluate, params, shape(held_out)),
+    )
 
     def run() -> dict[str, Any]:
-        weights = initial_weights(config, 0)
-        return _run(job["seconds"], weights, *programs, train, held_out)
+        return _run(job["seconds"], *programs, train, held_out)
 
     size = sum(x.size for x in jax.tree.leaves(params))
     shown = {"parameters": size, "batch": batch, "context": config.context}
     return lambda: {"machine": machine(), **shown, **run()}
 
 
-def _run(seconds, params, init, step, evaluate, train, held_out) -> dict[str, Any]:
+def _run(seconds, weights, init, step, evaluate, train, held_out) -> dict[str, Any]:
+    params = weights(jnp.int32(0))
     state = init(params)
     train, held_out = jnp.asarray(train), jnp.asarray(held_out)
     curve, held, count = [], [], 0

@@ -74,6 +74,32 @@ def test_a_part_runs_on_a_cpu(part, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", ["steps", "training"])
+def test_programs_are_compiled_in_advance(part, tmp_path, capsys):
+    """A second process loads what the first kept, and runs it; no part is left out."""
+    name = "soap" + steps.AUTO
+    options = [part, "--tiny", "--names", name, "--methods", "soap"]
+    options += ["--out", str(tmp_path), "--programs", str(tmp_path / "programs")]
+    assert cli.main([*options, "--ahead", "here"]) == 0
+    assert not list(tmp_path.glob("*.json"))
+    kept = list((tmp_path / "programs").glob("*.program"))
+    assert len(kept) == (6 if part == "steps" else 4)  # Two are shared by the methods.
+    assert cli.main(options) == 0
+    mine = json.loads((tmp_path / f"{part}.json").read_text())[-1]
+    assert mine["ms"] > 0
+    assert mine["name"] in capsys.readouterr().out
+    kept[0].write_bytes(b"not a program")
+    assert cli.main(options) == 1
+
+
+def test_programs_need_a_folder(capsys):
+    """Where to keep programs must be said."""
+    with pytest.raises(SystemExit):
+        cli.main(["steps", "--ahead", "h200"])
+    assert "--ahead needs --programs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_rates_are_measured_on_a_cpu(tmp_path):
     """A precision that a platform lacks is reported and does not stop the rest."""
     assert cli.main(["products", "--tiny", "--out", str(tmp_path)]) == 0

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import Quintic
-from optax_matrix.linalg.products import dot
+from optax_matrix.linalg.products import dot, rounded
 
 # All steps on scaled wide matrices with any number of leading axes, one for each row of
 # coefficients.
@@ -40,6 +40,6 @@ def by_products(
     """Steps from the two symmetric products; only the third one is XLA's."""
 
     def step(y: Array, row: Array) -> tuple[Array, None]:
-        return dot(quadratic(gram(y), row), y).astype(y.dtype), None
+        return rounded(dot)(quadratic(gram(y), row), y), None
 
     return lambda y, rows: jax.lax.scan(step, y, rows, unroll=2)[0]

@@ -15,7 +15,7 @@ from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.coefficients import rows_for
 from optax_matrix.linalg.first_iterate import first_iterate
 from optax_matrix.linalg.platforms import dtype_of_factors, with_narrow_factors
-from optax_matrix.linalg.products import dot
+from optax_matrix.linalg.products import dot, rounded
 from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.sharding.teams._last_round import LastRound
 
@@ -87,7 +87,7 @@ def newton_schulz_in_team(
         gram = team.sum_own_rows(dot(y, y.mT)).astype(dtype)
         diagonal = a * team.own_rows_of_identity(len(y), a.dtype)
         z = b * gram.astype(a.dtype) + c * dot(gram, team.all_rows(gram))
-        return dot(team.all_rows((diagonal + z).astype(dtype)), y).astype(dtype), None
+        return rounded(dot)(team.all_rows((diagonal + z).astype(dtype)), y), None
 
     step = narrow_step if dtype.itemsize == 2 else step
     table = jnp.asarray(rows, work_dtype(dtype))
