@@ -77,8 +77,8 @@ def newton_schulz(
             with a short side of 768; the compiler elsewhere, also on TPUs, where the
             kernels have been compiled but not timed. On an H200 five steps took 0.65 to
             0.82 of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for 36 of
-            768 x 3072, 0.67 for 4 of 4096 x 4096), when both formed ``a X`` apart; they
-            differ from its result by rounding to bfloat16. Derivatives are the
+            768 x 3072, when both formed ``a X`` apart; now 0.69 for 4 of 4096 x 4096);
+            they differ from its result by rounding to bfloat16. Derivatives are the
             compiler's, and where they are taken, so are the values.
 
     Note:

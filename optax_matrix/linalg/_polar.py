@@ -158,12 +158,12 @@ def polar_qdwh(
 
 
 def _compact_qdwh(y: Array, cut: float, dot: Product) -> Array:
-    forms = (partial(f, cut=cut, dot=dot) for f in (_compact_products, _compact_halley))
-    return batched_on_cuda(*forms, y)
+    by_products = partial(_compact_products, cut=cut, dot=dot)
+    return batched_on_cuda(by_products, partial(_by_halley, cut=cut, dot=dot), y)
 
 
 def _compact_products(y: Array, cut: float, dot: Product) -> Array:
-    """The compact factor by products alone, as `_compact_halley` removes the rest."""
+    """The compact factor by products alone, as `_by_halley` removes the rest."""
     if y.shape[-2] > y.shape[-1]:
         return _compact_products(y.mT, cut, dot).mT
     u = polar_by_products(y, dot)
@@ -173,9 +173,9 @@ def _compact_products(y: Array, cut: float, dot: Product) -> Array:
     return u
 
 
-def _compact_halley(y: Array, cut: float, dot: Product) -> Array:
+def _by_halley(y: Array, cut: float, dot: Product) -> Array:
     if y.shape[-2] > y.shape[-1]:
-        return _compact_halley(y.mT, cut, dot).mT
+        return _by_halley(y.mT, cut, dot).mT
     q, r = qr(y.mT, dot)
     r = r.mT
     u = qdwh(r, dot)
@@ -208,8 +208,8 @@ def _compact_qr(y: Array, rtol: float, dot: Product) -> Array:
 
 def _compact_svd(x: Array, rtol: float, dot: Product) -> Array:
     # On CUDA the SVD would be computed from a polar factor.
-    forms = (partial(f, cut=rtol, dot=dot) for f in (_compact_products, _by_svd))
-    return batched_on_cuda(*forms, x)
+    by_products = partial(_compact_products, cut=rtol, dot=dot)
+    return batched_on_cuda(by_products, partial(_by_svd, cut=rtol, dot=dot), x)
 
 
 def _by_svd(x: Array, cut: float, dot: Product) -> Array:

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from optax_matrix.linalg.coefficients import Table, polar_express
 from optax_matrix.linalg.products import Product, full_dot, traced_once
 
-# A step maps some singular values down to this part of the largest one. With less, there
-# are fewer steps, and the rounding of these values grows.
+# A step maps some singular values down to this part of the largest one. With less,
+# there are fewer steps, and the rounding of these values grows.
 _CUSHION = 0.05
 # Rounding may take singular values this far out of the interval that a row is for.
 _SAFETY = 1.0001

@@ -26,8 +26,8 @@ def qdwh(
 
     Singular values at the level of rounding become any in [0, 1].
     """
-    forms = (partial(f, dot=dot) for f in (polar_by_products, _by_halley))
-    return batched_on_cuda(*forms, x)
+    by_products = partial(polar_by_products, dot=dot)
+    return batched_on_cuda(by_products, partial(_by_halley, dot=dot), x)
 
 
 def _by_halley(x: Array, dot: Product) -> Array:

@@ -11,6 +11,7 @@ from _matrices import gaussian, matrix_with_singular_values, near_singular, pola
 
 from optax_matrix import linalg
 from optax_matrix.linalg._orthogonal import cayley
+from optax_matrix.linalg._polar_by_products import polar_by_products, table
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
 
@@ -111,6 +112,42 @@ def test_compact_polar_factors(kernel, kind):
     np.testing.assert_allclose(values[ratio < 1e-7], 0, atol=1e-3)
     if np.all(ratio > 1e-3):
         np.testing.assert_allclose(u, polar(np.asarray(x, np.float64)), atol=1e-4)
+
+
+@pytest.mark.quick("96-384")
+@pytest.mark.parametrize("shape", [(96, 384), (96, 96)], ids=lambda x: f"{x[0]}-{x[1]}")
+@pytest.mark.parametrize("rank", [1, 32])
+def test_nothing_outside_the_range_is_left_in_a_polar_factor(shape, rank):
+    """The iteration takes rounding up to one; its sign, kept symmetric, removes it."""
+    x = matrix_with_singular_values(np.linspace(1, 0.5, rank), *shape)
+    u = jax.jit(linalg.polar_svd)(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(u, polar(x), atol=50 * EPS)
+
+
+@pytest.mark.parametrize("smallest", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("x64", [False, True])
+def test_polar_factors_by_products_are_backward_stable(smallest, x64):
+    """X = H U with a symmetric H without negative eigenvalues, to rounding."""
+    x = matrix_with_singular_values(np.geomspace(1, smallest, 60), 60, 150)
+    with jax.enable_x64(x64):
+        u = np.asarray(polar_by_products(jnp.asarray(x)), np.float64)
+        eps = float(jnp.finfo(jnp.asarray(x).dtype).eps)
+    np.testing.assert_allclose(u @ u.T, np.eye(60), atol=30 * eps)
+    h = x @ u.T
+    np.testing.assert_allclose(h, h.T, atol=30 * eps)
+    assert np.linalg.eigvalsh((h + h.T) / 2).min() > -30 * eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_quintics_take_all_singular_values_to_one(dtype):
+    """From the level of rounding of a Frobenius norm up, and none beyond the next row's
+    interval."""
+    eps = float(np.finfo(dtype).eps)
+    x = np.geomspace(eps / 64, 1, 100_001)
+    for a, b, c in table(eps):
+        assert x.max() < 2
+        x = a * x + b * x**3 + c * x**5
+    np.testing.assert_allclose(x, 1, atol=2 * eps)
 
 
 @pytest.mark.quick("0.3-5", "3.0-64")

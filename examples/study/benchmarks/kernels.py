@@ -18,6 +18,11 @@ SHAPES = (
     *((48, 768, 768), (36, 768, 3072), (64, 1024, 1024)),
     *((48, 1024, 4096), (4, 4096, 4096)),
 )
+# Of these only the iteration.
+STACKS = (
+    *((12, 768, 768), (12, 768, 3072), (24, 768, 3072), (16, 1024, 1024)),
+    *((16, 1024, 4096), (48, 512, 512), (48, 512, 2048)),
+)
 SMALL = ((2, 256, 256), (2, 300, 1000))
 A, B, C = om.linalg.JORDAN[0]
 
@@ -29,7 +34,7 @@ def cases(small: bool = False) -> Iterator[Case]:
 
     The operands of `quadratic` should be symmetric, such as ``x @ x.mT``.
     """
-    for count, m, n in SMALL if small else SHAPES:
+    for count, m, n in SMALL if small else (*SHAPES, *STACKS):
         square = 2 * count * m * m * m
         wide = 2 * count * m * m * n
         shape = (count, m, n)
@@ -39,6 +44,8 @@ def cases(small: bool = False) -> Iterator[Case]:
             {name: _iteration(name) for name in ("xla", "pallas")},
             STEPS * (2.0 * wide + square),
         )
+        if (count, m, n) in STACKS:
+            continue
         forms = {"xla": _gram, "pallas": pallas.gram}
         yield f"gram {m} x {n}, {count} of them", shape, forms, float(wide)
         forms = {"xla": _quadratic, "pallas": _own_quadratic}

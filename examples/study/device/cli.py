@@ -49,6 +49,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of `steps`")
     add("--before", help="another checkout, with this study, whose steps to add")
     add("--before-names", nargs="+", help="the methods from there; without any, all")
+    add("--case", help="of `kernels`: the beginning of a name, such as newton_schulz")
     add("--methods", nargs="+", metavar="NAME", help="of `training`")
     add("--seconds", type=float, default=90.0, help="of `training`, for each method")
     add("--limit", type=float, default=600.0, help="seconds to compile all programs")

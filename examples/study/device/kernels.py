@@ -18,6 +18,7 @@ def jobs(args) -> list[dict[str, Any]]:
         {"case": i, "name": name, "form": form, "tiny": args.tiny}
         for i, (name, _, forms, _) in enumerate(cases(small=args.tiny))
         for form in forms
+        if name.startswith(args.case or "")
     ]
 
 

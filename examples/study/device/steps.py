@@ -70,11 +70,24 @@ def kernels(model: str, draw: Callable[..., Any]) -> dict[str, Any]:
 
 def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     """Compiles `init`, `update` and `apply_updates`; returns what times them."""
+    params = kernels(job["model"], lambda _, s: jax.ShapeDtypeStruct(s, jnp.float32))
+    programs = _compiled(job, params)
+    if job.get("ahead"):
+        return dict
+    memory: Any = programs.step.memory_analysis()
+    weights = sum(x.size * 4 for x in jax.tree.leaves(params))
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    used += memory.temp_size_in_bytes - memory.alias_size_in_bytes
+    shown = {"memory": used / weights}
+    profile = job.get("profile", False)
+    return lambda: shown | {"machine": machine()} | _timed(programs, profile)
+
+
+def _compiled(job: dict[str, Any], params: Any) -> "_Programs":
     tx = optimizer(job["name"].removesuffix(AUTO))
+    state = jax.eval_shape(tx.init, params)
     make = functools.partial(_programs.compiled, job)
     make_for_all = functools.partial(_programs.compiled, job | {"name": None})
-    params = kernels(job["model"], lambda _, s: jax.ShapeDtypeStruct(s, jnp.float32))
-    state = jax.eval_shape(tx.init, params)
 
     def step(params, state, grads):
         updates, state = tx.update(grads, state, params)
@@ -88,36 +101,25 @@ def compiled(job: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         stacks = {shape: iter(normal(n, shape)) for shape, n in shapes.items()}
         return jax.tree.map(lambda x: next(stacks[x.shape]), params)
 
-    number = jax.ShapeDtypeStruct((), jnp.int32)
-
     @jax.jit
     def finite(params):
         return jnp.array([jnp.isfinite(x).all() for x in jax.tree.leaves(params)]).all()
 
     layouts = formats = None
     if job["name"].endswith(AUTO):
-        one = Format(Layout.AUTO, _programs.sharding(job.get("ahead") or _programs.HERE))
-        layouts = jax.tree.map(lambda _: one, state)
+        place = _programs.sharding(job.get("ahead") or _programs.HERE)
+        layouts = jax.tree.map(lambda _: Format(Layout.AUTO, place), state)
     given = {"in_shardings": (None, layouts, None), "out_shardings": (None, layouts)}
     step = jax.jit(step, donate_argnums=(0, 1), **given)
     program = make("step", step, params, state, params)
     if layouts is not None:
         formats = program.input_formats[0][1]
-    programs = _Programs(
-        draw=make_for_all("draw", draw, number),
+    return _Programs(
+        draw=make_for_all("draw", draw, jax.ShapeDtypeStruct((), jnp.int32)),
         init=make("init", jax.jit(tx.init, out_shardings=formats), params),
         step=program,
         finite=make_for_all("finite", finite, params),
     )
-    if job.get("ahead"):
-        return dict
-    memory: Any = program.memory_analysis()
-    weights = sum(x.size * 4 for x in jax.tree.leaves(params))
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    used += memory.temp_size_in_bytes - memory.alias_size_in_bytes
-    shown = {"memory": used / weights}
-    folder = job.get("profile")
-    return lambda: shown | {"machine": machine()} | _timed(programs, folder)
 
 
 class _Programs(NamedTuple):

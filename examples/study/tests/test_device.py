@@ -5,9 +5,10 @@ import json
 import os
 import time
 
+import jax
 import pytest
 
-from examples.study.device import _turns, cli, steps, training
+from examples.study.device import _programs, _turns, cli, page, steps, training
 
 
 def compiled(job):
@@ -92,6 +93,21 @@ def test_programs_are_compiled_in_advance(part, tmp_path, capsys):
     assert cli.main(options) == 1
 
 
+def test_a_program_that_xla_cannot_read_is_compiled(tmp_path, monkeypatch):
+    """So it was with AdamW's on an H200."""
+
+    def refuse(*_):
+        raise jax.errors.JaxRuntimeError("Failed to parse message")
+
+    job = {"name": "double", "programs": str(tmp_path)}
+    shape, double = jax.ShapeDtypeStruct((), "float32"), jax.jit(lambda x: 2 * x)
+    kept = _programs.compiled(job | {"ahead": "here"}, "step", double, shape)
+    assert len(list(tmp_path.iterdir())) == 1
+    loader = "examples.study.device._programs.serialize_executable.deserialize_and_load"
+    monkeypatch.setattr(loader, refuse)
+    assert _programs.compiled(job, "step", double, shape)(3.0) == kept(3.0) == 6
+
+
 def test_programs_need_a_folder(capsys):
     """Where to keep programs must be said."""
     with pytest.raises(SystemExit):
@@ -107,6 +123,30 @@ def test_rates_are_measured_on_a_cpu(tmp_path):
     by_name = {row["name"]: row for row in found[0]["products"]}
     assert by_name["float32, HIGHEST"]["error"] < 1e-6
     assert "not supported" in by_name["float32, TF32"]["problem"]
+
+
+def test_the_page_of_gpus_has_what_was_measured():
+    """Its tables are printed from the committed measurements."""
+    text = (page.PATH.parents[1] / "pages" / "gpu.md").read_text()
+    rows = page.measured()
+    lines = [*page.steps(rows), *page.newton_schulz(rows)]
+    assert len(lines) > 40
+    assert [line for line in lines if line not in text] == []
+
+
+def test_measurements_are_added_without_small_kernels(tmp_path, monkeypatch):
+    """What failed is left out; of a profile the slowest kernels stay."""
+    monkeypatch.setattr(page, "PATH", tmp_path / "device.jsonl")
+    row = {"name": "muon", "model": "small", "ms": 2.0, "single_ms": 1.5, "tiny": True}
+    slow = {"profile": [("all", 90, 9.0), *[(f"k{i}", 1, 1.0) for i in range(50)]]}
+    (tmp_path / "steps.json").write_text(
+        json.dumps([row | slow, row | {"error": "none"}])
+    )
+    page.main(["--add", str(tmp_path / "steps.json"), "--note", "here"])
+    (kept,) = page.measured()
+    assert (kept["part"], kept["note"], kept["ms"]) == ("steps", "here", 2.0)
+    assert [k for k, _, _ in kept["profile"]] == ["all", *(f"k{i}" for i in range(11))]
+    assert "tiny" not in kept
 
 
 @pytest.mark.broad
