@@ -73,7 +73,7 @@ _KERNELS = {
     "polar_svd": om.linalg.polar_svd,
     "polar_eigh": om.linalg.polar_eigh,
     "polar_qr": om.linalg.polar_qr,
-    "polar_qdwh": om.linalg.polar_qdwh,
+    "polar_products": om.linalg.polar_products,
 }
 
 BLOCKS = {

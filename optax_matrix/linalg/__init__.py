@@ -26,14 +26,15 @@ The files, from simple to compound:
                                decompositions
 ``_equilibrate``               rows and columns of equal size
 ``coefficients``,              polynomials that make singular values one, and exact
-``_newton_schulz``,            polar factors (``_qdwh``, ``_balanced_polar``)
-``_polar``
+``_newton_schulz``,            polar factors (``_polar_by_products``,
+``_polar``                     ``_balanced_polar``)
 ``_orthonormalize``            the Q of a QR, by reflections or repeated Cholesky
                                (``_cholesky_passes``; on CUDA ``_fixed_passes``)
 ``_subspace``,                 bases of leading vectors, and of what they leave out;
 ``complement``, ``rotations``  rotations from momenta
 ``_eigenbasis``,               eigenvectors (``_block_jacobi`` on TPU) and inverse roots
-``_inverse_root``              of Gram matrices (``_largest_eigenvalue``)
+``_inverse_root``              of Gram matrices (``_largest_eigenvalue``,
+                               ``_root_polynomials``)
 ``procrustes``                 a step to the symmetric factor of a matrix
 ``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
 ``permuted_blocks``            rows and columns
@@ -71,7 +72,7 @@ from optax_matrix.linalg._orthonormalize import (
     cholesky_qr,
     qr_householder,
 )
-from optax_matrix.linalg._polar import polar_eigh, polar_qdwh, polar_qr, polar_svd
+from optax_matrix.linalg._polar import polar_eigh, polar_products, polar_qr, polar_svd
 from optax_matrix.linalg._quantize import dequantize, quantize
 from optax_matrix.linalg._shifted_cholesky_qr import shifted_cholesky_qr
 from optax_matrix.linalg._subspace import (
@@ -100,7 +101,7 @@ KERNELS.update(
         f.__name__: f
         for f in (
             *(newton_schulz, gram_newton_schulz, polar_svd, polar_eigh),
-            *(polar_qr, polar_qdwh),
+            *(polar_qr, polar_products),
         )
     },
     qr={f.__name__: f for f in (cholesky_qr, shifted_cholesky_qr, qr_householder)},
@@ -136,7 +137,7 @@ __all__ = [
     "overlap",
     "polar_eigh",
     "polar_express",
-    "polar_qdwh",
+    "polar_products",
     "polar_qr",
     "polar_svd",
     "power_step",

@@ -1,4 +1,4 @@
-r"""Exact polar factors by decompositions: SVD, eigh, QR and QDWH.
+r"""Exact polar factors by decompositions (SVD, eigh, QR) and by products.
 
 All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
 :math:`\sum u_i v_i^\top` over the singular values above ``rtol`` times the largest,
@@ -15,7 +15,6 @@ from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._derivatives import polar_factor
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg._polar_by_products import polar_by_products
-from optax_matrix.linalg._qdwh import qdwh
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.loops import batched_on_cuda
@@ -111,84 +110,59 @@ def polar_qr(
     return (q.mT if transposed else q).astype(x.dtype)
 
 
-def polar_qdwh(
+def polar_products(
     x: Float[Array, "*batch m n"],
     *,
     rtol: float | None = None,
     dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
-    r"""Compute the polar factor by dynamically weighted Halley iterations (QDWH).
+    r"""Compute the polar factor by products alone, for any condition number.
 
     .. math::
-        X \leftarrow X (a I + b X^\top X)(I + c X^\top X)^{-1}
+        X \leftarrow a X + (b A + c A^2) X, \qquad A = X X^\top
 
-    with weights that follow from an interval that contains the singular values. While
-    ``c`` is large the step is computed without an inverse, by a QR of
-    :math:`[\sqrt{c} X; I]`, and afterwards by Cholesky. The initial interval is fixed,
-    so that the weights are constants and so is the number of iterations (four in
-    float32). A QR first reduces the long side to the short one. At the end, singular
-    values below ``rtol`` are removed by the spectral projector
-    :math:`\tfrac12 (I + \mathrm{sign}(H - \mathrm{rtol}\, I))`, :math:`H = U^\top X`.
-    On CUDA all of this is by products alone, with quintics in place of Halley's
-    rational functions, since decompositions of many matrices are slow there.
+    with the quintics of `polar_express` for singular values from the level of rounding
+    to the largest one: 17 steps in float32. At the end, singular values below ``rtol``
+    are removed by the spectral projector
+    :math:`\tfrac12 (I + \mathrm{sign}(H - \mathrm{rtol}\, I))`, :math:`H = X U^\top`,
+    whose sign is computed in the same way.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rtol: As in :func:`polar_svd`, but relative to an upper bound on the largest
             singular value, which is too high by a factor of ``m**(1 / 128)`` at most.
-            Zero omits the removal, which halves the work; singular values at the level
-            of rounding are then mapped to any value in [0, 1].
+            Zero omits the removal; singular values at the level of rounding are then
+            mapped to any value in [0, 1].
         dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
 
     Examples:
-        >>> polar_qdwh(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
+        >>> polar_products(jnp.array([[0.0, 4.0], [3.0, 0.0]])).round(3).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
 
     References:
-        Nakatsukasa, Bai and Gygi, `Optimizing Halley's iteration
-        <https://doi.org/10.1137/090774999>`_, 2010.
+        Amsel et al., `The Polar Express <https://arxiv.org/abs/2505.16932>`_, 2025, for
+        the quintics; the projector is that of spectral divide and conquer.
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(partial(_compact_qdwh, dot=dot), cut, y)
+    q = polar_factor(partial(_compact_products, dot=dot), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
-def _compact_qdwh(y: Array, cut: float, dot: Product) -> Array:
-    by_products = partial(_compact_products, cut=cut, dot=dot)
-    return batched_on_cuda(by_products, partial(_by_halley, cut=cut, dot=dot), y)
-
-
 def _compact_products(y: Array, cut: float, dot: Product) -> Array:
-    """The compact factor by products alone, as `_by_halley` removes the rest."""
     if y.shape[-2] > y.shape[-1]:
         return _compact_products(y.mT, cut, dot).mT
     u = polar_by_products(y, dot)
     if cut:
-        above = _above(dot(u, y.mT), cut, dot)
+        h = dot(u, y.mT)
+        h = (h + h.mT) / 2
+        eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
+        above = h - cut * norm_bound(h, dot) * eye
         u = (u + dot(polar_by_products(above, dot, symmetric=True), u)) / 2
     return u
-
-
-def _by_halley(y: Array, cut: float, dot: Product) -> Array:
-    if y.shape[-2] > y.shape[-1]:
-        return _by_halley(y.mT, cut, dot).mT
-    q, r = qr(y.mT, dot)
-    r = r.mT
-    u = qdwh(r, dot)
-    if cut:
-        u = (u + dot(u, qdwh(_above(dot(u.mT, r), cut, dot), dot))) / 2
-    return dot(u, q.mT)
-
-
-def _above(h: Array, cut: float, dot: Product) -> Array:
-    """A matrix whose sign is that of the eigenvalues, less a part of the largest."""
-    h = (h + h.mT) / 2
-    eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
-    return h - cut * norm_bound(h, dot) * eye
 
 
 def _compact_eigh(y: Array, rtol: float, dot: Product) -> Array:

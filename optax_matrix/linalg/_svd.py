@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from optax_matrix._mesh import unsplit
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._block_jacobi import eigh
-from optax_matrix.linalg._qdwh import qdwh
+from optax_matrix.linalg._polar_by_products import polar_by_products
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
 from optax_matrix.linalg.products import Product, full_dot, traced_once
@@ -50,7 +50,7 @@ def svd_by_polar(x: Array, dot: Product = full_dot) -> tuple[Array, Array, Array
     # R = P H, and the eigenvectors of H are the right singular vectors. H has the
     # condition number of X, and X'X its square. The columns of X V are orthogonal up to
     # rounding, which another QR removes.
-    h = dot(qdwh(r, dot).mT, r)
+    h = dot(polar_by_products(r, dot).mT, r)
     _, v = eigh((h + h.mT) / 2)
     v = jnp.flip(v, axis=-1)
     u, r = qr(dot(x, v), dot)

@@ -23,7 +23,7 @@ POLAR = {
     "polar_svd": linalg.polar_svd,
     "polar_eigh": linalg.polar_eigh,
     "polar_qr": linalg.polar_qr,
-    "polar_qdwh": linalg.polar_qdwh,
+    "polar_products": linalg.polar_products,
 }
 QR = {
     "cholesky_qr": linalg.cholesky_qr,

@@ -32,7 +32,7 @@ KERNELS = {
     "polar_svd": (linalg.polar_svd, square(300)),
     "polar_eigh": (linalg.polar_eigh, columns(8, 300)),
     "polar_qr": (linalg.polar_qr, columns(300, 310)),
-    "polar_qdwh": (linalg.polar_qdwh, square(300)),
+    "polar_products": (linalg.polar_products, square(300)),
     "inverse_root-newton": (
         partial(linalg.inverse_root, p=4, method="newton"),
         square(8),

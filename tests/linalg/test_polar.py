@@ -21,7 +21,7 @@ KERNELS = {
     "svd": linalg.polar_svd,
     "eigh": linalg.polar_eigh,
     "qr": linalg.polar_qr,
-    "qdwh": linalg.polar_qdwh,
+    "products": linalg.polar_products,
 }
 EPS = float(np.finfo(np.float32).eps)
 # A backward stable factor moves by eps / (least singular value); the Gaussians here
@@ -63,7 +63,7 @@ def test_defining_equations(kernel):
     np.testing.assert_allclose(q @ h, x, atol=100 * EPS)
 
 
-@pytest.mark.parametrize("name", ["svd", "qr", "qdwh"])
+@pytest.mark.parametrize("name", ["svd", "qr", "products"])
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16)], ids=str)
 @pytest.mark.parametrize("smallest", [1e-3, 1e-5])
 def test_backward_stable_for_ill_conditioned_matrices(name, shape, smallest):
@@ -77,7 +77,7 @@ def test_backward_stable_for_ill_conditioned_matrices(name, shape, smallest):
     assert np.linalg.eigvalsh((h + h.T) / 2).min() > -50 * EPS
 
 
-@pytest.mark.parametrize("name", ["svd", "qr", "qdwh"])
+@pytest.mark.parametrize("name", ["svd", "qr", "products"])
 def test_condition_number_of_a_million_is_orthogonal_without_a_cut(name):
     x = near_singular(16, 40, smallest=1e-6)
     q = run(name, jnp.asarray(x, jnp.float32), rtol=0.0).astype(np.float64)
@@ -176,7 +176,7 @@ def test_a_matrix_that_is_orthogonal_is_left_alone(kernel):
     np.testing.assert_allclose(kernel(jnp.asarray(q, jnp.float32)), q, atol=20 * EPS)
 
 
-@pytest.mark.daily("eigh", "qdwh", "qr")
+@pytest.mark.daily("eigh", "products", "qr")
 @pytest.mark.broad
 def test_runs_under_shard_map(kernel, cpus):
     mesh = jax.sharding.Mesh(np.array(cpus[:2]), ("d",))

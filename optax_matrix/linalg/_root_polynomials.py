@@ -1,0 +1,81 @@
+"""Polynomials whose composition takes a range of eigenvalues to one."""
+
+import functools
+import math
+
+import numpy as np
+
+Quadratic = tuple[float, float, float]
+
+# The first steps keep the largest eigenvalues above this number. With 0.3 as many steps
+# are needed in all, and roots of large eigenvalues lose digits; 0.7 needs one more.
+LEAST = 0.5
+# Rounding grows tenfold in a step where an eigenvalue is one, so it stays below.
+_SAFETY = 1.002
+
+
+@functools.lru_cache
+def root_polynomials(p: int, eps: float) -> tuple[Quadratic, ...]:
+    r"""Rows ``(a, b, c)`` that take eigenvalues in ``[eps / 16, 1]`` to one.
+
+    A row is a step :math:`x \mapsto x (a + b x + c x^2)^p`. In :math:`s = x^{1/p}` that
+    is a polynomial with the powers 1, p + 1 and 2 p + 1. Each is the closest to one on
+    the interval that the ones before leave; as long as some eigenvalues are small, that
+    of which the least value is `LEAST`. The last one is Taylor's.
+    """
+    low, high = 1e-6, 0.99
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        least = _fit(middle, p)[1] ** p
+        low, high = (middle, high) if least < LEAST else (low, middle)
+    rows, l, u = [], (eps / 16) ** (1 / p), 1.0
+    row, least = _fit(high, p)
+    row, least = _scaled(row, 1 / _SAFETY), least / _SAFETY
+    while l < high:
+        rows.append(row)
+        l = min(_value(row, l, p), least)
+    while l < (1 - eps ** (1 / 3) / 4) * u:
+        row, least = _fit(l / u, p)
+        center = 2 / (1 + least)
+        a, b, c = _scaled(row, center)
+        rows.append((a / u, b / u ** (p + 1), c / u ** (2 * p + 1)))
+        l, u = center * least, center
+    taylor = 1 / p, (p + 1) / (2 * p * p)
+    linear, square = taylor
+    rows.append((1 + linear + square, -linear - 2 * square, square))
+    return tuple(rows)
+
+
+def _fit(l: float, p: int) -> tuple[Quadratic, float]:
+    """The row closest to one on ``[l, 1]`` of s, divided by its maximum, and its least.
+
+    By Remez' exchange of the points where the error is largest.
+    """
+    nodes = np.array([l, (3 * l + 1) / 4, (l + 3) / 4, 1.0])
+    signs, error = np.array([1.0, -1.0, 1.0, -1.0]), 0.0
+    a = b = c = 0.0
+    for _ in range(200):
+        powers = nodes[:, None] ** np.array([1, p + 1, 2 * p + 1])
+        system = np.column_stack([powers, signs])
+        *found, new = np.linalg.solve(system, np.ones(4))
+        a, b, c = map(float, found)
+        if abs(new - error) <= 1e-15:
+            break
+        error = new
+        # The derivative is a quadratic in x.
+        half, last = (p + 1) * b / 2, (2 * p + 1) * c
+        root = math.sqrt(half * half - a * last)
+        inner = [((-half + sign * root) / last) ** (1 / p) for sign in (-1, 1)]
+        nodes = np.array([l, *inner, 1.0])
+    error = abs(float(error))
+    return _scaled((a, b, c), 1 / (1 + error)), (1 - error) / (1 + error)
+
+
+def _scaled(row: Quadratic, factor: float) -> Quadratic:
+    a, b, c = row
+    return a * factor, b * factor, c * factor
+
+
+def _value(row: Quadratic, s: float, p: int) -> float:
+    a, b, c = row
+    return s * (a + b * s**p + c * s ** (2 * p))
