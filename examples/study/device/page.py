@@ -1,7 +1,7 @@
 """Tables of the page of GPUs from what was measured: ``results/device.jsonl``.
 
-    python -m examples.study.device.page
-    python -m examples.study.device.page --add results/steps.json --note "..."
+    python -m examples.study device-table
+    python -m examples.study device-table --add results/steps.json --note "..."
 
 The second one adds measurements of `examples.study device`, without the kernels that
 take little time.
@@ -92,7 +92,11 @@ def _add(path: pathlib.Path, note: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints the tables, or adds measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.study device-table",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--add", type=pathlib.Path, help="a part's JSON")
     parser.add_argument("--note", default="", help="what it was measured with")
     args = parser.parse_args(argv)
@@ -103,6 +107,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = steps(rows), newton_schulz(rows)
     print("\n\n".join("\n".join(table) for table in tables))
 
-
-if __name__ == "__main__":
-    main()

@@ -186,7 +186,7 @@ def options():
         ("large", "dbcfa64784e93ff9"),
         ("shakespeare/search", "04b7f49a0be61db1"),
         ("books/search", "5c7806dddb08d466"),
-        ("options", "8c3ab8004df307d2"),
+        ("options", "004a485d9624ce4e"),
     ],
 )
 def test_tasks_and_options_are_those_of_the_runs(name, digest):
