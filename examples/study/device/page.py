@@ -106,4 +106,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = measured()
     tables = steps(rows), newton_schulz(rows)
     print("\n\n".join("\n".join(table) for table in tables))
-
