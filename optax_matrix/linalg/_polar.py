@@ -30,6 +30,8 @@ def polar_svd(
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`U V^\top` from the SVD.
 
+    On CUDA, where an SVD takes one matrix at a time, it is that of `polar_products`.
+
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rtol: Singular values up to ``rtol`` times the largest count as zero. None:
@@ -90,7 +92,7 @@ def polar_qr(
 
     With :math:`X^\top = Q R` the factor is :math:`\mathrm{polar}(R^\top) Q^\top`. It is
     as accurate as :func:`polar_svd`, and the SVD is that of a square matrix of the
-    short side.
+    short side. On CUDA it is that of `polar_products`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
