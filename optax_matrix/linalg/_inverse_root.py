@@ -40,7 +40,7 @@ def inverse_root(
 
     started from :math:`M = zA` and :math:`X = z^{1/p} I`; M converges to the identity.
     It consists of products only. Each step has the polynomial that brings the
-    eigenvalues closest to one; the first ones multiply small eigenvalues by 18
+    eigenvalues closest to one; the first ones multiply small eigenvalues by 15
     (:math:`p = 4`; Newton's step, by 2.4). All matrices take the same number of steps,
     9 for :math:`p = 4` in float32, whatever their eigenvalues are.
 
@@ -116,7 +116,7 @@ def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
 
     table = root_polynomials(p, float(jnp.finfo(y.dtype).eps))
     rows = jnp.asarray(table, y.dtype)
-    start = z * (y + eps * top * eye), eye, bound == bound
+    start = z * (y + eps * top * eye), eye, jnp.ones_like(bound, bool)
     end, _ = jax.lax.scan(step, vary_like(start, y), rows[:-1])
     _, x, _ = root(end, rows[-1])
     return x * z ** (1 / p)

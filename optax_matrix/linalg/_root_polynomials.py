@@ -10,7 +10,8 @@ Quadratic = tuple[float, float, float]
 # The first steps keep the largest eigenvalues above this number. With 0.3 as many steps
 # are needed in all, and roots of large eigenvalues lose digits; 0.7 needs one more.
 LEAST = 0.5
-# Rounding grows tenfold in a step where an eigenvalue is one, so it stays below.
+# Rounding grows up to five times in a step where an eigenvalue is one, so that it has
+# to stay below.
 _SAFETY = 1.002
 
 
@@ -40,8 +41,7 @@ def root_polynomials(p: int, eps: float) -> tuple[Quadratic, ...]:
         a, b, c = _scaled(row, center)
         rows.append((a / u, b / u ** (p + 1), c / u ** (2 * p + 1)))
         l, u = center * least, center
-    taylor = 1 / p, (p + 1) / (2 * p * p)
-    linear, square = taylor
+    linear, square = 1 / p, (p + 1) / (2 * p * p)
     rows.append((1 + linear + square, -linear - 2 * square, square))
     return tuple(rows)
 

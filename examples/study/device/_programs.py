@@ -19,11 +19,13 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+import optax_matrix as om
 from examples.study.benchmarks import _chips
 
 HERE = "here"  # In place of a chip: the device of this machine.
-# What a program depends on.
-_KEYS = ("module", "name", "model", "tiny", "case", "form")
+CHIPS = tuple(name for name, chip in _chips.CHIPS.items() if chip.is_gpu)
+# What a program depends on, beside the package.
+_KEYS = ("module", "name", "model", "tiny")
 
 
 def compiled(job: dict[str, Any], label: str, function: Any, *args: Any) -> Any:
@@ -61,9 +63,16 @@ def compiled(job: dict[str, Any], label: str, function: Any, *args: Any) -> Any:
 def _path(job: dict[str, Any], label: str) -> pathlib.Path | None:
     if not job.get("programs"):
         return None
-    key = json.dumps([label, *(job.get(k) for k in _KEYS)])
+    key = json.dumps([_sources(), label, *(job.get(k) for k in _KEYS)])
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return pathlib.Path(job["programs"]) / f"{name}.program"
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of the package, so that no program of other code is loaded."""
+    files = sorted(pathlib.Path(om.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @functools.cache

@@ -17,7 +17,8 @@ Programs are compiled in several processes at once and timed one after another. 
 part prints a table and writes what it measured as JSON to `--out`. `--ahead` compiles
 ``steps`` and ``training`` for a GPU on a machine that has none; set
 ``XLA_FLAGS=--xla_gpu_enable_triton_gemm=false`` for it, since only the GPU shows which
-tiles are fast, and the library's products need none. That machine needs the same JAX.
+tiles are fast, and the library's products need none. That machine needs the same
+JAX and the same sources of the package; other programs are compiled again.
 """
 
 import argparse
@@ -29,9 +30,10 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from examples.study.device import _turns
+from examples.study.device import _programs, _turns
 
 PARTS = ("products", "kernels", "steps", "training")
+AHEAD = PARTS[2:]
 MODELS = ("small", "medium")
 
 
@@ -55,15 +57,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--limit", type=float, default=600.0, help="seconds to compile all programs")
     add("--workers", type=int, default=os.cpu_count() or 1, help="compile at a time")
     add("--programs", help="folder of compiled programs, to load what it has")
-    add("--ahead", metavar="CHIP", help="compile for h100 or h200 to `--programs`")
+    add("--ahead", choices=(*_programs.CHIPS, _programs.HERE), help="compile only")
     add("--profile", action="store_true", help="of `steps`, by kernel")
     add("--tiny", action="store_true", help="sizes that a CPU can run, as a trial")
     args = parser.parse_args(argv)
-    args.parts = args.parts or list(PARTS)
+    args.parts = args.parts or list(AHEAD if args.ahead else PARTS)
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"parts must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
     if args.ahead and not args.programs:
         parser.error("--ahead needs --programs, the folder to fill")
+    if args.ahead and (others := set(args.parts) - set(AHEAD)):
+        parser.error(f"--ahead compiles {', '.join(AHEAD)}, got {others.pop()!r}")
     return args
 
 

@@ -108,11 +108,29 @@ def test_a_program_that_xla_cannot_read_is_compiled(tmp_path, monkeypatch):
     assert _programs.compiled(job, "step", double, shape)(3.0) == kept(3.0) == 6
 
 
-def test_programs_need_a_folder(capsys):
-    """Where to keep programs must be said."""
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("steps --ahead h200", "--ahead needs --programs, the folder to fill"),
+        ("kernels --ahead h200 --programs x", "--ahead compiles steps, training, got"),
+        ("steps --ahead h300 --programs x", "invalid choice: 'h300'"),
+    ],
+)
+def test_what_cannot_be_compiled_in_advance_is_refused(options, error, capsys):
+    """Before a process starts."""
     with pytest.raises(SystemExit):
-        cli.main(["steps", "--ahead", "h200"])
-    assert "--ahead needs --programs" in capsys.readouterr().err
+        cli.main(options.split())
+    assert error in capsys.readouterr().err
+
+
+def test_programs_of_other_sources_are_not_loaded(tmp_path, monkeypatch):
+    """A folder may be filled again by other code."""
+    job = {"name": "double", "programs": str(tmp_path), "ahead": "here"}
+    shape, double = jax.ShapeDtypeStruct((), "float32"), jax.jit(lambda x: 2 * x)
+    _programs.compiled(job, "step", double, shape)
+    monkeypatch.setattr(_programs, "_sources", lambda: "others")
+    _programs.compiled(job, "step", double, shape)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow
