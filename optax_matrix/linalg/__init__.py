@@ -25,7 +25,7 @@ The files, from simple to compound:
 ``lapack``                     where TPUs would unroll, batches for CUDA;
                                decompositions
 ``_equilibrate``               rows and columns of equal size
-``coefficients``,              polynomials that make singular values one, and exact
+``coefficients``, ``_remez``,  polynomials that make singular values one, and exact
 ``_newton_schulz``,            polar factors (``_polar_by_products``,
 ``_polar``                     ``_balanced_polar``)
 ``_orthonormalize``            the Q of a QR, by reflections or repeated Cholesky

@@ -3,9 +3,7 @@
 import functools
 import math
 
-import numpy as np
-
-Quadratic = tuple[float, float, float]
+from optax_matrix.linalg._remez import Quadratic, closest_to_one
 
 # The first steps keep the largest eigenvalues above this number. With 0.3 as many steps
 # are needed in all, and roots of large eigenvalues lose digits; 0.7 needs one more.
@@ -47,28 +45,9 @@ def root_polynomials(p: int, eps: float) -> tuple[Quadratic, ...]:
 
 
 def _fit(l: float, p: int) -> tuple[Quadratic, float]:
-    """The row closest to one on ``[l, 1]`` of s, divided by its maximum, and its least.
-
-    By Remez' exchange of the points where the error is largest.
-    """
-    nodes = np.array([l, (3 * l + 1) / 4, (l + 3) / 4, 1.0])
-    signs, error = np.array([1.0, -1.0, 1.0, -1.0]), 0.0
-    a = b = c = 0.0
-    for _ in range(200):
-        powers = nodes[:, None] ** np.array([1, p + 1, 2 * p + 1])
-        system = np.column_stack([powers, signs])
-        *found, new = np.linalg.solve(system, np.ones(4))
-        a, b, c = map(float, found)
-        if abs(new - error) <= 1e-15:
-            break
-        error = new
-        # The derivative is a quadratic in x.
-        half, last = (p + 1) * b / 2, (2 * p + 1) * c
-        root = math.sqrt(half * half - a * last)
-        inner = [((-half + sign * root) / last) ** (1 / p) for sign in (-1, 1)]
-        nodes = np.array([l, *inner, 1.0])
-    error = abs(float(error))
-    return _scaled((a, b, c), 1 / (1 + error)), (1 - error) / (1 + error)
+    """The row closest to one on ``[l, 1]``, divided by its maximum, and its least."""
+    row, error = closest_to_one(l, p)
+    return _scaled(row, 1 / (1 + error)), (1 - error) / (1 + error)
 
 
 def _scaled(row: Quadratic, factor: float) -> Quadratic:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from optax_matrix._arguments import check_positive_int
+from optax_matrix.linalg._remez import closest_to_one
 
 Quintic = tuple[float, float, float]
 Table = tuple[Quintic, ...]
@@ -224,19 +225,8 @@ def _optimal_cubic(l: float, u: float) -> Quintic:
 def _optimal_quintic(l: float, u: float) -> Quintic:
     if l >= (1 - 5e-6) * u:  # the error is below float64's resolution
         return _scale_input(TAYLOR[0], 1 / u)
-    # Remez exchange in x / u; the first guess is exact as l approaches u.
-    l, q, r = l / u, (3 * l / u + 1) / 4, (l / u + 3) / 4
-    a = b = c = error = 0.0
-    for _ in range(100):
-        nodes, previous = np.array([l, q, r, 1.0]), error
-        powers = nodes[:, None] ** np.array([1, 3, 5])
-        system = np.column_stack([powers, [1.0, -1.0, 1.0, -1.0]])
-        a, b, c, error = np.linalg.solve(system, np.ones(4))
-        root = math.sqrt(9 * b * b - 20 * a * c)  # of p' = a + 3 b x^2 + 5 c x^4
-        q, r = (math.sqrt((-3 * b + sign * root) / (10 * c)) for sign in (-1, 1))
-        if abs(error - previous) <= 1e-15:
-            break
-    return _scale_input((float(a), float(b), float(c)), 1 / u)
+    row, _ = closest_to_one(l / u, 2)
+    return _scale_input(row, 1 / u)
 
 
 def _evaluate(row: Quintic, x: float) -> float:
