@@ -72,7 +72,7 @@ class Order:
         return worse, better
 
 
-def _orders() -> Iterator[Order]:
+def every() -> Iterator[Order]:
     """The pairs of all ablations, each once."""
     seen = set()
     for ablation in ABLATIONS:
@@ -91,7 +91,7 @@ def _judged(worse: Entry, better: Entry, results: Results) -> tuple[str, str]:
 
 def repeated(verdict: str, results: Results) -> list[Order]:
     """The pairs with this verdict that run again, of those whose runs are finished."""
-    return [order for order in _orders() if order.runs_again(verdict, results)]
+    return [order for order in every() if order.runs_again(verdict, results)]
 
 
 def entries(verdict: str, results: Results) -> list[Entry]:
@@ -113,7 +113,7 @@ def report(verdict: str, results: Results) -> str:
 
 def counts(results: Results) -> str:
     """How many orders of the papers appear here."""
-    orders = list(_orders())
+    orders = list(every())
     found = collections.Counter(order.judged(results)[1] for order in orders)
     undecided = [
         order.ablation.gap(order.worse) for order in orders if order.is_open(results)

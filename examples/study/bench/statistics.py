@@ -92,12 +92,14 @@ def difference(ours: Row, reference: Row, count: int = 1) -> tuple[float, float]
     return paired(np.subtract(ours.losses, reference.losses), count)
 
 
-def paired(parts: np.ndarray, count: int = 1) -> tuple[float, float]:
+def paired(
+    parts: np.ndarray, count: int = 1, confidence: float = 0.95
+) -> tuple[float, float]:
     """The mean of differences, and half of its interval, as in `difference`."""
     if not np.isfinite(parts).all():
         return math.inf, math.inf
     error = parts.std(ddof=1) / math.sqrt(len(parts))
-    width = stats.t.ppf(1 - 0.025 / count, len(parts) - 1)
+    width = stats.t.ppf(1 - (1 - confidence) / (2 * count), len(parts) - 1)
     return float(parts.mean()), float(width * error)
 
 

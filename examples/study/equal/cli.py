@@ -8,7 +8,7 @@ from examples.pretrain.cli import run
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.bench.workers import run_all
-from examples.study.equal import space
+from examples.study.equal import orders
 from examples.study.equal.config import Config
 from examples.study.equal.protocol import LENGTHS, Entry, due, entries, left
 from examples.study.equal.table import PATH, table
@@ -37,6 +37,8 @@ def _parser():
         if command is _run:
             known = "only these methods; default: all of the task"
             one.add_argument("--methods", nargs="+", help=known)
+            known = "the papers' orders, on books, in place of the comparison"
+            one.add_argument("--orders", action="store_true", help=known)
             one.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     return parser
 
@@ -45,18 +47,32 @@ def _run(options):
     """Does the missing runs of tasks."""
     if options.processes < 1:
         raise UserError(f"--processes must be positive, got {options.processes}.")
-    for task in options.tasks:
-        for name in options.methods or ():
-            if name not in (known := space.methods(task)):
-                known = ", ".join(known)
-                raise UserError(f"--methods of {task} must be of {known}, got {name}.")
-        _lengths(task, options)
+    rows = [row for task in options.tasks for row in _rows(task, options)]
     results.prepare(options.results)
     _do([Entry(task) for task in options.tasks], options)
-    rows = [e for task in options.tasks for e in entries(task, _lengths(task, options))]
-    rows = [e for e in rows if not options.methods or e.method in options.methods]
     _do(rows, options)
-    _table(options)
+    if options.orders:
+        print(orders.report(results.read(options.results, Config)))
+    else:
+        _table(options)
+
+
+def _rows(task, options):
+    """The rows of a task that are asked for."""
+    if options.orders and (task != orders.TASK or options.lengths):
+        raise UserError(
+            f"--orders is for {orders.TASK} at its own length, without --lengths; got "
+            f"{task}, {options.lengths}."
+        )
+    rows = (
+        orders.entries() if options.orders else entries(task, _lengths(task, options))
+    )
+    known = list(dict.fromkeys(row.method for row in rows))
+    for name in options.methods or ():
+        if name not in known:
+            known = ", ".join(known)
+            raise UserError(f"--methods of {task} must be of {known}, got {name}.")
+    return [row for row in rows if not options.methods or row.method in options.methods]
 
 
 def _do(rows, options):

@@ -9,8 +9,9 @@ import optax
 import optax_matrix as om
 from examples.pretrain.factors import orthogonal
 from examples.pretrain.optimizers import SMALL, Arena
+from examples.pretrain.options import Method, keywords, with_options
 from examples.study.bench.tasks import CLIP, FINAL
-from examples.study.equal.space import OTHER_DECAY
+from examples.study.equal.space import OTHER_DECAY, base_of
 
 KEY = 7  # Of the initial weights; the seed of the run is folded in.
 
@@ -48,11 +49,20 @@ def _whole(name, lr, betas, decay, other, numbers):
     if name == "adamw":
         parts = {"matrix": adamw(lr, **betas, decay=decay), "other": other}
         return optax.partition(parts, om.matrices.label_params(numbers))
-    if name == "poet":
-        method = orthogonal(om.poet, lambda _: other)
-        return method.replace(**betas, dimension_numbers=numbers)(lr)
-    given = {"weight_decay": decay, "dimension_numbers": numbers, "other": other}
-    return getattr(om, name)(lr, **SMALL.get(name, {}), **betas, **given)
+    method = _method(name, other).replace(**betas, dimension_numbers=numbers)
+    if base_of(name) == "poet":
+        return method(lr)
+    return method.replace(weight_decay=decay, other=other)(lr)
+
+
+def _method(name, other):
+    """The recipe of a name, which may set options; its matrices are small ones here."""
+    base = base_of(name)
+    factory = getattr(om, base)
+    if base == "poet":
+        return with_options(name, {base: orthogonal(factory, lambda _: other)})
+    method = Method(factory, keywords(factory) | SMALL.get(base, {}))
+    return with_options(name, {base: method})
 
 
 def adamw(lr, b1, b2, decay):
@@ -72,9 +82,8 @@ def start(name: str, arena: Arena, params: Any, seed: int) -> Any:
         params: Fresh weights; kernels are (..., in, out).
         seed: Of the run.
     """
-    if name == "poet":
-        method = orthogonal(om.poet, lambda _: optax.identity())
-        return method.start(params, seed)
+    if base_of(name) == "poet":
+        return _method(name, optax.identity()).start(params, seed)
     key = jax.random.fold_in(jax.random.key(KEY), seed)
     leaves, treedef = jax.tree.flatten(params)
     labels = jax.tree.leaves(om.matrices.label_params(arena.dimension_numbers)(params))

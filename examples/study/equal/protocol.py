@@ -7,6 +7,8 @@
 3. Half and twice the best rate are tried. Longer runs try half, once and twice the best
    rate of the next shorter ones, all else as it is.
 4. The best one runs with five other seeds, which are measured on the test set.
+5. A method with options in its name has the settings of the method without them. Half,
+   once and twice its rate are tried, and more while the best one lies at an end.
 
 Steps 1 to 3 are measured on the validation set, as the mean of both `TUNING` seeds, for
 longer runs with the first one only. A run that failed counts as worse than any other.
@@ -24,6 +26,7 @@ from examples.study.equal.config import SEEDS, TUNING, Config
 
 LENGTHS = {"books": (1, 4, 16), "digits": (1, 4), "shakespeare": (1, 4)}
 BRACKET = 0.5, 1.0, 2.0
+LIMIT = 10  # Rates of a method with options.
 
 Results = Mapping[Config, Result]
 
@@ -34,7 +37,8 @@ class Entry:
 
     Attributes:
         task: A name of `bench.tasks.TASKS`.
-        method: A key of `space.METHODS`; None for AdamW of the other leaves.
+        method: A key of `space.METHODS` or `space.RANKED`, with options or without;
+            None for AdamW of the other leaves.
         length: A factor of the task's steps, of `LENGTHS`.
     """
 
@@ -80,15 +84,22 @@ def left(rows: Sequence[Entry], results: Results) -> int:
 
 
 def _budget(entry):
-    """Runs of an entry; AdamW's begin with those of the other leaves."""
+    """Runs of an entry at least; AdamW's begin with those of the other leaves."""
+    shared = len(space.POINTS) * len(TUNING)
     if entry.length > 1:
         return len(BRACKET) + len(SEEDS)
-    shared = len(space.POINTS) * len(TUNING)
     if entry.method is None:
         return shared
+    if _base(entry) != entry:
+        return len(BRACKET) * len(TUNING) + len(SEEDS)
     tried = len(space.METHOD_POINTS) + len(BRACKET) - 1
     own = tried * len(TUNING) + len(SEEDS)
     return own + shared if entry.method == "adamw" else own
+
+
+def _base(entry):
+    """The entry of the method without its options."""
+    return dataclasses.replace(entry, method=space.base_of(entry.method))
 
 
 def other(task: str, results: Results) -> Config:
@@ -98,26 +109,44 @@ def other(task: str, results: Results) -> Config:
 
 def tuned(entry: Entry, results: Results) -> Config:
     """The best settings of a method at a length, with a seed of no meaning."""
-    steps = TASKS[entry.task].steps * entry.length
-    if entry.length == 1:
-        best = other(entry.task, results)
-        tried = space.candidates(entry.method, best)
-        if entry.method == best.method:
-            tried.append(best)
-        seeds = TUNING
-        middle = _best(tried, seeds, results)
-    else:
+    if entry.length > 1:
         lengths = LENGTHS[entry.task]
         shorter = lengths[lengths.index(entry.length) - 1]
         middle = tuned(dataclasses.replace(entry, length=shorter), results)
-        seeds = TUNING[:1]
-    return _best(bracket(middle, steps), seeds, results)
+        steps = TASKS[entry.task].steps * entry.length
+        return _best(bracket(middle, steps), TUNING[:1], results)
+    if (base := _base(entry)) != entry:
+        middle = dataclasses.replace(tuned(base, results), method=entry.method)
+        return _inside(middle, results)
+    best = other(entry.task, results)
+    tried = space.candidates(entry.method, best)
+    if entry.method == best.method:
+        tried.append(best)
+    middle = _best(tried, TUNING, results)
+    return _best(bracket(middle, middle.steps), TUNING, results)
 
 
 def bracket(middle: Config, steps: int) -> list[Config]:
     """Half, once and twice a rate."""
-    given = [float(f"{middle.rate * factor:.4g}") for factor in BRACKET]
-    return [dataclasses.replace(middle, steps=steps, rate=rate) for rate in given]
+    return [_moved(middle, factor, steps) for factor in BRACKET]
+
+
+def _moved(config, factor, steps):
+    rate = float(f"{config.rate * factor:.4g}")
+    return dataclasses.replace(config, steps=steps, rate=rate)
+
+
+def _inside(middle, results):
+    """The best of rates a factor of two apart, with one beyond it on either side."""
+    tried = bracket(middle, middle.steps)
+    while True:
+        best = _best(tried, TUNING, results)
+        if best == tried[0] and len(tried) < LIMIT:
+            tried.insert(0, _moved(best, BRACKET[0], best.steps))
+        elif best == tried[-1] and len(tried) < LIMIT:
+            tried.append(_moved(best, BRACKET[-1], best.steps))
+        else:
+            return best
 
 
 def confirmed(entry: Entry, results: Results) -> dict[Config, Result]:

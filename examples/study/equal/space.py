@@ -73,7 +73,7 @@ class Space:
     axes: tuple[str, ...] = ("b1", "b2", "decay")
 
 
-def _rates(books, digits, shakespeare=None):
+def _rates(books, digits=None, shakespeare=None):
     rates = {"books": books, "digits": digits, "shakespeare": shakespeare}
     return {task: rate for task, rate in rates.items() if rate}
 
@@ -92,6 +92,20 @@ METHODS = {
     "galore": Space(_rates(0.02, 0.02)),
     "mousse": Space(_rates(0.016, 0.016)),
 }
+
+# Methods that only the papers' orders have, on *books*.
+RANKED = {
+    "muon_plus": Space(_rates(0.02), ("b1", "decay")),
+    "adamuon": Space(_rates(0.008)),
+    "mars_adamw": Space(_rates(0.002)),
+    "apollo_mini": Space(_rates(0.0025)),
+    "alice_0": Space(_rates(0.04)),
+}
+
+
+def base_of(method: str) -> str:
+    """A method without the options of its name."""
+    return method.partition(":")[0]
 
 
 def methods(task: str) -> list[str]:
@@ -121,7 +135,7 @@ def others(task: str) -> list[Config]:
 
 def candidates(method: str, other: Config) -> list[Config]:
     """Settings of a method's matrices, 16 of them, beside tuned other leaves."""
-    space = METHODS[method]
+    space = (METHODS | RANKED)[method]
     middle = space.rates[other.task]
 
     def one(point):

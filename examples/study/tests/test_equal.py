@@ -17,7 +17,16 @@ from examples.study.bench.comparison import all_methods
 from examples.study.bench.config import Result
 from examples.study.bench.search import best_rate
 from examples.study.bench.tasks import TASKS
-from examples.study.equal import cli, methods, plot, protocol, sets, space, table
+from examples.study.equal import (
+    cli,
+    methods,
+    orders,
+    plot,
+    protocol,
+    sets,
+    space,
+    table,
+)
 from examples.study.equal.config import SEEDS, TUNING, Config
 from examples.study.equal.protocol import LENGTHS, Entry, due
 from examples.study.equal.statistics import difference, row, speedup
@@ -28,7 +37,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Are these parameters read as the
 
 def made(config: Config) -> Result:
     """A loss with its minimum in the middle of the rates, and a curve that falls."""
-    loss = 1 + math.log2(config.rate / space.METHODS[config.method].rates["books"]) ** 2
+    base = space.base_of(config.method)
+    middle = (space.METHODS | space.RANKED)[base].rates["books"]
+    middle *= 16 if "mode=col" in config.method else 1
+    loss = 1 + math.log2(config.rate / middle) ** 2
     loss += math.log2(config.other_rate / space.OTHER) ** 2
     loss += (config.b1 - 0.9) ** 2 + config.seed / 1e4
     loss -= 0.1 * (config.method == "muon")
@@ -94,13 +106,13 @@ def test_rates_begin_at_the_best_of_the_first_study():
         best = {}
         for entry in all_methods(task):  # Those with the paper's size come last.
             best[entry.method] = best_rate(entry, found)
-        for name in space.methods(task):
-            if name != "adamw":
-                assert space.METHODS[name].rates[task] == pytest.approx(best[name])
+        for name, its in (space.METHODS | space.RANKED).items():
+            if name != "adamw" and task in its.rates:
+                assert its.rates[task] == pytest.approx(best[name])
 
 
 def test_methods_have_the_settings_that_they_search():
-    for name, its in space.METHODS.items():
+    for name, its in (space.METHODS | space.RANKED).items():
         if name != "adamw":
             have = set(inspect.signature(getattr(om, name)).parameters)
             names = {"decay": "weight_decay"}
@@ -147,6 +159,67 @@ def test_adamw_keeps_the_settings_of_the_first_step():
     assert min(losses) > made(best).loss
     assert (tuned.b1, tuned.decay) == (best.b1, best.decay)
     assert protocol.left([Entry("books", "adamw")], found) <= 0
+
+
+def test_a_method_with_options_has_the_settings_of_the_one_without():
+    found: dict[Config, Result] = {}
+    entry = Entry("books", "muoneq:mode=col")
+    run_all(entry, found)
+    base = protocol.tuned(Entry("books", "muoneq"), found)
+    ours = protocol.tuned(entry, found)
+    assert ours == dataclasses.replace(base, method=entry.method, rate=ours.rate)
+    mine = [c for c in found if c.method == entry.method]
+    powers = sorted({round(math.log2(c.rate / base.rate)) for c in mine})
+    best = round(math.log2(ours.rate / base.rate))  # Far above the middle, see `made`.
+    assert powers == list(range(-1, best + 2))
+    assert best >= 3
+    assert [c.seed for c in mine[-5:]] == [*SEEDS]
+    assert len(mine) == len(powers) * len(TUNING) + len(SEEDS)
+    assert protocol.left([Entry("books", "muoneq:mode=row")], found) == 3 * 2 + 5
+
+
+def test_verdicts_on_an_order():
+    """Losses whose difference is 0.010 on average, with an interval of 0.0039."""
+    better = np.array([1.0, 1.1, 1.2, 1.3, 1.4])
+    parts = np.array([0.006, 0.008, 0.010, 0.012, 0.014])
+    ahead, behind, close = better - parts, better + parts, better + parts - 0.0095
+    assert orders.judged(behind, better, 0.1) == ("+0.0100 ± 0.0039", "yes")
+    assert orders.judged(ahead, better, 0.1) == ("-0.0100 ± 0.0039", "no")
+    for gap, verdict in (
+        (0.0036, "level"),  # 0.0005 and 0.0030, half of the 90% interval, are less.
+        (0.0034, "undecided"),
+        (math.inf, "level"),
+        (math.nan, "undecided"),
+    ):
+        assert orders.judged(close, better, gap) == ("+0.0005 ± 0.0039", verdict)
+        assert orders.judged(better - parts + 0.0095, better, gap)[1] == verdict
+    failed = np.array([math.inf, *better[1:]])
+    assert orders.judged(failed, better, 0.1) == ("failed", "yes")
+    assert orders.judged(better, failed, 0.1) == ("failed", "no")
+    assert orders.judged(failed, failed, 0.1) == ("failed", "undecided")
+
+
+@pytest.mark.broad
+def test_orders_are_those_that_were_reversed_or_undecided():
+    first = results.read()
+    found = list(orders.every(first))
+    verdicts = [order.first.judged(first)[1] for order in found]
+    assert verdicts.count("no") == 18
+    assert verdicts.count("level") == 8
+    names = {entry.method for entry in orders.entries()}
+    assert {"mars_adamw", "poet:block=8", "muon_plus"} <= names
+    assert names <= {n for n in names if ":" in n} | {*space.METHODS, *space.RANKED}
+
+
+@pytest.mark.slow
+def test_every_method_of_the_orders_builds():
+    params, arena = TASKS["books"].init(0), TASKS["books"].arena
+    for entry in orders.entries():
+        base = space.base_of(entry.method)
+        config = dataclasses.asdict(space.candidates(base, space.others("books")[0])[0])
+        settings = {k: v for k, v in config.items() if isinstance(v, float)}
+        tx = methods.optimizer(entry.method, settings, arena, 10)
+        jax.eval_shape(tx.init, params)
 
 
 def test_failed_runs_are_worse_than_all_others():
@@ -325,6 +398,8 @@ def test_mistakes_are_explained(tmp_path, capsys):
     assert "--methods of books must be of adamw, muon," in capsys.readouterr().err
     assert cli.main(["run", "books", "--processes", "0", *path]) == 2
     assert "--processes must be positive, got 0." in capsys.readouterr().err
+    assert cli.main(["run", "digits", "--orders", *path]) == 2
+    assert "--orders is for books at its own length" in capsys.readouterr().err
     assert cli.main(["table", "digits", "--lengths", "1", *path]) == 0
     assert "None of the 12 rows" in capsys.readouterr().out
 

@@ -1,0 +1,117 @@
+"""The papers' orders with equal budgets, and which of them are level.
+
+Those of the first study run again that were reversed there, or level with the paper's
+gap within the interval. Beside them stand the orders among the methods of the
+comparison, which need no other runs.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from examples.study.bench import orders, results, statistics
+from examples.study.bench.ablation_table import LEVEL, REVERSED, SAME
+from examples.study.bench.markdown import lines
+from examples.study.bench.search import Results as FirstResults
+from examples.study.bench.tasks import TASKS
+from examples.study.equal import space
+from examples.study.equal.protocol import Entry, Results
+from examples.study.equal.statistics import row
+
+TASK, LENGTHS = "books", (1, 4)
+UNDECIDED = "undecided"
+TUNED = ":b1=0.9:b2=0.95"  # Of MARS in the first study; betas are tuned here.
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """A pair of methods that a paper ranks.
+
+    Attributes:
+        first: The pair in the first study.
+        worse: The method that the paper finds worse.
+        better: The one that it finds better.
+    """
+
+    first: orders.Order
+    worse: str
+    better: str
+
+    def judged(self, length: int, found: Results) -> tuple[str, str]:
+        """How far the worse is behind, and the verdict; empty if runs are missing."""
+        worse, better = (row(e, found) for e in self.entries(length))
+        if worse is None or better is None:
+            return "", ""
+        gap = self.first.ablation.gap(self.first.worse)
+        return judged(worse.losses, better.losses, gap)
+
+    def entries(self, length: int = 1) -> tuple[Entry, Entry]:
+        """The rows of the pair."""
+        return Entry(TASK, self.worse, length), Entry(TASK, self.better, length)
+
+
+def judged(worse: np.ndarray, better: np.ndarray, gap: float) -> tuple[str, str]:
+    """What the losses of two methods say of an order.
+
+    Args:
+        worse: Losses of the method that the paper finds worse, by seed; infinite for a
+            failed run.
+        better: Those of the one that it finds better.
+        gap: How far the worse is behind there; NaN where nothing is printed.
+
+    Returns:
+        How far it is behind, with the 95% interval, and whether the order is the
+        paper's. If the interval contains zero, the two are level if a 90% interval is
+        within the paper's gap on both sides (two one-sided tests at 5%), and undecided
+        otherwise.
+    """
+    a, b = worse.mean(), better.mean()
+    if math.isinf(a) or math.isinf(b):
+        return "failed", SAME if a > b else REVERSED if a < b else UNDECIDED
+    mean, half = statistics.paired(worse - better)
+    _, narrow = statistics.paired(worse - better, confidence=0.9)
+    verdict = LEVEL if abs(mean) + narrow < gap else UNDECIDED
+    if abs(mean) > half:
+        verdict = SAME if mean > 0 else REVERSED
+    return f"{mean:+.4f} ± {half:.4f}", verdict
+
+
+def every(first: FirstResults) -> Iterator[Order]:
+    """The orders that are judged here, from the runs of the first study."""
+    for order in orders.every():
+        worse, better = (
+            variant.method.removesuffix(TUNED)
+            for variant in (order.worse, order.better)
+        )
+        is_known = {worse, better} <= space.METHODS.keys()
+        if is_known or _runs_again(order, first):
+            yield Order(order, worse, better)
+
+
+def _runs_again(order, first):
+    """Whether it was reversed, or level with the paper's gap within the interval."""
+    is_printed = not math.isnan(order.ablation.gap(order.worse))
+    return order.judged(first)[1] == REVERSED or (order.is_open(first) and is_printed)
+
+
+def entries() -> list[Entry]:
+    """The rows of all orders at the task's own length, each once."""
+    pairs = [order.entries() for order in every(results.read())]
+    return list(dict.fromkeys(entry for pair in pairs for entry in pair))
+
+
+def report(found: Results) -> str:
+    """A row for every order; empty cells are still to run."""
+    first = results.read()
+    headings = ["method", "ranked below", "paper", "first study"]
+    for length in LENGTHS:
+        headings += [f"{TASKS[TASK].steps * length:,} steps", "same order"]
+    cells = []
+    for order in every(first):
+        names = f"`{order.worse}`", f"`{order.better}`"
+        paper = order.first.ablation.gap_in_words(order.first.worse)
+        ours = [x for length in LENGTHS for x in order.judged(length, found)]
+        cells.append([*names, paper, order.first.judged(first)[1], *ours])
+    return lines(headings, cells)
