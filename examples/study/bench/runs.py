@@ -35,6 +35,8 @@ class Bench:
         steps: Updates of the weights.
         batch: Windows or images per update.
         start: Function from fresh weights and a seed to those that the method trains.
+        measured: Function from the weights and the optimizer's state to the weights
+            whose loss is measured.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class Bench:
         steps: int,
         batch: int,
         start: Callable[[Any, int], Any] | None = None,
+        measured: Callable[[Any, Any], Any] = lambda params, _: params,
     ):
         self._task, self._optimizer = task, optimizer
         self._steps, self._batch = steps, batch
         self._fresh = jax.jit(task.init)
         self._start = start or (lambda params, _: params)
+        self._measured = measured
 
     def weights(self, seed: int) -> Any:
         """The weights that a run starts from."""
@@ -106,12 +110,13 @@ class Bench:
             end = min(start + block, self._steps)
             if end % (block * every) and end < self._steps:
                 continue
-            loss = float(self._loss(params, few))
+            loss = float(self._loss(self._measured(params, opt_state), few))
             if not loss < LOST * first:  # Also for NaN.
                 break
             curve.append([end, round(loss, 5)])
         whole = curve[-1][0] == self._steps
-        final = float(self._loss(params, held_out)) if whole else math.nan
+        last = self._measured(params, opt_state)
+        final = float(self._loss(last, held_out)) if whole else math.nan
         return Result(
             loss=round(final, 5) if math.isfinite(final) else None,
             curve=curve,

@@ -8,7 +8,7 @@ from examples.pretrain.cli import run
 from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.bench.workers import run_all
-from examples.study.equal import orders
+from examples.study.equal import orders, search, space
 from examples.study.equal.config import Config
 from examples.study.equal.protocol import LENGTHS, Entry, due, entries, left
 from examples.study.equal.table import PATH, table
@@ -25,64 +25,71 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser():
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     commands = parser.add_subparsers(title="commands", required=True)
-    for name, command in {"run": _run, "table": _table}.items():
+    every = {"run": _run, "orders": _orders, "search": _search, "table": _table}
+    for name, command in every.items():
         one = commands.add_parser(
             name, help=command.__doc__, description=command.__doc__
         )
         one.set_defaults(command=command)
-        one.add_argument("tasks", nargs="+", choices=LENGTHS, metavar="TASK")
-        known = "factors of the task's steps; default: all of the task"
-        one.add_argument("--lengths", nargs="+", type=int, metavar="FACTOR", help=known)
         one.add_argument("--results", type=pathlib.Path, default=PATH)
+        if command is not _table:
+            one.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+        if command in (_run, _table):
+            one.add_argument("tasks", nargs="+", choices=LENGTHS, metavar="TASK")
+            known = "factors of the task's steps; default: all of the task"
+            one.add_argument(
+                "--lengths", nargs="+", type=int, metavar="FACTOR", help=known
+            )
         if command is _run:
             known = "only these methods; default: all of the task"
             one.add_argument("--methods", nargs="+", help=known)
-            known = "the papers' orders, on books, in place of the comparison"
-            one.add_argument("--orders", action="store_true", help=known)
-            one.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     return parser
 
 
 def _run(options):
     """Does the missing runs of tasks."""
-    if options.processes < 1:
-        raise UserError(f"--processes must be positive, got {options.processes}.")
     rows = [row for task in options.tasks for row in _rows(task, options)]
-    results.prepare(options.results)
-    _do([Entry(task) for task in options.tasks], options)
-    _do(rows, options)
-    if options.orders:
-        print(orders.report(results.read(options.results, Config)))
-    else:
-        _table(options)
+    tasks = " ".join(options.tasks)
+    _do([Entry(task) for task in options.tasks], f"run {tasks}", options)
+    _do(rows, f"run {tasks}", options)
+    _table(options)
 
 
 def _rows(task, options):
     """The rows of a task that are asked for."""
-    if options.orders and (task != orders.TASK or options.lengths):
-        raise UserError(
-            f"--orders is for {orders.TASK} at its own length, without --lengths; got "
-            f"{task}, {options.lengths}."
-        )
-    rows = (
-        orders.entries() if options.orders else entries(task, _lengths(task, options))
-    )
-    known = list(dict.fromkeys(row.method for row in rows))
     for name in options.methods or ():
-        if name not in known:
+        if name not in (known := space.methods(task)):
             known = ", ".join(known)
             raise UserError(f"--methods of {task} must be of {known}, got {name}.")
+    rows = entries(task, _lengths(task, options))
     return [row for row in rows if not options.methods or row.method in options.methods]
 
 
-def _do(rows, options):
+def _orders(options):
+    """Does the missing runs of the papers' orders."""
+    _do(orders.entries(), "orders", options)
+    print(orders.report(results.read(options.results, Config)))
+
+
+def _search(options):
+    """Does the missing runs of the search, round after round."""
+    while _do(search.entries(results.read(options.results, Config)), "search", options):
+        pass
+    print(search.report(results.read(options.results, Config)))
+
+
+def _do(rows, command, options):
+    """Whether any run was missing."""
+    if options.processes < 1:
+        raise UserError(f"--processes must be positive, got {options.processes}.")
+    results.prepare(options.results)
     found = results.read(options.results, Config)
-    rows = [entry for entry in rows if due(entry, found)]
-    if rows:
-        command = f"{PROGRAM} run {' '.join(options.tasks)}"
-        count = lambda: left(rows, results.read(options.results, Config))
+    if missing := [entry for entry in rows if due(entry, found)]:
+        count = lambda: left(missing, results.read(options.results, Config))
         program = "examples.study.equal.runs"
-        run_all(rows, options.results, options.processes, command, count, program)
+        arguments = options.results, options.processes, f"{PROGRAM} {command}"
+        run_all(missing, *arguments, count, program)
+    return bool(missing)
 
 
 def _lengths(task, options):

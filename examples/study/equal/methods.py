@@ -11,6 +11,7 @@ from examples.pretrain.factors import orthogonal
 from examples.pretrain.optimizers import SMALL, Arena
 from examples.pretrain.options import Method, keywords, with_options
 from examples.study.bench.tasks import CLIP, FINAL
+from examples.study.equal import chains
 from examples.study.equal.space import OTHER_DECAY, base_of
 
 KEY = 7  # Of the initial weights; the seed of the run is folded in.
@@ -39,10 +40,19 @@ def optimizer(name: str, settings: dict[str, Any], arena: Arena, steps: int):
         OTHER_DECAY,
     )
     betas = {key: settings[key] for key in ("b1", "b2") if key in settings}
-    return optax.chain(
-        optax.clip_by_global_norm(CLIP),
-        _whole(name, lr, betas, settings.get("decay"), other, arena.dimension_numbers),
-    )
+    decay, numbers = settings.get("decay"), arena.dimension_numbers
+    base, *additions = name.split("+")
+    given = lr, betas, decay, other, numbers
+    if additions:
+        whole = chains.build(base, additions, *given, steps)
+    else:
+        whole = _whole(name, *given)
+    return optax.chain(optax.clip_by_global_norm(CLIP), whole)
+
+
+def measured(name: str, params: Any, state: Any) -> Any:
+    """The weights that are measured: those that are trained, or an average of them."""
+    return om.evaluation_params(state, params) if "+averaged" in name else params
 
 
 def _whole(name, lr, betas, decay, other, numbers):

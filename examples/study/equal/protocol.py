@@ -7,8 +7,9 @@
 3. Half and twice the best rate are tried. Longer runs try half, once and twice the best
    rate of the next shorter ones, all else as it is.
 4. The best one runs with five other seeds, which are measured on the test set.
-5. A method with options in its name has the settings of the method without them. Half,
-   once and twice its rate are tried, and more while the best one lies at an end.
+5. A method with options or additions in its name has the settings of the method
+   without them. Half, once and twice its rate are tried, and more while the best one
+   lies at an end.
 
 Steps 1 to 3 are measured on the validation set, as the mean of both `TUNING` seeds, for
 longer runs with the first one only. A run that failed counts as worse than any other.
@@ -40,11 +41,13 @@ class Entry:
         method: A key of `space.METHODS` or `space.RANKED`, with options or without;
             None for AdamW of the other leaves.
         length: A factor of the task's steps, of `LENGTHS`.
+        has_row: Whether it runs with other seeds at the end.
     """
 
     task: str
     method: str | None = None
     length: int = 1
+    has_row: bool = True
 
 
 class MissingError(Exception):
@@ -64,8 +67,10 @@ def due(entry: Entry, results: Results) -> Config | None:
     try:
         if entry.method is None:
             other(entry.task, results)
-        else:
+        elif entry.has_row:
             confirmed(entry, results)
+        else:
+            tuned(entry, results)
     except MissingError as missing:
         return missing.config
     return None
@@ -86,14 +91,15 @@ def left(rows: Sequence[Entry], results: Results) -> int:
 def _budget(entry):
     """Runs of an entry at least; AdamW's begin with those of the other leaves."""
     shared = len(space.POINTS) * len(TUNING)
+    row = len(SEEDS) * entry.has_row
     if entry.length > 1:
-        return len(BRACKET) + len(SEEDS)
+        return len(BRACKET) + row
     if entry.method is None:
         return shared
     if _base(entry) != entry:
-        return len(BRACKET) * len(TUNING) + len(SEEDS)
+        return len(BRACKET) * len(TUNING) + row
     tried = len(space.METHOD_POINTS) + len(BRACKET) - 1
-    own = tried * len(TUNING) + len(SEEDS)
+    own = tried * len(TUNING) + row
     return own + shared if entry.method == "adamw" else own
 
 
@@ -124,6 +130,15 @@ def tuned(entry: Entry, results: Results) -> Config:
         tried.append(best)
     middle = _best(tried, TUNING, results)
     return _best(bracket(middle, middle.steps), TUNING, results)
+
+
+def validated(entry: Entry, results: Results) -> float:
+    """The validation loss that chose the settings of a method; infinite if it failed.
+
+    Raises:
+        MissingError: If a run is missing.
+    """
+    return _loss(tuned(entry, results), TUNING, results)
 
 
 def bracket(middle: Config, steps: int) -> list[Config]:
@@ -158,13 +173,13 @@ def confirmed(entry: Entry, results: Results) -> dict[Config, Result]:
 
 def _best(tried: Sequence[Config], seeds: Sequence[int], results: Results) -> Config:
     """The settings with the smallest mean loss; the first of equal ones."""
+    return min(tried, key=lambda settings: _loss(settings, seeds, results))
 
-    def loss(settings):
-        configs = [dataclasses.replace(settings, seed=seed) for seed in seeds]
-        losses = [_result(config, results).loss for config in configs]
-        return math.inf if None in losses else sum(losses) / len(losses)
 
-    return min(tried, key=loss)
+def _loss(settings, seeds, results):
+    configs = [dataclasses.replace(settings, seed=seed) for seed in seeds]
+    losses = [_result(config, results).loss for config in configs]
+    return math.inf if None in losses else sum(losses) / len(losses)
 
 
 def _result(config, results):

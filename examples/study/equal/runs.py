@@ -29,6 +29,7 @@ def _alone(task: str, method: str, steps: int) -> Bench:
         steps,
         TASKS[task].batch,
         functools.partial(methods.start, method, arena),
+        functools.partial(methods.measured, method),
     )
 
 

@@ -6,6 +6,7 @@ them. AdamW for the other leaves is tuned on all of them, methods on the first 1
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from examples.study.bench.tasks import TASKS
@@ -93,19 +94,20 @@ METHODS = {
     "mousse": Space(_rates(0.016, 0.016)),
 }
 
-# Methods that only the papers' orders have, on *books*.
+# Methods that only the papers' orders or the search have, on *books*.
 RANKED = {
     "muon_plus": Space(_rates(0.02), ("b1", "decay")),
     "adamuon": Space(_rates(0.008)),
     "mars_adamw": Space(_rates(0.002)),
     "apollo_mini": Space(_rates(0.0025)),
     "alice_0": Space(_rates(0.04)),
+    "aurora": Space(_rates(0.025, 0.05), ("b1", "decay")),
 }
 
 
 def base_of(method: str) -> str:
-    """A method without the options of its name."""
-    return method.partition(":")[0]
+    """A method without the options and additions of its name."""
+    return re.split("[:+]", method)[0]
 
 
 def methods(task: str) -> list[str]:

@@ -8,7 +8,7 @@ from examples.study.bench import results, times
 from examples.study.bench.markdown import lines
 from examples.study.bench.tasks import TASKS
 from examples.study.compare.table import size
-from examples.study.equal import orders, space
+from examples.study.equal import orders, search, space
 from examples.study.equal.config import Config
 from examples.study.equal.protocol import LENGTHS, Entry, MissingError, Results, other
 from examples.study.equal.statistics import Row, difference, row, speedup
@@ -141,6 +141,7 @@ def _reports():
     """Reports by the names that pages give them."""
     yield "equal_summary", summary
     yield "equal_orders", orders.report
+    yield "equal_search", search.report
     for task, lengths in LENGTHS.items():
         yield f"settings_{task}", partial(settings, task, 1)
         for length in lengths:

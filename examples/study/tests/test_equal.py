@@ -398,8 +398,6 @@ def test_mistakes_are_explained(tmp_path, capsys):
     assert "--methods of books must be of adamw, muon," in capsys.readouterr().err
     assert cli.main(["run", "books", "--processes", "0", *path]) == 2
     assert "--processes must be positive, got 0." in capsys.readouterr().err
-    assert cli.main(["run", "digits", "--orders", *path]) == 2
-    assert "--orders is for books at its own length" in capsys.readouterr().err
     assert cli.main(["table", "digits", "--lengths", "1", *path]) == 0
     assert "None of the 12 rows" in capsys.readouterr().out
 
