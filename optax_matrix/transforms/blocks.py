@@ -13,6 +13,10 @@ import jax.numpy as jnp
 
 from optax_matrix._mesh import unsplit
 
+# NNX restores a state whose tuples have become dicts by reading every key of a path
+# that can be read as a number as one, so that this must not be a number.
+_NAME = "blocks_{}{}"
+
 
 def in_blocks_of(size: int | None, tree: Any) -> Any:
     """Cuts the matrices of a tree; one that is cut becomes a dict of stacks."""
@@ -29,7 +33,7 @@ def cut(size: int | None, x: jax.Array) -> Any:
     for i, rows in enumerate(_runs(size, x.shape[-2])):
         for j, cols in enumerate(_runs(size, x.shape[-1])):
             part = x[..., rows[0] : rows[1], cols[0] : cols[1]]
-            found[f"{i}{j}"] = _stacked(part, rows[2], cols[2])
+            found[_NAME.format(i, j)] = _stacked(part, rows[2], cols[2])
     return found
 
 
@@ -40,7 +44,8 @@ def joined(size: int | None, blocks: Any, shape: tuple[int, ...]) -> jax.Array:
     rows, cols = (_runs(size, side) for side in shape[-2:])
     strips = [
         jnp.concatenate(
-            [_whole(blocks[f"{i}{j}"], r, c) for j, c in enumerate(cols)], axis=-1
+            [_whole(blocks[_NAME.format(i, j)], r, c) for j, c in enumerate(cols)],
+            axis=-1,
         )
         for i, r in enumerate(rows)
     ]
