@@ -30,7 +30,8 @@ class Addition:
     Attributes:
         bases: Methods that it may be added to; the others have it, or no place for it.
         keywords: Keywords of the method.
-        around: From the method, without decay and learning rate, to the changed one.
+        around: From the method, without decay and learning rate, and the rule of what
+            is a matrix, to the changed method.
         momentum: From the share of the run that is over to a factor of 1 - b1.
         norms: From that share to a factor of the matrices' initial norms, which are
             set after every step; there is no weight decay then.
@@ -40,7 +41,7 @@ class Addition:
 
     bases: tuple[str, ...] = BASES
     keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    around: Callable[[Transformation], Transformation] = lambda method: method
+    around: Callable[[Transformation, Any], Transformation] = lambda method, _: method
     momentum: Callable[[Any], Any] | None = None
     norms: Callable[[Any], Any] | None = None
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -51,25 +52,24 @@ def _with_polar_of(scale):
     return {"polar": lambda x: POLAR(scale(x))}
 
 
-def _centralized(method):
-    """Gradient centralization; `optax.centralize` has the mean over the outputs."""
-    mean = optax.stateless_with_tree_map(lambda g, _: g - g.mean(-1, keepdims=True))
-    return optax.chain(om.on_matrices(mean), method)
+def _after(block):
+    """A block behind the method, which does not change the norms of updates."""
+    block = om.preserve_norm(block)
+    return lambda method, numbers: optax.chain(method, _on(block, numbers))
 
 
-def _whitened(method):
-    roots = om.precondition(decay=B2, method="eigh", update_interval=RENEWAL)
-    return optax.chain(om.on_matrices(roots), method)
+def _before(block):
+    """A block of the gradients."""
+    return lambda method, numbers: optax.chain(_on(block, numbers), method)
 
 
-def _followed_by(block):
-    """Another block at the end, which does not change the norms of updates."""
-    last = om.on_matrices(om.preserve_norm(block))
-    return lambda method: optax.chain(method, last)
+def _on(block, numbers):
+    return om.on_matrices(block, dimension_numbers=numbers)
 
 
-def cautious(method: Transformation) -> Transformation:
+def cautious(method: Transformation, numbers: Any = None) -> Transformation:
     """Drops entries whose sign is not the gradient's, and keeps the mean size."""
+    del numbers
     method = optax.with_extra_args_support(method)
 
     def one(update, gradient):
@@ -83,49 +83,57 @@ def cautious(method: Transformation) -> Transformation:
     return optax.GradientTransformationExtraArgs(method.init, update_fn)
 
 
-_HAVE_POLAR = "mousse", "aurora"
+# In the order in which they are put around a method: `cautious` sees raw gradients.
+# Aurora balances rows and columns itself.
 ADDITIONS = {
-    "centralized": Addition(around=_centralized),
-    "whitened": Addition(("muoneq", "aurora"), around=_whitened),
-    "rows": Addition(_HAVE_POLAR, _with_polar_of(om.linalg.scale_rows)),
-    "rowcol": Addition(_HAVE_POLAR, _with_polar_of(om.linalg.scale_rows_and_columns)),
+    "rows": Addition(("mousse",), _with_polar_of(om.linalg.scale_rows)),
+    "rowcol": Addition(("mousse",), _with_polar_of(om.linalg.scale_rows_and_columns)),
+    "mode_rowcol": Addition(("muoneq",), {"mode": "rowcol"}),
+    "whitened": Addition(
+        ("muoneq", "aurora"),
+        around=_before(
+            om.precondition(
+                decay=B2, bias_correction=True, method="eigh", update_interval=RENEWAL
+            )
+        ),
+    ),
+    "centralized": Addition(  # `optax.centralize` has the mean over the outputs.
+        around=_before(
+            optax.stateless_with_tree_map(lambda g, _: g - g.mean(-1, keepdims=True))
+        )
+    ),
+    "polar": Addition(("soap",), around=_after(om.orthogonalize(POLAR))),
+    "entries": Addition(
+        ("muoneq", "mousse", "aurora"), around=_after(om.scale_by_second_moment(B2))
+    ),
     "normuon": Addition(  # Aurora's rows have equal norms.
         ("muoneq", "mousse", "soap"),
-        around=_followed_by(om.equilibrate_with_ema(om.row_rms, B2)),
+        around=_after(om.equilibrate_with_ema(om.row_rms, B2)),
     ),
-    "entries": Addition(
-        ("muoneq", "mousse", "aurora"),
-        around=_followed_by(om.scale_by_second_moment(B2)),
-    ),
-    "polar": Addition(("soap",), around=_followed_by(om.orthogonalize(POLAR))),
     "cautious": Addition(around=cautious),
     "rising": Addition(momentum=lambda t: 2.0 ** (1 - 2 * t)),
     "falling": Addition(momentum=lambda t: 2.0 ** (2 * t - 1)),
     "kept": Addition(norms=lambda _: 1.0),
     "growing": Addition(norms=lambda t: 2.0**t),
     "shrinking": Addition(norms=lambda t: 2.0**-t),
-    "averaged": Addition(is_averaged=True),
     "attention_fast": Addition(rates={"attn/": 2.0}),
     "attention_slow": Addition(rates={"attn/": 0.5}),
     "outputs_fast": Addition(rates={"/(o|down)/": 2.0}),
     "outputs_slow": Addition(rates={"/(o|down)/": 0.5}),
+    "averaged": Addition(is_averaged=True),
 }
 
 
 def name_of(base: str, additions: Sequence[str]) -> str:
-    """The name of a method with additions."""
-    return "+".join((base, *additions))
+    """The name of a method with additions, in their order."""
+    return "+".join((base, *sorted(additions, key=list(ADDITIONS).index)))
 
 
 def fit(additions: Sequence[str]) -> bool:
     """Whether no two additions set the same thing."""
-    kinds = [kind for name in additions for kind in _kinds(ADDITIONS[name])]
-    return len(set(kinds)) == len(kinds)
-
-
-def _kinds(one):
-    yield from (*one.keywords, *one.rates)
-    yield from (kind for kind in ("momentum", "norms") if getattr(one, kind))
+    kinds = "keywords", "momentum", "norms", "rates"
+    found = [ADDITIONS[name] for name in additions]
+    return all(sum(bool(getattr(one, kind)) for one in found) < 2 for kind in kinds)
 
 
 def build(
@@ -155,7 +163,7 @@ def build(
     direction = partial(getattr(om, f"scale_by_{base}"), **keywords)
     method = _method(partial(direction, dimension_numbers=numbers), betas, found, steps)
     for one in found:
-        method = one.around(method)
+        method = one.around(method, numbers)
     norms = next((one.norms for one in found if one.norms), None)
     matrix = optax.chain(
         method,

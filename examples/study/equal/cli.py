@@ -1,6 +1,7 @@
 """The command line of the comparison with equal budgets."""
 
 import argparse
+import dataclasses
 import os
 import pathlib
 
@@ -49,9 +50,7 @@ def _parser():
 def _run(options):
     """Does the missing runs of tasks."""
     rows = [row for task in options.tasks for row in _rows(task, options)]
-    tasks = " ".join(options.tasks)
-    _do([Entry(task) for task in options.tasks], f"run {tasks}", options)
-    _do(rows, f"run {tasks}", options)
+    _do(rows, f"run {' '.join(options.tasks)}", options)
     _table(options)
 
 
@@ -79,12 +78,27 @@ def _search(options):
 
 
 def _do(rows, command, options):
-    """Whether any run was missing."""
+    """Does missing runs; returns whether there were any.
+
+    What several rows begin from comes first, so that no two processes do the same run:
+    the other leaves, and methods without options or additions.
+    """
     if options.processes < 1:
         raise UserError(f"--processes must be positive, got {options.processes}.")
     results.prepare(options.results)
+    others = [Entry(row.task) for row in rows]
+    bases = [
+        dataclasses.replace(row, method=base, seeds=())
+        for row in rows
+        if (base := space.base_of(row.method)) != row.method
+    ]
+    return any([_do_at_once(part, command, options) for part in (others, bases, rows)])
+
+
+def _do_at_once(rows, command, options):
     found = results.read(options.results, Config)
-    if missing := [entry for entry in rows if due(entry, found)]:
+    missing = [entry for entry in dict.fromkeys(rows) if due(entry, found)]
+    if missing:
         count = lambda: left(missing, results.read(options.results, Config))
         program = "examples.study.equal.runs"
         arguments = options.results, options.processes, f"{PROGRAM} {command}"

@@ -41,7 +41,7 @@ def optimizer(name: str, settings: dict[str, Any], arena: Arena, steps: int):
     )
     betas = {key: settings[key] for key in ("b1", "b2") if key in settings}
     decay, numbers = settings.get("decay"), arena.dimension_numbers
-    base, *additions = name.split("+")
+    base, *additions = [name] if ":" in name else name.split("+")
     given = lr, betas, decay, other, numbers
     if additions:
         whole = chains.build(base, additions, *given, steps)

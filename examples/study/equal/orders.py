@@ -1,8 +1,7 @@
 """The papers' orders with equal budgets, and which of them are level.
 
 Those of the first study run again that were reversed there, or level with the paper's
-gap within the interval. Beside them stand the orders among the methods of the
-comparison, which need no other runs.
+gap within the interval, with seeds that did not choose them.
 """
 
 import dataclasses
@@ -15,14 +14,14 @@ from examples.study.bench import orders, results, statistics
 from examples.study.bench.ablation_table import LEVEL, REVERSED, SAME
 from examples.study.bench.markdown import lines
 from examples.study.bench.search import Results as FirstResults
-from examples.study.bench.tasks import TASKS
-from examples.study.equal import space
+from examples.study.equal.config import FRESH
 from examples.study.equal.protocol import Entry, Results
 from examples.study.equal.statistics import row
 
-TASK, LENGTHS = "books", (1, 4)
+TASK = "books"
 UNDECIDED = "undecided"
 TUNED = ":b1=0.9:b2=0.95"  # Of MARS in the first study; betas are tuned here.
+HEADINGS = "method", "ranked below", "paper", "first study", "behind by", "same order"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +38,19 @@ class Order:
     worse: str
     better: str
 
-    def judged(self, length: int, found: Results) -> tuple[str, str]:
+    @property
+    def entries(self) -> tuple[Entry, Entry]:
+        """The rows of the pair."""
+        worse, better = (Entry(TASK, x, seeds=FRESH) for x in (self.worse, self.better))
+        return worse, better
+
+    def judged(self, found: Results) -> tuple[str, str]:
         """How far the worse is behind, and the verdict; empty if runs are missing."""
-        worse, better = (row(e, found) for e in self.entries(length))
+        worse, better = (row(entry, found) for entry in self.entries)
         if worse is None or better is None:
             return "", ""
         gap = self.first.ablation.gap(self.first.worse)
         return judged(worse.losses, better.losses, gap)
-
-    def entries(self, length: int = 1) -> tuple[Entry, Entry]:
-        """The rows of the pair."""
-        return Entry(TASK, self.worse, length), Entry(TASK, self.better, length)
 
 
 def judged(worse: np.ndarray, better: np.ndarray, gap: float) -> tuple[str, str]:
@@ -59,7 +60,8 @@ def judged(worse: np.ndarray, better: np.ndarray, gap: float) -> tuple[str, str]
         worse: Losses of the method that the paper finds worse, by seed; infinite for a
             failed run.
         better: Those of the one that it finds better.
-        gap: How far the worse is behind there; NaN where nothing is printed.
+        gap: How far the worse is behind there; NaN or infinite where no number is
+            printed.
 
     Returns:
         How far it is behind, with the 95% interval, and whether the order is the
@@ -72,46 +74,36 @@ def judged(worse: np.ndarray, better: np.ndarray, gap: float) -> tuple[str, str]
         return "failed", SAME if a > b else REVERSED if a < b else UNDECIDED
     mean, half = statistics.paired(worse - better)
     _, narrow = statistics.paired(worse - better, confidence=0.9)
-    verdict = LEVEL if abs(mean) + narrow < gap else UNDECIDED
+    is_level = math.isfinite(gap) and abs(mean) + narrow < gap
+    verdict = LEVEL if is_level else UNDECIDED
     if abs(mean) > half:
         verdict = SAME if mean > 0 else REVERSED
     return f"{mean:+.4f} ± {half:.4f}", verdict
 
 
 def every(first: FirstResults) -> Iterator[Order]:
-    """The orders that are judged here, from the runs of the first study."""
+    """The orders that run again, from the runs of the first study."""
     for order in orders.every():
-        worse, better = (
-            variant.method.removesuffix(TUNED)
-            for variant in (order.worse, order.better)
-        )
-        is_known = {worse, better} <= space.METHODS.keys()
-        if is_known or _runs_again(order, first):
-            yield Order(order, worse, better)
-
-
-def _runs_again(order, first):
-    """Whether it was reversed, or level with the paper's gap within the interval."""
-    is_printed = not math.isnan(order.ablation.gap(order.worse))
-    return order.judged(first)[1] == REVERSED or (order.is_open(first) and is_printed)
+        is_printed = not math.isnan(order.ablation.gap(order.worse))
+        is_reversed = order.judged(first)[1] == REVERSED
+        if is_reversed or (order.is_open(first) and is_printed):
+            names = (x.method.removesuffix(TUNED) for x in (order.worse, order.better))
+            yield Order(order, *names)
 
 
 def entries() -> list[Entry]:
-    """The rows of all orders at the task's own length, each once."""
-    pairs = [order.entries() for order in every(results.read())]
+    """The rows of all orders, each once."""
+    pairs = [order.entries for order in every(results.read())]
     return list(dict.fromkeys(entry for pair in pairs for entry in pair))
 
 
 def report(found: Results) -> str:
     """A row for every order; empty cells are still to run."""
     first = results.read()
-    headings = ["method", "ranked below", "paper", "first study"]
-    for length in LENGTHS:
-        headings += [f"{TASKS[TASK].steps * length:,} steps", "same order"]
     cells = []
     for order in every(first):
         names = f"`{order.worse}`", f"`{order.better}`"
         paper = order.first.ablation.gap_in_words(order.first.worse)
-        ours = [x for length in LENGTHS for x in order.judged(length, found)]
-        cells.append([*names, paper, order.first.judged(first)[1], *ours])
-    return lines(headings, cells)
+        then = order.first.judged(first)[1]
+        cells.append([*names, paper, then, *order.judged(found)])
+    return lines(HEADINGS, cells)

@@ -11,11 +11,10 @@
    without them. Half, once and twice its rate are tried, and more while the best one
    lies at an end.
 
-Steps 1 to 3 are measured on the validation set, as the mean of both `TUNING` seeds, for
+Settings are chosen on the validation set, as the mean of both `TUNING` seeds, for
 longer runs with the first one only. A run that failed counts as worse than any other.
 """
 
-import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -41,13 +40,13 @@ class Entry:
         method: A key of `space.METHODS` or `space.RANKED`, with options or without;
             None for AdamW of the other leaves.
         length: A factor of the task's steps, of `LENGTHS`.
-        has_row: Whether it runs with other seeds at the end.
+        seeds: Seeds of the row; none for a method whose settings are only chosen.
     """
 
     task: str
     method: str | None = None
     length: int = 1
-    has_row: bool = True
+    seeds: tuple[int, ...] = SEEDS
 
 
 class MissingError(Exception):
@@ -67,10 +66,8 @@ def due(entry: Entry, results: Results) -> Config | None:
     try:
         if entry.method is None:
             other(entry.task, results)
-        elif entry.has_row:
-            confirmed(entry, results)
         else:
-            tuned(entry, results)
+            confirmed(entry, results)
     except MissingError as missing:
         return missing.config
     return None
@@ -78,12 +75,15 @@ def due(entry: Entry, results: Results) -> Config | None:
 
 def left(rows: Sequence[Entry], results: Results) -> int:
     """Runs that rows still lack."""
-    had = collections.Counter((c.task, c.method, c.steps) for c in results)
 
     def missing(entry):
         steps = TASKS[entry.task].steps * entry.length
-        method = entry.method or "adamw"
-        return max(_budget(entry) - had[entry.task, method, steps], 0)
+        wanted = entry.task, entry.method or "adamw", steps
+        seeds = *TUNING, *entry.seeds
+        had = sum(
+            (c.task, c.method, c.steps) == wanted for c in results if c.seed in seeds
+        )
+        return max(_budget(entry) - had, 0)
 
     return sum(map(missing, rows))
 
@@ -91,7 +91,7 @@ def left(rows: Sequence[Entry], results: Results) -> int:
 def _budget(entry):
     """Runs of an entry at least; AdamW's begin with those of the other leaves."""
     shared = len(space.POINTS) * len(TUNING)
-    row = len(SEEDS) * entry.has_row
+    row = len(entry.seeds)
     if entry.length > 1:
         return len(BRACKET) + row
     if entry.method is None:
@@ -167,7 +167,7 @@ def _inside(middle, results):
 def confirmed(entry: Entry, results: Results) -> dict[Config, Result]:
     """The runs of a row, seed by seed."""
     best = tuned(entry, results)
-    configs = [dataclasses.replace(best, seed=seed) for seed in SEEDS]
+    configs = [dataclasses.replace(best, seed=seed) for seed in entry.seeds]
     return {config: _result(config, results) for config in configs}
 
 
