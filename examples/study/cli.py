@@ -6,7 +6,7 @@ import importlib
 PROGRAM = "python -m examples.study"
 COMMANDS = {
     "bench": ("bench.cli", "all methods, or your own, under one protocol"),
-    "equal": ("equal.cli", "twelve methods with equal budgets, beside a tuned AdamW"),
+    "equal": ("equal.cli", "eleven methods with equal budgets, beside a tuned AdamW"),
     "compare": ("compare.cli", "some methods at once, with a page of their curves"),
     "report": ("report.cli", "a page of runs, comparisons or studies"),
     "rotation": ("rotation.cli", "ARO's study of rotations on MNIST"),
@@ -19,7 +19,7 @@ COMMANDS = {
     "aot": ("benchmarks.aot", "an optimizer step compiled for TPUs or GPUs"),
     "tpu-kernels": ("benchmarks.tpu_kernels", "Newton-Schulz on TPUs, compiled"),
     "memory": ("benchmarks.memory", "memory of an optimizer step on one device"),
-    "training": ("benchmarks.training", "a whole training step compiled for one"),
+    "training": ("benchmarks.training", "a sharded training step, compiled for a pod"),
     "orthogonal": ("benchmarks.orthogonal", "speed of POET's orthogonal maps"),
     "poet-merges": ("benchmarks.poet_merges", "what keeps POET's Q orthogonal"),
     "poet-spectrum": ("benchmarks.poet_spectrum", "POET's change of singular values"),

@@ -71,7 +71,7 @@ def aurora(
     References:
         Dewulf et al., `Aurora <https://arxiv.org/abs/2606.27715>`_, 2026, by its
         authors' code (not the Riemannian version). Deviations: there are no floors
-        under the norms of rows; Newton-Schulz runs in at least float32, as in `muon`.
+        under the norms of rows; Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):

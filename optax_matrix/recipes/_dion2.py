@@ -67,7 +67,7 @@ def dion2(
     References:
         Ahn et al., `Dion2 <https://arxiv.org/abs/2512.16928>`_, 2025, and its authors'
         code, whose defaults these are. Deviations: those of `orthogonalize_selected`;
-        Newton-Schulz runs in at least float32, as in `muon`.
+        Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):

@@ -42,17 +42,17 @@ def muon(
         nesterov: Whether to look one step ahead.
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`: ``"out/in"`` (Keller Jordan), ``"max"``
-            (Moonlight), ``"unclipped"``, ``"sum"``, ``"none"``, or a number, a
-            function of ``(rows, cols)`` or `target_rms`.
+            (Moonlight), ``"unclipped"``, ``"sqrt_max"``, ``"sum"``, ``"none"``, or a
+            number, a function of ``(rows, cols)`` or `target_rms`.
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
             None chooses by ``scaling``: 0.1 for ``"max"`` and `target_rms`, else 0.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.
 
     Returns:
-        An optimizer of the whole tree. Without ``other_learning_rate``, that of AdamW
-        is ``learning_rate`` for these two, and otherwise 0.015 times that:
-        Keller Jordan's 3e-4 beside 0.02.
+        An optimizer of the whole tree. Without ``other_learning_rate``, AdamW has
+        ``learning_rate`` beside ``scaling="max"`` and `target_rms`, and 0.015 times
+        that otherwise (Keller Jordan's 3e-4 beside 0.02).
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om
@@ -70,9 +70,8 @@ def muon(
         `optax.contrib.muon` corrects the bias of both terms of the look-ahead: with
         random gradients, directions differ by 10% at the second step, 3% at the tenth
         and 0.2% at the fortieth.
-        Deviation: Newton-Schulz runs in the precision of the parameters, at least
-        float32. The authors run it in bfloat16 on accelerators, which
-        ``polar=partial(newton_schulz, compute_dtype=jnp.bfloat16)`` does.
+        Newton-Schulz runs in bfloat16 on TPUs and recent NVIDIA GPUs, as the authors'
+        does, and in at least float32 on CPUs and with ``precision="exact"``.
     """
 
     def chain(layout):

@@ -70,8 +70,8 @@ def muon2(
     References:
         Liu et al., `Muon² <https://arxiv.org/abs/2604.09967>`_, 2026, Algorithm 1.
         Deviations: the momentum is an average where the paper has a sum, with the same
-        polar factor; there is no epsilon; Newton-Schulz runs in at least float32, as in
-        `muon`; ``scaling="max"`` and the weight decay are those of `muoneq`, for
+        polar factor; there is no epsilon; Newton-Schulz has the precision of `muon`'s;
+        ``scaling="max"`` and the weight decay are those of `muoneq`, for
         AdamW's learning rate.
     """
 

@@ -72,8 +72,7 @@ def muon_plus(
         Zhang et al., `Muon+ <https://arxiv.org/abs/2602.21545>`_, 2026. The authors'
         code defaults to no normalization; ``"colrow"`` is what MuonEq compares with.
         Nesterov momentum is on as in the authors' code, and off in MuonEq's copy.
-        Deviations: ``eps`` is relative; Newton-Schulz runs in at least float32, as in
-        `muon`.
+        Deviations: ``eps`` is relative; Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):

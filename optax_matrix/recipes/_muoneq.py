@@ -78,7 +78,7 @@ def muoneq(
         is relative to the matrix, so that the update does not depend on the scale of
         the loss; the look-ahead uses :math:`\beta_t`, where the paper has
         :math:`\beta_{t+1}`, which differs only if ``b1`` changes between steps;
-        Newton-Schulz runs in at least float32, as in `muon`.
+        Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):

@@ -83,7 +83,7 @@ def muonh(
         `Marin <https://github.com/marin-community/marin>`_ and its Levanter run it
         (``muonh.py``, ``adamh.py``; law and ratio of rates: issue 5951). Deviations:
         matrices keep the norm of their initialization, there that before each step;
-        Newton-Schulz runs in at least float32, as in `muon`.
+        Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):

@@ -70,7 +70,7 @@ def normuon(
         Li et al., `NorMuon <https://arxiv.org/abs/2510.05491>`_, 2025. Deviations:
         Nesterov momentum as in the authors' code (the paper has plain momentum); rows
         of zeros stay zero instead of an epsilon; a polar factor that is all zero leaves
-        :math:`v` unchanged; Newton-Schulz runs in at least float32, as in `muon`.
+        :math:`v` unchanged; Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):

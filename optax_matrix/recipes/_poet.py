@@ -52,9 +52,9 @@ def poet(
 
     R and P are products of random primitives (`spo`) that are merged into :math:`W_0`
     every ``merge_interval`` updates. Every matrix keeps the singular values of its
-    initialization, so initialize well: normalize the rows of kernels
-    (`initialize_matrices`). The state is, per matrix, :math:`W_0` in float32 (unless it
-    is recovered), three times the trainable parameters, and permutations.
+    initialization, so initialize well: `initialize_matrices` gives every output neuron
+    norm one, as in the paper. The state is, per matrix, :math:`W_0` in float32 (unless
+    it is recovered), three times the trainable parameters, and permutations.
 
     There is no ``scale_by_poet``: updates are finished steps, and weight decay does not
     act on matrices. A matrix that starts at zero stays zero (LoRA's B, some output

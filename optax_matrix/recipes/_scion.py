@@ -100,8 +100,8 @@ def scion(
         50 and 3000 where embedding and head are tied, 1 : 3 : 10 where not. Deviations:
         vectors are not constrained by default. Convolutions are matrices (out, in k k),
         whose radius is k times the authors'. A first layer with dense inputs is any
-        other matrix (there the size is :math:`\max(1, \sqrt{m/n})`). Newton-Schulz runs
-        in at least float32, as in `muon`; there is no epsilon beside the norms of
+        other matrix (there the size is :math:`\max(1, \sqrt{m/n})`). Newton-Schulz has
+        the precision of `muon`'s; there is no epsilon beside the norms of
         vectors, rows and columns.
     """
     given = numbers = common.get("dimension_numbers")

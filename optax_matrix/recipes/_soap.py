@@ -68,9 +68,9 @@ def soap(
         bias_correction: Whether to correct both moments as Adam does.
         bounded: Whether no ratio exceeds Adam's largest (`scale_by_second_moment`).
         eps: Added to the root of the second moment, relative to its largest entry in
-            the matrix. Without it, directions with singular values far below the
-            largest, which are rounding noise, move at full size. In float64 on a PINN
-            1e-6 mends that.
+            the matrix. With 0, directions that hold only rounding noise get updates of
+            full size; if gradients are nearly of low rank (as in physics-informed
+            networks), try 1e-6.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.

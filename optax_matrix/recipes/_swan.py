@@ -66,7 +66,7 @@ def swan(
         Equations 30 to 32. Deviations: Muon's Newton-Schulz coefficients by default;
         the update has the root mean square of Adam's, so that one learning rate serves
         all leaves (``scaling``); ``eps`` is relative; rows that are constant up to
-        rounding become zero; Newton-Schulz runs in at least float32, as in `muon`.
+        rounding become zero; Newton-Schulz has the precision of `muon`'s.
     """
 
     def chain(layout):
