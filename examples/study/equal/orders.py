@@ -15,12 +15,34 @@ from examples.study.bench.ablation_table import LEVEL, REVERSED, SAME
 from examples.study.bench.markdown import lines
 from examples.study.bench.search import Results as FirstResults
 from examples.study.equal.config import FRESH
+from examples.study.equal.gains import TASK, shown, trial
 from examples.study.equal.protocol import Entry, Results
 from examples.study.equal.statistics import row
 
-TASK = "books"
 UNDECIDED = "undecided"
 TUNED = ":b1=0.9:b2=0.95"  # Of MARS in the first study; betas are tuned here.
+# Changes that may explain an order, each beside the method without it.
+_ALICE = "alice:last_layer=method:compensation=None"
+LOOKS = (
+    ("sumo:side=short", "sumo"),
+    ("sumo:update_interval=50", "sumo"),
+    ("sumo:transport=keep", "sumo"),
+    ("galore:side=long", "galore"),
+    ("galore:update_interval=50", "galore"),
+    ("racs:limiter=inf", "racs"),
+    ("fira:limiter=inf", "fira"),
+    ("alice:leading=0.156", "alice"),
+    ("alice:update_interval=50", "alice"),
+    (f"{_ALICE}:leading=0.156", f"{_ALICE}"),
+    (f"{_ALICE}:leading=0.156:b3=0", f"{_ALICE}:leading=0.156"),
+    (f"{_ALICE}:update_interval=50", f"{_ALICE}"),
+    (f"{_ALICE}:update_interval=50:b3=0", f"{_ALICE}:update_interval=50"),
+    ("aro:sharing=chain:joint=False", "aro:sharing=chain"),
+    ("aro:sharing=chain:joint=False", "aro"),
+    ("aro:sharing=global:joint=False", "aro:sharing=global"),
+    ("galore:last_layer=method", "galore"),
+    ("fira:last_layer=method", "fira"),
+)
 HEADINGS = "method", "ranked below", "paper", "first study", "behind by", "same order"
 
 
@@ -94,7 +116,8 @@ def every(first: FirstResults) -> Iterator[Order]:
 def entries() -> list[Entry]:
     """The rows of all orders, each once."""
     pairs = [order.entries for order in every(results.read())]
-    return list(dict.fromkeys(entry for pair in pairs for entry in pair))
+    looks = [trial(name) for look in LOOKS for name in look]
+    return list(dict.fromkeys([*(e for pair in pairs for e in pair), *looks]))
 
 
 def report(found: Results) -> str:
@@ -107,3 +130,9 @@ def report(found: Results) -> str:
         then = order.first.judged(first)[1]
         cells.append([*names, paper, then, *order.judged(found)])
     return lines(HEADINGS, cells)
+
+
+def looks(found: Results) -> str:
+    """What each change does to the validation loss; empty cells are still to run."""
+    cells = [[f"`{a}`", f"`{b}`", shown(a, b, found)] for a, b in LOOKS]
+    return lines(("method", "without the change", "validation loss"), cells)

@@ -9,17 +9,17 @@
 """
 
 import itertools
-import math
 
 import numpy as np
 
 from examples.study.bench import statistics
 from examples.study.bench.markdown import lines
 from examples.study.equal.chains import ADDITIONS, BASES, fit, name_of
+from examples.study.equal.gains import TASK, gain, shown, trial
 from examples.study.equal.protocol import Entry, MissingError, Results, validated
 from examples.study.equal.statistics import row
 
-TASK, TASKS = "books", ("books", "digits")
+TASKS = TASK, "digits"
 BEST, CHOSEN = 3, 5
 CHAMPION = "mousse"  # The best of the comparison on all of its tasks.
 
@@ -53,12 +53,17 @@ def second_round(found: Results) -> dict[str, tuple[str, ...]]:
 def _best_additions(base, found):
     """Those that gain, the best ones first, as far as they fit together."""
     names = [name for parent, name in first_round().values() if parent == base]
-    gains = {name: gain(name_of(base, (name,)), found) for name in names}
+    gains = {name: _gain(name_of(base, (name,)), found) for name in names}
     best: list[str] = []
     for name in sorted(gains, key=gains.__getitem__):
         if gains[name] < 0 and len(best) < BEST and fit([*best, name]):
             best.append(name)
     return best
+
+
+def _gain(name, found):
+    """Validation loss of a method minus that of the one without additions."""
+    return gain(name, name.split("+")[0], found)
 
 
 def finalists(found: Results) -> list[str]:
@@ -69,17 +74,6 @@ def finalists(found: Results) -> list[str]:
     """
     every = [*first_round(), *second_round(found)]
     return sorted(every, key=lambda name: validated(trial(name), found))[:CHOSEN]
-
-
-def trial(method: str) -> Entry:
-    """A method whose validation loss counts."""
-    return Entry(TASK, method, seeds=())
-
-
-def gain(name: str, found: Results) -> float:
-    """Validation loss of a method minus that of the one without additions."""
-    base = name.split("+")[0]
-    return validated(trial(name), found) - validated(trial(base), found)
 
 
 def entries(found: Results) -> list[Entry]:
@@ -103,8 +97,8 @@ def report(found: Results) -> str:
     """Gains of the first round, the second one, and the finalists; empty until run."""
     parts = [_gains(found)]
     try:
-        second = sorted(second_round(found), key=lambda n: gain(n, found))
-        cells = [[f"`{n}`", f"{gain(n, found):+.4f}"] for n in second]
+        second = sorted(second_round(found), key=lambda n: _gain(n, found))
+        cells = [[f"`{n}`", shown(n, n.split("+")[0], found)] for n in second]
         parts.append(lines(("additions together", "gain"), cells))
         parts.append(_finals(finalists(found), found))
     except MissingError:
@@ -114,11 +108,7 @@ def report(found: Results) -> str:
 
 def _gains(found):
     def cell(base, name):
-        try:
-            by = gain(name_of(base, (name,)), found)
-        except MissingError:
-            return ""
-        return f"{by:+.4f}" if math.isfinite(by) else "failed"
+        return shown(name_of(base, (name,)), base, found)
 
     cells = [
         [name, *(cell(b, name) if b in one.bases else "-" for b in BASES)]

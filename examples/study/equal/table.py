@@ -141,6 +141,7 @@ def _reports():
     """Reports by the names that pages give them."""
     yield "equal_summary", summary
     yield "equal_orders", orders.report
+    yield "equal_looks", orders.looks
     yield "equal_search", search.report
     for task, lengths in LENGTHS.items():
         yield f"settings_{task}", partial(settings, task, 1)
