@@ -1,10 +1,14 @@
 """The comparison with equal budgets: ``examples/study/pages/equal.md`` is its protocol.
 
     python -m examples.study equal run books         # goes on where it was stopped
+    python -m examples.study equal orders            # the papers' orders
+    python -m examples.study equal search            # additions to the best methods
     python -m examples.study equal table books
     python -m examples.study bench table --write     # into the pages
 
 `space` has the settings that every method tries, `protocol` which runs a row gets from
 those that it has had, `methods` the optimizers, `runs` trains, `statistics` and `table`
-read the results. The engine, the tasks and the file's form are those of `bench`.
+read the results. `orders` has pairs of methods that papers rank, `search` the rounds of
+methods with the additions of `chains`, `gains` the losses that choose among these. The
+engine, the tasks and the file's form are those of `bench`.
 """
