@@ -221,7 +221,6 @@ def test_svd_by_polar(rng, shape, kind):
 LARGE = {
     "cholesky_qr": linalg.cholesky_qr,
     "polar_svd": linalg.polar_svd,
-    "polar_products": linalg.polar_products,
     "polar_eigh": linalg.polar_eigh,
     "inverse_root": lambda x: linalg.inverse_root(x @ x.T, 4, eps=1e-3),
 }
