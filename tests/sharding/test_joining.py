@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from _registry import RECIPES as REGISTRY
-from _tiers import KINDS as KINDS_OF_STATE, tiered
+from _tiers import tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -187,7 +187,7 @@ def moved(name, monkeypatch, alone):
     return params
 
 
-@pytest.mark.daily(*KINDS_OF_STATE)
+@pytest.mark.daily("shampoo-blocks", "galore")
 @pytest.mark.broad
 @pytest.mark.parametrize("name", [n for n in REGISTRY if n != "alice-carry"])
 def test_one_device_moves_as_several_do(name, monkeypatch):

@@ -54,6 +54,7 @@ def test_an_option_of_a_method_is_read():
         steps.optimizer("muon:nonsense=1")
 
 
+@pytest.mark.daily("steps")
 @pytest.mark.parametrize("part", ["steps", "training"])
 def test_a_part_runs_on_a_cpu(part, tmp_path, capsys):
     """The parts measure, print a table and write what they measured."""

@@ -47,6 +47,7 @@ def built(base, *additions):
 
 
 @pytest.mark.broad
+@pytest.mark.daily("muoneq")
 @pytest.mark.parametrize("base", chains.BASES)
 def test_without_additions_it_is_the_recipe(base):
     betas = {"b1": 0.9} | ({"b2": 0.95} if base in ("mousse", "soap") else {})

@@ -58,7 +58,7 @@ def milliseconds(*which):
 
 
 @pytest.mark.broad
-@pytest.mark.daily("mousse-10-1024-60", "shampoo-1-1024-200")
+@pytest.mark.daily("shampoo-1-1024-200")
 @pytest.mark.parametrize(
     ("name", "interval", "block_size", "most"),
     [
