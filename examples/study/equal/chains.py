@@ -67,9 +67,8 @@ def _on(block, numbers):
     return om.on_matrices(block, dimension_numbers=numbers)
 
 
-def cautious(method: Transformation, numbers: Any = None) -> Transformation:
+def cautious(method: Transformation) -> Transformation:
     """Drops entries whose sign is not the gradient's, and keeps the mean size."""
-    del numbers
     method = optax.with_extra_args_support(method)
 
     def one(update, gradient):
@@ -110,7 +109,7 @@ ADDITIONS = {
         ("muoneq", "mousse", "soap"),
         around=_after(om.equilibrate_with_ema(om.row_rms, B2)),
     ),
-    "cautious": Addition(around=cautious),
+    "cautious": Addition(around=lambda method, _: cautious(method)),
     "rising": Addition(momentum=lambda t: 2.0 ** (1 - 2 * t)),
     "falling": Addition(momentum=lambda t: 2.0 ** (2 * t - 1)),
     "kept": Addition(norms=lambda _: 1.0),

@@ -134,8 +134,8 @@ def _difference(name, other, task, found):
     rows = [row(Entry(task, method), found) for method in (name, other)]
     if None in rows:
         return ""
-    losses = [np.array(one.losses) for one in rows]
-    if not np.isfinite(losses).all():
+    ours, theirs = (one.losses for one in rows)
+    if not np.isfinite([ours, theirs]).all():
         return "failed"
-    mean, half = statistics.paired(losses[0] - losses[1], CHOSEN)
+    mean, half = statistics.paired(ours - theirs, CHOSEN)
     return f"{mean:+.4f} ± {half:.4f}"
