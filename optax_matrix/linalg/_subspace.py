@@ -18,7 +18,7 @@ from optax_matrix.linalg._qr import qr as qr_decomposition
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.random import normal
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, kept_apart, unit_peak
 
 
 def range_finder(
@@ -197,7 +197,7 @@ def subspace_iteration(
     b = dot(v.mT, y)
     s = dot(b, b.mT)
     if core is not None:
-        c = dot(v.mT, u)
+        c = dot(kept_apart(v).mT, u)
         s = s + dot(dot(c, core.astype(u.dtype)), c.mT)
     values, w = eigenbasis(s)
     return values, dot(v, w).astype(basis.dtype)
@@ -233,10 +233,12 @@ def _iterated_jvp(qr, dot, most, primals, tangents):
 
 
 def _step(qr, dot, number: Array, u: Array, core: Array | None, y: Array) -> Callable:
+    # On CUDA, XLA merges products that share a factor: it would copy all of y to
+    # multiply U' and y' by V at once, but for `kept_apart`.
     def step(i: Array, v: Array) -> Array:
         h = dot(y, dot(y.mT, v))
         if core is not None:
-            h = h + dot(u, dot(core.astype(u.dtype), dot(u.mT, v)))
+            h = h + dot(u, dot(core.astype(u.dtype), dot(u.mT, kept_apart(v))))
         return jnp.where(i < number, qr(unit_peak(h)[0], previous=v), v)
 
     return step

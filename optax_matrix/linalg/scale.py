@@ -62,7 +62,7 @@ def unit_peak(
     peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
-    peak = _kept_apart(jax.lax.stop_gradient(peak))
+    peak = kept_apart(jax.lax.stop_gradient(peak))
     return x / peak, peak
 
 
@@ -107,14 +107,14 @@ def safe_rsqrt(v: Array) -> Array:
 
 def inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
     """Reciprocal norms of rows or columns; ``eps`` is relative to the mean square."""
-    squares = _kept_apart(jnp.sum(x * x, axis=axis, keepdims=True))
-    mean = _kept_apart(jnp.mean(squares, axis=(-2, -1), keepdims=True))
+    squares = kept_apart(jnp.sum(x * x, axis=axis, keepdims=True))
+    mean = kept_apart(jnp.mean(squares, axis=(-2, -1), keepdims=True))
     return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
 
 
 # Keeps XLA from computing a reduction again wherever it is used. On an H200 one kernel
 # that did so for 12 matrices took an eighth of a step of MuonEq with 84.
-_kept_apart = jax.lax.optimization_barrier
+kept_apart = jax.lax.optimization_barrier
 
 
 def safe_root(v: Array, p: int = 2) -> Array:
