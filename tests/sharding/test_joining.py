@@ -187,7 +187,7 @@ def moved(name, monkeypatch, alone):
     return params
 
 
-@pytest.mark.daily("shampoo-blocks", "galore")
+@pytest.mark.daily("galore")
 @pytest.mark.broad
 @pytest.mark.parametrize("name", [n for n in REGISTRY if n != "alice-carry"])
 def test_one_device_moves_as_several_do(name, monkeypatch):

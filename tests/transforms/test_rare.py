@@ -33,15 +33,13 @@ def trained(monkeypatch, platform, **options):
     return found
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {"merge_interval": 3, "merge_at": 0.02},
-        pytest.param({"merge_interval": 3}, marks=pytest.mark.slow),
-        pytest.param(
-            {"merge_interval": 2, "hold": "recovered"}, marks=pytest.mark.slow
-        ),
+        {"merge_interval": 3},
+        {"merge_interval": 2, "hold": "recovered"},
     ],
     ids=str,
 )
