@@ -66,7 +66,8 @@ def _rows(task, options):
 
 def _orders(options):
     """Does the missing runs of the papers' orders."""
-    _do(orders.entries(), "orders", options)
+    while _do(orders.entries(results.read(options.results, Config)), "orders", options):
+        pass
     print(orders.report(results.read(options.results, Config)))
 
 

@@ -1,8 +1,12 @@
-"""Validation losses beside each other: what a change of a method does."""
+"""Losses beside each other: what a change of a method does."""
 
 import math
 
+import numpy as np
+
+from examples.study.bench import statistics
 from examples.study.equal.protocol import Entry, MissingError, Results, validated
+from examples.study.equal.statistics import row
 
 TASK = "books"
 
@@ -28,3 +32,25 @@ def shown(method: str, other: str, found: Results) -> str:
     except MissingError:
         return ""
     return f"{by:+.4f}" if math.isfinite(by) else "failed"
+
+
+def difference(ours: Entry, theirs: Entry, found: Results, together: int = 1) -> str:
+    """Mean difference of test losses, seed by seed, with its 95% interval.
+
+    Args:
+        ours: A row.
+        theirs: Another one, with the same seeds.
+        found: All runs.
+        together: How many such intervals hold at the same time (Bonferroni).
+
+    Returns:
+        The text; empty if runs are missing.
+    """
+    rows = [row(entry, found) for entry in (ours, theirs)]
+    if None in rows:
+        return ""
+    losses = [one.losses for one in rows]
+    if not np.isfinite(losses).all():
+        return "failed"
+    mean, half = statistics.paired(losses[0] - losses[1], together)
+    return f"{mean:+.4f} ± {half:.4f}"

@@ -15,8 +15,8 @@ from examples.study.bench.ablation_table import LEVEL, REVERSED, SAME
 from examples.study.bench.markdown import lines
 from examples.study.bench.search import Results as FirstResults
 from examples.study.equal.config import FRESH
-from examples.study.equal.gains import TASK, shown, trial
-from examples.study.equal.protocol import Entry, Results
+from examples.study.equal.gains import TASK, difference, gain, shown, trial
+from examples.study.equal.protocol import Entry, MissingError, Results
 from examples.study.equal.statistics import row
 
 UNDECIDED = "undecided"
@@ -43,6 +43,7 @@ LOOKS = (
     ("galore:last_layer=method", "galore"),
     ("fira:last_layer=method", "fira"),
 )
+LARGE = 0.01  # A gain on two seeds from which on a change runs with others, too.
 HEADINGS = "method", "ranked below", "paper", "first study", "behind by", "same order"
 
 
@@ -113,11 +114,24 @@ def every(first: FirstResults) -> Iterator[Order]:
             yield Order(order, *names)
 
 
-def entries() -> list[Entry]:
-    """The rows of all orders, each once."""
+def entries(found: Results) -> list[Entry]:
+    """The rows of all orders and looks, each once, as far as runs decide them."""
     pairs = [order.entries for order in every(results.read())]
     looks = [trial(name) for look in LOOKS for name in look]
-    return list(dict.fromkeys([*(e for pair in pairs for e in pair), *looks]))
+    confirmed = [pair for look in LOOKS for pair in _confirmed(look, found)]
+    rows = [entry for pair in (*pairs, *confirmed) for entry in pair]
+    return list(dict.fromkeys([*rows, *looks]))
+
+
+def _confirmed(look, found):
+    """Pairs of rows, on two tasks, for a change with a large gain."""
+    try:
+        is_large = gain(*look, found) < -LARGE
+    except MissingError:
+        return []
+    on_books = tuple(Entry(TASK, name, seeds=FRESH) for name in look)
+    on_digits = tuple(Entry("digits", name) for name in look)
+    return [on_books, on_digits] if is_large else []
 
 
 def report(found: Results) -> str:
@@ -133,6 +147,15 @@ def report(found: Results) -> str:
 
 
 def looks(found: Results) -> str:
-    """What each change does to the validation loss; empty cells are still to run."""
-    cells = [[f"`{a}`", f"`{b}`", shown(a, b, found)] for a, b in LOOKS]
-    return lines(("method", "without the change", "validation loss"), cells)
+    """What each change does to the validation loss, and to test losses if it gains.
+
+    Empty cells are still to run.
+    """
+    cells = []
+    for look in LOOKS:
+        by = shown(*look, found)
+        tested = [difference(*pair, found) for pair in _confirmed(look, found)]
+        tested = tested or [by and "-"] * 2
+        cells.append([*(f"`{name}`" for name in look), by, *tested])
+    tests = "books, ten seeds", "digits, five seeds"
+    return lines(("method", "without the change", "validation", *tests), cells)

@@ -10,14 +10,10 @@
 
 import itertools
 
-import numpy as np
-
-from examples.study.bench import statistics
 from examples.study.bench.markdown import lines
 from examples.study.equal.chains import ADDITIONS, BASES, fit, name_of
-from examples.study.equal.gains import TASK, gain, shown, trial
+from examples.study.equal.gains import TASK, difference, gain, shown, trial
 from examples.study.equal.protocol import Entry, MissingError, Results, validated
-from examples.study.equal.statistics import row
 
 TASKS = TASK, "digits"
 BEST, CHOSEN = 3, 5
@@ -118,24 +114,17 @@ def _gains(found):
 
 
 def _finals(names, found):
+    """Differences of the finalists, with intervals that hold together."""
     headings = ["method"]
     for task in TASKS:
         headings += [f"{task}: without additions", f"against `{CHAMPION}`"]
     cells = []
     for name in names:
-        against = name.split("+")[0], CHAMPION
-        shown = [_difference(name, x, task, found) for task in TASKS for x in against]
+        pairs = [
+            (Entry(task, name), Entry(task, other))
+            for task in TASKS
+            for other in (name.split("+")[0], CHAMPION)
+        ]
+        shown = [difference(*pair, found, CHOSEN) for pair in pairs]
         cells.append([f"`{name}`", *shown])
     return lines(headings, cells)
-
-
-def _difference(name, other, task, found):
-    """Simultaneous 95% intervals of all finalists (Bonferroni)."""
-    rows = [row(Entry(task, method), found) for method in (name, other)]
-    if None in rows:
-        return ""
-    ours, theirs = (one.losses for one in rows)
-    if not np.isfinite([ours, theirs]).all():
-        return "failed"
-    mean, half = statistics.paired(ours - theirs, CHOSEN)
-    return f"{mean:+.4f} ± {half:.4f}"

@@ -206,10 +206,38 @@ def test_orders_are_those_that_were_reversed_or_undecided():
     verdicts = [order.first.judged(first)[1] for order in found]
     assert verdicts.count("no") == 18
     assert verdicts.count("level") == len(found) - 18 == 8
-    entries = orders.entries()
+    entries = orders.entries({})
     assert {"mars_adamw", "poet:block=8", "muon_plus"} <= {e.method for e in entries}
     assert {e.seeds for e in entries} == {FRESH, ()}  # Looks have no rows.
     assert not {*FRESH} & {*SEEDS, *TUNING}  # The first study has SEEDS, too.
+
+
+def test_a_change_with_a_large_gain_runs_with_other_seeds(monkeypatch):
+    change, method = look = "sumo:side=short", "sumo"
+    monkeypatch.setattr(orders, "LOOKS", [look])
+    heading = "| method | without the change | validation | books, ten seeds "
+    row = lambda: orders.looks(found).splitlines()[2]
+    found: dict[Config, Result] = {}
+    assert orders.looks(found).startswith(heading)
+    assert row() == f"| `{change}` | `{method}` |  |  |  |"
+    for name in look:
+        run_all(Entry("books", name, seeds=()), found)
+    assert row() == f"| `{change}` | `{method}` | +0.0000 | - | - |"
+    few = orders.entries(found)
+    for config, run in found.items():
+        if config.method == change:
+            found[config] = dataclasses.replace(run, loss=run.loss - 0.02)
+    assert row() == f"| `{change}` | `{method}` | -0.0200 |  |  |"
+    more = [
+        entry
+        for name in look
+        for entry in (Entry("books", name, seeds=FRESH), Entry("digits", name))
+    ]
+    assert {*orders.entries(found)} - {*few} <= {*more} <= {*orders.entries(found)}
+    for entry in more:
+        run_all(entry, found)
+    zero = "+0.0000 ± 0.0000"
+    assert row() == f"| `{change}` | `{method}` | -0.0200 | {zero} | {zero} |"
 
 
 def test_a_row_without_seeds_only_chooses_its_settings():
@@ -225,7 +253,7 @@ def test_a_row_without_seeds_only_chooses_its_settings():
 @pytest.mark.slow
 def test_every_method_of_the_orders_builds():
     params, arena = TASKS["books"].init(0), TASKS["books"].arena
-    for entry in orders.entries():
+    for entry in orders.entries({}):
         base = space.base_of(entry.method)
         config = dataclasses.asdict(space.candidates(base, space.others("books")[0])[0])
         settings = {k: v for k, v in config.items() if isinstance(v, float)}
