@@ -96,7 +96,9 @@ def sumo(
             (``project_low_rank``); the paper gives no value.
         basis: ``"randomized_svd"``, or ``"svd"`` for exact vectors.
         side: Which side is projected, as in `project_low_rank`; ``"long"`` is
-            Algorithm 1, ``"short"`` is GaLore's choice, ``"both"`` Definition C.1.
+            Algorithm 1, ``"both"`` Definition C.1. ``"short"``, GaLore's choice, needs
+            as much memory and was better on one task of two
+            (``examples/study/pages/equal.md``).
         transport: What happens to the momentum at a renewal, as in `project_low_rank`.
         stagger: Whether stacks are renewed in turn, as in `project_low_rank`.
         seed: Seed of the random numbers.
