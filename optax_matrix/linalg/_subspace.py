@@ -197,7 +197,7 @@ def subspace_iteration(
     b = dot(v.mT, y)
     s = dot(b, b.mT)
     if core is not None:
-        c = dot(kept_apart(v).mT, u)
+        c = dot(kept_apart(v).mT, u)  # See `_step`.
         s = s + dot(dot(c, core.astype(u.dtype)), c.mT)
     values, w = eigenbasis(s)
     return values, dot(v, w).astype(basis.dtype)

@@ -66,16 +66,21 @@ def _rows(task, options):
 
 def _orders(options):
     """Does the missing runs of the papers' orders."""
-    while _do(orders.entries(results.read(options.results, Config)), "orders", options):
-        pass
-    print(orders.report(results.read(options.results, Config)))
+    _in_rounds(orders, "orders", options)
+    print(f"\n{orders.looks(results.read(options.results, Config))}")
 
 
 def _search(options):
     """Does the missing runs of the search, round after round."""
-    while _do(search.entries(results.read(options.results, Config)), "search", options):
+    _in_rounds(search, "search", options)
+
+
+def _in_rounds(part, command, options):
+    """Does missing runs until they ask for no others, and prints what they say."""
+    read = lambda: results.read(options.results, Config)
+    while _do(part.entries(read()), command, options):
         pass
-    print(search.report(results.read(options.results, Config)))
+    print(part.report(read()))
 
 
 def _do(rows, command, options):

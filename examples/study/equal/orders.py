@@ -27,6 +27,7 @@ LOOKS = (
     ("sumo:side=short", "sumo"),
     ("sumo:update_interval=50", "sumo"),
     ("sumo:transport=keep", "sumo"),
+    ("sumo:side=short", "galore"),
     ("galore:side=long", "galore"),
     ("galore:update_interval=50", "galore"),
     ("racs:limiter=inf", "racs"),

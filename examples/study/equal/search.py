@@ -94,8 +94,7 @@ def report(found: Results) -> str:
     parts = [_gains(found)]
     try:
         second = sorted(second_round(found), key=lambda n: _gain(n, found))
-        cells = [[f"`{n}`", shown(n, n.split("+")[0], found)] for n in second]
-        parts.append(lines(("additions together", "gain"), cells))
+        parts.append(_together([*BASES, *second], found))
         parts.append(_finals(finalists(found), found))
     except MissingError:
         pass
@@ -111,6 +110,19 @@ def _gains(found):
         for name, one in ADDITIONS.items()
     ]
     return lines(("addition", *(f"`{base}`" for base in BASES)), cells)
+
+
+def _together(names, found):
+    """Validation losses of methods, and what their additions gain."""
+    cells = [
+        [
+            f"`{name}`",
+            f"{validated(trial(name), found):.4f}",
+            "-" if name in BASES else shown(name, name.split("+")[0], found),
+        ]
+        for name in names
+    ]
+    return lines(("additions together", "validation loss", "gain"), cells)
 
 
 def _finals(names, found):

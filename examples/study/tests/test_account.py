@@ -269,6 +269,15 @@ def test_bytes_of_steps_by_the_account(options, bounds):
 
 @pytest.mark.slow
 @needs_cuda_compiler
+def test_memory_of_renewals_by_the_account():
+    bounds = {"galore": 4.3, "alice": 4.5}  # Over the weights.
+    rows = table("--platform", "h200", "--recipes", *bounds)
+    for name, bound in bounds.items():
+        assert float(rows[name].split()[3]) <= bound, rows[name]
+
+
+@pytest.mark.slow
+@needs_cuda_compiler
 def test_eight_devices_exchange_the_least_that_owners_can():
     sizes = ("--layers", "8", "--embed", "256", "--mlp", "512")
     rows = table("--platform", "h200", "--devices", "8", *sizes, "--recipes", "muoneq")
