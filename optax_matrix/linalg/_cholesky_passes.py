@@ -48,8 +48,7 @@ def cholesky_passes(
     and which matrices have finished. On CUDA the number of passes is fixed: the host
     would have to wait for each pass, to decide on the next.
     """
-    y = unit_columns(y)
-    y = jnp.where(jnp.all(y == 0, axis=-2, keepdims=True), replacement, y)
+    y = unit_columns(y, replacement)
     return jax.lax.platform_dependent(
         *(y, skip, jnp.asarray(shift, y.dtype)),
         cuda=partial(fixed_passes, passes=passes, dot=dot),

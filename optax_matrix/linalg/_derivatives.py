@@ -20,7 +20,7 @@ from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._triangular import inverse_lower
 from optax_matrix.linalg.lapack import svd
 from optax_matrix.linalg.products import full_dot
-from optax_matrix.linalg.scale import as_work, inverse, unit_peak
+from optax_matrix.linalg.scale import as_work, inverse, is_usable, unit_peak
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -51,8 +51,7 @@ def _q_factor_jvp(compute, primals, tangents):
     below = jnp.tril(a, -1)
     dq = full_dot(q, below - below.mT - a) + z
     if previous is not None:
-        usable = jnp.all(jnp.isfinite(y), axis=(-2, -1)) & jnp.any(y != 0, (-2, -1))
-        dq = jnp.where(usable[..., None, None], dq, tangents[1].astype(dq.dtype))
+        dq = jnp.where(is_usable(y), dq, tangents[1].astype(dq.dtype))
     return out, dq.astype(out.dtype)
 
 

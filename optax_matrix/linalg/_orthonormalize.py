@@ -19,7 +19,13 @@ from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.products import Product, full_dot
-from optax_matrix.linalg.scale import as_work, check_matrices, unit_peak, work_dtype
+from optax_matrix.linalg.scale import (
+    as_work,
+    check_matrices,
+    is_usable,
+    unit_peak,
+    work_dtype,
+)
 
 QRFallback = Literal["previous", "householder"]
 
@@ -207,10 +213,10 @@ def _prepare(x: Array, previous: Array | None) -> tuple[Array, Array, Array]:
             f"`x` must have at least as many rows as columns, got shape {x.shape}; "
             "transpose it."
         )
-    finite = jnp.all(jnp.isfinite(y), axis=(-2, -1))
     if previous is None:
         eye = jnp.broadcast_to(jnp.eye(m, n, dtype=y.dtype), y.shape)
-        replacement = jnp.where(finite[..., None, None], eye, jnp.nan)
+        finite = jnp.all(jnp.isfinite(y), axis=(-2, -1), keepdims=True)
+        replacement = jnp.where(finite, eye, jnp.nan)
     else:
         replacement = previous.astype(y.dtype)
-    return y, replacement, finite & jnp.any(y != 0, axis=(-2, -1))
+    return y, replacement, is_usable(y)[..., 0, 0]

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix.linalg.random import hash_uint32
+from optax_matrix.linalg.scale import inverse
 
 
 def is_near(error: Array) -> Array:
@@ -22,7 +23,8 @@ def random_columns(like: Array, seed: Array) -> Array:
     return (bits.astype(like.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
 
 
-def unit_columns(y: Array) -> Array:
-    """Columns of norm one; those of zeros stay zero."""
+def unit_columns(y: Array, replacement: Array | None = None) -> Array:
+    """Columns of norm one; those of zeros are replaced, or stay zero."""
     norms = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
-    return y * jnp.where(norms == 0, norms, 1 / jnp.where(norms == 0, 1, norms))
+    unit = y * inverse(norms)
+    return unit if replacement is None else jnp.where(norms == 0, replacement, unit)

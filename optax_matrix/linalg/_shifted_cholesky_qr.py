@@ -11,7 +11,7 @@ from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg._orthonormalize import q_of_each, qr_householder
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.products import Product, full_dot
-from optax_matrix.linalg.scale import as_work
+from optax_matrix.linalg.scale import as_work, is_some
 
 
 @checked
@@ -68,7 +68,7 @@ def _one_pass(
     gram = dot(y.mT, y) + jnp.asarray(shift, y.dtype) * eye
     _, q = cholesky_quotient(gram, y, dot)
     usable = jnp.all(jnp.isfinite(q), axis=(-2, -1), keepdims=True)
-    usable &= jnp.any(y != 0, axis=(-2, -1), keepdims=True)
+    usable &= is_some(y)
     exact = lambda: qr_householder(y, previous=replacement, dot=dot)
     safe = lambda: jnp.where(usable, q, exact())
     return jax.lax.cond(jnp.all(usable), lambda: q, safe).astype(x.dtype)

@@ -22,7 +22,7 @@ from optax_matrix.linalg.scale import as_work, unit_peak
 
 def cross_gram(
     x: Float[Array, "*batch m n"],
-    y: Float[Array, "*batch k n"],
+    y: Float[Array, "*batch k n"] | None = None,
     *,
     dot: Product = full_dot,
 ) -> Float[Array, "*batch m k"]:
@@ -35,7 +35,7 @@ def cross_gram(
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
-        y: Matrices of shape ``(..., k, n)``.
+        y: Matrices of shape ``(..., k, n)``; None for X.
         dot: Function that multiplies matrices; full precision by default.
 
     Returns:
@@ -45,12 +45,12 @@ def cross_gram(
     Examples:
         >>> import jax.numpy as jnp
         >>> x = jnp.array([[1e30, 0.0], [0.0, 2e30]])
-        >>> cross_gram(x, x).tolist()
+        >>> cross_gram(x).tolist()
         [[0.25, 0.0], [0.0, 1.0]]
     """
     x, _ = unit_peak(as_work(x))
-    y, _ = unit_peak(as_work(y))
-    return dot(x, y.astype(x.dtype).mT)
+    y = x if y is None else unit_peak(as_work(y))[0].astype(x.dtype)
+    return dot(x, y.mT)
 
 
 def power_step(

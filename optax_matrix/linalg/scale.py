@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 def check_matrices(x: Any) -> None:
@@ -48,6 +48,23 @@ def as_work(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch m n"]:
     return widened(x)
 
 
+def largest_entry(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch 1 1"]:
+    """The largest absolute entry of each matrix, ``(..., 1, 1)``."""
+    return jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
+
+
+def is_some(x: Float[Array, "*batch m n"]) -> Bool[Array, "*batch 1 1"]:
+    """Which matrices are not zero, ``(..., 1, 1)``: by the reduction of `unit_peak`."""
+    return largest_entry(x) != 0
+
+
+def is_usable(x: Float[Array, "*batch m n"]) -> Bool[Array, "*batch 1 1"]:
+    """Which matrices are finite and not zero, ``(..., 1, 1)``, by one reduction."""
+    # Infinity stands for NaN, which backends compare in different ways.
+    largest = largest_entry(jnp.where(jnp.isfinite(x), x, jnp.inf))
+    return (largest != 0) & jnp.isfinite(largest)
+
+
 def unit_peak(
     x: Float[Array, "*batch m n"],
 ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch 1 1"]]:
@@ -59,7 +76,7 @@ def unit_peak(
     the result, as it should wherever this is used.
     """
     check_matrices(x)
-    peak = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
+    peak = largest_entry(x)
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
     peak = kept_apart(jax.lax.stop_gradient(peak))

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from optax_matrix.linalg.scale import is_some
+
 
 def no_turns(tree: Any) -> Any:
     """Counts before the first update, int32 ``(...)`` for leaves ``(..., m, n)``."""
@@ -19,7 +21,7 @@ def no_turns(tree: Any) -> Any:
 
 def begun(counts: Any, gradients: Any) -> Any:
     """Which matrices have had a gradient, this one included."""
-    some = lambda n, x: (n > 0) | jnp.any(x != 0, axis=(-2, -1))
+    some = lambda n, x: (n > 0) | is_some(x)[..., 0, 0]
     return jax.tree.map(some, counts, gradients)
 
 

@@ -53,6 +53,11 @@ def test_cross_gram_is_a_positive_multiple_of_the_product(scales):
     np.testing.assert_allclose(ours, product / peaks[0] / peaks[1], atol=20 * EPS)
 
 
+def test_cross_gram_of_one_matrix_is_that_with_itself():
+    x = f32(1e30 * gaussian(2, 4, 9))
+    np.testing.assert_array_equal(linalg.cross_gram(x), linalg.cross_gram(x, x))
+
+
 def test_cross_gram_of_zero_is_zero():
     assert not run(linalg.cross_gram, np.zeros((3, 4)), gaussian(3, 4)).any()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from _matrices import gaussian, strict
 
-from optax_matrix.linalg.scale import unit_peak, work_dtype
+from optax_matrix.linalg.scale import is_some, is_usable, unit_peak, work_dtype
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,12 @@ def test_unit_peak_shows_nan_and_infinity():
     assert np.isnan(y[0]).any()
     assert np.isnan(y[1]).any()
     np.testing.assert_array_equal(y[2], [[0.5, 1.0]])
+
+
+def test_usable_matrices_are_finite_and_not_zero():
+    rows = [[0.0, -2.0], [0.0, 0.0], [1.0, np.nan], [-np.inf, 0.0], [0.0, np.nan]]
+    x = jnp.asarray(rows, jnp.float32)[:, None]
+    usable = jax.jit(is_usable)(x)
+    assert usable.shape == (5, 1, 1)
+    assert usable.ravel().tolist() == [True, False, False, False, False]
+    assert is_some(x[:2]).ravel().tolist() == [True, False]

@@ -1,7 +1,9 @@
 """Blocks with statistics in the scale of their gradients, and Dion's."""
 
 import itertools
+from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,8 @@ from _reference import rotations as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import polar_svd
-from optax_matrix.transforms.second_moments.gram import mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import mix_gram, mix_grams, no_gram
+from optax_matrix.transforms.sides import side_views
 
 # Rounding of float32 in the products, of unit size.
 F32 = 1e-5
@@ -59,6 +62,16 @@ def test_the_average_forgets_a_huge_gradient_and_keeps_what_follows():
         gram = mix_gram(gram, jnp.asarray(g), 0.5)
         want = want / 2 + g @ g.T / 2
     np.testing.assert_allclose(value(gram), want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("side", ["both", "out", "none"])
+def test_the_averages_of_both_sides_are_those_of_each(side):
+    g = jnp.asarray(1e20 * gaussian(2, 3, 4), jnp.float32)
+    view = side_views({"w": side}, {"w": g})["w"]
+    old = view.pair(no_gram, g)
+    both = jax.jit(partial(mix_grams, view))(g, old, 0.9)
+    alone = view.pair(lambda x, old: mix_gram(old, x, 0.9), g, old)
+    chex.assert_trees_all_close(both, alone, rtol=1e-6)
 
 
 def test_a_zero_gradient_only_decays_the_average():

@@ -10,6 +10,7 @@ import optax
 from optax_matrix._arguments import AtLeastOne, Decay, check_callable, checked
 from optax_matrix.linalg.products import times
 from optax_matrix.linalg.scale import (
+    is_some,
     safe_divide,
     safe_root,
     unit_max,
@@ -125,7 +126,7 @@ def equilibrate_with_ema(
 
         def step(x, row, col, weight):
             wide = widened(x)
-            live = jnp.any(wide != 0, axis=(-2, -1))
+            live = is_some(wide)[..., 0, 0]
             new_row, new_col = statistics(wide)
             row = _mix_roots(row, new_row, decay, live)
             col = _mix_roots(col, new_col, decay, live)

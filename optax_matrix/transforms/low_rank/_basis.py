@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_matrix.linalg.scale import is_some, is_usable
+
 
 class Subspace(NamedTuple):
     """The inputs from which a basis is renewed; the projected side is the rows.
@@ -67,19 +69,9 @@ def tracked_as_it_was(tracked: Any, sigma: jax.Array) -> Any:
     return tracked
 
 
-def is_some(x: jax.Array) -> jax.Array:
-    """Which matrices are not zero, ``(..., 1, 1)``."""
-    return jnp.any(x != 0, axis=(-2, -1), keepdims=True)
-
-
-def has_gradient(g: jax.Array) -> jax.Array:
-    """Which gradients are finite and not zero, ``(..., 1, 1)``."""
-    return is_some(g) & jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
-
-
 def lacks_basis(g: jax.Array, vectors: jax.Array) -> jax.Array:
     """Which matrices have no basis yet, but a gradient, ``(..., 1, 1)``."""
-    return has_gradient(g) & ~is_some(vectors)
+    return is_usable(g) & ~is_some(vectors)
 
 
 def rank_of(rank: Any, whole: int) -> int:

@@ -20,10 +20,10 @@ from optax_matrix._arguments import (
 from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg.precision import Precision, products_of
+from optax_matrix.linalg.scale import is_usable
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import (
     Subspace,
-    has_gradient,
     identity_overlap,
     rank_of,
 )
@@ -243,7 +243,7 @@ class _ProjectLowRank:
         for x, held in zip(leaves, carry[0], strict=True):
             self._check_held(x, held.vectors)
         move = self._move(structure, leaves)
-        live = jax.tree.leaves(movable(jax.tree.map(has_gradient, gradient)))
+        live = jax.tree.leaves(movable(jax.tree.map(is_usable, gradient)))
         run = partial(self.renewal.run, state.count, leaves, live, keys)
         held, inner_state = run(carry, move)
         basis = structure.unflatten([h.vectors for h in held])

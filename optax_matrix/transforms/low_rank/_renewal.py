@@ -13,12 +13,11 @@ from optax_matrix.linalg import overlap
 from optax_matrix.linalg.precision import EXACT, Products
 from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import folded, seeded
-from optax_matrix.linalg.scale import matrix_norm
+from optax_matrix.linalg.scale import is_some, matrix_norm
 from optax_matrix.transforms.low_rank._basis import (
     Basis,
     Subspace,
     identity_overlap,
-    is_some,
 )
 from optax_matrix.transforms.low_rank._combine import coordinates
 from optax_matrix.transforms.turns import any_of

@@ -24,11 +24,10 @@ from optax_matrix.linalg import (
 from optax_matrix.linalg.precision import Precision, products_of, with_products
 from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal
-from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.linalg.scale import is_some, unit_peak
 from optax_matrix.transforms.low_rank._basis import (
     Basis,
     Subspace,
-    is_some,
     nothing_tracked,
     rank_of,
     tracked_as_it_was,

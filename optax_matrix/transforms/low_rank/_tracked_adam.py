@@ -19,10 +19,9 @@ from optax_matrix.linalg.precision import (
     with_products,
 )
 from optax_matrix.linalg.random import folded, seeded
-from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.linalg.scale import is_some, unit_peak
 from optax_matrix.transforms.low_rank._basis import (
     Subspace,
-    is_some,
     lacks_basis,
     rank_of,
 )

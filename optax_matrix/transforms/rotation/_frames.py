@@ -60,15 +60,18 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     # of x. If both sides rotate, the second product adds some that are proportional to
     # the norms of rows.
     y, peak = unit_peak(jnp.asarray(source))
-    size = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    squares = jnp.sum(y * y, axis=-2, keepdims=True)
     if rotation.cols is not None:
-        rows = jnp.sqrt(jnp.sum(y * y, axis=-1, keepdims=True))
-        size = jnp.maximum(_largest(size), _largest(rows))
-    noise = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5 * size * peak
+        rows = jnp.sum(y * y, axis=-1, keepdims=True)
+        squares = jnp.maximum(_largest(squares), _largest(rows))
+    factor = 4 * jnp.finfo(x.dtype).eps * max(x.shape[-2:]) ** 0.5
+    noise = factor * jnp.sqrt(squares) * peak
     above = ~(jnp.abs(x) < noise)
-    live = jnp.any(above, axis=-1, keepdims=True)
-    if rotation.cols is not None:
-        live &= jnp.any(above, axis=-2, keepdims=True)
+    if rotation.cols is None:
+        live = jnp.any(above, axis=-1, keepdims=True)
+    else:  # The bound is one number, which the largest entry of a row decides.
+        largest = lambda axis: jnp.max(jnp.abs(x), axis=axis, keepdims=True)
+        live = ~(largest(-1) < noise) & ~(largest(-2) < noise)
     # Single small entries stay, for their signs are nearly always right, but not in
     # small matrices: there rows of signs often differ in one entry only, and then ARO's
     # rotated momentum has entries that are zero.

@@ -13,7 +13,7 @@ from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import cross_gram, eigenbasis, polar_qr
 from optax_matrix.linalg.precision import EXACT, Products
 from optax_matrix.linalg.rotations import project_tangent, qr_retraction
-from optax_matrix.linalg.scale import matrix_norm, unit_peak
+from optax_matrix.linalg.scale import is_some, matrix_norm, unit_peak
 
 Orthonormalize = Callable[..., jax.Array]
 Kernel = Callable[[jax.Array, jax.Array, Orthonormalize, Products], jax.Array]
@@ -148,7 +148,7 @@ def _eigen_target(x: PolicyInput) -> jax.Array | None:
 
 
 def _eigen_exact(x: PolicyInput) -> jax.Array:
-    gram = cross_gram(x.momentum.mT, x.momentum.mT, dot=x.products.roots)
+    gram = cross_gram(x.momentum.mT, dot=x.products.roots)
     return _spanning(x, eigenbasis(gram)[1])
 
 
@@ -157,7 +157,7 @@ def _exact_target(x: PolicyInput) -> jax.Array | None:
         return x.gram
     if _is_tall(x):
         return None
-    return cross_gram(x.momentum, x.momentum, dot=x.products.roots)
+    return cross_gram(x.momentum, dot=x.products.roots)
 
 
 def _eigenvectors(
@@ -177,7 +177,7 @@ def _polar(
 
 
 def _unless_zero(x: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    return jnp.where(jnp.any(x != 0, axis=(-2, -1), keepdims=True), new, old)
+    return jnp.where(is_some(x), new, old)
 
 
 @checked

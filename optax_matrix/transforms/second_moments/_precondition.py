@@ -18,7 +18,7 @@ from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
-from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import Gram, mix_grams, no_gram
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,
@@ -208,9 +208,8 @@ class _Precondition:
 
     def _mixed(self, view: SideView, blocks: Any, old: Any) -> Any:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
-        mix = partial(mix_gram, dot=self.products.statistics)
-        mixed = lambda x, old: mix(old, x, decay, weight)
-        return jax.tree.map(partial(view.pair, mixed), blocks, old)
+        known = {"decay": decay, "weight": weight, "dot": self.products.statistics}
+        return jax.tree.map(partial(mix_grams, view, **known), blocks, old)
 
     def _whitened(self, x: jax.Array, roots: Any) -> jax.Array:
         whitened = partial(_whitened, self.products.project)

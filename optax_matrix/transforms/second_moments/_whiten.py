@@ -22,7 +22,7 @@ from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg.precision import Precision, Products, products_of
 from optax_matrix.linalg.random import folded, normal, seeded
-from optax_matrix.linalg.scale import inverse
+from optax_matrix.linalg.scale import inverse, is_some
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.second_moments._whitening_factors import (
     fitted,
@@ -204,7 +204,7 @@ class _Whiten:
             mean, momentum = self.momentum.update(updates, state.momentum)
         gradient, m = turned(views, updates), turned(views, mean)
         on = begun(state.count, gradient)
-        at = lambda n, x: (n % self.interval == 0) & jnp.any(x != 0, axis=(-2, -1))
+        at = lambda n, x: (n % self.interval == 0) & is_some(x)[..., 0, 0]
         due = movable(jax.tree.map(at, state.count, gradient))
         x = m if self.of_momentum else gradient
         factor, bound = self._renewed(x, state, due)

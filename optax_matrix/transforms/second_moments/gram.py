@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg import cross_gram
 from optax_matrix.linalg.products import Product, full_dot
-from optax_matrix.linalg.scale import unit_peak
+from optax_matrix.linalg.scale import is_some, unit_peak
+from optax_matrix.transforms.sides import Pair, SideView
 
 
 class Gram(NamedTuple):
@@ -50,11 +50,45 @@ def mix_gram(
 
     where w is ``weight``, by default :math:`1 - \beta`.
     """
+    return _mixed(old, _scaled(x), decay, weight, dot)
+
+
+def mix_grams(
+    view: SideView,
+    x: jax.Array,
+    old: Pair,
+    decay: ArrayLike,
+    weight: ArrayLike | None = None,
+    dot: Product = full_dot,
+) -> Pair:
+    """`mix_gram` on each side of a matrix, which is scaled once."""
+    mixed = lambda x, old: _mixed(old, x, decay, weight, dot)
+    return view.pair(mixed, _scaled(x), old)
+
+
+class _Scaled(NamedTuple):
+    """Matrices divided by their largest entry, and that entry: 0 if it is zero."""
+
+    unit: jax.Array
+    peak: jax.Array
+
+    @property
+    def mT(self) -> "_Scaled":
+        return _Scaled(self.unit.mT, self.peak)
+
+
+def _scaled(x: jax.Array) -> _Scaled:
+    unit, peak = unit_peak(x)
+    return _Scaled(unit, jnp.where(is_some(x), peak, 0))
+
+
+def _mixed(
+    old: Gram, x: _Scaled, decay: ArrayLike, weight: ArrayLike | None, dot: Product
+) -> Gram:
     decay = jnp.asarray(decay, old.normalized.dtype)
     weight = 1 - decay if weight is None else weight
-    _, peak = unit_peak(x)
-    peak = jnp.where(jnp.any(x != 0, axis=(-2, -1), keepdims=True), peak, 0)
-    scale = jnp.maximum(jnp.sqrt(decay) * old.peak, peak)
+    scale = jnp.maximum(jnp.sqrt(decay) * old.peak, x.peak)
     safe = jnp.where(scale == 0, 1, scale)
     kept = decay * (old.peak / safe) ** 2 * old.normalized
-    return Gram(kept + weight * (peak / safe) ** 2 * cross_gram(x, x, dot=dot), scale)
+    new = weight * (x.peak / safe) ** 2 * dot(x.unit, x.unit.mT)
+    return Gram(kept + new, scale)
