@@ -33,7 +33,7 @@ from optax_matrix.transforms.low_rank._basis import (
     tracked_as_it_was,
 )
 from optax_matrix.transforms.low_rank._switching import SWITCHES, Draw, Sampling, Switch
-from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram
+from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram, scaled
 
 Start = Literal["randomized", "exact"]
 _FIRST_STEPS = 10  # Steps of subspace iteration from random columns.
@@ -167,7 +167,7 @@ def subspace_basis(
         return switched(ritz, s)
 
     def mix(gram: Gram, sigma: jax.Array) -> Gram:
-        return mix_gram(gram, sigma, decay, dot=products.statistics)
+        return mix_gram(gram, scaled(sigma), decay, dot=products.statistics)
 
     def first(s: Subspace) -> jax.Array:
         return switched(left_vectors(s.gradient, s.rank, dot=products.bases), s)

@@ -40,7 +40,7 @@ from optax_matrix.transforms.rotation._spectrum import (
     no_spectrum,
     started,
 )
-from optax_matrix.transforms.second_moments.gram import mix_grams, no_gram
+from optax_matrix.transforms.second_moments.gram import mix_gram, no_gram, scaled
 from optax_matrix.transforms.sides import (
     MatrixSides,
     side_views,
@@ -247,8 +247,9 @@ class _InEigenbasis:
             rest = state.gram, state.rotation, spectrum
             return jax.tree.map(mix, views, gradient, *rest)
         dot = self.products.statistics
-        mix = partial(mix_grams, decay=self.decay, dot=dot)
-        return jax.tree.map(mix, views, gradient, state.gram)
+        mix = lambda x, old: mix_gram(old, x, self.decay, dot=dot)
+        pair = lambda v, x, old: v.pair(mix, scaled(x), old)
+        return jax.tree.map(pair, views, gradient, state.gram)
 
     def _next_spectrum(self, spectrum, gram, gradient, rotation) -> tuple[Any, Any]:
         """The eigenvalues with this gradient in the frame of the base; of like size."""

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.linalg.precision import Products
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
-from optax_matrix.transforms.second_moments.gram import mix_gram
+from optax_matrix.transforms.second_moments.gram import mix_gram, scaled
 from optax_matrix.transforms.sides import Pair, SideView
 
 
@@ -57,8 +57,8 @@ def mix_whitened(
         turned = dot(turned, rotation.rows)
     cols = safe_divide(turned, roots.rows[..., None, :])
     return Pair(
-        mix(old.rows, rows, decay) if view.rows else None,
-        mix(old.cols, cols, decay) if view.cols else None,
+        mix(old.rows, scaled(rows), decay) if view.rows else None,
+        mix(old.cols, scaled(cols), decay) if view.cols else None,
     )
 
 

@@ -18,7 +18,7 @@ from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
-from optax_matrix.transforms.second_moments.gram import Gram, mix_grams, no_gram
+from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram, scaled
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,
@@ -208,8 +208,10 @@ class _Precondition:
 
     def _mixed(self, view: SideView, blocks: Any, old: Any) -> Any:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
-        known = {"decay": decay, "weight": weight, "dot": self.products.statistics}
-        return jax.tree.map(partial(mix_grams, view, **known), blocks, old)
+        dot = self.products.statistics
+        mix = lambda x, old: mix_gram(old, x, decay, weight, dot)
+        pair = lambda x, old: view.pair(mix, scaled(x), old)
+        return jax.tree.map(pair, blocks, old)
 
     def _whitened(self, x: jax.Array, roots: Any) -> jax.Array:
         whitened = partial(_whitened, self.products.project)

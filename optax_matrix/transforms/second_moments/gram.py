@@ -12,7 +12,6 @@ from jax.typing import ArrayLike
 
 from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import is_some, unit_peak
-from optax_matrix.transforms.sides import Pair, SideView
 
 
 class Gram(NamedTuple):
@@ -36,9 +35,27 @@ def no_gram(x: jax.Array) -> Gram:
     return Gram(zeros, jnp.zeros((*x.shape[:-2], 1, 1), x.dtype))
 
 
+class Scaled(NamedTuple):
+    """Matrices divided by their largest entry, and that entry: 0 if it is zero."""
+
+    unit: jax.Array
+    peak: jax.Array
+
+    @property
+    def mT(self) -> "Scaled":
+        """The transposes."""
+        return Scaled(self.unit.mT, self.peak)
+
+
+def scaled(x: jax.Array) -> Scaled:
+    """Scales matrices ``(..., p, q)``, once for the statistics of both sides."""
+    unit, peak = unit_peak(x)
+    return Scaled(unit, jnp.where(is_some(x), peak, 0))
+
+
 def mix_gram(
     old: Gram,
-    x: jax.Array,
+    x: Scaled,
     decay: ArrayLike,
     weight: ArrayLike | None = None,
     dot: Product = full_dot,
@@ -50,41 +67,6 @@ def mix_gram(
 
     where w is ``weight``, by default :math:`1 - \beta`.
     """
-    return _mixed(old, _scaled(x), decay, weight, dot)
-
-
-def mix_grams(
-    view: SideView,
-    x: jax.Array,
-    old: Pair,
-    decay: ArrayLike,
-    weight: ArrayLike | None = None,
-    dot: Product = full_dot,
-) -> Pair:
-    """`mix_gram` on each side of a matrix, which is scaled once."""
-    mixed = lambda x, old: _mixed(old, x, decay, weight, dot)
-    return view.pair(mixed, _scaled(x), old)
-
-
-class _Scaled(NamedTuple):
-    """Matrices divided by their largest entry, and that entry: 0 if it is zero."""
-
-    unit: jax.Array
-    peak: jax.Array
-
-    @property
-    def mT(self) -> "_Scaled":
-        return _Scaled(self.unit.mT, self.peak)
-
-
-def _scaled(x: jax.Array) -> _Scaled:
-    unit, peak = unit_peak(x)
-    return _Scaled(unit, jnp.where(is_some(x), peak, 0))
-
-
-def _mixed(
-    old: Gram, x: _Scaled, decay: ArrayLike, weight: ArrayLike | None, dot: Product
-) -> Gram:
     decay = jnp.asarray(decay, old.normalized.dtype)
     weight = 1 - decay if weight is None else weight
     scale = jnp.maximum(jnp.sqrt(decay) * old.peak, x.peak)
