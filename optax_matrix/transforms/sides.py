@@ -74,8 +74,8 @@ class SideView:
         """Brings a stack into this view, or back."""
         return x.mT if self.transposed else x
 
-    def pair(self, f: Callable, x: jax.Array, old: Pair | None = None) -> Pair:
-        """``f`` of each side that the block works on, and of its old value if given."""
+    def pair(self, f: Callable, x: Any, old: Pair | None = None) -> Pair:
+        """``f`` of x and of its transpose, ``x.mT``, and of old values if given."""
         rows, cols = ((), ()) if old is None else ((old.rows,), (old.cols,))
         return Pair(
             f(x, *rows) if self.rows else None, f(x.mT, *cols) if self.cols else None
