@@ -75,7 +75,7 @@ class SideView:
         return x.mT if self.transposed else x
 
     def pair(self, f: Callable, x: Any, old: Pair | None = None) -> Pair:
-        """``f`` of x or ``x.mT``, and of an old value, for each side that counts."""
+        """``f`` of x or ``x.mT``, and an old value, for each side of the view."""
         rows, cols = ((), ()) if old is None else ((old.rows,), (old.cols,))
         return Pair(
             f(x, *rows) if self.rows else None, f(x.mT, *cols) if self.cols else None
