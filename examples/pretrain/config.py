@@ -1,6 +1,7 @@
 """Sizes of the model."""
 
 import dataclasses
+from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,10 @@ class ModelConfig:
         remat: Recompute a block's activations in the backward pass.
         dtype: Dtype of the matrix products; the weights are float32.
         scaled_residual: Divide the initial `o` and `down` by `sqrt(2 layers)`.
+        attention: Implementation of `jax.nn.dot_product_attention`; "cudnn" is fast on
+            GPUs that have it, in 16 bits.
+        one_hot: Look tokens up by a product, whose gradient is a product, too. With a
+            small vocabulary it is faster on GPUs and TPUs.
     """
 
     embed: int
@@ -32,6 +37,8 @@ class ModelConfig:
     remat: bool = False
     dtype: str = "bfloat16"
     scaled_residual: bool = False
+    attention: Literal["xla", "cudnn"] = "xla"
+    one_hot: bool = False
     init_scale: float = 0.02
     rope_base: float = 10_000.0
     norm_eps: float = 1e-6

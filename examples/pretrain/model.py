@@ -43,12 +43,15 @@ class Embed(nnx.Module):
     """Embedding: looks up rows of a table."""
 
     def __init__(self, config: ModelConfig, rngs):
-        self.dtype = config.dtype
+        self.dtype, self.one_hot = config.dtype, config.one_hot
         shape, axes = (config.vocab, config.embed), ("vocab", "embed")
         self.embedding = weight(rngs, shape, axes, config.init_scale)
 
     def __call__(self, tokens):
-        return self.embedding[...].astype(self.dtype)[tokens]
+        table = self.embedding[...].astype(self.dtype)
+        if self.one_hot:
+            return jax.nn.one_hot(tokens, len(table), dtype=self.dtype) @ table
+        return table[tokens]
 
 
 class RMSNorm(nnx.Module):
@@ -85,6 +88,7 @@ class Attention(nnx.Module):
     def __init__(self, config: ModelConfig, rngs):
         c, d, width = config, config.embed, config.head_dim
         self.head_dim, self.rope_base = width, c.rope_base
+        self.implementation = c.attention
 
         def reader(heads, name):
             shape, axes = (d, heads * width), ("embed", name)
@@ -100,7 +104,8 @@ class Attention(nnx.Module):
         split = lambda y: y.reshape(*y.shape[:-1], -1, self.head_dim)
         q = rotate_by_position(split(self.q(x)), self.rope_base)
         k = rotate_by_position(split(self.k(x)), self.rope_base)
-        y = jax.nn.dot_product_attention(q, k, split(self.v(x)), is_causal=True)
+        how = {"is_causal": True, "implementation": self.implementation}
+        y = jax.nn.dot_product_attention(q, k, split(self.v(x)), **how)
         return self.o(y.reshape(*y.shape[:-2], -1))
 
 

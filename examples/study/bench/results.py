@@ -67,9 +67,19 @@ def parsed(
             ) from None
 
 
-def append(config: Any, result: Result, path: pathlib.Path, command: str) -> None:
-    """Adds a run by one write, so that processes can share the file."""
-    _add(config, result, {"command": command} | where() | commit(), path)
+def append(
+    config: Any, result: Result, path: pathlib.Path, command: str, **origin: str
+) -> None:
+    """Adds a run by one write, so that processes can share the file.
+
+    Args:
+        config: Its configuration.
+        result: What it measured.
+        path: The file.
+        command: What was called.
+        **origin: What this process cannot know of itself, or a better name for it.
+    """
+    _add(config, result, {"command": command} | where() | commit() | origin, path)
 
 
 @functools.cache

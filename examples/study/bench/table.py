@@ -28,6 +28,7 @@ from examples.study.bench.studies import STUDIES, shown
 from examples.study.benchmarks import poet_merges
 from examples.study.compare.table import size
 from examples.study.equal import plot as equal_plot, table as equal_table
+from examples.study.transfer import table as transfer_table
 
 STUDY = pathlib.Path(__file__).parents[1]
 PAGES = *sorted(STUDY.glob("pages/*.md")), STUDY.parents[1] / "README.md"
@@ -56,6 +57,7 @@ REPORTS = {
     "times": lambda _: times.table(times.read()),
     "verdict": verdict_table.report,
     **equal_table.REPORTS,
+    **transfer_table.REPORTS,
 }
 NAMES = {*STUDIES, *REPORTS, "cost"}
 

@@ -33,18 +33,22 @@ def _alone(task: str, method: str, steps: int) -> Bench:
     )
 
 
-def run(config: Config) -> Result:
-    """Trains once; runs that differ in settings only share their programs."""
-    values: dict[str, Any] = dataclasses.asdict(config)
-    settings = {
+def settings_of(config: Config) -> dict[str, Any]:
+    """The numbers that an optimizer is made of."""
+    values = dataclasses.asdict(config)
+    return {
         name: value
         for name, value in values.items()
         if name not in IDENTITY and value is not None
     }
+
+
+def run(config: Config) -> Result:
+    """Trains once; runs that differ in settings only share their programs."""
     is_trial = config.seed in TUNING
     bench = _alone(config.task, config.method, config.steps)
     data = held_out(config.task, "validation" if is_trial else "test")
-    return bench.run(settings, config.seed, data, FEWER if is_trial else 1)
+    return bench.run(settings_of(config), config.seed, data, FEWER if is_trial else 1)
 
 
 def run_next(entry: Entry, path: pathlib.Path, command: str) -> bool:

@@ -6,7 +6,8 @@ import math
 import numpy as np
 
 from examples.study.bench import statistics
-from examples.study.equal.config import SEEDS, Config
+from examples.study.bench.config import Result
+from examples.study.equal.config import Config
 from examples.study.equal.protocol import Entry, Results, confirmed, due
 
 RESAMPLES = 2000
@@ -37,7 +38,11 @@ def row(entry: Entry, results: Results) -> Row | None:
     """The row of an entry; None while runs are missing."""
     if due(entry, results):
         return None
-    found = confirmed(entry, results)
+    return row_of(entry, confirmed(entry, results))
+
+
+def row_of(entry: Entry, found: dict[Config, Result]) -> Row:
+    """The row of finished runs, one for each seed."""
     runs = list(found.values())
     steps = max((run.curve for run in runs), key=len)
     points = np.array([step for step, _ in steps])
@@ -63,7 +68,7 @@ def speedup(ours: Row, adamw: Row) -> tuple[float, float, float]:
         The speedup, and the ends of its 95% interval: seeds are drawn with replacement,
         the same for both. Zero where ours does not reach that loss.
     """
-    every = np.arange(len(SEEDS))
+    every = np.arange(len(ours.losses))
     random = np.random.default_rng(0)
     draws = random.choice(every, (RESAMPLES, len(every)))
     drawn = np.array([_speedup(ours, adamw, seeds) for seeds in draws])
