@@ -90,8 +90,8 @@ def _one_rate(lengths, results):
 def _usual(steps):
     others = {f"other_{key}": value for key, value in USUAL.items()}
     rates = {"rate": ADAMW, "other_rate": ADAMW}
-    how = {"task": TASK, "method": "adamw", "steps": steps, "seed": TUNING}
-    return Config(**how, **rates, **USUAL, decay=DECAY, **others)
+    settings = {**rates, **USUAL, "decay": DECAY, **others}
+    return Config(TASK, "adamw", steps, **settings, seed=TUNING)
 
 
 def _adamw(lengths, results):

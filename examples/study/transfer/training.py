@@ -5,7 +5,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,10 +117,13 @@ class Model:
     def __init__(self, size: Size):
         self._size, self._graph = size, model_graph(size.model)
         self.shapes = jax.eval_shape(self._fresh, 0)
-        held_out = size.parts, size.batch, size.model.context + 1
+
+    def compiled(self) -> tuple[Any, Any]:
+        """Seed to weights; weights and windows to their mean loss."""
+        held_out = self._size.parts, self._size.batch, self._size.model.context + 1
         windows = jax.ShapeDtypeStruct(held_out, jnp.uint8)
-        self.weights = _compiled(self._fresh, _number(jnp.int32))
-        self.mean_loss = _compiled(self._mean_loss, self.shapes, windows)
+        weights = _compiled(self._fresh, _number(jnp.int32))
+        return weights, _compiled(self._mean_loss, self.shapes, windows)
 
     def _fresh(self, seed):
         params = initial_weights(self._size.model, seed)
@@ -188,9 +191,10 @@ class Runner:
 
     def __init__(self, given: list[Config], text: Text, size: Size):
         self._text, self._size = text, size
-        self._model = Model(size)
-        self._pool = concurrent.futures.ThreadPoolExecutor(len(given))
-        make = lambda one: Programs(one, self._model, size, len(text.train))
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(given) + 1)
+        model = Model(size)
+        self._model = self._pool.submit(model.compiled)
+        make = lambda one: Programs(one, model, size, len(text.train))
         self._programs = {
             config.method: self._pool.submit(make, config) for config in given
         }
@@ -202,16 +206,17 @@ class Runner:
     def run(self, config: Config) -> Result:
         """Trains once."""
         begin = time.perf_counter()
-        model, programs = self._model, self._programs[config.method].result()
+        weights, mean_loss = self._model.result()
+        programs = self._programs[config.method].result()
         text, block = self._text, self._size.block
         held_out = text.validation if config.seed == TUNING else text.test
         starts = order(len(text.train), config.seed, config.steps, self._size)
         settings = jax.tree.map(np.float32, settings_of(config))
         steps = np.int32(config.steps)
-        params = model.weights(np.int32(config.seed))
+        params = weights(np.int32(config.seed))
         state = programs.start(params, settings, steps)
         size = state_bytes(state)
-        first = loss = float(model.mean_loss(params, held_out))
+        first = loss = float(mean_loss(params, held_out))
         curve, times = [[0, round(first, 5)]], []
         for end in range(block, config.steps + 1, block):
             rows = jnp.asarray(starts[end - block : end])
@@ -221,7 +226,7 @@ class Runner:
             )
             mean.block_until_ready()
             times.append((time.perf_counter() - clock) / block)
-            loss = float(model.mean_loss(params, held_out))
+            loss = float(mean_loss(params, held_out))
             if not loss < LOST * first:  # Also for NaN.
                 break
             curve.append([end, round(loss, 5)])
