@@ -191,7 +191,8 @@ class Runner:
 
     def __init__(self, given: list[Config], text: Text, size: Size):
         self._text, self._size = text, size
-        self._pool = concurrent.futures.ThreadPoolExecutor(len(given) + 1)
+        # Two at a time: what the first run needs, then the methods in their order.
+        self._pool = concurrent.futures.ThreadPoolExecutor(2)
         model = Model(size)
         self._model = self._pool.submit(model.compiled)
         make = lambda one: Programs(one, model, size, len(text.train))
