@@ -63,7 +63,7 @@ def _cells(one: Row, rows, times):
         against = _difference(mine, reference)
         found, low, high = speedup(mine, reference)
         steps = f"{found:.2f}" if found else "-"
-        if found and len(mine.losses) > 1:
+        if found and len(mine.losses) > 2:
             ends = f"{low:.2f} to {high:.2f}" if low else f"at most {high:.2f}"
         faster = f"{found * times['adamw'] / times[name]:.2f}" if found else "-"
     over = ""
