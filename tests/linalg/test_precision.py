@@ -25,9 +25,9 @@ from optax_matrix.linalg.products import full_dot
 
 CLASSES = ("project", "statistics", "bases", "roots")
 TABLE = {  # As the docstring of the module has it, in the order of the classes.
-    ("default", "cuda"): ("x3", "x3", "x3", "x3"),
+    ("default", "cuda"): ("bf16 x3", "bf16 x3", "tf32 x3", "tf32 x3"),
     ("default", "tpu"): ("HIGH", "HIGH", "HIGH", "HIGHEST"),
-    ("fast", "cuda"): ("tf32", "tf32", "x3", "x3"),
+    ("fast", "cuda"): ("tf32", "tf32", "tf32 x3", "tf32 x3"),
     ("fast", "tpu"): ("HIGH", "DEFAULT", "HIGH", "HIGHEST"),
     **{
         (policy, platform): ("HIGHEST",) * 4
@@ -50,8 +50,9 @@ def precisions(text):
         if "dot_general" not in line:
             continue
         if "algorithm" in line:
-            found.append("x3" if "num_primitive_operations = 3" in line else "tf32")
-            assert "lhs_precision_type = tf32" in line
+            kind = line.split("lhs_precision_type = ")[1].split(",")[0]
+            three = " x3" * ("num_primitive_operations = 3" in line)
+            found.append(kind + three)
         elif "precision" in line:
             found.append(line.split("precision = [")[1].split(",")[0])
         else:
@@ -75,7 +76,7 @@ def test_many_columns_are_made_orthonormal_in_float32_on_a_tpu():
     of = lambda n: jax.ShapeDtypeStruct((n, n), jnp.float32)
     assert set(precisions(lowered(qr, of(2048), platform="tpu"))) == {"HIGH"}
     assert set(precisions(lowered(qr, of(2050), platform="tpu"))) == {"HIGHEST"}
-    assert set(precisions(lowered(qr, of(2050), platform="cuda"))) == {"x3"}
+    assert set(precisions(lowered(qr, of(2050), platform="cuda"))) == {"tf32 x3"}
 
 
 OLD = [
@@ -107,7 +108,7 @@ def on(kind, axis_type=AxisType.Auto):
 def test_cuda_devices_without_tf32_are_exact(kind, axis_type):
     x = on(kind, axis_type)
     dot = products_of("default").project
-    wanted = "HIGHEST" if kind in OLD else "x3"
+    wanted = "HIGHEST" if kind in OLD else "bf16 x3"
     assert precisions(lowered(dot, x, x, platform="cuda")) == [wanted]
     polar = functools.partial(linalg.newton_schulz, compute_dtype="auto")
     assert ("bf16" in lowered(polar, x, platform="cuda")) is (kind not in OLD)
@@ -162,7 +163,7 @@ def test_on_a_cpu_every_policy_is_exact_to_the_bit(policy, cpus):
 def test_export_for_one_platform_at_a_time():
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     export = jax.export.export
-    dot = jax.jit(products_of("default").project)
+    dot = jax.jit(products_of("default").roots)
     for platform in ("cpu", "cuda", "tpu"):
         assert export(dot, platforms=[platform])(x, x).platforms == (platform,)
     with pytest.raises(ValueError, match="dot_general"):

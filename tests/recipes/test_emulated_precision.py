@@ -46,7 +46,7 @@ def three_passes(kind):
 TF32, BF16 = three_passes("tf32"), three_passes("bf16")
 POLICIES = {
     "exact": EXACT,
-    "default, CUDA": Products(TF32, TF32, TF32, TF32),
+    "default, CUDA": Products(BF16, BF16, TF32, TF32),
     "default, TPU": Products(BF16, BF16, BF16, full_dot),
     "fast, CUDA": Products(one_pass("tf32"), one_pass("tf32"), TF32, TF32),
     "fast, TPU": Products(BF16, one_pass("bf16"), BF16, full_dot),
