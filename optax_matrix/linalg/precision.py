@@ -34,8 +34,8 @@ does not show; on an H200 they take 0.56 of the time of three TF32 passes. ``fas
 gives up more: where a gradient has a low rank, rounding of one TF32 pass is above the
 level at which coordinates count as noise, and 60 to 99% of an update lie outside the
 gradient's range (of rank 2, 96 x 256: `galore` and `dion` 84%, `alice` 62%,
-`eigen_adam` 99%).
-Floors scaled to TF32 would help, but cut 19% of `galore`'s update at full rank.
+`eigen_adam` 99%). Floors scaled to TF32 would help, but cut 19% of `galore`'s update at
+full rank.
 
 The platform is found when a program is compiled, and whether CUDA devices have TF32
 when it is traced: from the mesh of the arrays, else from the default devices. Programs
