@@ -81,6 +81,17 @@ def test_scan_changes_neither_logits_nor_gradients():
         np.testing.assert_allclose(value[...] / scale, want / scale, atol=TOLERANCE)
 
 
+def test_tokens_looked_up_by_a_product_are_the_same():
+    plain, product = build(), build(one_hot=True)
+    logits, grads = logits_and_gradient(plain)
+    same, gradient = logits_and_gradient(product)
+    np.testing.assert_allclose(same, logits, atol=TOLERANCE)
+    for name, value in gradient.items():
+        scale = float(jnp.abs(grads[name][...]).max())
+        difference = float(jnp.abs(value[...] - grads[name][...]).max())
+        assert difference < TOLERANCE * scale, name
+
+
 def logits_and_gradient(model):
     graph, params = nnx.split(model, nnx.Param)
 

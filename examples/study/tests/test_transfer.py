@@ -175,6 +175,11 @@ def test_the_packages_are_pinned_and_no_part_has_those_of_another():
     assert all(len(part["sha256"]) == 64 for part in listed.values())
 
 
+def test_without_a_gpu_a_run_says_what_to_do(tmp_path, capsys):
+    assert cli.main(["run", "--results", str(tmp_path / "runs.jsonl")]) == 2
+    assert "--attention xla" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_whole_protocol_runs_on_a_cpu_and_continues(tmp_path, capsys):
     """A stop leaves the finished runs, which are not repeated."""

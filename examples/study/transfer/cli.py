@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from examples.pretrain.cli import run
+from examples.pretrain.errors import UserError
 from examples.study.bench import results
 from examples.study.device.training import tokens
 from examples.study.transfer import corpus, protocol, table
@@ -63,6 +64,11 @@ def _run(options):
     if options.attention:
         model = dataclasses.replace(size.model, attention=options.attention)
         size = dataclasses.replace(size, model=model)
+    if size.model.attention == "cudnn" and jax.default_backend() != "gpu":
+        raise UserError(
+            "The model's attention is cuDNN's, which needs a GPU; give "
+            "--attention xla, or --tiny for a trial."
+        )
     parts = _books() if options.tiny else corpus.read(options.folder)
     runner = Runner(list(protocol.one_of_each()), text(parts, size), size)
     origin = {"machine": jax.devices()[0].device_kind}

@@ -52,37 +52,34 @@ def _milliseconds(name, found):
 
 
 def _cells(one: Row, rows, times):
-    mean, name = one.losses.mean(), one.entry.method
+    name, mean = one.entry.method, one.losses.mean()
     spread = f" ± {one.losses.std(ddof=1):.4f}" if len(one.losses) > 1 else ""
     loss = f"{mean:.4f}{spread}" if math.isfinite(mean) else "failed"
-    cost = f"{times[name]:.1f}", size(one.state_bytes)
-    against, steps, ends, faster = "", "", "", ""
-    adamw, single = (_paired(rows.get(key), one) for key in ("adamw", ONE_RATE))
-    if adamw and math.isfinite(mean):
-        mine, reference = adamw
-        against = _difference(mine, reference)
-        found, low, high = speedup(mine, reference)
-        steps = f"{found:.2f}" if found else "-"
-        if found and len(mine.losses) > 2:
-            ends = f"{low:.2f} to {high:.2f}" if low else f"at most {high:.2f}"
-        faster = f"{found * times['adamw'] / times[name]:.2f}" if found else "-"
-    over = ""
-    if single and math.isfinite(mean):
-        found, *_ = speedup(*single)
-        over = f"{found:.2f}" if found else "-"
-    shown = f"`{name}`", loss, f"{len(one.losses)}"
-    return [*shown, against, steps, ends, over, cost[0], faster, cost[1]]
+    against = _against(one, rows.get("adamw"), times)
+    _, over, *_ = _against(one, rows.get(ONE_RATE), times)
+    return [
+        *(f"`{name}`", loss, f"{len(one.losses)}", *against[:3], over),
+        *(f"{times[name]:.1f}", against[3], size(one.state_bytes)),
+    ]
 
 
-def _paired(reference: Row | None, ours: Row) -> tuple[Row, Row] | None:
-    """Two rows with the seeds that both have; None for a row and itself."""
-    if reference is None or reference is ours:
-        return None
-    count = min(len(ours.losses), len(reference.losses))
-    return _first(ours, count), _first(reference, count)
+def _against(one: Row, reference: Row | None, times):
+    """Difference of losses, speedup in steps, its interval, and speedup in time."""
+    if reference is None or reference is one or not np.isfinite(one.losses).all():
+        return ["", "", "", ""]
+    count = min(len(one.losses), len(reference.losses))
+    mine, theirs = _first(one, count), _first(reference, count)
+    found, low, high = speedup(mine, theirs)
+    if not found:
+        return [_difference(mine, theirs), "-", "", "-"]
+    ends = f"{low:.2f} to {high:.2f}" if low else f"at most {high:.2f}"
+    faster = found * times[reference.entry.method] / times[one.entry.method]
+    shown = ends if count > 2 else ""  # Two seeds have no interval by resampling.
+    return [_difference(mine, theirs), f"{found:.2f}", shown, f"{faster:.2f}"]
 
 
 def _first(row, count):
+    """A row with its first seeds only; all rows run them in the same order."""
     return dataclasses.replace(
         row, losses=row.losses[:count], curves=row.curves[:count]
     )
