@@ -22,8 +22,8 @@ class ModelConfig:
         scaled_residual: Divide the initial `o` and `down` by `sqrt(2 layers)`.
         attention: Implementation of `jax.nn.dot_product_attention`; "cudnn" is fast on
             GPUs that have it, in 16 bits.
-        one_hot: Look tokens up by a product, whose gradient is a product, too. With a
-            small vocabulary it is faster on GPUs and TPUs.
+        one_hot: Look tokens up by a product, for a small vocabulary: its gradient is a
+            product, too, and no sum of rows at random places.
     """
 
     embed: int

@@ -7,7 +7,7 @@ PROGRAM = "python -m examples.study"
 COMMANDS = {
     "bench": ("bench.cli", "all methods, or your own, under one protocol"),
     "equal": ("equal.cli", "eleven methods with equal budgets, beside a tuned AdamW"),
-    "transfer": ("transfer.cli", "the same on a GPU, with a model of 10M parameters"),
+    "transfer": ("transfer.cli", "five methods on a GPU, with 10M parameters"),
     "compare": ("compare.cli", "some methods at once, with a page of their curves"),
     "report": ("report.cli", "a page of runs, comparisons or studies"),
     "rotation": ("rotation.cli", "ARO's study of rotations on MNIST"),

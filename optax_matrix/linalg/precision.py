@@ -29,17 +29,16 @@ in bfloat16, unless the policy is ``exact``. CPUs, AMD's GPUs, CUDA devices befo
 compute capability 8.0 (which have no TF32) and matrices in float64 are always exact.
 
 Three TF32 passes have the error of float32 in all that was measured. Three bfloat16
-passes have 2e-5 of one step's size, for bases of up to 2048 columns, which training
-does not show; on an H200 they take 0.56 of the time of three TF32 passes. ``fast``
-gives up more: where a gradient has a low rank, rounding of one TF32 pass is above the
-level at which coordinates count as noise, and 60 to 99% of an update lie outside the
-gradient's range (of rank 2, 96 x 256: `galore` and `dion` 84%, `alice` 62%,
-`eigen_adam` 99%). Floors scaled to TF32 would help, but cut 19% of `galore`'s update at
-full rank.
+passes have 2e-5 of one step's size, for bases of up to 2048 columns; on an H200 they
+take 0.56 of the time of three TF32 passes. ``fast`` gives up more: where a gradient has
+a low rank, rounding of one TF32 pass is above the level at which coordinates count as
+noise, and 60 to 99% of an update lie outside the gradient's range (of rank 2, 96 x 256:
+`galore` and `dion` 84%, `alice` 62%, `eigen_adam` 99%). Floors scaled to TF32 would
+help, but cut 19% of `galore`'s update at full rank.
 
 The platform is found when a program is compiled, and whether CUDA devices have TF32
 when it is traced: from the mesh of the arrays, else from the default devices. Programs
-are exported for one platform at a time; `jax.export` for CPU and CUDA at once fails.
+are exported for one platform at a time: CPUs refuse a product of TF32 passes.
 """
 
 from collections.abc import Callable
@@ -109,13 +108,13 @@ def products_of(precision: Precision) -> Products:
 def _named(precision: str) -> Products:
     if precision == "exact":
         return EXACT
-    three = DotAlgorithmPreset.TF32_TF32_F32_X3
-    narrower = lowered_dot(DotAlgorithmPreset.BF16_BF16_F32_X3, Passes.HIGH)
+    tf32 = DotAlgorithmPreset.TF32_TF32_F32_X3
+    bfloat16 = lowered_dot(DotAlgorithmPreset.BF16_BF16_F32_X3, Passes.HIGH)
     products = Products(
-        project=narrower,
-        statistics=narrower,
-        bases=lowered_dot(three, Passes.HIGH),
-        roots=lowered_dot(three, Passes.HIGHEST),
+        project=bfloat16,
+        statistics=bfloat16,
+        bases=lowered_dot(tf32, Passes.HIGH),
+        roots=lowered_dot(tf32, Passes.HIGHEST),
         compute_dtype="auto",
     )
     if precision == "default":

@@ -125,9 +125,9 @@ def test_what_fast_gives_up(name):
 ERRORS = {  # Of the third update of `soap`, relative to that in full precision.
     ("project", "tf32", 1): 3e-3,
     ("statistics", "tf32", 1): 3e-3,
-    ("project", "tf32", 3): 3e-6,
     ("bases", "tf32", 3): 3e-6,
     ("project", "bf16", 3): 1e-4,
+    ("statistics", "bf16", 3): 1e-5,
     ("bases", "bf16", 3): 1e-4,
 }
 

@@ -175,9 +175,15 @@ def test_the_packages_are_pinned_and_no_part_has_those_of_another():
     assert all(len(part["sha256"]) == 64 for part in listed.values())
 
 
-def test_without_a_gpu_a_run_says_what_to_do(tmp_path, capsys):
+def test_without_a_gpu_a_run_says_what_to_do(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cli.jax, "default_backend", lambda: "cpu")
     assert cli.main(["run", "--results", str(tmp_path / "runs.jsonl")]) == 2
     assert "--attention xla" in capsys.readouterr().err
+
+
+def test_a_trial_keeps_its_runs_apart(capsys):
+    assert cli.main(["run", "--tiny"]) == 2
+    assert "--tiny needs --results" in capsys.readouterr().err
 
 
 @pytest.mark.slow

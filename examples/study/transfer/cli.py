@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 import pathlib
 import time
 
@@ -44,7 +45,7 @@ def _parser():
             one.add_argument("--commit", help=known)
             known = "how attention is computed; cudnn needs a GPU"
             one.add_argument("--attention", choices=("cudnn", "xla"), help=known)
-            known = "a small model on the shipped books, as a trial"
+            known = "a small model on the shipped books, as a trial; needs --results"
             one.add_argument("--tiny", action="store_true", help=known)
     return parser
 
@@ -59,7 +60,8 @@ def _text(options):
 def _run(options):
     """Does the missing runs, on the device of this machine."""
     end = time.monotonic() + options.seconds
-    results.prepare(options.results)
+    if options.tiny and options.results == table.PATH:
+        raise UserError("--tiny needs --results, a file of your own for its runs.")
     size = TINY if options.tiny else FULL
     if options.attention:
         model = dataclasses.replace(size.model, attention=options.attention)
@@ -69,21 +71,34 @@ def _run(options):
             "The model's attention is cuDNN's, which needs a GPU; give "
             "--attention xla, or --tiny for a trial."
         )
+    results.prepare(options.results)
     parts = _books() if options.tiny else corpus.read(options.folder)
-    runner = Runner(list(protocol.one_of_each()), text(parts, size), size)
     origin = {"machine": jax.devices()[0].device_kind}
     if options.commit:
         origin["commit"] = options.commit
-    pace: dict[str, float] = {}  # Seconds a step, of the methods that have run.
-    while config := protocol.due(size.lengths, table.read(options.results)):
-        guess = pace.get(config.method, max(pace.values(), default=0.0))
-        if time.monotonic() + guess * config.steps > end:
-            break
-        found = runner.run(config)
-        pace[config.method] = 1.1e-3 * found.milliseconds
-        results.append(config, found, options.results, f"{PROGRAM} run", **origin)
-        print(_line(config, found), flush=True)
-    runner.close()
+    command = f"{PROGRAM} run" + _flags()
+    with Runner(text(parts, size), size) as runner:
+        while config := _next(size, options.results, end):
+            found = runner.run(config)
+            results.append(config, found, options.results, command, **origin)
+            print(_line(config, found), flush=True)
+
+
+def _flags():
+    """What the compiler was told, for the records."""
+    flags = os.environ.get("XLA_FLAGS")
+    return f" with XLA_FLAGS={flags}" if flags else ""
+
+
+def _next(size, path, end):
+    """The next run, if it ends in time by the pace of the runs so far."""
+    found = table.read(path)
+    config = protocol.due(size.lengths, found)
+    if config is None:
+        return None
+    pace = {c.method: 1.1e-3 * r.milliseconds for c, r in found.items()}
+    guess = pace.get(config.method, max(pace.values(), default=0.0))
+    return config if time.monotonic() + guess * config.steps <= end else None
 
 
 def _books():

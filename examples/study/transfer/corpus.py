@@ -58,7 +58,9 @@ def _wheel(name, folder):
         if done.returncode:
             reason = " ".join(done.stderr.split())[-300:]
             raise UserError(f"Cannot download {name} ({reason}).")
-    return next(folder.glob(pattern))
+    if found := list(folder.glob(pattern)):
+        return found[0]
+    raise UserError(f"{folder} has no {pattern}, which pip should have downloaded.")
 
 
 def _new(wheel: pathlib.Path, seen: set[bytes]) -> Iterator[bytes]:

@@ -38,11 +38,10 @@ class Lengths:
     whole: int
 
 
-def one_of_each() -> list[Config]:
+def one_of_each() -> dict[str, Config]:
     """A configuration of each method; its numbers mean nothing."""
     adamw = _usual(steps=0)
-    others = [_from(adamw, name) for name in METHODS]
-    return [adamw, *others]
+    return {"adamw": adamw} | {name: _from(adamw, name) for name in METHODS}
 
 
 def due(lengths: Lengths, results: Results) -> Config | None:

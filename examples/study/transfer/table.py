@@ -65,7 +65,9 @@ def _cells(one: Row, rows, times):
 
 def _against(one: Row, reference: Row | None, times):
     """Difference of losses, speedup in steps, its interval, and speedup in time."""
-    if reference is None or reference is one or not np.isfinite(one.losses).all():
+    if reference is None or reference is one:
+        return ["", "", "", ""]
+    if not np.isfinite([*one.losses, *reference.losses]).all():
         return ["", "", "", ""]
     count = min(len(one.losses), len(reference.losses))
     mine, theirs = _first(one, count), _first(reference, count)
@@ -89,7 +91,7 @@ def _difference(ours, reference):
     if len(ours.losses) == 1:
         return f"{ours.losses[0] - reference.losses[0]:+.4f}"
     mean, half = difference(ours, reference)
-    return f"{mean:+.4f} ± {half:.4f}" if math.isfinite(mean) else ""
+    return f"{mean:+.4f} ± {half:.4f}"
 
 
 def settings(found: Results) -> str:
@@ -101,8 +103,7 @@ def settings(found: Results) -> str:
         except MissingError:
             continue
         given = c.rate, c.warm_up, c.b1, c.b2, c.decay, c.other_rate
-        loss = f"{found[c].loss:.4f}"
-        cells.append([f"`{name}`", *map(_number, given), loss])
+        cells.append([f"`{name}`", *map(_number, given), _shown(found[c].loss)])
     return lines(SETTINGS, cells) if cells else "Nothing has been searched yet."
 
 
@@ -117,13 +118,14 @@ def search(found: Results) -> str:
         for c, r in found.items()
         if c.seed == protocol.TUNING
     ]
-    heads = "method", "rate", "other leaves", "warm-up", "b1", "decay", "validation"
+    settings = "rate", "other leaves", "warm-up", "b1", "b2", "decay"
+    heads = "method", *settings, "validation"
     return lines(heads, cells) if cells else "Nothing has been searched yet."
 
 
 def _varied(config):
     c = config
-    return c.rate, c.other_rate, c.warm_up, c.b1, c.decay
+    return c.rate, c.other_rate, c.warm_up, c.b1, c.b2, c.decay
 
 
 def _shown(loss):

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from examples.study.bench.runs import LOST
 from examples.study.equal import methods
 from examples.study.equal.config import Config
 from examples.study.equal.runs import settings_of
-from examples.study.transfer.protocol import TUNING, Lengths
+from examples.study.transfer.protocol import TUNING, Lengths, one_of_each
 
 ARENA = Arena()
 
@@ -181,34 +181,39 @@ def _number(dtype):
 
 
 class Runner:
-    """Runs configurations; methods compile beside the runs of others.
+    """Runs configurations; other methods compile beside the first run.
 
     Args:
-        given: A configuration of each method.
         text: What it trains on.
         size: Of the model.
     """
 
-    def __init__(self, given: list[Config], text: Text, size: Size):
-        self._text, self._size = text, size
-        # Two at a time: what the first run needs, then the methods in their order.
+    def __init__(self, text: Text, size: Size):
+        self._text, self._size, self._model = text, size, Model(size)
+        # Two at a time: what the first run needs, then the other methods.
         self._pool = concurrent.futures.ThreadPoolExecutor(2)
-        model = Model(size)
-        self._model = self._pool.submit(model.compiled)
-        make = lambda one: Programs(one, model, size, len(text.train))
-        self._programs = {
-            config.method: self._pool.submit(make, config) for config in given
-        }
+        self._shared = self._pool.submit(self._model.compiled)
+        self._programs: dict[str, concurrent.futures.Future[Programs]] = {}
 
-    def close(self) -> None:
-        """Waits for no program that has not been compiled."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _of(self, method: str) -> Programs:
+        """The programs of a method; the first call asks for those of all, it first."""
+        if not self._programs:
+            every = one_of_each()
+            for name in sorted(every, key=lambda name: name != method):
+                given = every[name], self._model, self._size, len(self._text.train)
+                self._programs[name] = self._pool.submit(Programs, *given)
+        return self._programs[method].result()
 
     def run(self, config: Config) -> Result:
         """Trains once."""
         begin = time.perf_counter()
-        weights, mean_loss = self._model.result()
-        programs = self._programs[config.method].result()
+        programs, (weights, mean_loss) = self._of(config.method), self._shared.result()
         text, block = self._text, self._size.block
         held_out = text.validation if config.seed == TUNING else text.test
         starts = order(len(text.train), config.seed, config.steps, self._size)
