@@ -171,6 +171,21 @@ def test_roots_are_kept_between_renewals():
 
 
 @pytest.mark.broad
+@pytest.mark.parametrize("growth", [1e4, 1e20])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"decay": 0.9, "bias_correction": True}, {"block_size": 2, "side": "out"}],
+)
+def test_roots_that_wait_have_the_size_of_the_present_statistics(options, growth):
+    """They would multiply a gradient that grows by the inverse of its old size."""
+    g = np.float32(gaussian(4, 4))
+    grads = np.stack([g, np.float32(growth) * g])
+    got, _ = last(om.precondition(update_interval=10, **options), grads)
+    want, _ = last(om.precondition(**options), grads)
+    np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())
+
+
+@pytest.mark.broad
 def test_a_matrix_without_a_root_gets_it_with_its_first_gradient():
     """Not at the next renewal; its neighbour in the stack keeps its own until then."""
     gs = np.float32(gaussian(4, 2, 3, 3))

@@ -43,8 +43,8 @@ class PreconditionState(NamedTuple):
         momentum: State of the momentum.
         gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the
             inner transformation sees; None for a side that is not preconditioned.
-        root: Per leaf a ``Pair`` of their inverse roots; None where every update
-            recomputes them.
+        root: Per leaf a ``Pair`` of inverse roots of the normalized statistics; None
+            where every update recomputes them.
         inner_state: State of the inner transformation.
     """
 
@@ -95,7 +95,8 @@ def precondition(
         method: ``"newton"`` (matrix products only) or ``"eigh"``, as in
             `linalg.inverse_root`.
         update_interval: Number of updates between renewals of the roots. Each matrix
-            counts from its first nonzero gradient, at which the first renewal is.
+            counts from its first nonzero gradient, at which the first renewal is. The
+            size of the statistics is always the present one.
         block_size: Largest side of a block; None for whole matrices. Every block has
             Gram matrices, roots and a count of its own, and is multiplied by its own
             roots, as a matrix would be; the momentum, ``inner`` and ``graft`` see whole
@@ -195,11 +196,12 @@ class _Precondition:
         gram = kept(jax.tree.map(self._mixed, views, blocks, state.gram), state.gram)
         on = None if state.count is None else begun(state.count, blocks)
         roots = self._roots(gram, state, on)
-        out = jax.tree.map(self._whitened, turned(views, mean), roots)
+        factors = self._factors(roots, gram, state.count)
+        out = jax.tree.map(self._whitened, turned(views, mean), factors)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
-            out = jax.tree.map(self._whitened, new, roots)
+            out = jax.tree.map(self._whitened, new, factors)
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)
         held = None if self.interval == 1 else roots
@@ -213,56 +215,72 @@ class _Precondition:
         pair = lambda x, old: view.pair(mix, scaled(x), old)
         return jax.tree.map(pair, blocks, old)
 
-    def _whitened(self, x: jax.Array, roots: Any) -> jax.Array:
+    def _whitened(self, x: jax.Array, factors: Any) -> jax.Array:
         whitened = partial(_whitened, self.products.project)
-        blocks = jax.tree.map(whitened, cut(self.size, x), roots)
+        blocks = jax.tree.map(whitened, cut(self.size, x), factors)
         return joined(self.size, blocks, x.shape)
 
     def _roots(self, gram: Any, state: PreconditionState, on: Any) -> Any:
         """The inverse roots after this gradient; the old ones where none are due."""
         leaves, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
-        grams = dict(enumerate(leaves))
+        normalized = {i: x.normalized for i, x in enumerate(leaves)}
         unflatten = lambda found: structure.unflatten(found.values())
-        if on is None:
-            return unflatten(jointly(self._root, grams))
-
-        def of_sides(values: Any) -> dict[int, jax.Array]:  # Those of the matrix.
-            same = lambda x, pair: jax.tree.map(lambda _: x, pair, is_leaf=_is_gram)
-            spread = jax.tree.map(same, values, gram)
-            return dict(enumerate(structure.flatten_up_to(spread)))
-
-        counts = of_sides(state.count)
         if self.interval == 1:
-            return unflatten(jointly(self._root, grams, counts))
+            return unflatten(jointly(self.inverse, normalized))
         last = dict(enumerate(structure.flatten_up_to(state.root)))
         at = lambda n, on: on & (n % self.interval == 0)
-        due = of_sides(movable(jax.tree.map(at, state.count, on)))
+        due = movable(jax.tree.map(at, state.count, on))
+        of_sides = dict(enumerate(_of_sides(due, gram)))
 
         def renewed(_):
-            choose = lambda x, n, due, old: chosen(due, self._root(x, n), old)
-            return unflatten(jointly(choose, grams, counts, due, last))
+            choose = lambda x, due, old: chosen(due, self.inverse(x), old)
+            return unflatten(jointly(choose, normalized, of_sides, last))
 
         new = jax.lax.cond(any_of(due), renewed, lambda _: state.root, None)
         note_kept(new, state.root)
         return new
 
-    def _root(self, gram: Gram, count: Any = None) -> jax.Array:
-        root = self.inverse(gram.normalized)
-        if self.corrects:
-            steps = jnp.asarray(count)[..., None, None] + 1
-            weight = 1 - jnp.asarray(self.decay, root.dtype) ** steps
-            root = root * weight ** (1 / self.p)
-        return safe_divide(root, gram.peak ** (2 / self.p))
+    def _factors(self, roots: Any, gram: Any, count: Any) -> Any:
+        """The roots, with the size of the statistics of this step.
+
+        Roots that wait for their renewal would multiply a gradient that has grown by
+        the inverse size of earlier ones.
+        """
+        leaves, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
+        counts = _of_sides(count, gram) if self.corrects else [None] * len(leaves)
+        scales = map(self._scale, leaves, counts)
+        return jax.tree.map(_Factor, roots, structure.unflatten(scales))
+
+    def _scale(self, gram: Gram, count: Any) -> jax.Array:
+        one = jnp.ones_like(gram.peak)
+        if count is not None:
+            steps = count[..., None, None] + 1
+            one = (1 - jnp.asarray(self.decay, one.dtype) ** steps) ** (1 / self.p)
+        return safe_divide(one, gram.peak ** (2 / self.p))
+
+
+class _Factor(NamedTuple):
+    """An inverse root ``scale * root``; the root is that of normalized statistics."""
+
+    root: jax.Array
+    scale: jax.Array
 
 
 def _is_gram(x: Any) -> bool:
     return isinstance(x, Gram)
 
 
-def _whitened(dot: Product, x: jax.Array, root: Pair) -> jax.Array:
-    rows, cols = root
-    x = widened(x) if rows is None else dot(rows, x.astype(rows.dtype))
-    return x if cols is None else dot(x, cols)
+def _of_sides(values: Any, gram: Any) -> list[Any]:
+    """Of each matrix its value, once for each side that has statistics."""
+    same = lambda x, pair: jax.tree.map(lambda _: x, pair, is_leaf=_is_gram)
+    return jax.tree.leaves(jax.tree.map(same, values, gram))
+
+
+def _whitened(dot: Product, x: jax.Array, factors: Pair) -> jax.Array:
+    rows, cols = factors
+    x = widened(x)
+    x = x if rows is None else dot(rows.root, rows.scale * x)
+    return x if cols is None else dot(cols.scale * x, cols.root)
 
 
 def _resized(x: jax.Array, like: jax.Array) -> jax.Array:
