@@ -42,9 +42,12 @@ def tree(seed):
 
 @contextlib.contextmanager
 def placed(scene, devices):
-    """Parameters and a gradient on the mesh of a scene, and its placement."""
+    """Parameters and two gradients on the mesh of a scene, and its placement.
+
+    Of the same gradient twice, most of what `soap` sees in its basis is rounding.
+    """
     if SCENES[scene] is None:
-        yield tree(0), tree(1), None
+        yield tree(0), (tree(1), tree(2)), None
         return
     axes, kind, owner, spec = SCENES[scene]
     count = 2 if len(axes) == 2 else 4
@@ -56,7 +59,7 @@ def placed(scene, devices):
     put = lambda x: jax.device_put(x, shardings)
     placement = owner and om.owners(owner, param_specs=shardings)
     with jax.set_mesh(mesh):
-        yield put(tree(0)), put(tree(1)), placement
+        yield put(tree(0)), (put(tree(1)), put(tree(2))), placement
 
 
 QUICK = {("muoneq", "one device"), ("muoneq", "explicit, inside")}
@@ -75,8 +78,8 @@ def test_traced_numbers_are_plain_numbers(name, scene, cpus):
 
         def second_update(make, values):
             tx = make(placement=placement, **values)
-            _, state = tx.update(grads, tx.init(params), params)
-            return tx.update(grads, state, params)[0]
+            _, state = tx.update(grads[0], tx.init(params), params)
+            return tx.update(grads[1], state, params)[0]
 
         plain = lambda values: second_update(small(name), values)
         injected = lambda: second_update(om.inject_hyperparams(small(name)), known)
@@ -93,7 +96,10 @@ def test_traced_numbers_are_plain_numbers(name, scene, cpus):
 
 
 def assert_same(got, want):
-    """XLA folds what it does with a plain number, which rounds once less or more."""
+    """XLA folds what it does with a plain number, which rounds once less or more.
+
+    Roots amplify it: in float64 all are equal to 1e-15.
+    """
     for name, x in want.items():
         size = np.abs(x).max()
-        np.testing.assert_allclose(got[name], x, rtol=0, atol=1e-4 * size, err_msg=name)
+        np.testing.assert_allclose(got[name], x, rtol=0, atol=2e-4 * size, err_msg=name)
