@@ -19,9 +19,9 @@ ROOT = HERE.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDY = ROOT / "examples" / "study"
 RESULTS = [  # The pages of the study, in the order of its README.
-    *("summary", "protocol", "comparison", "equal", "conditions", "ablations"),
-    *("orders", "search", "cost", "speed", "tpu", "gpu", "memory", "bf16", "poet"),
-    *("rotations", "finetuning", "paper_tables", "faults", "demo"),
+    *("summary", "protocol", "comparison", "equal", "transfer", "conditions"),
+    *("ablations", "orders", "search", "cost", "speed", "tpu", "gpu", "memory"),
+    *("bf16", "poet", "rotations", "finetuning", "paper_tables", "faults", "demo"),
 ]
 RATES = "rates"  # A part of the guide to learning rates.
 METHODS = {recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group}

@@ -28,17 +28,16 @@ On a TPU bases of more than 2048 columns are found in float32. Newton-Schulz has
 in bfloat16, unless the policy is ``exact``. CPUs, AMD's GPUs, CUDA devices before
 compute capability 8.0 (which have no TF32) and matrices in float64 are always exact.
 
-Three TF32 passes have the error of float32 in all that was measured. Three bfloat16
-passes have 2e-5 of one step's size, for bases of up to 2048 columns; on an H200 they
-take 0.56 of the time of three TF32 passes. ``fast`` gives up more: where a gradient has
-a low rank, rounding of one TF32 pass is above the level at which coordinates count as
-noise, and 60 to 99% of an update lie outside the gradient's range (of rank 2, 96 x 256:
-`galore` and `dion` 84%, `alice` 62%, `eigen_adam` 99%). Floors scaled to TF32 would
-help, but cut 19% of `galore`'s update at full rank.
+Three TF32 passes have the error of float32 in all that was measured, three bfloat16
+passes 2e-5 of one step's size, in 0.56 of the time on an H200. ``fast`` gives up more:
+of gradients of low rank, rounding of one TF32 pass is above the level at which
+coordinates count as noise, and 60 to 99% of an update lie outside their range (of rank
+2, 96 x 256: `galore` and `dion` 84%, `alice` 62%, `eigen_adam` 99%). Floors scaled to
+TF32 would cut 19% of `galore`'s update at full rank.
 
 The platform is found when a program is compiled, and whether CUDA devices have TF32
-when it is traced: from the mesh of the arrays, else from the default devices. Programs
-are exported for one platform at a time: CPUs refuse a product of TF32 passes.
+when it is traced: from the mesh of the arrays, else from the default devices. CPUs
+refuse programs that are exported for CUDA, too.
 """
 
 from collections.abc import Callable

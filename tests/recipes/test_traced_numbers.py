@@ -98,7 +98,7 @@ def test_traced_numbers_are_plain_numbers(name, scene, cpus):
 def assert_same(got, want):
     """XLA folds what it does with a plain number, which rounds once less or more.
 
-    Roots amplify it: in float64 all are equal to 1e-15.
+    Roots amplify it: `mousse` is equal to 1e-15 in float64.
     """
     for name, x in want.items():
         size = np.abs(x).max()

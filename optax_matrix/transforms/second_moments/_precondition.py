@@ -43,8 +43,8 @@ class PreconditionState(NamedTuple):
         momentum: State of the momentum.
         gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the
             inner transformation sees; None for a side that is not preconditioned.
-        root: Per leaf a ``Pair`` of inverse roots of the normalized statistics; None
-            where every update recomputes them.
+        root: Per leaf a ``Pair`` of inverse roots of ``gram.normalized``; None if
+            every update recomputes them.
         inner_state: State of the inner transformation.
     """
 
@@ -95,8 +95,8 @@ def precondition(
         method: ``"newton"`` (matrix products only) or ``"eigh"``, as in
             `linalg.inverse_root`.
         update_interval: Number of updates between renewals of the roots. Each matrix
-            counts from its first nonzero gradient, at which the first renewal is. The
-            size of the statistics is always the present one.
+            counts from its first nonzero gradient, at which the first renewal is. Only
+            the size of the statistics is always the present one.
         block_size: Largest side of a block; None for whole matrices. Every block has
             Gram matrices, roots and a count of its own, and is multiplied by its own
             roots, as a matrix would be; the momentum, ``inner`` and ``graft`` see whole
@@ -175,9 +175,8 @@ class _Precondition:
         blocks = in_blocks_of(self.size, zeros)
         of_view = lambda f: lambda v, x: jax.tree.map(partial(v.pair, f), x)
         pairs = lambda f: jax.tree.map(of_view(f), views, blocks)
-        counts = self.corrects or self.interval > 1
         return PreconditionState(
-            count=no_turns(blocks) if counts else None,
+            count=no_turns(blocks) if self.corrects or self.interval > 1 else None,
             momentum=None if self.momentum is None else self.momentum.init(params),
             gram=pairs(no_gram),
             root=None if self.interval == 1 else pairs(lambda x: no_gram(x).normalized),
@@ -196,12 +195,12 @@ class _Precondition:
         gram = kept(jax.tree.map(self._mixed, views, blocks, state.gram), state.gram)
         on = None if state.count is None else begun(state.count, blocks)
         roots = self._roots(gram, state, on)
-        factors = self._factors(roots, gram, state.count)
-        out = jax.tree.map(self._whitened, turned(views, mean), factors)
+        factors = roots, self._scales(gram, state.count)
+        out = jax.tree.map(self._whitened, turned(views, mean), *factors)
         inner_state = None
         if self.inner is not None:
             new, inner_state = self.inner.update(out, state.inner_state, **extra)
-            out = jax.tree.map(self._whitened, new, factors)
+            out = jax.tree.map(self._whitened, new, *factors)
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)
         held = None if self.interval == 1 else roots
@@ -215,9 +214,9 @@ class _Precondition:
         pair = lambda x, old: view.pair(mix, scaled(x), old)
         return jax.tree.map(pair, blocks, old)
 
-    def _whitened(self, x: jax.Array, factors: Any) -> jax.Array:
+    def _whitened(self, x: jax.Array, roots: Any, scales: Any) -> jax.Array:
         whitened = partial(_whitened, self.products.project)
-        blocks = jax.tree.map(whitened, cut(self.size, x), factors)
+        blocks = jax.tree.map(whitened, cut(self.size, x), roots, scales)
         return joined(self.size, blocks, x.shape)
 
     def _roots(self, gram: Any, state: PreconditionState, on: Any) -> Any:
@@ -240,34 +239,20 @@ class _Precondition:
         note_kept(new, state.root)
         return new
 
-    def _factors(self, roots: Any, gram: Any, count: Any) -> Any:
-        """The roots, with the size of the statistics of this step.
-
-        Roots that wait for their renewal would multiply a gradient that has grown by
-        the inverse size of earlier ones.
-        """
+    def _scales(self, gram: Any, count: Any) -> Any:
+        """Inverse roots of the present size of the statistics, for each side."""
         leaves, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
-        counts = _of_sides(count, gram) if self.corrects else [None] * len(leaves)
-        scales = map(self._scale, leaves, counts)
-        return jax.tree.map(_Factor, roots, structure.unflatten(scales))
+        counts = _of_sides(count, gram) if self.corrects else leaves
+        return structure.unflatten(map(self._scale, leaves, counts))
 
     def _scale(self, gram: Gram, count: Any) -> jax.Array:
         one = jnp.ones_like(gram.peak)
-        if count is not None:
-            steps = count[..., None, None] + 1
-            one = (1 - jnp.asarray(self.decay, one.dtype) ** steps) ** (1 / self.p)
-        return safe_divide(one, gram.peak ** (2 / self.p))
+        if self.corrects:
+            one -= jnp.asarray(self.decay, one.dtype) ** (count[..., None, None] + 1)
+        return safe_divide(one ** (1 / self.p), gram.peak ** (2 / self.p))
 
 
-class _Factor(NamedTuple):
-    """An inverse root ``scale * root``; the root is that of normalized statistics."""
-
-    root: jax.Array
-    scale: jax.Array
-
-
-def _is_gram(x: Any) -> bool:
-    return isinstance(x, Gram)
+_is_gram = lambda x: isinstance(x, Gram)
 
 
 def _of_sides(values: Any, gram: Any) -> list[Any]:
@@ -276,11 +261,10 @@ def _of_sides(values: Any, gram: Any) -> list[Any]:
     return jax.tree.leaves(jax.tree.map(same, values, gram))
 
 
-def _whitened(dot: Product, x: jax.Array, factors: Pair) -> jax.Array:
-    rows, cols = factors
+def _whitened(dot: Product, x: jax.Array, root: Pair, scale: Pair) -> jax.Array:
     x = widened(x)
-    x = x if rows is None else dot(rows.root, rows.scale * x)
-    return x if cols is None else dot(cols.scale * x, cols.root)
+    x = x if root.rows is None else dot(root.rows, scale.rows * x)
+    return x if root.cols is None else dot(scale.cols * x, root.cols)
 
 
 def _resized(x: jax.Array, like: jax.Array) -> jax.Array:
