@@ -17,7 +17,7 @@ longer runs with the first one only. A run that failed counts as worse than any 
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from examples.study.bench.config import Result
 from examples.study.bench.tasks import TASKS
@@ -110,7 +110,7 @@ def _base(entry):
 
 def other(task: str, results: Results) -> Config:
     """The best settings of AdamW for the other leaves."""
-    return _best(space.others(task), TUNING, results)
+    return best_of(space.others(task), TUNING, results)
 
 
 def tuned(entry: Entry, results: Results) -> Config:
@@ -120,16 +120,17 @@ def tuned(entry: Entry, results: Results) -> Config:
         shorter = lengths[lengths.index(entry.length) - 1]
         middle = tuned(dataclasses.replace(entry, length=shorter), results)
         steps = TASKS[entry.task].steps * entry.length
-        return _best(bracket(middle, steps), TUNING[:1], results)
+        return best_of(bracket(middle, steps), TUNING[:1], results)
     if (base := _base(entry)) != entry:
         middle = dataclasses.replace(tuned(base, results), method=entry.method)
-        return _inside(middle, results)
+        tried = bracket(middle, middle.steps)
+        return best_inside(tried, _scaled, TUNING, LIMIT, results)
     best = other(entry.task, results)
     tried = space.candidates(entry.method, best)
     if entry.method == best.method:
         tried.append(best)
-    middle = _best(tried, TUNING, results)
-    return _best(bracket(middle, middle.steps), TUNING, results)
+    middle = best_of(tried, TUNING, results)
+    return best_of(bracket(middle, middle.steps), TUNING, results)
 
 
 def validated(entry: Entry, results: Results) -> float:
@@ -147,21 +148,38 @@ def bracket(middle: Config, steps: int) -> list[Config]:
 
 
 def _moved(config, factor, steps):
-    rate = float(f"{config.rate * factor:.4g}")
-    return dataclasses.replace(config, steps=steps, rate=rate)
+    return dataclasses.replace(_scaled(config, factor), steps=steps)
 
 
-def _inside(middle, results):
-    """The best of rates a factor of two apart, with one beyond it on either side."""
-    tried = bracket(middle, middle.steps)
+def _scaled(config, factor):
+    return dataclasses.replace(config, rate=float(f"{config.rate * factor:.4g}"))
+
+
+def best_inside(
+    tried: Sequence[Config],
+    scaled: Callable[[Config, float], Config],
+    seeds: Sequence[int],
+    most: int,
+    results: Results,
+) -> Config:
+    """The best settings, with one beyond them on either side, of at most `most`.
+
+    Args:
+        tried: Settings a factor of two apart, in order.
+        scaled: Settings times a factor.
+        seeds: Seeds of the mean loss.
+        most: Settings that are tried.
+        results: The finished runs.
+    """
+    tried = list(tried)
     while True:
-        best = _best(tried, TUNING, results)
-        if best == tried[0] and len(tried) < LIMIT:
-            tried.insert(0, _moved(best, BRACKET[0], best.steps))
-        elif best == tried[-1] and len(tried) < LIMIT:
-            tried.append(_moved(best, BRACKET[-1], best.steps))
+        found = best_of(tried, seeds, results)
+        if found == tried[0] and len(tried) < most:
+            tried.insert(0, scaled(found, BRACKET[0]))
+        elif found == tried[-1] and len(tried) < most:
+            tried.append(scaled(found, BRACKET[-1]))
         else:
-            return best
+            return found
 
 
 def confirmed(entry: Entry, results: Results) -> dict[Config, Result]:
@@ -171,7 +189,7 @@ def confirmed(entry: Entry, results: Results) -> dict[Config, Result]:
     return {config: _result(config, results) for config in configs}
 
 
-def _best(tried: Sequence[Config], seeds: Sequence[int], results: Results) -> Config:
+def best_of(tried: Sequence[Config], seeds: Sequence[int], results: Results) -> Config:
     """The settings with the smallest mean loss; the first of equal ones."""
     return min(tried, key=lambda settings: _loss(settings, seeds, results))
 

@@ -1,11 +1,10 @@
 """The runs: a search at a quarter of the length, then the rows with three seeds."""
 
 import dataclasses
-import math
 
 from examples.study.bench.config import Result
 from examples.study.equal.config import Config
-from examples.study.equal.protocol import MissingError
+from examples.study.equal.protocol import BRACKET, MissingError, best_inside, best_of
 
 Results = dict[Config, Result]
 TASK = "sources"
@@ -83,7 +82,7 @@ def tuned(name: str, lengths: Lengths, results: Results) -> Config:
 
 def _one_rate(lengths, results):
     """AdamW with the usual betas and the best rate for all leaves."""
-    return _inside(_usual(lengths.search), ("rate", "other_rate"), results)
+    return _rate(_usual(lengths.search), ("rate", "other_rate"), results)
 
 
 def _usual(steps):
@@ -100,13 +99,13 @@ def _adamw(lengths, results):
     best = _best([best, *higher], results)
     others = {f"other_{key}": value for key, value in TUNED.items()}
     best = _best([best, dataclasses.replace(best, **TUNED, **others)], results)
-    best = _best([_times(best, ("rate",), f) for f in (0.5, 1, 2)], results)
+    best = _best([_times(best, ("rate",), f) for f in BRACKET], results)
     return _best([best, _times(best, ("decay",), 4)], results)
 
 
 def _method(name, adamw, results):
     """A method's best rate, beside the other leaves, betas and warm-up of AdamW."""
-    return _inside(_from(adamw, name), ("rate",), results)
+    return _rate(_from(adamw, name), ("rate",), results)
 
 
 def _from(adamw, name):
@@ -117,18 +116,11 @@ def _from(adamw, name):
     return dataclasses.replace(adamw, **given, b2=adamw.b2 if has_b2 else None)
 
 
-def _inside(middle, names, results):
-    """The best of rates a factor of two apart, with one beyond it on either side."""
-    powers = [-1, 0, 1]
-    while True:
-        tried = [_times(middle, names, 2.0**power) for power in powers]
-        best = tried.index(_best(tried, results))
-        if best == 0 and len(powers) < MOST:
-            powers.insert(0, powers[0] - 1)
-        elif best == len(powers) - 1 and len(powers) < MOST:
-            powers.append(powers[-1] + 1)
-        else:
-            return tried[best]
+def _rate(middle, names, results):
+    """The best of half, once and twice these rates, or of `MOST` around them."""
+    scaled = lambda config, factor: _times(config, names, factor)
+    tried = [scaled(middle, factor) for factor in BRACKET]
+    return best_inside(tried, scaled, (TUNING,), MOST, results)
 
 
 def _times(config, names, factor):
@@ -141,12 +133,4 @@ def _rounded(value):
 
 
 def _best(tried, results):
-    """The settings with the smallest loss; the first of equal ones."""
-    return min(tried, key=lambda config: _loss(config, results))
-
-
-def _loss(config, results):
-    if config not in results:
-        raise MissingError(config)
-    loss = results[config].loss
-    return math.inf if loss is None else loss
+    return best_of(tried, (TUNING,), results)
