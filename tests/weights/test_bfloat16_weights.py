@@ -269,7 +269,8 @@ def _around(names):
 
 def _around_a_recipe(wrap, name):
     params, grads = tree(0), tree(1)
-    tx = wrap(RECIPES[name](0.1))
+    # The vectors of SPlus have a thousandth of its rate.
+    tx = wrap(RECIPES[name](10.0 if name == "splus" else 0.1))
     updates, state = jax.jit(tx.update)(grads, jax.jit(tx.init)(params), params)
     new = optax.apply_updates(params, updates)
     for w, old in zip(jax.tree.leaves(new), jax.tree.leaves(params), strict=True):
