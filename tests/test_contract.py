@@ -16,7 +16,7 @@ import pytest
 from _registry import BLOCKS, MATRICES, RECIPES, SHAPES, tree
 
 import optax_matrix as om
-from optax_matrix.matrices.paths import key_name, named_leaves
+from optax_matrix._paths import key_name, named_leaves
 from optax_matrix.stacks.layout import make_layout
 from optax_matrix.tree.state import OnMatricesState
 

@@ -103,6 +103,15 @@ def test_skip_neither_moves_nor_learns(name):
     assert_same(of("bad", states[BAD_STEP]), of("bad", states[BAD_STEP - 1]))
 
 
+@recipes
+def test_skip_is_without_weight_decay(name):
+    tx = RECIPES[name](0.01, weight_decay=0.1, nonfinite="skip")
+    grads = stream(jnp.nan)[BAD_STEP]
+    new, _ = jax.jit(tx.update)(grads, tx.init(PARAMS), PARAMS)
+    assert not new["bad"]["kernel"].any()
+    assert new["good"]["kernel"].any()
+
+
 def test_raise_names_the_leaf():
     tx = RECIPES["muon"](0.01, nonfinite="raise")
     update = checkify.checkify(jax.jit(lambda g, s: tx.update(g, s, PARAMS)))

@@ -18,8 +18,8 @@ import numpy as np
 
 import optax_matrix as om
 from examples.pretrain.directory import Metrics
+from optax_matrix._paths import named_leaves
 from optax_matrix.diagnostics import MonitorState
-from optax_matrix.matrices.paths import named_leaves
 
 FILE = "monitor.jsonl"
 MEASURES = ("update_rms", "update_to_weight", "update_cosine")

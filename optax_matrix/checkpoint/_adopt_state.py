@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from optax_matrix._arguments import checked
 from optax_matrix._mesh import Recorder, recording
+from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.checkpoint._entries import (
     check_values,
     entries_by_leaf,
 )
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint.gathering import on_host
-from optax_matrix.matrices.paths import key_name, named_leaves, path_name
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.tree.state import states_in
 
@@ -93,6 +92,11 @@ def adopt_state(
         ``.docs/guides/migrate.rst`` shows it for each program, and says what differs.
     """
     paths = paths_by_checksum(named_leaves(params))
+    if "" in paths.values():
+        raise ValueError(
+            "`params` must have names, by which arrays are found, got one bare array; "
+            "train a dict with one entry."
+        )
     check_values(source, "source")
     given, counts = _read(source, set(paths.values()))
     counts = counts if count is None else {count}
@@ -137,7 +141,7 @@ def adopt_state(
 def _read(source: Any, known: set[str]) -> tuple[dict[str, dict], set[int]]:
     """The arrays of each parameter by name, and the counts of updates."""
     given, counts = dict[str, dict[str, np.ndarray]](), set[int]()
-    for keys, leaf in jax.tree.leaves_with_path(source):
+    for keys, leaf in leaves_with_keys(source):
         ends = (k for k in range(1, len(keys)) if path_name(keys[k:]) in known)
         start = next(ends, None)
         if start is None:

@@ -21,8 +21,8 @@ def check_restored(state: optax.OptState) -> None:
             (`jax.vmap`).
 
     Raises:
-        ValueError: If a stack holds other matrices than those of its name, or if the
-            state is traced.
+        ValueError: If a stack holds other matrices than those of its name, if there
+            is no state of `on_matrices`, or if the state is traced.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -30,7 +30,14 @@ def check_restored(state: optax.OptState) -> None:
         >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
     """
     check_values(state, "state")
-    for _, node in states_in(state):
+    states = list(states_in(state))
+    if not states:
+        raise ValueError(
+            "`state` must hold a state of `on_matrices`, got "
+            f"{type(state).__name__} without one; restore with tx.init(params) as the "
+            "target, since without a target all nodes are dicts."
+        )
+    for _, node in states:
         check_position(node)
         for name, leaf in node.manifest.items():
             rows = on_host(jax.tree.leaves(leaf)[0])

@@ -9,9 +9,9 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from optax_matrix._paths import key_name, leaves_with_keys, path_name
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.matrices.paths import key_name, path_name
 from optax_matrix.stacks.layout import FILLER
 from optax_matrix.tree.state import (
     OnMatricesState,
@@ -34,6 +34,11 @@ class Entry:
     def key(self) -> str:
         """The key in the portable form."""
         return "/".join(part for part in (self.place, self.path) if part)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it belongs to no parameter."""
+        return not self.path and self.rows is None
 
     def before(self, moves: "Moves") -> "Entry | None":
         """This entry before it was moved; None if it is new."""
@@ -89,7 +94,7 @@ def entries_by_leaf(
     bare = lambda node: unboxed(node)[0] if is_state(node) else node
     state = jax.tree.map(bare, state, is_leaf=is_state)
     manifests, known = manifests_of(state), set(paths.values())
-    for keys, leaf in jax.tree.leaves_with_path(state):
+    for keys, leaf in leaves_with_keys(state):
         owners = [k for k in manifests if keys[: len(k)] == k]
         owner = max(owners, key=len, default=None)
         field = None if owner is None else key_name(keys[len(owner)])

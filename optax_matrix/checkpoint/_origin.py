@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from optax_matrix._paths import path_name
 from optax_matrix.checkpoint._entries import (
     Entry,
     Moves,
     manifests_of,
     rows_by_path,
 )
-from optax_matrix.matrices.paths import path_name
 from optax_matrix.tree.state import entry_of, states_in
 
 

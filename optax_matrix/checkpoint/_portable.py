@@ -11,6 +11,7 @@ from jax import dtypes
 from jaxtyping import Array
 
 from optax_matrix._arguments import checked
+from optax_matrix._paths import named_leaves
 from optax_matrix.checkpoint._entries import (
     Entry,
     Moves,
@@ -20,7 +21,6 @@ from optax_matrix.checkpoint._entries import (
 )
 from optax_matrix.checkpoint._origin import origins
 from optax_matrix.checkpoint.gathering import on_host
-from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.stacks.checksums import paths_by_checksum
 
 
@@ -34,7 +34,8 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     ``max_batch``, sharding or the mesh, and can be saved by anything that saves a dict
     of arrays, `numpy.savez` included. Arrays on several devices are gathered on the
     host of every process, so all processes must call this function. Devices hold at
-    most 256 MiB of others' parts meanwhile.
+    most 256 MiB of others' parts meanwhile. Arrays on one device that are no stacks are
+    those of the state: save them before a step that donates it.
 
     Args:
         state: State of any optimizer that contains `on_matrices`.
@@ -134,7 +135,7 @@ def from_portable(
                 found.append((before, entry, key))
             if before is None or key not in portable:
                 absent.append(key)
-            elif not entry.path and np.shape(portable[key]) != np.shape(_raw(leaf)):
+            elif entry.is_whole and np.shape(portable[key]) != np.shape(_raw(leaf)):
                 absent.append(f"{key} of shape {np.shape(_raw(leaf))}")
             else:
                 parts.append((entry.rows, portable[key], key))

@@ -18,9 +18,9 @@ from optax_matrix._mesh import (
     visible_mesh,
     with_auto_axes,
 )
+from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.matrices.paths import key_name, named_leaves, path_name
 from optax_matrix.stacks.layout import FILLER, Group, Layout, identities
 from optax_matrix.tree.state import check_one_run, check_structure, states_in
 
@@ -110,7 +110,7 @@ def reset_state(
 
 def _places(state: Any) -> list:
     """Where the arrays and the states of `on_matrices` are, in any kind of tree."""
-    arrays = [path_name(keys) for keys, _ in jax.tree.leaves_with_path(state)]
+    arrays = [path_name(keys) for keys, _ in leaves_with_keys(state)]
     return [arrays, [path_name(keys) for keys, _ in states_in(state)]]
 
 
@@ -185,6 +185,8 @@ def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) ->
 
 def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
     """The parameter whose path this state has; a count is nobody's."""
+    if "" in masks:  # The parameters are one bare array.
+        return "" if old.shape == masks[""].shape else None
     paths = (path_name(keys[start:]) for start in range(len(keys)))
     is_count = not old.shape and not jnp.issubdtype(old.dtype, jnp.floating)
     return None if is_count else next((path for path in paths if path in masks), None)

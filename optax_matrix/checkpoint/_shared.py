@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from optax_matrix.matrices.paths import group_of
+from optax_matrix._paths import group_of, leaves_with_keys
 from optax_matrix.stacks.layout import EMPTY_LAYOUT, Group, Layout
 from optax_matrix.transforms import (
     InEigenbasisState,
@@ -67,7 +67,7 @@ def leaves_of(
     ``layouts`` are found by the names of their stacks.
     """
     is_node = lambda x: is_state(x) or type(x) in _SHARED
-    for keys, node in jax.tree.leaves_with_path(state, is_leaf=is_node):
+    for keys, node in leaves_with_keys(state, is_node):
         keys = above + keys
         if not is_node(node):
             group = None if layout is None else group_of(keys, layout.groups)

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from optax_matrix._mesh import without_axes
+from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import Measure, ObservedState
 from optax_matrix.diagnostics._measures import (
@@ -20,7 +21,6 @@ from optax_matrix.diagnostics._measures import (
     itself,
 )
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.tree.state import states_in
 
 

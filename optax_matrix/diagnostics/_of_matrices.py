@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix._arguments import check_callable
 from optax_matrix._mesh import visible_mesh, with_auto_axes
-from optax_matrix.matrices.paths import named_leaves, natural_order
+from optax_matrix._paths import named_leaves, natural_order
 from optax_matrix.stacks.layout import Layout, make_layout
 
 Measure = Callable[..., Any]

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import optax
 
+from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.matrices.paths import key_name, named_leaves, path_name
 from optax_matrix.tree.state import OnMatricesState, is_state
 
 SHARED = "(shared)"
@@ -139,7 +139,7 @@ def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
 
 
 def _fields(state: Any, leaves: Mapping[str, Any], above: tuple = ()):
-    for keys, node in jax.tree.leaves_with_path(state, is_leaf=is_state):
+    for keys, node in leaves_with_keys(state, is_state):
         keys = above + keys
         if not is_state(node):
             yield _of_leaf(keys, node, leaves)
@@ -151,7 +151,7 @@ def _fields(state: Any, leaves: Mapping[str, Any], above: tuple = ()):
 
 
 def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
-    for below, leaf in jax.tree_util.tree_leaves_with_path(unboxed(state)[0]):
+    for below, leaf in leaves_with_keys(unboxed(state)[0]):
         groups = [k for k in map(key_name, below) if k in state.manifest]
         names = tuple(k for k in below if key_name(k) not in groups)
         scalar = math.prod(leaf.shape[1:]) == 1 or key_name(below[0]) == "manifest"

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._words import without_index
 from optax_matrix.matrices.boxes import is_box, names_of
 from optax_matrix.matrices.names import (
@@ -13,7 +14,6 @@ from optax_matrix.matrices.names import (
     default_rule,
     is_excluded,
 )
-from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 

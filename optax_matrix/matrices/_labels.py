@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from optax_matrix._paths import map_named
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.paths import map_named
 
 
 def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:

@@ -8,9 +8,7 @@ import math
 import re
 from typing import Any
 
-import jax
-
-from optax_matrix.matrices.paths import path_name
+from optax_matrix._paths import leaves_with_keys, path_name
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 
 _VECTORS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "PReLU")
@@ -24,13 +22,10 @@ Answer = tuple[Any, str]
 
 def layers_of(tree: Any) -> dict[str, Answer]:
     """Dimension numbers (or None) and reason of each leaf of a known layer, by path."""
-    pairs = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda x: _kind(x) is not None
-    )[0]
     found = {}
-    for keys, layer in pairs:
+    for keys, layer in leaves_with_keys(tree, lambda x: _kind(x) is not None):
         if kind := _kind(layer):
-            for inside, leaf in jax.tree_util.tree_flatten_with_path(layer)[0]:
+            for inside, leaf in leaves_with_keys(layer):
                 name = path_name(inside)
                 answer = _answer(kind, layer, name, leaf)
                 if answer is not None:

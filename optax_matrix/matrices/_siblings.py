@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from optax_matrix._paths import prefixes
 from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
-from optax_matrix.matrices.paths import prefixes
 from optax_matrix.matrices.view import make_view
 
 ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from optax_matrix.matrices.paths import group_of, path_name
+from optax_matrix._paths import group_of, leaves_with_keys, path_name
 
 _SHARDING = ("optimizer_sharding", "out_sharding", "sharding_names", "sharding")
 
@@ -21,7 +21,7 @@ def boxes_of(tree: Any) -> dict[str, Any]:
     pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_box)[0]
     found = {}
     for keys, box in pairs:
-        if is_box(box) and len(inside := jax.tree.leaves_with_path(box)) == 1:
+        if is_box(box) and len(inside := leaves_with_keys(box)) == 1:
             found[path_name((*keys, *inside[0][0]))] = box
     return found
 
@@ -63,10 +63,12 @@ def boxed(
 def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -> list:
     """The tree of some leaves, by path, and that of all others; None elsewhere.
 
-    A variable of NNX without its leaf is None, too: NNX takes it for a leaf.
+    A variable of NNX without its leaf, which NNX takes for a leaf, is what it holds:
+    None, or the `MaskedNode` of `optax.partition`.
     """
     hollow = lambda x: _is_variable(x) and not jax.tree.leaves(x)
-    empty = lambda x: None if hollow(x) else x
+    held = lambda x: jax.tree.leaves(x, is_leaf=lambda node: node is not x)[0]
+    empty = lambda x: held(x) if hollow(x) else x
     part = lambda kept: {p: x if (p in first) == kept else None for p, x in known}
     known = leaves.items()
     parts = [rebuild(part(True)), rebuild(part(False))]

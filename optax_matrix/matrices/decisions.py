@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._arguments import is_function
+from optax_matrix._paths import named_leaves, prefixes
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
-from optax_matrix.matrices.paths import named_leaves, path_name, prefixes
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixView, Side, is_dimension_numbers, make_view
 
@@ -120,8 +120,7 @@ def _table(dimension_numbers: Any) -> dict[str, Any] | None:
     if dimension_numbers is None or isinstance(dimension_numbers, (PathRule, Oriented)):
         return None
     is_leaf = lambda x: x is None or is_dimension_numbers(x)
-    pairs = jax.tree_util.tree_flatten_with_path(dimension_numbers, is_leaf=is_leaf)[0]
-    table = {path_name(keys): value for keys, value in pairs}
+    table = named_leaves(dimension_numbers, is_leaf)
     wrong = {p: v for p, v in table.items() if not is_leaf(v)}
     if wrong:
         path, value = next(iter(wrong.items()))

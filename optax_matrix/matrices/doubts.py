@@ -8,6 +8,7 @@ from typing import Any
 
 import optax
 
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._suspects import suspects
 from optax_matrix.matrices.boxes import boxes_of
@@ -19,7 +20,6 @@ from optax_matrix.matrices.decisions import (
     views_of,
 )
 from optax_matrix.matrices.names import side_by_name
-from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.rules import warn_of_unmatched
 from optax_matrix.matrices.shares import VOCABULARY, few_matrices
 from optax_matrix.matrices.view import MatrixView

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._layers import layers_of
 from optax_matrix.matrices._siblings import Leaf, Siblings
-from optax_matrix.matrices.paths import named_leaves
 
 
 def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from optax_matrix._arguments import check_pattern, is_function
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
@@ -17,7 +18,6 @@ from optax_matrix.matrices.names import (
     default_rule,
     numbers_of_kernel,
 )
-from optax_matrix.matrices.paths import map_named, named_leaves
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices._siblings import STACK_OF_VECTORS
 from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.leaves import leaves_in_tree
-from optax_matrix.matrices.paths import map_named, named_leaves
 
 
 def vectors_of(params: Any) -> set[str]:

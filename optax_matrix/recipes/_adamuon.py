@@ -4,7 +4,7 @@ from typing import Literal, Unpack
 
 import optax
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import in_float32, momentum, orthogonalize
@@ -19,7 +19,7 @@ def adamuon(
     b1: Decay = 0.95,
     b2: Decay | None = None,
     nesterov: bool = True,
-    eps: NotNegative = 1e-8,
+    eps: Positive = 1e-8,
     polar: Kernel = "newton_schulz",
     scaling: Literal["rms"] | Scaling = "rms",
     weight_decay: Rate = 0.1,

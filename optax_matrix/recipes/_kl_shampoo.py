@@ -87,7 +87,11 @@ def kl_shampoo(
         eigenvalues see the gradient in the new basis; they start at the root mean
         square of the first gradient, rounded to a power of two, where the code starts
         at 0.1, so that updates hardly depend on the scale of the loss, and there is no
-        upper bound for their inverse roots; there is no epsilon; rows and columns of
+        upper bound for their inverse roots; where a gradient is zero, or whitened has a
+        mean square above :math:`1 / (1 - \beta_2)`, both sides are divided by one
+        number, so that the scale of the gradients is not averaged twice (by the letter
+        a matrix whose gradients grow 1e4-fold rests for a hundred steps); there is no
+        epsilon; rows and columns of
         the rotated gradient and momentum that are rounding noise count as zero
         (`rotate`); weight decay applies to the old weights, there to the new ones.
     """

@@ -4,7 +4,7 @@ from typing import Unpack
 
 import optax
 
-from optax_matrix._arguments import Bound, Decay, Dtype, NotNegative, Rate
+from optax_matrix._arguments import Bound, Decay, Dtype, NotNegative, Positive, Rate
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import correct_variance, in_float32, scale_by_amsgrad
@@ -17,7 +17,7 @@ def mars_adamw(
     gamma: NotNegative = 0.025,
     b1: Decay = 0.95,
     b2: Decay = 0.99,
-    eps: NotNegative = 1e-8,
+    eps: Positive = 1e-8,
     max_norm: Bound | None = 1.0,
     amsgrad: bool = False,
     weight_decay: Rate = 0.1,

@@ -8,8 +8,8 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import is_function
+from optax_matrix._paths import map_named
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.matrices.paths import map_named
 from optax_matrix.matrices.vectors import vectors_of
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import optax
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, NotNegative, Rate
+from optax_matrix._arguments import Decay, Dtype, Kernel, Positive, Rate
 from optax_matrix.linalg import YOU, newton_schulz
 from optax_matrix.recipes._method import Method, decayed_others, rate_of_others
 from optax_matrix.recipes._recipe import Common, recipe
@@ -23,7 +23,7 @@ def muonh(
     b1: Decay = 0.95,
     nesterov: bool = True,
     polar: Kernel | None = None,
-    eps: NotNegative = 1e-8,
+    eps: Positive = 1e-8,
     weight_decay: Rate = 0.0,
     mu_dtype: Dtype | None = None,
     **common: Unpack[Common],

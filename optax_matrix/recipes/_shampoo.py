@@ -60,7 +60,7 @@ def shampoo(
         eps: Added to the diagonals, relative to the largest eigenvalue.
         method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
             `linalg.inverse_root`.
-        update_interval: The roots are renewed at step 1 and then every
+        update_interval: The roots are renewed at steps 1, 2, 4, 8, ... and then every
             ``update_interval`` steps. Taking them at every step, as the paper does, is
             most of a step's time; KL-Shampoo takes its own every 10.
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.

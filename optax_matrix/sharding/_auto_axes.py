@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix._mesh import has_auto_axes, own_mesh
-from optax_matrix.matrices.paths import group_of
+from optax_matrix._paths import group_of
 from optax_matrix.sharding._stack_specs import is_sharded
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Leaves

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from optax_matrix._mesh import shards
-from optax_matrix.matrices.paths import natural_order
+from optax_matrix._paths import natural_order
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding

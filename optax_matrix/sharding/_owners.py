@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from optax_matrix._mesh import named_sharding, visible_mesh
+from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import within
-from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.sharding._checks import (
     check_axes,
     check_pad_to,

@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix._mesh import context_mesh, explicit_spec, own_mesh
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 
 Given = Mapping[str, Any]  # Path to PartitionSpec or NamedSharding.
 Spec = tuple[tuple[str, ...], ...]  # Mesh axes of each axis of a leaf.

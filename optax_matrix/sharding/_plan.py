@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._mesh import shards
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._ownership import Ownership

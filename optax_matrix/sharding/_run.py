@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from optax_matrix._mesh import explicit_spec, own_mesh, with_auto_axes
-from optax_matrix.matrices.paths import group_of, path_name
+from optax_matrix._paths import group_of, leaves_with_keys, map_with_keys, path_name
 from optax_matrix.sharding._owner_layout import OwnerLayout
 
 
@@ -109,9 +109,8 @@ def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
         rest = group.spec[1:] if inside and x.shape == group.shape else None
         return PartitionSpec(group.spec[0], *(rest or [None] * (len(x.shape) - 1)))
 
-    with_path = jax.tree_util.tree_map_with_path
-    manual = with_path(partial(of_leaf, False), state)
-    full = with_path(partial(of_leaf, True), state) if layout.inside else manual
+    manual = map_with_keys(partial(of_leaf, False), state)
+    full = map_with_keys(partial(of_leaf, True), state) if layout.inside else manual
     return manual, full
 
 
@@ -121,7 +120,7 @@ def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
     It would be taken for replicated. `whole` are the shapes of the state of all
     matrices, `local` those of one device.
     """
-    leaves = jax.tree.leaves_with_path(whole)
+    leaves = leaves_with_keys(whole)
     for (keys, x), y in zip(leaves, jax.tree.leaves(local), strict=True):
         if x.shape != y.shape and group_of(keys, layout.groups) is None:
             raise ValueError(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from optax_matrix.matrices.paths import group_of, key_name
+from optax_matrix._paths import group_of, key_name
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import Group, Layout
 

@@ -7,7 +7,7 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
-from optax_matrix.matrices.paths import key_name
+from optax_matrix._paths import key_name
 from optax_matrix.sharding._state_specs import state_specs
 
 

@@ -13,8 +13,8 @@ from optax_matrix._mesh import (
     visible_mesh,
     visible_spec,
 )
+from optax_matrix._paths import leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices.boxes import boxes_of, names_of
-from optax_matrix.matrices.paths import named_leaves, path_name
 from optax_matrix.sharding._param_specs import (
     checked_spec,
     given_mesh,
@@ -92,9 +92,9 @@ def recorded(
         return state
 
     state = jax.eval_shape(init, params)
-    leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-    pairs = zip(leaves, made, strict=True)
+    pairs = zip(leaves_with_keys(state), made, strict=True)
     every = [spec or _mirrored(k, x, specs, shapes) for (k, x), spec in pairs]
+    structure = jax.tree.structure(state)
     found = jax.tree.unflatten(structure, [trimmed(spec) for spec in every])
     return state, found, recorder
 

@@ -12,8 +12,8 @@ from jax import dtypes
 from jaxtyping import Array
 
 from optax_matrix._mesh import explicit_spec
+from optax_matrix._paths import named_leaves, natural_order
 from optax_matrix.matrices.decisions import decide, views_of
-from optax_matrix.matrices.paths import named_leaves, natural_order
 from optax_matrix.matrices.view import MatrixView, Side
 
 STACK_ELEMENTS = 2**26

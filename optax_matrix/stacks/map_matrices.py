@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix._mesh import keep_sharding, named_sharding
+from optax_matrix._paths import map_named
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.paths import map_named
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import ids_of_pieces

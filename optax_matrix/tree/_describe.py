@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import doubts
-from optax_matrix.matrices.paths import named_leaves
 from optax_matrix.matrices.shares import shares
 from optax_matrix.stacks.layout import group_matrices
 from optax_matrix.stacks.placement import Placement

@@ -13,6 +13,7 @@ import optax
 
 from optax_matrix.stacks.layout import Group, Layout, Member, identities
 from optax_matrix.tree._trial import Build
+from optax_matrix.tree.state import is_ours
 
 _SIDE = 6
 _COUNT = 8  # More than `_SIDE`: factored statistics look for the largest axes.
@@ -62,8 +63,20 @@ def _refuse_shapes(build: Build, layout: Layout, needs_params: bool) -> None:
     """Raises if updates have other shapes than gradients."""
     stacks = _stacks(layout, 0, is_loud=False)
     tx = optax.with_extra_args_support(build(layout))
-    params = stacks if needs_params else None
-    new = jax.eval_shape(lambda x: tx.update(x, tx.init(x), params)[0], stacks)
+    run = lambda params: jax.eval_shape(
+        lambda x: tx.update(x, tx.init(x), params)[0], stacks
+    )
+    try:
+        new = run(stacks if needs_params else None)
+    except Exception as error:
+        if not needs_params and not is_ours(error) and _succeeds(run, stacks):
+            raise ValueError(
+                "`needs_params` must be True, because `build` uses the parameters: "
+                f"without them it raised {type(error).__name__}; pass "
+                "needs_params=True."
+            ) from error
+        error.add_note("`on_matrices` probes `build` in `init`, unless probe=False.")
+        raise
     found = {name: getattr(new.get(name), "shape", None) for name in stacks}
     for name, x in stacks.items():
         if found[name] != x.shape:
@@ -72,6 +85,14 @@ def _refuse_shapes(build: Build, layout: Layout, needs_params: bool) -> None:
                 f"stack of shape {x.shape} it returned {found[name]}; a block that "
                 "transposes matrices must transpose its result back."
             )
+
+
+def _succeeds(f: Callable, *args: Any) -> bool:
+    try:
+        f(*args)
+    except Exception:
+        return False
+    return True
 
 
 def _small(layout: Layout, newcomers: int) -> Layout:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from optax_matrix.matrices.paths import flatten_named
+from optax_matrix._paths import flatten_named
 from optax_matrix.tree.state import is_state
 
 
@@ -22,9 +22,14 @@ def refuse_nested(inner_state: Any) -> None:
         )
 
 
-def refuse_missing_params(error: Exception) -> None:
+def refuse_missing_params(error: Exception, params: Any) -> None:
     """Raises in our words if an error of optax's is about missing parameters."""
     if "requires the current value of parameters" in str(error):
+        if params is not None:
+            raise ValueError(
+                "`needs_params` must be True, because `build` uses the parameters; "
+                "pass needs_params=True to `on_matrices`."
+            ) from None
         raise ValueError(
             "`params` must be passed to `update`, since weight decay or `other` uses "
             "the parameters; call tx.update(updates, state, params), or leave out the "

@@ -8,7 +8,7 @@ import jax.core
 from jax.sharding import AxisType
 
 from optax_matrix._mesh import explicit_spec, own_mesh, shards
-from optax_matrix.matrices.paths import path_name
+from optax_matrix._paths import leaves_with_keys, path_name
 
 
 def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
@@ -16,7 +16,7 @@ def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
 
     Types do not show Auto axes, so nothing is known of such an array inside `jax.jit`.
     """
-    leaves = jax.tree.leaves_with_path(state)
+    leaves = leaves_with_keys(state)
     found = {
         path_name(keys): x.size * x.dtype.itemsize
         for (keys, x), spec in zip(leaves, jax.tree.leaves(specs), strict=True)

@@ -10,7 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import check_not_negative
-from optax_matrix.matrices.paths import map_named, named_leaves
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices.rules import UnmatchedPatternWarning
 
 

@@ -16,13 +16,13 @@ from optax_matrix._mesh import (
     visible_mesh,
     visible_spec,
 )
+from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
 from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
-from optax_matrix.matrices.paths import flatten_named, named_leaves
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
@@ -155,8 +155,7 @@ class OnMatrices:
             return self._update(updates, state, params, tree, extra_args)
         except Exception as error:
             # Only now, as it traces `init`; a state of the right form is not the cause.
-            if params is None:
-                refuse_missing_params(error)
+            refuse_missing_params(error, params)
             refuse_missing_updates(self.init, state, updates, params)
             if not is_ours(error):
                 check_structure(self.init, state, tree)
@@ -190,8 +189,8 @@ class OnMatrices:
                 held = _keep_dtypes(held, old)
                 found = named_leaves(part).items()
                 new |= {path: _keep_dtype(x, like[path]) for path, x in found}
-            if name == "after" and make is not None and self.on_zero == "skip":
-                new |= still(views, leaves, new, self.nonfinite == "zero")
+            if name == "after" and make is not None:
+                new |= still(views, leaves, new, self.on_zero, self.nonfinite)
             inner = inner._replace(**{name: held})
         return rebuild(new), inner
 

@@ -65,18 +65,27 @@ def _counted(zero: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def still(
-    views: Mapping[str, MatrixView], gradients: Leaves, updates: Leaves, zero: bool
+    views: Mapping[str, MatrixView],
+    gradients: Leaves,
+    updates: Leaves,
+    on_zero: OnZero,
+    on_bad: str,
 ) -> dict[str, jax.Array]:
-    """Updates of leaves, with zeros for matrices whose gradients are zero.
+    """Updates of leaves, with zeros for matrices that a policy skips.
 
-    ``zero`` says whether gradients that are not finite are taken for zero.
+    ``on_bad`` is the policy for gradients that are not finite; ``"zero"`` takes them
+    for zero.
     """
+    skips_zeros = on_zero == "skip"
+    if not skips_zeros and on_bad != "skip":
+        return {}
+    skips_bad = on_bad in ("skip", "zero")
 
     def of_leaf(view: MatrixView, g: jax.Array, x: jax.Array) -> jax.Array:
         def live(g: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-            some = jnp.any(g != 0, axis=axes, keepdims=True)
+            some = jnp.any(g != 0, axis=axes, keepdims=True) | (not skips_zeros)
             finite = jnp.all(jnp.isfinite(g), axis=axes, keepdims=True)
-            return some & finite if zero else some
+            return some & finite if skips_bad else some
 
         if view.output_sections == view.reduction_sections == 1:
             axes = view.output_axes + view.reduction_axes

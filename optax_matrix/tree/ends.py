@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import optax
 
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices.ends import End, ends_of
-from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.stacks.zeros import zero_leaves
 
 
@@ -25,6 +25,8 @@ def by_end(
 
         def of(path: str, x: jax.Array) -> jax.Array:
             view, tx = found[path].view, of_leaf(found[path])
+            if not x.size:
+                return x
             run = lambda x: tx.update(x, tx.init(x))[0]
             if view is None:
                 return run(x[..., None, :])[..., 0, :] if x.ndim else run(x)

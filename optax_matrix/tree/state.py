@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from optax_matrix.matrices.paths import path_name
+from optax_matrix._paths import leaves_with_keys, path_name
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.tree._trial import raised_in
 
@@ -107,7 +107,7 @@ def check_structure(init: Callable, state: Any, params: Any) -> None:
 
 
 def _paths(tree: Any) -> set[str]:
-    return {path_name(keys) for keys, _ in jax.tree.leaves_with_path(tree)}
+    return {path_name(keys) for keys, _ in leaves_with_keys(tree)}
 
 
 def _listed(paths: set[str]) -> str:
@@ -125,8 +125,8 @@ def check_manifest(layout: Layout, state: OnMatricesState) -> None:
             f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
             "(name: shape, residual side, checksum of the parameters' paths, "
             "shapes and axes). "
-            "If a layer was renamed, added or frozen, or the sharding, `max_batch` or "
-            "`dimension_numbers` changed, carry the state over with "
+            "If a layer was renamed, added, frozen or cast, or the sharding, "
+            "`max_batch` or `dimension_numbers` changed, carry the state over with "
             "optax_matrix.to_portable and from_portable; if the gradients have another "
             "dtype or shape than the parameters, pass `params` to `update`."
         )

@@ -14,11 +14,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import unit_peak, work_dtype
 from optax_matrix.matrices.decisions import decide, views_of
-from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.matrices.view import MatrixView
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from optax_matrix._arguments import NotNegativeInt, Positive, Share, checked
 from optax_matrix._mesh import keep_sharding
-from optax_matrix.matrices.paths import map_named, named_leaves
+from optax_matrix._paths import map_named, named_leaves
 
 _QUERY = r"(?i:q|query|w_?q|q(uery)?_proj)"
 _KEY = r"(?i:k|key|w_?k|k(ey)?_proj)"

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import optax
 
-from optax_matrix.matrices.paths import flatten_named, named_leaves
+from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix.tree.state import OnMatricesState
 from optax_matrix.weights._average_weights import AverageWeightsState
 from optax_matrix.weights._stochastic_rounding import StochasticRoundingState

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.matrices.paths import key_name
+from optax_matrix._paths import key_name
 from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.weights._sharding import in_type_of
 

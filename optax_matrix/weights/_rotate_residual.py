@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from optax_matrix._paths import map_named
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.matrices import with_embeddings
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.paths import map_named
 
 _TOLERANCE = 1e-3
 

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._paths import map_with_keys, path_name
 from optax_matrix.linalg.scale import widened
-from optax_matrix.matrices.paths import path_name
 
 
 def is_half(w: Any) -> bool:
@@ -48,9 +48,7 @@ def finished(step: Callable[..., Any], updates: Any, *trees: Any) -> Any:
     def one(keys: Any, update: Any, *leaves: Any) -> Any:
         return None if update is None else step(path_name(keys), update, *leaves)
 
-    return jax.tree_util.tree_map_with_path(
-        one, updates, *trees, is_leaf=lambda x: x is None
-    )
+    return map_with_keys(one, updates, *trees, is_leaf=lambda x: x is None)
 
 
 def require_params(params: Any, what: str = "rounded") -> None:

@@ -14,7 +14,7 @@ from optax.contrib import MuonState
 
 import optax_matrix as om
 from optax_matrix import recipes
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.stacks.layout import make_layout
 from optax_matrix.transforms import MomentumState

@@ -57,6 +57,13 @@ def test_leaves_in_another_order_are_refused_in_words(name):
             call(mixed)
 
 
+def test_a_tree_without_stacks_is_refused():
+    """Such as that of a restore without a target."""
+    for restored in (PARAMS, optax.adam(0.1).init(PARAMS)):
+        with pytest.raises(ValueError, match="`state` must hold a state of `on_matr"):
+            check_restored(restored)
+
+
 def test_leaf_order_without_a_name_is_refused():
     tx = om.on_matrices(optax.trace(0.9))
     state = tx.init(PARAMS)

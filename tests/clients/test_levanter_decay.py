@@ -18,7 +18,7 @@ from levanter.optim.config import OptimizerConfig
 
 import optax_matrix as om
 from examples.adapters.levanter import register
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 
 RULE = om.matrices.infer
 RATE, DECAY = 0.02, 0.25

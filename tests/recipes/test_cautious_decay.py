@@ -11,7 +11,7 @@ from _registry import MATRICES, TABLE, small, tree
 from _tiers import QUICK
 
 import optax_matrix as om
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 
 STEPS = {"poet", "oft", "muonh"}
 

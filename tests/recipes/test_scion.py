@@ -243,6 +243,13 @@ def test_a_convolution_is_its_matrix():
     np.testing.assert_allclose(sizes, 2 * np.sqrt(8 / 36), rtol=1e-5)
 
 
+def test_leaves_of_size_zero():
+    params = {"a": {"kernel": jnp.ones((3, 0, 4))}, "b": {"kernel": jnp.ones((5, 4))}}
+    tx = om.scion(1e-2)
+    new, _ = tx.update(params, tx.init(params), params)
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, params)
+
+
 def test_mistakes():
     with pytest.raises(ValueError, match="`last_norm` must be one of 'row', 'column',"):
         om.scion(1.0, last_norm="spectral")

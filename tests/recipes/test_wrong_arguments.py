@@ -42,6 +42,13 @@ def _numbers():
                 yield name, key
 
 
+@pytest.mark.parametrize("name", ["adamuon", "mars_adamw", "muonh"])
+def test_adam_needs_an_epsilon(name):
+    """Its quotient is NaN for a gradient of zero without one."""
+    with pytest.raises(ValueError, match="`eps` must be positive"):
+        _given(name, eps=0.0)
+
+
 @pytest.mark.parametrize(("name", "key"), list(_numbers()))
 def test_what_is_no_number_is_refused_by_name(name, key):
     for kind, value in NUMBERS.items():

@@ -16,7 +16,7 @@ from _registry import TABLE, small
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.matrices.paths import key_name
+from optax_matrix._paths import key_name
 
 SHAPES = {f"{i}/kernel": (32, 16) for i in range(4)}
 SPECS = dict.fromkeys(SHAPES, P("fsdp", "tp"))

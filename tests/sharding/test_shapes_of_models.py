@@ -16,7 +16,7 @@ import optax_matrix as om
 from examples.study.benchmarks._hlo import along, collectives
 from examples.study.benchmarks._models import Model
 from optax_matrix import MatrixDimensionNumbers as Numbers
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 
 SIDES = {"embed": 16, "mlp": 24, "kv": 8}  # Two query heads share a key head.
 # Five groups of equal leaves are sent there and back: q, (k, v), o, (gate, up), down.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.stacks.layout import STACK_ELEMENTS, make_layout

@@ -10,8 +10,8 @@ from flax import linen as nn, nnx
 
 from examples.pretrain.config import SIZES
 from examples.pretrain.model import Llama
+from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices import infer
-from optax_matrix.matrices.paths import map_named, named_leaves
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.stacks.layout import make_layout

@@ -107,6 +107,26 @@ def test_moments_of_other_stacks_stay_when_one_is_renewed():
     assert np.abs(state.basis["a"].vectors - old).max() > 0.1
 
 
+def test_a_zero_gradient_does_not_ask_for_a_renewal():
+    """Its coordinates are small, but its basis may not change."""
+    searches = []
+
+    def counted(subspace):
+        jax.debug.callback(lambda: searches.append(None))
+        return jnp.linalg.qr(subspace.gradient)[0][..., : subspace.rank]
+
+    basis = (lambda _: None, lambda old, _: old, counted)
+    tx = om.project_low_rank(
+        optax.identity(), rank=2, basis=basis, update_interval=9, renew_below=0.1
+    )
+    update, state = jax.jit(tx.update), tx.init({"w": STREAM[0]})
+    for size in (1, 0, 0, 1):  # Of the second gradient.
+        grads = {"w": STREAM[0] * np.float32([[[1]], [[size]]])}
+        _, state = update(grads, state)
+    jax.effects_barrier()
+    assert len(searches) == 1
+
+
 @pytest.mark.daily("inf")
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.broad)])
 @pytest.mark.broad

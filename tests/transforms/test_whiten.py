@@ -137,6 +137,17 @@ def test_updates_are_limited():
 
 
 @pytest.mark.broad
+def test_a_tiny_first_gradient_leaves_factors_that_go_on():
+    """Whitened entries of the next one would overflow before they are limited."""
+    grads = np.float32(gaussian(4, *SHAPE))
+    grads[0] *= np.float32(2e-38)
+    grads[1] *= 10
+    updates, state = run(om.whiten(max_rms=2.0), grads)
+    assert np.isfinite(updates).all()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))
+
+
+@pytest.mark.broad
 def test_a_gradient_of_1e20_leaves_factors_that_go_on():
     grads = np.float32(gaussian(4, *SHAPE))
     grads[1] *= 1e20

@@ -11,6 +11,7 @@ import pytest
 from flax.core import FrozenDict, freeze
 from jax.tree_util import Partial
 
+import optax_matrix as om
 from optax_matrix.linalg import scale_rows
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.matrices.view import MatrixDimensionNumbers
@@ -168,6 +169,24 @@ def test_bare_array():
     x = _draw(3, 5)
     tx = _tx()
     np.testing.assert_allclose(tx.update(x, tx.init(x))[0], _expected(x), rtol=1e-6)
+
+
+@pytest.mark.broad
+def test_state_of_a_bare_array_is_saved_and_reset():
+    x = _draw(8, 8)
+    tx = om.muon(0.1)
+    _, state = tx.update(x, tx.init(x), x)
+    back = om.from_portable(om.to_portable(state, x), tx.init(x), x)
+    jax.tree.map(np.testing.assert_array_equal, back, state)
+    adam = optax.inject_hyperparams(optax.adam)(0.1)
+    _, held = adam.update(x, adam.init(x), x)
+    for ours, old in ((tx, state), (adam, held)):
+        new = om.reset_state(ours, old, x, True)
+        moments = [m for m in jax.tree.leaves(new) if m.ndim > 1 and m.dtype == x.dtype]
+        assert moments
+        assert not any(m.any() for m in moments)
+    with pytest.raises(ValueError, match="`params` must have names, by which arrays"):
+        om.adopt_state(held, om.muon(0.1), x)
 
 
 @pytest.mark.broad
@@ -360,6 +379,19 @@ def _of_stacks(f):
 def test_any_coupling_is_seen(coupled):
     with pytest.raises(ValueError, match="each matrix of a stack by itself"):
         on_matrices(_of_stacks(coupled)).init({"w": _draw(3, 5)})
+
+
+def test_a_chain_that_needs_parameters_says_so():
+    decay = optax.chain(om.momentum(0.9), optax.add_decayed_weights(0.1))
+    w = {"w": _draw(3, 5)}
+    with pytest.raises(ValueError, match="`needs_params` must be True, because"):
+        on_matrices(decay).init(w)
+    tx = on_matrices(decay, probe=False)
+    with pytest.raises(ValueError, match="`needs_params` must be True, because"):
+        tx.update(w, tx.init(w), w)
+    with pytest.raises(TypeError, match="'value'") as caught:
+        on_matrices(optax.contrib.reduce_on_plateau()).init(w)
+    assert any("unless probe=False" in x for x in caught.value.__notes__)
 
 
 def test_coupling_by_signs_of_parameters_is_seen():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from examples.study.benchmarks import _flops, _groups, _hlo, _models, aot
-from optax_matrix.matrices.paths import named_leaves
+from optax_matrix._paths import named_leaves
 
 ROOT = Path(__file__).parents[3]
 

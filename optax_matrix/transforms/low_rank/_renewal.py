@@ -116,7 +116,7 @@ class Renewal:
     def _turn(self, group, count, gradient, live, keys, stacks, move) -> Turn:
         """The options of the stacks that are renewed under one condition."""
         due = (count + self._phases(len(stacks))[group[0]]) % self.interval == 0
-        low = {i: self._is_low(gradient[i], stacks[i]) for i in group}
+        low = {i: self._is_low(gradient[i], live[i], stacks[i]) for i in group}
         # A first basis comes with the first gradient: at the first update, or later if
         # gradients have been zero so far or the state of the matrix was added later.
         lacks = {i: live[i] & ~is_some(stacks[i].vectors) for i in group}
@@ -146,13 +146,13 @@ class Renewal:
         which = jnp.where(some & (count > 0), 1, first)
         return which, [_as_it_is, *(functools.partial(renewed, f) for f in finds)]
 
-    def _is_low(self, g: jax.Array, held: BasisState) -> jax.Array | None:
-        """Which matrices have a basis and small coordinates, ``(..., 1, 1)``."""
+    def _is_low(self, g: jax.Array, live: Any, held: BasisState) -> jax.Array | None:
+        """Which live matrices have a basis and small coordinates, ``(..., 1, 1)``."""
         if self.below is None:
             return None
         u = held.vectors
         sigma = coordinates(g, u, self.products.roots)
-        return is_some(u) & (matrix_norm(sigma) <= self.below)
+        return live & is_some(u) & (matrix_norm(sigma) <= self.below)
 
     def _phases(self, number: int) -> list[int]:
         spread = self.interval if self.stagger else 0

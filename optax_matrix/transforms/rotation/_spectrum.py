@@ -63,15 +63,19 @@ def mix_whitened(
 
 
 def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
-    """Updates both sides' eigenvalues; each uses the old ones of the other side."""
+    """Updates both sides' eigenvalues; each uses the old ones of the other side.
 
-    def mixed(root, other, x):
-        rms = column_norms(safe_divide(x, other[..., None])) / x.shape[-2] ** 0.5
-        b = jnp.asarray(decay, root.dtype)
-        return jnp.hypot(jnp.sqrt(b) * root, jnp.sqrt(1 - b) * rms)
-
+    Both sides would count a change of scale. Where it is so large that one gradient
+    makes up most of the averages, and where there is none, the product counts it once.
+    """
     rows, cols = roots
-    return Pair(mixed(rows, cols, x.mT), mixed(cols, rows, x))
+    rms = lambda x: column_norms(x) / x.shape[-2] ** 0.5
+    seen = rms(safe_divide(x.mT, cols[..., None])), rms(safe_divide(x, rows[..., None]))
+    size = rms(safe_divide(seen[0], rows)[..., None])  # One, if nothing changes.
+    old, new = (jnp.sqrt(jnp.asarray(b, rows.dtype)) for b in (decay, 1 - decay))
+    growth = jnp.where(size > 0, jnp.maximum(new * size, 1), old)
+    mixed = lambda root, rms: safe_divide(jnp.hypot(old * root, new * rms), growth**0.5)
+    return Pair(*map(mixed, roots, seen))
 
 
 def balanced(roots: Pair, gram: Pair) -> tuple[Pair, Pair]:

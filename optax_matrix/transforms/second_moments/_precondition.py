@@ -43,8 +43,8 @@ class PreconditionState(NamedTuple):
         momentum: State of the momentum.
         gram: Per leaf a ``Pair`` of statistics. Rows and columns are those that the
             inner transformation sees; None for a side that is not preconditioned.
-        root: Per leaf a ``Pair`` of inverse roots of ``gram.normalized``; None if
-            every update recomputes them.
+        root: Per leaf a ``Pair`` of inverse roots of ``gram.normalized`` over its
+            trace; None if every update recomputes them.
         inner_state: State of the inner transformation.
     """
 
@@ -95,8 +95,10 @@ def precondition(
         method: ``"newton"`` (matrix products only) or ``"eigh"``, as in
             `linalg.inverse_root`.
         update_interval: Number of updates between renewals of the roots. Each matrix
-            counts from its first nonzero gradient, at which the first renewal is. Only
-            the size of the statistics is always the present one.
+            counts from its first nonzero gradient, at which the first renewal is.
+            Without ``graft`` updates 2, 4, 8, ... of the first interval renew them,
+            too: where few gradients have been seen, roots are as large as ``eps``
+            lets them be. The size of the statistics is always the present one.
         block_size: Largest side of a block; None for whole matrices. Every block has
             Gram matrices, roots and a count of its own, and is multiplied by its own
             roots, as a matrix would be; the momentum, ``inner`` and ``graft`` see whole
@@ -224,20 +226,26 @@ class _Precondition:
         leaves, structure = jax.tree.flatten(gram, is_leaf=_is_gram)
         normalized = {i: x.normalized for i, x in enumerate(leaves)}
         unflatten = lambda found: structure.unflatten(found.values())
+        root = lambda x: self.inverse(safe_divide(x, _trace(x)))
         if self.interval == 1:
-            return unflatten(jointly(self.inverse, normalized))
+            return unflatten(jointly(root, normalized))
         last = dict(enumerate(structure.flatten_up_to(state.root)))
-        at = lambda n, on: on & (n % self.interval == 0)
-        due = movable(jax.tree.map(at, state.count, on))
+        due = movable(jax.tree.map(self._is_due, state.count, on))
         of_sides = dict(enumerate(_of_sides(due, gram)))
 
         def renewed(_):
-            choose = lambda x, due, old: chosen(due, self.inverse(x), old)
+            choose = lambda x, due, old: chosen(due, root(x), old)
             return unflatten(jointly(choose, normalized, of_sides, last))
 
         new = jax.lax.cond(any_of(due), renewed, lambda _: state.root, None)
         note_kept(new, state.root)
         return new
+
+    def _is_due(self, count: jax.Array, on: jax.Array) -> jax.Array:
+        """Whether roots are renewed, after so many updates before this one."""
+        is_power = (count & (count + 1)) == 0
+        is_early = is_power & (count < self.interval) & (not self.graft)
+        return on & ((count % self.interval == 0) | is_early)
 
     def _scales(self, gram: Any, count: Any) -> Any:
         """Inverse roots of the present size of the statistics, for each side."""
@@ -249,10 +257,15 @@ class _Precondition:
         one = jnp.ones_like(gram.peak)
         if self.corrects:
             one -= jnp.asarray(self.decay, one.dtype) ** (count[..., None, None] + 1)
-        return safe_divide(one ** (1 / self.p), gram.peak ** (2 / self.p))
+        size = safe_divide(one, _trace(gram.normalized)) ** (1 / self.p)
+        return safe_divide(size, gram.peak ** (2 / self.p))
 
 
 _is_gram = lambda x: isinstance(x, Gram)
+
+
+def _trace(x: jax.Array) -> jax.Array:
+    return jnp.trace(x, axis1=-2, axis2=-1)[..., None, None]
 
 
 def _of_sides(values: Any, gram: Any) -> list[Any]:

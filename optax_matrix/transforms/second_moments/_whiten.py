@@ -22,7 +22,7 @@ from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg.precision import Precision, Products, products_of
 from optax_matrix.linalg.random import folded, normal, seeded
-from optax_matrix.linalg.scale import inverse, is_some
+from optax_matrix.linalg.scale import inverse, is_some, unit_peak
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.second_moments._whitening_factors import (
     fitted,
@@ -262,7 +262,8 @@ class _Whiten:
 
     def _limited(self, m: jax.Array, factor: Pair) -> jax.Array:
         """The whitened matrices, with root mean squares up to the limit."""
+        m, peak = unit_peak(m)
         x = product(self.products.project, m, factor)
-        if self.max_rms is None:
-            return x
-        return x * jnp.minimum(1, self.max_rms * inverse(rms(x)))
+        if self.max_rms is not None:
+            peak = jnp.minimum(peak, self.max_rms * inverse(rms(x)))
+        return x * peak

@@ -44,8 +44,9 @@ def fitted(
     products: Products,
 ) -> tuple[Pair, Pair]:
     """The factors after a step towards whitening these matrices, and the bounds."""
+    x, peak = unit_peak(x)
     x = product(products.project, x, factor)
-    x = x * jnp.minimum(1, _LARGEST / unit_peak(x)[1])
+    x = x * jnp.minimum(peak, _LARGEST / unit_peak(x)[1])
     moved = partial(_moved, rate=rate, decay=decay, products=products)
     rows, left = moved(x, factor.rows, bound.rows)
     cols, right = moved(x.mT, factor.cols, bound.cols)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import check_not_negative_int, check_positive_int
+from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys, path_name
 from optax_matrix.linalg import dequantize, quantize
 from optax_matrix.linalg.random import folded, seeded
 
@@ -106,9 +107,9 @@ class Quantizer:
         if _is_opaque(leaf):
             _check_is_quantized(leaf)
             return False
-        known = _field(keys) in self.signed | self.unsigned
-        has_batch = leaf.ndim >= self.batch_axes
-        if not (known and has_batch and jnp.issubdtype(leaf.dtype, jnp.floating)):
+        if self._field(keys) is None or leaf.ndim < self.batch_axes:
+            return False
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return False
         return math.prod(leaf.shape[self.batch_axes :]) >= self.min_size
 
@@ -130,10 +131,16 @@ class Quantizer:
         codes = _map(store, state)
         return QuantizedState(codes, scales, count)
 
+    def _field(self, keys: tuple) -> str | None:
+        """The first field of moments on the path to a leaf; parameters come later."""
+        fields = (k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey))
+        known = self.signed | self.unsigned
+        return next((name for name in fields if name in known), None)
+
     def _options(self, keys: tuple) -> dict[str, Any]:
         return {
             "block_size": self.block_size,
-            "signed": _field(keys) not in self.unsigned,
+            "signed": self._field(keys) not in self.unsigned,
             "batch_axes": self.batch_axes,
         }
 
@@ -141,26 +148,15 @@ class Quantizer:
         """Uniform numbers that do not depend on grouping or placement."""
         key = jax.random.fold_in(seeded(self.seed or 0), count)
         if self.ids is None:
-            place = zlib.crc32("/".join(map(_name, keys)).encode())
+            place = zlib.crc32(path_name(keys).encode())
             key = jax.random.fold_in(key, place)
             return jax.random.uniform(key, leaf.shape, jnp.float32)
-        names = [_name(k) for k in keys]
+        names = [key_name(k) for k in keys]
         group = next(name for name in names if name in self.ids)
         place = zlib.crc32("/".join(n for n in names if n != group).encode())
         of_matrices = folded(jax.random.fold_in(key, place), self.ids[group])
         draw = lambda key: jax.random.uniform(key, leaf.shape[1:], jnp.float32)
         return jax.vmap(draw)(of_matrices)
-
-
-def _field(keys: tuple) -> str | None:
-    """The innermost field name on the path to a leaf, except the ``value`` of NNX."""
-    fields = [k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey)]
-    return next((name for name in reversed(fields) if name != "value"), None)
-
-
-def _name(key: Any) -> str:
-    fields = ("key", "name", "idx")
-    return next((str(getattr(key, f)) for f in fields if hasattr(key, f)), str(key))
 
 
 def _is_opaque(node: Any) -> bool:
@@ -179,22 +175,22 @@ def _check_is_quantized(node: Any) -> None:
 
 
 def _leaves(state: Any) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_opaque)
+    return leaves_with_keys(state, _is_opaque)
 
 
 def _map(f: Callable[[tuple, Any], Any], state: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(f, state, is_leaf=_is_opaque)
+    return map_with_keys(f, state, is_leaf=_is_opaque)
 
 
 def _look_up(scales: Any, keys: tuple) -> Any:
-    for key in keys:
-        if not isinstance(scales, dict) or _name(key) not in scales:
+    for name in map(key_name, keys):
+        if not isinstance(scales, dict) or name not in scales:
             return None
-        scales = scales[_name(key)]
+        scales = scales[name]
     return scales
 
 
 def _put(scales: dict[str, Any], keys: tuple, value: Any) -> None:
     for key in keys[:-1]:
-        scales = scales.setdefault(_name(key), {})
-    scales[_name(keys[-1])] = value
+        scales = scales.setdefault(key_name(key), {})
+    scales[key_name(keys[-1])] = value

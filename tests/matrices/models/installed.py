@@ -464,7 +464,7 @@ def layer_of(tree, keys):
 
 
 def entries(tree, answers):
-    from optax_matrix.matrices.paths import path_name
+    from optax_matrix._paths import path_name
 
     found, seen = {}, {}
     for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
