@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
+from optax_matrix._paths import named_leaves
 from optax_matrix.weights import Adapter, apply_adapter, extract_adapter
 
 SHAPES = {
@@ -74,9 +75,7 @@ def test_best_of_its_rank():
     """Eckart and Young: what is left are the other singular values."""
     after = draw(1)
     for path, x in extract_adapter(BEFORE, after, 3).items():
-        leaf = lambda tree, path=path: np.float64(
-            dict(om.matrices.paths.named_leaves(tree))[path]
-        )
+        leaf = lambda tree, path=path: np.float64(named_leaves(tree)[path])
         change = (leaf(after) - leaf(BEFORE)).reshape(-1, x.a.shape[-2], x.b.shape[-1])
         kept = np.float64(x.a @ x.b).reshape(change.shape)
         s = np.linalg.svd(change, compute_uv=False)
