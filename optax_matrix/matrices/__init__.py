@@ -29,7 +29,8 @@ fused kernels) are given by ``dimension_numbers``, which every recipe takes:
 
 >>> from optax_matrix.matrices import MatrixDimensionNumbers, by_path
 >>> by_name = by_path(include="embed", exclude="layers/11/")
->>> torch = by_path(numbers={"weight": MatrixDimensionNumbers(1, 0)})
+>>> numbers = {"weight": MatrixDimensionNumbers(1, 0)}
+>>> torch = by_path(numbers=numbers, exclude="embed|lm_head")
 >>> fused = MatrixDimensionNumbers(output_sections=(512, 128, 128))
 >>> qkv = by_path(numbers={"qkv": fused})
 >>> optax_numbers = optax.contrib.MuonDimensionNumbers(0, (1, 2))  # Also accepted.

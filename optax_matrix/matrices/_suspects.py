@@ -78,7 +78,7 @@ def _of_matrix(path: str, view: Any, reason: str, siblings: Siblings) -> str | N
     if reason in _PLAIN and siblings.is_of_unknown_side(path):
         return (
             "as in PyTorch it may be (out, in): numbers={'weight': "
-            "MatrixDimensionNumbers(-1, -2)}"
+            "MatrixDimensionNumbers(-1, -2)}, exclude='embed|lm_head'"
         )
     is_square = len(view.shape) == 4 and view.shape[0] == view.shape[1] >= 8
     if is_square and view.shape[2] <= 4 and len(view.reduction_axes) == 3:

@@ -10,7 +10,9 @@ import optax
 
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._infer import infer
+from optax_matrix.matrices._siblings import STACK_OF_VECTORS
 from optax_matrix.matrices._suspects import suspects
+from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.boxes import boxes_of
 from optax_matrix.matrices.decisions import (
     Decision,
@@ -40,14 +42,38 @@ def warn_of_mistakes(
     """Warns of expressions that match nothing, and of doubtful or few matrices."""
     is_masked = lambda x: isinstance(x, optax.MaskedNode)
     leaves = named_leaves(params, is_leaf=lambda x: x is None or is_masked(x))
-    if not leaves or any(map(is_masked, leaves.values())):
-        return  # Another optimizer has the other leaves.
+    if not leaves:
+        return
+    if any(map(is_masked, leaves.values())):  # Another optimizer has these.
+        _warn_of_absent(decisions)
+        return
     warn_of_unmatched(dimension_numbers, leaves)
     refuse_unmatched(dimension_numbers, params, leaves)
     few, found = few_matrices(leaves, decisions), doubts(params, decisions)
     said = [few] if few else []
     if said := said + ([_message(found, decisions)] if found else []):
         warnings.warn("\n".join(said), DoubtfulMatrixWarning)  # noqa: B028 (shown once)
+
+
+def _warn_of_absent(decisions: Decisions) -> None:
+    """Warns where leaves that are masked could tell how others are read."""
+    guesses = {path: d for path, d in decisions.items() if d.is_guess}
+    may_differ = lambda path, view: (
+        len(view.shape) > 2 or name_of(path).name == "weight"
+    )
+    unclear = [path for path, d in guesses.items() if d.reason == STACK_OF_VECTORS]
+    unclear += [path for path, v in views_of(guesses).items() if may_differ(path, v)]
+    if unclear:
+        lines = [f"  {path}: {_shown(decisions[path])}" for path in unclear[:_SHOWN]]
+        told = [
+            "These parameters are read without those that optax.partition or "
+            "optax.masked leave out, such as biases and embeddings, which may tell "
+            "their axes:",
+            *lines,
+            "Pass dimension_numbers=matrices.by_path()(params), made of all "
+            "parameters, to the recipe and to matrices.label_params.",
+        ]
+        warnings.warn("\n".join(told), DoubtfulMatrixWarning, stacklevel=2)
 
 
 def doubts(params: Any, decisions: Decisions) -> dict[str, str]:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from optax_matrix._arguments import check_pattern, is_function
 from optax_matrix._paths import map_named, named_leaves
+from optax_matrix.matrices._siblings import STACK_OF_VECTORS
+from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
@@ -97,7 +99,7 @@ def by_path(
         if exclude_ and exclude_.search(path):
             return None, f"excluded by {exclude!r}"
         for pattern, value in table:
-            applies = value is None or len(leaf.shape) >= 2
+            applies = value is None or not _is_vector(path, leaf)
             if pattern and applies and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
         if include_ and include_.search(path) and len(leaf.shape) >= 2:
@@ -139,12 +141,12 @@ def with_embeddings(dimension_numbers: Any) -> Any:
         dimension_numbers: As in `on_matrices`.
 
     Returns:
-        For None, a rule for which every leaf with two axes is a matrix; for a rule, the
-        same rule with embeddings and heads as matrices, also where a function makes
-        it; a tree, which covers every leaf already, as it is.
+        The same rule (for None the default one) with embeddings and heads as matrices,
+        also where a function makes it; a tree, which covers every leaf already, as it
+        is.
     """
     if dimension_numbers is None:
-        return by_path(include=".")
+        dimension_numbers = by_path()
     if isinstance(dimension_numbers, PathRule) and dimension_numbers.full:
         return dataclasses.replace(
             dimension_numbers, of_leaf=dimension_numbers.full, full=None
@@ -157,6 +159,12 @@ def with_embeddings(dimension_numbers: Any) -> Any:
 
         return made
     return dimension_numbers
+
+
+def _is_vector(path: str, leaf: Any) -> bool:
+    """Whether a leaf is a vector, or a stack of such by its name or its siblings."""
+    is_named = name_of(path).is_vector
+    return len(leaf.shape) < 2 or is_named or leaf.other == STACK_OF_VECTORS
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

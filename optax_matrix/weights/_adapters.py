@@ -149,6 +149,11 @@ def apply_adapter(
 
 def _factors(view: MatrixView, old: Array, new: Array, rank: int | None) -> Adapter:
     u, s, vt = _decomposed(view, old, new)
+    if rank is not None and rank > s.shape[-1]:
+        raise ValueError(
+            f"`rank` must be at most {s.shape[-1]}, the shorter side of a matrix of "
+            f"shape {view.shape}, got {rank}; pass None for the rank of the change."
+        )
     if rank is None:
         rank = _numerical_rank(s, new, (view.rows, view.cols))
     root = jnp.sqrt(s[..., :rank])

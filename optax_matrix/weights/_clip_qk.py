@@ -119,7 +119,9 @@ def clip_qk(
 def _role(path: str, query: str, key: str) -> tuple[str, str] | None:
     """The path of the attention that a leaf belongs to, and its part there."""
     for which, names in (("query", query), ("key", key)):
-        if found := re.fullmatch(rf"(?:(.*)/)?(?:{names})(?:/[^/]*)?", path):
+        # Of LoRA's factors A has the inputs, and B the outputs.
+        own = r"(?:/(?:lora/)?(?!lora_a)[^/]*)?"
+        if found := re.fullmatch(rf"(?:(.*)/)?(?:{names}){own}", path):
             return found.group(1) or "", which
     return None
 

@@ -89,7 +89,7 @@ def _refuse_finished(inner: Any) -> None:
     """Raises if the optimizer inside of schedule-free makes finished steps."""
     names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
     for state in _nodes(inner, OnMatricesState):
-        names += {"poet", "oft", "hyperball"} & state.method.keys()
+        names += {"poet", "oft", "hyperball", "muonh"} & state.method.keys()
     if names:
         raise ValueError(
             f"optax.contrib.schedule_free must not be around {names[0]}, whose updates "

@@ -82,8 +82,8 @@ def initialize_matrices(
         key: Random key.
         initializer: ``"normalized"`` (rows of norm one), ``"standard"`` (0.02),
             ``"xavier"``, ``"uniform_spectrum"`` (all singular values one), or any
-            function ``initializer(key, (out, in), dtype)``, such as those of
-            `jax.nn.initializers`.
+            function ``initializer(key, (in, out), dtype)``, such as those of
+            `jax.nn.initializers`, whose result is transposed.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`.
 
     Returns:
@@ -119,7 +119,7 @@ def initialize_matrices(
 
 def _find(initializer: Any) -> Any:
     if callable(initializer):
-        return initializer
+        return lambda key, shape, dtype: initializer(key, shape[::-1], dtype).T
     if initializer not in INITIALIZERS:
         raise ValueError(
             f"`initializer` must be one of {', '.join(map(repr, INITIALIZERS))} or a "

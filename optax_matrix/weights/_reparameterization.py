@@ -111,7 +111,7 @@ class Reparameterization:
         Returns:
             The tree of the parameters, differentiable with respect to `trainable`.
         """
-        views = self._views(frozen.weights)
+        views = self._views(_joined(frozen.weights, trainable.others))
 
         def one(path: str, leaf: Any) -> Any:
             if path not in views:
@@ -228,7 +228,7 @@ class Reparameterization:
         self, due: Any, tx: Any, frozen: Frozen, trainable: Trainable, opt_state: Any
     ) -> tuple[Frozen, Trainable, Any]:
         """Merges the matrices that are due, by path and piece ``(matrices,)``."""
-        views = self._views(frozen.weights)
+        views = self._views(_joined(frozen.weights, trainable.others))
         old = frozen.merges
         more = lambda n, d: in_type_of(n, n + d.astype(n.dtype))
         merges = jax.tree.map(more, old, due)

@@ -89,7 +89,8 @@ def _check(q: jax.Array) -> None:
         raise ValueError(f"`rotation` must be a square matrix, got shape {q.shape}.")
     if isinstance(q, jax.core.Tracer):
         return
-    error = np.abs(np.asarray(full_dot(q.T, q)) - np.eye(len(q))).max()
+    known = np.asarray(q, np.float64)  # Not a product of JAX, which `jax.jit` traces.
+    error = np.abs(known.T @ known - np.eye(len(q))).max()
     if not error < _TOLERANCE:
         raise ValueError(
             "`rotation` must be orthogonal, got one with an entry of Q'Q - I of "

@@ -63,7 +63,8 @@ def stochastic_rounding(
         A transformation, the last one of a chain. For bfloat16 weights it returns
         float32 updates, the difference between new and old weights, so that
         `optax.apply_updates` gives exactly the new ones (unless a weight shrinks by a
-        factor of 65,000 in one step).
+        factor of 65,000 in one step). Put `optax.apply_if_finite`, `inject_hyperparams`
+        and whatever else gives updates the dtype of gradients inside of it.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if weights are

@@ -61,7 +61,8 @@ def store_remainders(
         A transformation, the last one of a chain. For bfloat16 weights it returns
         float32 updates, the difference between new and old weights, so that
         `optax.apply_updates` gives exactly the new ones (unless a weight shrinks by a
-        factor of 65,000 in one step).
+        factor of 65,000 in one step). Put `optax.apply_if_finite`, `inject_hyperparams`
+        and whatever else gives updates the dtype of gradients inside of it.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if weights are float16 or
@@ -100,6 +101,12 @@ def store_remainders(
         require_params(params)
         held = jax.tree.structure(params).flatten_up_to(state.remainders)
         leaves, structure = jax.tree.flatten(params)
+        for w, c in zip(leaves, held, strict=True):
+            if c is not None and not is_half(w):
+                raise ValueError(
+                    "`params` must be bfloat16 where `init` saw bfloat16, got "
+                    f"{w.dtype}; optax.apply_updates keeps dtypes, Equinox's does not."
+                )
         exact = structure.unflatten(map(whole, leaves, held))
         new, inner_state = inner.update(
             wide(updates), state.inner_state, exact, **extra_args

@@ -178,6 +178,8 @@ def test_sharded(kind, cpus):
 def test_mistakes_are_told():
     with pytest.raises(ValueError, match="`rank` must be a positive int"):
         extract_adapter(BEFORE, BEFORE, 0)
+    with pytest.raises(ValueError, match="`rank` must be at most"):
+        extract_adapter(BEFORE, BEFORE, 100)
     with pytest.raises(ValueError, match=r"`after` must have .* up/kernel"):
         extract_adapter(BEFORE, BEFORE | {"up": {"kernel": jnp.ones((3, 3))}}, 1)
     factors = Adapter(jnp.ones((12, 1)), jnp.ones((1, 19)))

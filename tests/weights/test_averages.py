@@ -18,7 +18,7 @@ B1, DECAY, RATE = 0.9, 0.8, 0.02
 FREE = lambda tx: optax.contrib.schedule_free(tx, RATE, b1=B1)
 WRAPPERS = {"free": FREE, "average": lambda tx: om.average_weights(tx, DECAY)}
 every = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-FINISHED = {"poet", "oft", "poet-full"}  # Their updates are finished steps.
+FINISHED = {"poet", "oft", "poet-full", "muonh"}  # Their updates are finished steps.
 
 
 def some(names, core=("muon",)):
@@ -206,6 +206,7 @@ def test_one_call_finds_it_at_any_depth(wrap, outside):
     assert_close(got, want)
 
 
+@pytest.mark.filterwarnings("ignore:These parameters are read without")
 @every
 def test_leaves_without_an_average_stay(wrap):
     masks = {"kernel": wrap(om.muon(RATE)), "bias": optax.sgd(RATE)}
@@ -276,7 +277,7 @@ def test_training_is_as_without_the_average():
 
 
 @pytest.mark.daily(
-    "make1-poet", "hyperball", "make2-poet", "store_remainders", "stochastic_rounding"
+    "make2-poet", "hyperball", "make3-poet", "store_remainders", "stochastic_rounding"
 )
 @pytest.mark.parametrize(
     ("make", "name"),

@@ -256,6 +256,14 @@ def test_bad_input_is_refused(wrap):
         wrap(3)
 
 
+def test_weights_that_became_float32_are_refused():
+    """As Equinox's own apply_updates makes them, whose remainders no longer count."""
+    params, tx = tree(0), om.store_remainders(optax.sgd(1.0))
+    wide = jax.tree.map(lambda w: w.astype(jnp.float32), params)
+    with pytest.raises(ValueError, match="`params` must be bfloat16 where `init` saw"):
+        tx.update(wide, tx.init(params), wide)
+
+
 def test_an_unknown_dtype_of_remainders_is_refused():
     with pytest.raises(ValueError, match="`seed` must be an int from 0"):
         om.stochastic_rounding(optax.sgd(1.0), seed=-1)

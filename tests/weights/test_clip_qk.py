@@ -34,6 +34,28 @@ def largest(query, key):
     return logits(query, key).max((0, 2, 3))
 
 
+@pytest.mark.broad
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("rank", [2, 8])
+def test_of_loras_factors_b_is_scaled(rank, nested):
+    """A has the inputs; a rank may be divisible by the number of heads, or not."""
+    parts, whole = {}, {}
+    for seed, name in enumerate(("query", "key")):
+        w, a = draw(D, HEADS * DIM, seed=seed), draw(D, rank, seed=seed + 2)
+        b = draw(rank, HEADS * DIM, seed=seed + 4)
+        factors = {"lora_a": a, "lora_b": b}
+        parts[name] = {"kernel": w} | ({"lora": factors} if nested else factors)
+        whole[name] = w + a @ b
+    before = largest(**whole)
+    assert (before > TAU).any()
+    clipped = om.clip_qk({"attn": parts}, {"attn": before}, TAU)["attn"]
+    new = {}
+    for name, part in clipped.items():
+        factors = part["lora"] if nested else part
+        new[name] = part["kernel"] + factors["lora_a"] @ factors["lora_b"]
+    np.testing.assert_allclose(largest(**new), np.minimum(before, TAU), rtol=1e-5)
+
+
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("balance", [0.5, 1.0, 0.0])

@@ -79,6 +79,13 @@ def test_gaussians_have_their_deviation(kind, std):
     assert abs(float(w.mean())) < 4 * std / 3072**0.5
 
 
+def test_initializers_of_jax_have_their_deviation():
+    """Theirs count axis -2 as inputs."""
+    lecun = jax.nn.initializers.lecun_normal()
+    w = om.initialize_matrices({"k": jnp.zeros((256, 16))}, KEY, lecun)["k"]
+    np.testing.assert_allclose(np.std(w), 256**-0.5, rtol=0.1)
+
+
 def test_a_matrix_depends_neither_on_others_nor_on_the_rule_for_them(normalized):
     paths = ("down/kernel", "layers/mlp/up/kernel", "embed/embedding")
     fewer = {path: _tree()[path] for path in paths}

@@ -1,6 +1,6 @@
 """`rotate_residual`: what it turns, and what it refuses.
 
-tests/layout/test_residual.py turns a LLaMA.
+tests/stacks/test_residual.py turns a LLaMA.
 """
 
 import jax
@@ -29,6 +29,13 @@ def test_readers_and_writers():
     np.testing.assert_allclose(turned["up"], Q.T @ params["up"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(turned["down"], params["down"] @ Q, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(turned["scale"], 1)
+
+
+def test_a_known_rotation_inside_jit():
+    params = {"up": draw(4, 6), "down": draw(6, 4)}
+    run = lambda p: rotate_residual(p, Q, dimension_numbers=RULE)
+    close = lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5)
+    jax.tree.map(close, jax.jit(run)(params), run(params))
 
 
 def test_layers_dtypes_and_the_way_back():

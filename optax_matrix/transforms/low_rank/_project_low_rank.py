@@ -134,7 +134,8 @@ def project_low_rank(
             :math:`\|U^\top G_t\|_F \leq \varsigma`, at which a matrix gets a new basis
             besides; None for no such renewals.
         stagger: Whether to renew stacks in turn, spread evenly over K updates, each
-            under its own condition, instead of all at once.
+            under its own condition, instead of all at once. A matrix has the turn of
+            its stack, which depends on `max_batch` and placement.
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
             ``"reset"`` or a function, see above.
         seed: Seed of the random numbers.
