@@ -119,7 +119,8 @@ def initialize_matrices(
 
 def _find(initializer: Any) -> Any:
     if callable(initializer):
-        return lambda key, shape, dtype: initializer(key, shape[::-1], dtype).T
+        draw: Any = initializer
+        return lambda key, shape, dtype: draw(key, shape[::-1], dtype).T
     if initializer not in INITIALIZERS:
         raise ValueError(
             f"`initializer` must be one of {', '.join(map(repr, INITIALIZERS))} or a "
