@@ -164,7 +164,8 @@ def with_embeddings(dimension_numbers: Any) -> Any:
 def _is_vector(path: str, leaf: Any) -> bool:
     """Whether a leaf is a vector, or a stack of such by its name or its siblings."""
     is_named = name_of(path).is_vector
-    return len(leaf.shape) < 2 or is_named or leaf.other == STACK_OF_VECTORS
+    told = getattr(leaf, "other", None)  # By the tree around it.
+    return len(leaf.shape) < 2 or is_named or told == STACK_OF_VECTORS
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:
