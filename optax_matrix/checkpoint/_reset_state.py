@@ -185,10 +185,10 @@ def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) ->
 
 def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
     """The parameter whose path this state has; a count is nobody's."""
-    if "" in masks:  # The parameters are one bare array.
-        return "" if old.shape == masks[""].shape else None
     paths = (path_name(keys[start:]) for start in range(len(keys)))
     is_count = not old.shape and not jnp.issubdtype(old.dtype, jnp.floating)
+    if not is_count and "" in masks:  # The parameters are one bare array.
+        return "" if old.shape == masks[""].shape else None
     return None if is_count else next((path for path in paths if path in masks), None)
 
 

@@ -58,8 +58,10 @@ def warn_of_mistakes(
 def _warn_of_absent(decisions: Decisions) -> None:
     """Warns where leaves that are masked could tell how others are read."""
     guesses = {path: d for path, d in decisions.items() if d.is_guess}
+    # Kernels of two axes are (in, out), those of four or more are convolutions of Flax.
+    usual = {2: ("kernel", "w"), 3: ()}
     may_differ = lambda path, view: (
-        len(view.shape) > 2 or name_of(path).name == "weight"
+        name_of(path).name not in usual.get(len(view.shape), ("kernel",))
     )
     unclear = [path for path, d in guesses.items() if d.reason == STACK_OF_VECTORS]
     unclear += [path for path, v in views_of(guesses).items() if may_differ(path, v)]

@@ -71,8 +71,9 @@ def by_path(
         exclude: Leaves that match get the other optimizer; takes precedence over all
             other arguments.
         numbers: Dimension numbers (or None) by regular expression. The first match
-            counts, and takes precedence over `include`. They do not apply to vectors,
-            such as the ``weight`` of a LayerNorm beside that of a linear layer.
+            counts, and takes precedence over `include`. They do not apply to leaves of
+            one axis, such as the ``weight`` of a LayerNorm beside that of a linear
+            layer; exclude embeddings, heads and scanned norms of that name.
         otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns;
             None for the default rule.
 
@@ -99,7 +100,7 @@ def by_path(
         if exclude_ and exclude_.search(path):
             return None, f"excluded by {exclude!r}"
         for pattern, value in table:
-            applies = value is None or not _is_vector(path, leaf)
+            applies = value is None or len(leaf.shape) >= 2
             if pattern and applies and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
         if include_ and include_.search(path) and len(leaf.shape) >= 2:
@@ -141,12 +142,12 @@ def with_embeddings(dimension_numbers: Any) -> Any:
         dimension_numbers: As in `on_matrices`.
 
     Returns:
-        The same rule (for None the default one) with embeddings and heads as matrices,
-        also where a function makes it; a tree, which covers every leaf already, as it
-        is.
+        For None, a rule for which every leaf with two axes is a matrix, but stacks of
+        vectors; for a rule, the same rule with embeddings and heads as matrices, also
+        where a function makes it; a tree, which covers every leaf already, as it is.
     """
     if dimension_numbers is None:
-        dimension_numbers = by_path()
+        return PathRule(_of_all_but_vectors)
     if isinstance(dimension_numbers, PathRule) and dimension_numbers.full:
         return dataclasses.replace(
             dimension_numbers, of_leaf=dimension_numbers.full, full=None
@@ -161,11 +162,11 @@ def with_embeddings(dimension_numbers: Any) -> Any:
     return dimension_numbers
 
 
-def _is_vector(path: str, leaf: Any) -> bool:
-    """Whether a leaf is a vector, or a stack of such by its name or its siblings."""
-    is_named = name_of(path).is_vector
+def _of_all_but_vectors(path: str, leaf: Any) -> Answer:
     told = getattr(leaf, "other", None)  # By the tree around it.
-    return len(leaf.shape) < 2 or is_named or told == STACK_OF_VECTORS
+    if len(leaf.shape) < 2 or name_of(path).is_vector or told == STACK_OF_VECTORS:
+        return default_full_rule(path, leaf)
+    return numbers_of_kernel(path, leaf)[0], "every leaf but vectors"
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

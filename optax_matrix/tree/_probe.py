@@ -69,7 +69,9 @@ def _refuse_shapes(build: Build, layout: Layout, needs_params: bool) -> None:
     try:
         new = run(stacks if needs_params else None)
     except Exception as error:
-        if not needs_params and not is_ours(error) and _succeeds(run, stacks):
+        if is_ours(error):
+            raise
+        if not needs_params and _succeeds(run, stacks):
             raise ValueError(
                 "`needs_params` must be True, because `build` uses the parameters: "
                 f"without them it raised {type(error).__name__}; pass "

@@ -120,9 +120,11 @@ def _role(path: str, query: str, key: str) -> tuple[str, str] | None:
     """The path of the attention that a leaf belongs to, and its part there."""
     for which, names in (("query", query), ("key", key)):
         # Of LoRA's factors A has the inputs, and B the outputs.
-        own = r"(?:/(?:lora/)?(?!lora_a)[^/]*)?"
-        if found := re.fullmatch(rf"(?:(.*)/)?(?:{names}){own}", path):
-            return found.group(1) or "", which
+        factor = r"(?:.*/)?(?:[^/]*_)?lora_(?P<factor>[ab])(?:/[^/]*)?"
+        below = rf"(?:/(?i:{factor}|[^/]*))?"
+        found = re.fullmatch(rf"(?:(?P<scope>.*)/)?(?:{names}){below}", path)
+        if found and (found["factor"] or "b") in "bB":
+            return found["scope"] or "", which
     return None
 
 

@@ -82,23 +82,6 @@ def test_poet_with_frozen_weights_reads_the_whole_tree(name):
         jax.tree.map(same, poet.materialize(*parts), params)
 
 
-def test_given_axes_are_not_those_of_vectors():
-    params = {
-        "embed_tokens": {"weight": draw(40, 8)},
-        "layers": {
-            "q_proj": {"weight": draw(3, 8, 16), "bias": draw(3, 16)},
-            "pre": {"weight": draw(3, 8)},
-        },
-    }
-    given = {"weight|bias": om.MatrixDimensionNumbers(-1, -2)}
-    rule = om.matrices.by_path(numbers=given, exclude="embed|lm_head")
-    numbers = rule(params)
-    assert numbers["layers"]["q_proj"]["weight"] is not None
-    others = (numbers["embed_tokens"], numbers["layers"]["pre"])
-    assert [tree["weight"] for tree in others] == [None, None]
-    assert numbers["layers"]["q_proj"]["bias"] is None
-
-
 def test_in_the_full_model_vectors_are_no_matrices():
     params = {
         "embed": {"embedding": draw(40, 8)},
@@ -106,9 +89,11 @@ def test_in_the_full_model_vectors_are_no_matrices():
             "up": {"kernel": draw(3, 8, 32), "bias": draw(3, 32)},
             "down": {"kernel": draw(3, 32, 8)},
             "norm": {"scale": draw(3, 8)},
+            "moe": {"router": {"kernel": draw(3, 8, 4)}},
         },
     }
     numbers = with_embeddings(None)(params)
     assert numbers["embed"]["embedding"] is not None
     assert numbers["layers"]["norm"]["scale"] is None
     assert numbers["layers"]["up"]["bias"] is None
+    assert numbers["layers"]["moe"]["router"]["kernel"] is not None

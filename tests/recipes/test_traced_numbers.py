@@ -35,16 +35,17 @@ def numbers(name):
     return {**found, "learning_rate": RATE}
 
 
-def tree(seed):
+def tree(seed, dtype=np.float32):
     rng = np.random.default_rng(seed)
-    return {n: rng.standard_normal(s).astype(np.float32) for n, s in SHAPES.items()}
+    return {n: rng.standard_normal(s).astype(dtype) for n, s in SHAPES.items()}
 
 
 @contextlib.contextmanager
 def placed(scene, devices):
     """Parameters and two gradients on the mesh of a scene, and its placement.
 
-    Of the same gradient twice, most of what `soap` sees in its basis is rounding.
+    Of the same gradient twice, most of what `soap` sees in its basis is rounding. On
+    meshes they are float64: the Gram matrices of two gradients amplify rounding.
     """
     if SCENES[scene] is None:
         yield tree(0), (tree(1), tree(2)), None
@@ -56,10 +57,10 @@ def placed(scene, devices):
     )
     specs = {n: spec if len(s) == 2 else P() for n, s in SHAPES.items()}
     shardings = {n: NamedSharding(mesh, s) for n, s in specs.items()}
-    put = lambda x: jax.device_put(x, shardings)
+    put = lambda seed: jax.device_put(tree(seed, np.float64), shardings)
     placement = owner and om.owners(owner, param_specs=shardings)
-    with jax.set_mesh(mesh):
-        yield put(tree(0)), (put(tree(1)), put(tree(2))), placement
+    with jax.enable_x64(True), jax.set_mesh(mesh):
+        yield put(0), (put(1), put(2)), placement
 
 
 QUICK = {("muoneq", "one device"), ("muoneq", "explicit, inside")}
@@ -96,10 +97,7 @@ def test_traced_numbers_are_plain_numbers(name, scene, cpus):
 
 
 def assert_same(got, want):
-    """XLA folds what it does with a plain number, which rounds once less or more.
-
-    Roots amplify it: `mousse` is equal to 1e-15 in float64.
-    """
+    """XLA folds what it does with a plain number, which rounds once less or more."""
     for name, x in want.items():
-        size = np.abs(x).max()
-        np.testing.assert_allclose(got[name], x, rtol=0, atol=2e-4 * size, err_msg=name)
+        atol = np.abs(x).max() * (2e-4 if x.dtype == np.float32 else 1e-6)
+        np.testing.assert_allclose(got[name], x, rtol=0, atol=atol, err_msg=name)

@@ -1,6 +1,7 @@
 """Eight-bit state of optax's own optimizers."""
 
 import functools
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -292,3 +293,35 @@ def test_complex_leaves_keep_their_imaginary_parts():
     for tx in (om.quantize_state(optax.sgd(0.5)), om.in_float32(optax.sgd(0.5))):
         updates, _ = tx.update({"w": x}, tx.init({"w": x}), {"w": x})
         np.testing.assert_array_equal(updates["w"], -x / 2)
+
+
+@pytest.mark.broad
+def test_inverse_roots_have_signs():
+    """Their field is that of second moments in other states, but they are matrices."""
+    tx = om.mousse(0.1, placement=om.quantized(min_size=64))
+    params = {"kernel": draw(0)["w"]}
+    exact, states = om.mousse(0.1), []
+    for each in (tx, exact):
+        state, update = each.init(params), jax.jit(each.update)
+        for seed in range(3):
+            new, state = update({"kernel": draw(seed)["w"]}, state, params)
+        states.append(np.asarray(new["kernel"]))
+    error = np.linalg.norm(states[0] - states[1]) / np.linalg.norm(states[1])
+    assert error < 0.1
+
+
+@pytest.mark.broad
+def test_fields_of_parameters_name_no_moments():
+    """Of an encoder with a mean and a variance, where gradients are accumulated."""
+
+    class Heads(NamedTuple):
+        mu: Any
+        nu: Any
+
+    steps = optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation()
+    tx = om.quantize_state(steps, min_size=64)
+    state = tx.init(Heads(draw(0)["w"], draw(1)["w"]))
+    held = state.inner_state
+    kinds = lambda tree: {x.dtype.name for x in jax.tree.leaves(tree)}
+    assert kinds(held.acc_grads) == {"float32"}
+    assert kinds(held.inner_opt_state[0].mu) == {"uint8"}

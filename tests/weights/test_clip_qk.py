@@ -35,24 +35,32 @@ def largest(query, key):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("lora_a", "lora_b"),
+        ("lora/lora_a", "lora/lora_b"),
+        ("kernel_lora_a", "kernel_lora_b"),
+        ("lora_A/kernel", "lora_B/kernel"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("rank", [2, 8])
-def test_of_loras_factors_b_is_scaled(rank, nested):
+def test_of_loras_factors_b_is_scaled(rank, names):
     """A has the inputs; a rank may be divisible by the number of heads, or not."""
     parts, whole = {}, {}
     for seed, name in enumerate(("query", "key")):
         w, a = draw(D, HEADS * DIM, seed=seed), draw(D, rank, seed=seed + 2)
         b = draw(rank, HEADS * DIM, seed=seed + 4)
-        factors = {"lora_a": a, "lora_b": b}
-        parts[name] = {"kernel": w} | ({"lora": factors} if nested else factors)
+        parts |= {f"{name}/kernel": w, f"{name}/{names[0]}": a, f"{name}/{names[1]}": b}
         whole[name] = w + a @ b
     before = largest(**whole)
     assert (before > TAU).any()
-    clipped = om.clip_qk({"attn": parts}, {"attn": before}, TAU)["attn"]
-    new = {}
-    for name, part in clipped.items():
-        factors = part["lora"] if nested else part
-        new[name] = part["kernel"] + factors["lora_a"] @ factors["lora_b"]
+    parts = {f"attn/{path}": x for path, x in parts.items()}
+    new = om.clip_qk(parts, {"attn": before}, TAU)
+    of = lambda part, name: new[f"attn/{part}/{name}"]
+    a, b = names
+    new = {x: of(x, "kernel") + of(x, a) @ of(x, b) for x in whole}
     np.testing.assert_allclose(largest(**new), np.minimum(before, TAU), rtol=1e-5)
 
 

@@ -71,10 +71,14 @@ def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
     rows, cols = roots
     rms = lambda x: column_norms(x) / x.shape[-2] ** 0.5
     seen = rms(safe_divide(x.mT, cols[..., None])), rms(safe_divide(x, rows[..., None]))
-    size = rms(safe_divide(seen[0], rows)[..., None])  # One, if nothing changes.
     old, new = (jnp.sqrt(jnp.asarray(b, rows.dtype)) for b in (decay, 1 - decay))
-    growth = jnp.where(size > 0, jnp.maximum(new * size, 1), old)
-    mixed = lambda root, rms: safe_divide(jnp.hypot(old * root, new * rms), growth**0.5)
+    # The root mean square of what both sides have whitened is one, if nothing changes.
+    # It is a product of two, as it may overflow.
+    peak = jnp.max(seen[0], axis=-1, keepdims=True)
+    rest = rms(safe_divide(safe_divide(seen[0], peak), rows)[..., None])
+    root = jnp.sqrt(new * peak) * jnp.sqrt(rest)
+    growth = jnp.where(root > 0, jnp.maximum(root, 1), jnp.sqrt(old))
+    mixed = lambda root, rms: safe_divide(jnp.hypot(old * root, new * rms), growth)
     return Pair(*map(mixed, roots, seen))
 
 

@@ -96,11 +96,12 @@ def quantize_state(
         state = inner.init(wide(params))
         if type(params).__name__ == "_ParamsPlaceholder":
             return QuantizedState(state, _OPAQUE, None if seed is None else _OPAQUE)
-        return quantizer.pack(state)
+        return quantizer.beside(params).pack(state)
 
     def update_fn(updates, state, params=None, **extra_args):
-        old = quantizer.unpack(state)
+        ours = quantizer.beside(updates)
+        old = ours.unpack(state)
         updates, new = inner.update(wide(updates), old, wide(params), **extra_args)
-        return updates, quantizer.repack(new, state)
+        return updates, ours.repack(new, state)
 
     return keep_dtype(optax.GradientTransformationExtraArgs(init_fn, update_fn))

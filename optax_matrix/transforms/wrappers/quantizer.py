@@ -51,6 +51,7 @@ class Quantizer:
     batch_axes: int
     seed: int | None
     ids: Mapping[str, Any] | None
+    paths: frozenset[tuple] = frozenset()  # Of parameters, whose fields do not count.
 
     @classmethod
     def of(cls, *, signed: Any, unsigned: Any, **options: Any) -> "Quantizer":
@@ -74,6 +75,11 @@ class Quantizer:
             if value is not None or name != "seed":
                 check_not_negative_int(name, value)
         return cls(*names, **options)
+
+    def beside(self, tree: Any) -> "Quantizer":
+        """The quantizer of the state of such parameters or gradients."""
+        paths = frozenset(keys for keys, _ in leaves_with_keys(tree))
+        return dataclasses.replace(self, paths=paths)
 
     def pack(self, state: Any) -> QuantizedState:
         """Packs the state of `init`."""
@@ -132,10 +138,12 @@ class Quantizer:
         return QuantizedState(codes, scales, count)
 
     def _field(self, keys: tuple) -> str | None:
-        """The first field of moments on the path to a leaf; parameters come later."""
-        fields = (k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey))
-        known = self.signed | self.unsigned
-        return next((name for name in fields if name in known), None)
+        """The innermost field of the state that a leaf is in, if it has moments."""
+        parts = (k for k in range(len(keys)) if keys[k:] in self.paths)
+        own = keys[: next(parts, len(keys))]
+        fields = [k.name for k in own if isinstance(k, jax.tree_util.GetAttrKey)]
+        is_known = fields and fields[-1] in self.signed | self.unsigned
+        return fields[-1] if is_known else None
 
     def _options(self, keys: tuple) -> dict[str, Any]:
         return {
