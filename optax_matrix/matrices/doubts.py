@@ -58,11 +58,12 @@ def warn_of_mistakes(
 def _warn_of_absent(decisions: Decisions) -> None:
     """Warns where leaves that are masked could tell how others are read."""
     guesses = {path: d for path, d in decisions.items() if d.is_guess}
-    # Kernels of two axes are (in, out), those of four or more are convolutions of Flax.
-    usual = {2: ("kernel", "w"), 3: ()}
-    may_differ = lambda path, view: (
-        name_of(path).name not in usual.get(len(view.shape), ("kernel",))
-    )
+
+    def may_differ(path: str, view: MatrixView) -> bool:
+        name, axes = name_of(path).name, len(view.shape)
+        # Kernels of four axes are convolutions of Flax.
+        return "weight" in name if axes == 2 else axes == 3 or name != "kernel"
+
     unclear = [path for path, d in guesses.items() if d.reason == STACK_OF_VECTORS]
     unclear += [path for path, v in views_of(guesses).items() if may_differ(path, v)]
     if unclear:

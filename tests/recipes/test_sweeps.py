@@ -45,6 +45,7 @@ def check(make):
     return together
 
 
+@pytest.mark.filterwarnings("ignore:These parameters are read without")
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "name",

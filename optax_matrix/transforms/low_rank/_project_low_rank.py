@@ -135,7 +135,7 @@ def project_low_rank(
             besides; None for no such renewals.
         stagger: Whether to renew stacks in turn, spread evenly over K updates, each
             under its own condition, instead of all at once. A matrix has the turn of
-            its stack, which depends on `max_batch` and placement.
+            its stack, which depends on the bound of stacks and on their placement.
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
             ``"reset"`` or a function, see above.
         seed: Seed of the random numbers.
