@@ -90,8 +90,8 @@ def kl_shampoo(
         upper bound for their inverse roots; where a gradient is zero, or whitened has a
         mean square above :math:`1 / (1 - \beta_2)`, both sides are divided by one
         number, so that the scale of the gradients is not averaged twice (by the letter
-        a matrix whose gradients grow 1e4-fold rests for a hundred steps); there is no
-        epsilon; rows and columns of
+        a matrix whose gradients grow 1e4-fold rests for a hundred steps, see
+        ``tests/recipes/test_kl_shampoo.py``); there is no epsilon; rows and columns of
         the rotated gradient and momentum that are rounding noise count as zero
         (`rotate`); weight decay applies to the old weights, there to the new ones.
     """

@@ -27,6 +27,10 @@ SCENES = {
 }
 
 
+# The first gradient leaves the basis of a null space to rounding; the second sees it.
+WELL_POSED = {"soap": {"side": "short"}}
+
+
 def numbers(name):
     """The numbers that a recipe takes, with their defaults."""
     parameters = inspect.signature(TABLE[name]).parameters.values()
@@ -74,7 +78,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "scene"), CASES)
 def test_traced_numbers_are_plain_numbers(name, scene, cpus):
     """Under `jit`, under `vmap`, and in the state of `inject_hyperparams`."""
-    known = numbers(name)
+    known, recipe = numbers(name), small(name, **WELL_POSED.get(name, {}))
     with placed(scene, cpus[:4]) as (params, grads, placement):
 
         def second_update(make, values):
@@ -82,8 +86,8 @@ def test_traced_numbers_are_plain_numbers(name, scene, cpus):
             _, state = tx.update(grads[0], tx.init(params), params)
             return tx.update(grads[1], state, params)[0]
 
-        plain = lambda values: second_update(small(name), values)
-        injected = lambda: second_update(om.inject_hyperparams(small(name)), known)
+        plain = lambda values: second_update(recipe, values)
+        injected = lambda: second_update(om.inject_hyperparams(recipe), known)
         want = jax.jit(lambda: plain(known))()
         traced = jax.jit(plain)
         other = jax.tree.map(lambda x: 0.75 * x, known)
