@@ -194,13 +194,25 @@ def line(x: Result) -> str:
     )
 
 
+def at_least(least: int):
+    """Type of an option that counts."""
+
+    def count(text):
+        if (number := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be {least} or more, got {text}")
+        return number
+
+    return count
+
+
 def main(arguments=None) -> list[Result]:
     """Runs the comparison that the command line describes; prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pretrain-steps", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--pretrain-steps", type=at_least(1), default=400)
+    # The first step of the warm-up has the rate zero.
+    parser.add_argument("--steps", type=at_least(2), default=200)
+    parser.add_argument("--batch", type=at_least(1), default=16)
+    parser.add_argument("--ranks", type=at_least(1), nargs="+", default=[4, 8])
     parser.add_argument("--methods", nargs="+", default=[*METHODS], choices=METHODS)
     given = vars(parser.parse_args(arguments))
     given |= {name: tuple(given[name]) for name in ("ranks", "methods")}

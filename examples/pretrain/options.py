@@ -92,6 +92,8 @@ def with_options(name: str, methods: Mapping[str, Method]) -> Method:
             example = f"{head}:{key}={_shown(method.options[key])}"
             raise UserError(f"{head}: give `{key}` a value: {example}")
         given[key] = _value(key, word)
+    if given.get("nonfinite") == "raise":
+        raise UserError(f"{name}: a compiled step cannot raise; use nonfinite=skip.")
     if not given:
         return method
     method = method.replace(**given)

@@ -11,6 +11,7 @@ from flax import nnx
 
 import optax_matrix as om
 from examples.pretrain.config import ModelConfig
+from examples.pretrain.errors import UserError
 from examples.pretrain.model import Llama
 
 CLIP = 1.0
@@ -82,6 +83,10 @@ class Trainer:
         steps: Length of the schedule.
         accumulate: Micro-batches per update.
         measures: What `om.diagnostics.monitor` measures of the updates.
+
+    Raises:
+        UserError: If the optimizer refuses the model, as ``heads=split`` does where
+            kernels do not show their heads.
     """
 
     def __init__(
@@ -96,6 +101,10 @@ class Trainer:
             build = build.replace(dimension_numbers=residual_sides(config))
         self._config, self._build, self._steps = config, build, steps
         self._accumulate, self._measures = accumulate, measures
+        try:
+            jax.eval_shape(self._init, jax.eval_shape(initial_weights, config, 0))
+        except ValueError as error:
+            raise UserError(f"The optimizer does not fit the model: {error}") from error
 
     def _optimizer(self, peak):
         tx = optax.chain(

@@ -128,7 +128,9 @@ class Guess(str):
 
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
-_LORA_FACTOR = re.compile(r"(^|/)([^/]*_)?lora_([ab])(/[^/]*)?$", re.IGNORECASE)
+LORA_FACTOR = re.compile(
+    r"(^|/)([^/]*_)?lora_(?P<factor>[ab])(/[^/]*)?$", re.IGNORECASE
+)
 # With latent attention ``q_b`` and ``kv_b``, which read the latent vectors.
 _READ_HEADS = re.compile(
     r"(^|/)(query|key|value|w?(q|kv)_b(_proj)?)/[^/]*$", re.IGNORECASE
@@ -250,8 +252,8 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     side = side_by_name(path)
     if getattr(leaf, "is_transposed", False):
         return MatrixDimensionNumbers(-1, -2, residual=side), "kernel (out, in)"
-    if factor := _LORA_FACTOR.search(path):
-        sides = "(in, rank)" if factor[3] in "aA" else "(rank, out)"
+    if factor := LORA_FACTOR.search(path):
+        sides = "(in, rank)" if factor["factor"] in "aA" else "(rank, out)"
         reason = f"a LoRA factor {sides}"
     else:
         many = len(shape) > 2

@@ -20,6 +20,7 @@ from optax_matrix.matrices.names import (
     default_rule,
     numbers_of_kernel,
 )
+from optax_matrix.matrices.view import is_dimension_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,7 @@ def by_path(
         ``warnings.simplefilter("ignore", UnmatchedPatternWarning)`` silences it.
 
     Raises:
-        ValueError: If an expression does not compile.
+        ValueError: If an expression does not compile, or an argument has another type.
 
     Examples:
         The matrix optimizer for embedding and head, too, but not for the last layer:
@@ -93,8 +94,19 @@ def by_path(
     """
     include_, exclude_ = _compile("include", include), _compile("exclude", exclude)
     table = [(_compile("numbers", k), v) for k, v in (numbers or {}).items()]
+    for _, value in table:
+        if value is not None and not is_dimension_numbers(value):
+            raise ValueError(
+                "`numbers` must give MatrixDimensionNumbers or None for each "
+                f"expression, got {value!r}."
+            )
     if otherwise is None:
         otherwise = PathRule(default_rule, default_full_rule)
+    if not isinstance(otherwise, PathRule):
+        raise ValueError(
+            "`otherwise` must be a rule, such as `matrices.infer` returns, or None, got "
+            f"{type(otherwise).__name__}; what `numbers` gives by path needs no rule."
+        )
 
     def of_leaf(path: str, leaf: Any, fallback: Any = otherwise.of_leaf) -> Answer:
         if exclude_ and exclude_.search(path):

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from optax_matrix._arguments import NotNegativeInt, Positive, Share, checked
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import map_named, named_leaves
+from optax_matrix.matrices.names import LORA_FACTOR
 
 _QUERY = r"(?i:q|query|w_?q|q(uery)?_proj)"
 _KEY = r"(?i:k|key|w_?k|k(ey)?_proj)"
@@ -118,12 +119,13 @@ def clip_qk(
 
 def _role(path: str, query: str, key: str) -> tuple[str, str] | None:
     """The path of the attention that a leaf belongs to, and its part there."""
+    if factor := LORA_FACTOR.search(path):
+        if factor["factor"] in "aA":
+            return None  # It has the inputs, and B the outputs.
+        path = path[: factor.start()]
     for which, names in (("query", query), ("key", key)):
-        # Of LoRA's factors A has the inputs, and B the outputs.
-        factor = r"(?:.*/)?(?:[^/]*_)?lora_(?P<factor>[ab])(?:/[^/]*)?"
-        below = rf"(?:/(?i:{factor}|[^/]*))?"
-        found = re.fullmatch(rf"(?:(?P<scope>.*)/)?(?:{names}){below}", path)
-        if found and (found["factor"] or "b") in "bB":
+        found = re.fullmatch(rf"(?:(?P<scope>.*)/)?(?:{names})(?:/[^/]*)?", path)
+        if found:
             return found["scope"] or "", which
     return None
 

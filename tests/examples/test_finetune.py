@@ -84,3 +84,10 @@ def test_command_line(capsys, monkeypatch):
     assert line == finetune.line(result)
     assert line.split()[:3] == ["galore", "2", "0.01"]
     assert len(line) == len(header)
+
+
+@pytest.mark.parametrize("few", ["--steps=1", "--batch=0", "--ranks=0"])
+def test_counts_are_checked(capsys, few):
+    with pytest.raises(SystemExit):
+        finetune.main([few])
+    assert "or more, got" in capsys.readouterr().err

@@ -235,6 +235,7 @@ def test_an_unknown_keyword_lists_those_that_exist(recipe):
         ("poet:block=0", "`block` must be"),
         ("poet:block=wide", "`block` must be"),
         ("poet:share=much", "`share` must be from 0 to 1"),
+        ("muoneq:nonfinite=raise", "use nonfinite=skip"),
         ("oft:share=1", "oft has no option 'share'"),
     ],
 )

@@ -129,6 +129,13 @@ def test_bad_expression_is_named():
         by_path(include="(")
 
 
+def test_numbers_and_other_rules_are_checked():
+    with pytest.raises(ValueError, match=r"`numbers` must give Matrix.* got 3"):
+        by_path(numbers={"up": 3})
+    with pytest.raises(ValueError, match=r"`otherwise` must be a rule.*, got dict"):
+        by_path(otherwise={"up": MatrixDimensionNumbers()})
+
+
 def test_tree_of_optax_numbers_with_none_for_the_rest():
     numbers = optax.contrib.MuonDimensionNumbers
     params = {"a": {"w": _shape(4, 2, 3), "b": _shape(3)}, "c": _shape(4, 6)}
