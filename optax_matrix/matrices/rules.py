@@ -104,8 +104,8 @@ def by_path(
         otherwise = PathRule(default_rule, default_full_rule)
     if not isinstance(otherwise, PathRule):
         raise ValueError(
-            "`otherwise` must be a rule, such as `matrices.infer` returns, or None, got "
-            f"{type(otherwise).__name__}; what `numbers` gives by path needs no rule."
+            "`otherwise` must be None or a rule, such as `matrices.infer` returns, got "
+            f"{type(otherwise).__name__}; `numbers` takes a dict."
         )
 
     def of_leaf(path: str, leaf: Any, fallback: Any = otherwise.of_leaf) -> Answer:

@@ -20,16 +20,10 @@ BaseName = Literal["sinkhorn", "adam", "sign", "row_norm"]
 def aro_base(
     base: Any, b2: ArrayLike, jointly: bool = False
 ) -> optax.GradientTransformation:
-    """The base of a name.
+    """The base of a name; a transformation is returned as it is.
 
-    Args:
-        base: A name, or a transformation, which is returned as it is.
-        b2: Decay rate of the second moment of ``"adam"``.
-        jointly: Whether row norms are taken over all matrices that share a rotation;
-            `scale_by_second_moment` and signs have none.
-
-    Returns:
-        A transformation of stacks.
+    ``jointly`` takes row norms over all matrices that share a rotation;
+    `scale_by_second_moment` and signs have none.
     """
     if not isinstance(base, str):
         return base

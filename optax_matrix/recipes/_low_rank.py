@@ -15,16 +15,7 @@ LastLayer = Literal["other", "method"]
 
 
 def singular_basis(basis: SingularBasis, qr: Any, precision: Precision) -> Basis:
-    """The basis of leading singular vectors, approximate or exact, or a given one.
-
-    Args:
-        basis: ``"randomized_svd"``, ``"svd"``, or a function from a `Subspace`.
-        qr: Kernel that orthonormalizes columns.
-        precision: That of the products that find the vectors.
-
-    Returns:
-        A basis for `project_low_rank`.
-    """
+    """The basis of leading singular vectors, approximate or exact, or a given one."""
     if callable(basis):
         return given_basis(basis)
     method = "exact" if basis == "svd" else "randomized"

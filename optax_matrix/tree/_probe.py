@@ -29,15 +29,9 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
     matrix in front of each, the newcomer, and both run for a few steps. Updates and
     state of the other matrices must not depend on the newcomer's entries. Without a
     newcomer, those of nearly all matrices must be the same: stacks of another size may
-    round differently, and an ill-conditioned matrix amplifies that.
-
-    Args:
-        build: As in `on_matrices`.
-        layout: The layout whose first groups, cut to small sides, are tested.
-        needs_params: Whether the transformation gets parameters.
-
-    Raises:
-        ValueError: If matrices are coupled; it names the transformations to blame.
+    round differently, and an ill-conditioned matrix amplifies that. The first groups
+    of ``layout`` are tested, cut to small sides; the error names the transformations to
+    blame.
     """
     if not layout.groups:
         return

@@ -11,6 +11,7 @@ from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
+_OF_TRAINING = "mini_step", "gradient_step"  # Counts of `optax.MultiSteps`.
 
 
 def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
@@ -18,9 +19,10 @@ def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
 
     That part is every array under ``rotations``, and the scalars of an inner state
     whose arrays are all of rotations, such as the count of an Adam for rotations only.
-    The count of a schedule, whose state has no arrays, is kept. Moments beside a scalar
-    are reset only where all matrices are ``due``, others (`scale_by_adam_per_matrix`)
-    for each matrix by itself. Dtypes and shardings are those of ``state``.
+    The counts of schedules, whose state has no arrays, and of `optax.MultiSteps` are
+    kept. Moments beside a scalar are reset only where all matrices are ``due``, others
+    (`scale_by_adam_per_matrix`) for each matrix by itself. Dtypes and shardings are
+    those of ``state``.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(state)
     places = [tuple(map(key_name, keys)) for keys, _ in pairs]
@@ -43,6 +45,8 @@ def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
 
     def renewed(place, is_scalar, new, old):
         if not (place[:-1] in alone if is_scalar else _of_rotations(place)):
+            return old
+        if is_scalar and place[-1] in _OF_TRAINING:
             return old
         by_matrix = not is_scalar and place[:-5] in owners - counted
         which = single[place[-3:-1]] if by_matrix else jnp.asarray(every)

@@ -69,7 +69,8 @@ def test_fields_are_a_choice():
     assert {x.dtype.name for x in state.inner_state.mu.values()} == {"float32"}
     assert {x.dtype.name for x in state.inner_state.nu.values()} == {"uint8"}
     # A parameter of a field's name is no such field.
-    plain = om.quantize_state(optax.scale_by_rss()).init({"mu": jnp.ones((64, 64))})
+    with pytest.warns(UserWarning, match="stores nothing in eight bits"):
+        plain = om.quantize_state(optax.scale_by_rss()).init({"mu": jnp.ones((64, 64))})
     assert plain.scales == {}
 
 
@@ -240,6 +241,14 @@ def test_mistakes_are_told():
         om.quantize_state(adam_, seed=-1)
     with pytest.raises(ValueError, match=r"om\.quantized\(\)"):
         om.quantize_state(om.muon(1e-3)).init({"kernel": jnp.ones((64, 64))})
+
+
+def test_a_state_without_known_fields_is_told():
+    params = {"w": jnp.ones((64, 64)), "b": jnp.ones(64)}
+    with pytest.warns(UserWarning, match=r"\['g', 'm', 'n', 'v'\], is in `signed`"):
+        om.quantize_state(optax.adan(1e-3)).init(params)
+    chosen = om.quantize_state(optax.adan(1e-3), signed=("m", "v"), unsigned=("n",))
+    assert chosen.init(params).inner_state[0].n["w"].dtype == jnp.uint8
 
 
 @pytest.mark.broad

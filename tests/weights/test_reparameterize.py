@@ -377,3 +377,4 @@ def test_micro_steps_of_multi_steps_are_no_updates():
         counts.append((*_merges(frozen), int(frozen.count)))
     assert counts[3::4] == [(0, 1), (0, 2), (1, 0), (1, 1)]
     assert counts[10] == (0, 2)
+    assert int(state.gradient_step) == 4  # A merge keeps it.

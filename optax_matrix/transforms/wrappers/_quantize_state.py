@@ -57,7 +57,8 @@ def quantize_state(
             (`stacks.Group.ids`), for rounding that does not depend on grouping.
 
     Returns:
-        A transformation with `QuantizedState`.
+        A transformation with `QuantizedState`. Its `init` warns if the state has large
+        arrays but none in a field that is named.
 
     Raises:
         ValueError: If an argument is out of range, or a name is both signed and
@@ -96,7 +97,9 @@ def quantize_state(
         state = inner.init(wide(params))
         if type(params).__name__ == "_ParamsPlaceholder":
             return QuantizedState(state, _OPAQUE, None if seed is None else _OPAQUE)
-        return quantizer.beside(params).pack(state)
+        ours = quantizer.beside(params)
+        ours.warn_if_idle(state)
+        return ours.pack(state)
 
     def update_fn(updates, state, params=None, **extra_args):
         ours = quantizer.beside(updates)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -109,11 +110,25 @@ class Quantizer:
 
         return _map(restore, state.inner_state)
 
+    def warn_if_idle(self, state: Any) -> None:
+        """Warns if a state has large arrays, and none of them in a known field."""
+        large = [k for k, x in _leaves(state) if self._is_large(x)]
+        if not large or any(map(self._field, large)):
+            return
+        fields = sorted({self._innermost(keys) or path_name(keys) for keys in large})
+        warnings.warn(
+            "quantize_state stores nothing in eight bits: none of the large fields of "
+            f"the state, {fields}, is in `signed` or `unsigned`; add its moments.",
+            stacklevel=3,
+        )
+
     def _is_large_moment(self, keys: tuple, leaf: Any) -> bool:
         if _is_opaque(leaf):
             _check_is_quantized(leaf)
-            return False
-        if self._field(keys) is None or leaf.ndim < self.batch_axes:
+        return self._is_large(leaf) and self._field(keys) is not None
+
+    def _is_large(self, leaf: Any) -> bool:
+        if _is_opaque(leaf) or leaf.ndim < self.batch_axes:
             return False
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return False
@@ -137,13 +152,17 @@ class Quantizer:
         codes = _map(store, state)
         return QuantizedState(codes, scales, count)
 
-    def _field(self, keys: tuple) -> str | None:
-        """The innermost field of the state that a leaf is in, if it has moments."""
+    def _innermost(self, keys: tuple) -> str | None:
+        """The innermost field of the state that a leaf is in."""
         parts = (k for k in range(len(keys)) if keys[k:] in self.paths)
         own = keys[: next(parts, len(keys))]
         fields = [k.name for k in own if isinstance(k, jax.tree_util.GetAttrKey)]
-        is_known = fields and fields[-1] in self.signed | self.unsigned
-        return fields[-1] if is_known else None
+        return fields[-1] if fields else None
+
+    def _field(self, keys: tuple) -> str | None:
+        """That field, if it has moments."""
+        field = self._innermost(keys)
+        return field if field in self.signed | self.unsigned else None
 
     def _options(self, keys: tuple) -> dict[str, Any]:
         return {
