@@ -140,6 +140,22 @@ def test_the_whole_distance_is_the_geometric_series(name):
     np.testing.assert_allclose(sizes[3:].sum() / sizes[2], want, rtol=1e-4)
 
 
+WITHOUT = {"poet", "oft"}  # Finished steps: Adam's, which stop by themselves.
+HAVE_B1 = [n for n, r in TABLE.items() if "b1" in r.recipe.signature.parameters]
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", sorted(set(HAVE_B1) - WITHOUT))
+def test_without_momentum_a_dead_matrix_stops_at_once(name):
+    """Also where an error is fed back."""
+    tx = RECIPES[name](0.01, weight_decay=0.0, b1=0.0)
+    update = jax.jit(lambda g, s: tx.update(g, s, PARAMS))
+    state = tx.init(PARAMS)
+    for g, row in zip(stream(), ROW, strict=True):
+        new, state = update(g, state)
+        assert bool(np.any(new["dead"]["kernel"])) == (row == 0)
+
+
 @pytest.mark.broad
 @recipes
 def test_a_dead_matrix_goes_no_further_than_a_momentum_lasts(name):

@@ -17,7 +17,7 @@ def block_grid(n: int, block: Any, variant: str) -> tuple[int, int]:
     ``"full"`` has one block, ``"block"`` as many as it takes to cover n; of a last
     block that extends beyond n, only the leading part acts. A float is a fraction of n.
     """
-    b = max(int(block * n), 2) if isinstance(block, float) else int(block)
+    b = max(int(round(block * n, 6)), 2) if isinstance(block, float) else int(block)
     b = min(b, n)
     return (1 if variant == "full" else -(-n // b)), b
 

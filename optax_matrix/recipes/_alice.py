@@ -95,7 +95,8 @@ def alice(
         switch: Where the other r - l columns are drawn from, as in
             `transforms.subspace_basis`; ``"none"`` takes further eigenvectors.
         sampling: ``"columns"`` (the paper) or ``"subspace"``, as for ``switch``.
-        start: ``"randomized"`` or ``"exact"`` (an SVD) for the first basis.
+        start: ``"randomized"`` or ``"exact"`` (an SVD) for the first basis. One that
+            comes with a later renewal is randomized.
         compensation: Kind of `compensate`; None for none.
         limiter: Largest growth of the compensation's norm per step.
         max_shrink: As in `limit_norm_growth`; None is the paper.

@@ -58,8 +58,9 @@ def aro(
         learning_rate: Learning rate, a number or a schedule; 5e-4 (2B parameters) and
             3e-4 (8B) in the paper, which are AdamW's best rates there.
         base: The base f: ``"sinkhorn"`` (five rounds), ``"adam"`` (the second moment
-            of the momentum), ``"sign"``, ``"row_norm"``, or any transformation of
-            stacks. It gets matrices whose rows are the rotated side.
+            of the momentum), ``"sign"``, ``"row_norm"`` (rows with a root mean square
+            of one), or any transformation of stacks. It gets matrices whose rows are
+            the rotated side.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment of the base ``"adam"``.
         policy: How the rotation is chosen, as in `rotate`: ``"aro"``, ``"polar"``,
@@ -104,10 +105,10 @@ def aro(
     Examples:
         >>> import jax, jax.numpy as jnp, optax_matrix as om
         >>> tx = om.aro(1.0, base="row_norm", scaling="none", weight_decay=0.0)
-        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0]))}
+        >>> params = {"kernel": jnp.diag(jnp.array([3.0, 5.0, 7.0, 9.0]))}
         >>> updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
-        >>> abs(updates["kernel"]).round(3).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
+        >>> abs(jnp.diag(updates["kernel"])).round(3).tolist()
+        [2.0, 2.0, 2.0, 2.0]
 
     References:
         `ARO <https://arxiv.org/abs/2602.09006>`_, Eq. 4, Algorithm 3, Section 4.4;

@@ -75,7 +75,7 @@ def dion(
         )
         return optax.chain(steps, scale_by_shape(scaling))
 
-    return Method(chain)
+    return Method(chain, stops=False)
 
 
 scale_by_dion = direction(dion)

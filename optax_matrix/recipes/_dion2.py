@@ -80,7 +80,7 @@ def dion2(
         )
         return optax.chain(steps, scale_by_shape(scaling))
 
-    return Method(chain)
+    return Method(chain, stops=False)
 
 
 scale_by_dion2 = direction(dion2)

@@ -49,8 +49,8 @@ def eigen_adam(
         b3: Decay rate of the average of the Gram matrices.
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is Adam.
-        update_interval: The basis is renewed at step 1 and then every
-            ``update_interval`` steps; the paper has 200 for exact eigenvectors.
+        update_interval: The basis is renewed at steps 1, K, 2K, ...; the paper has
+            200 for exact eigenvectors.
         orientation: Which side rotates: ``"short"`` (the paper), ``"residual"``,
             ``"out"``, ``"in"`` or another of `aro`.
         bias_correction: Whether to correct both moments as Adam does. The paper does

@@ -53,15 +53,15 @@ def kl_shampoo(
         b2: Decay rate of the factors and of the eigenvalues.
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, diagonal factors.
-        update_interval: The bases are renewed at step 1 and then every
-            ``update_interval`` steps.
+        update_interval: The bases are renewed at steps 1, K, 2K, ...
         side: Which sides have a basis: ``"both"``, ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides have none; None for no bound.
         block_size: Largest side of the blocks that a matrix is cut into, each of which
             is rotated as a matrix of its own (`transforms.in_blocks`), as in
             Distributed Shampoo; None for whole matrices. Averages and bases of both
             sides have 2 (m/n + n/m) numbers per weight, 8.5 for 4096 x 16384, and 4 in
-            square blocks. Sides are those of blocks for ``max_dim``, too.
+            square blocks. ``max_dim`` bounds the sides of blocks; ``side="short"`` is
+            the shorter side of the whole matrix.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.

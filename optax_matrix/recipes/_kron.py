@@ -81,8 +81,7 @@ def kron(
         max_rms: Bound on the root mean square of an update, before the learning rate;
             None for none.
         max_entry: Bound on its entries, likewise.
-        update_interval: The factors move at step 1 and then every ``update_interval``
-            steps.
+        update_interval: The factors move at steps 1, K + 1, 2K + 1, ...
         seed: Seed of the noise.
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.

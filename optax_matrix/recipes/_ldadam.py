@@ -95,7 +95,7 @@ def ldadam(
         )
 
     numbers = with_last_layer(last_layer, common)
-    return Method(chain, dimension_numbers=numbers, other_b2=0.99)
+    return Method(chain, dimension_numbers=numbers, other_b2=0.99, stops=False)
 
 
 scale_by_ldadam = direction(ldadam)

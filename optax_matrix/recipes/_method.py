@@ -52,7 +52,8 @@ class Method:
         other_eps: Its epsilon.
         couples: Whether the chain lets matrices influence one another on purpose.
         name: Name of the recipe, which is stored in its state; `recipe` sets it.
-        stops: Whether the chain moves no matrix whose gradient is zero.
+        stops: Whether the chain moves no matrix whose gradient is zero; None if that
+            depends on whether ``b1`` is zero, as without error feedback.
         is_step: Whether the chain returns finished steps: it applies the learning rate
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
@@ -67,7 +68,7 @@ class Method:
     other_eps: ArrayLike = 1e-8
     couples: bool = False
     name: str | None = None
-    stops: bool = False
+    stops: bool | None = None
     is_step: bool = False
 
 
@@ -95,9 +96,6 @@ def optimizer_of_tree(
     decay = method.weight_decay
     if decay is None:
         decay = arguments["weight_decay"]
-    other_decay = arguments["other_weight_decay"]
-    if other_decay is None:
-        other_decay = decay
 
     def after(params: Any) -> optax.GradientTransformation:
         decayed = method.wrap_decay(decayed_weights(decay, arguments, params))
@@ -108,7 +106,7 @@ def optimizer_of_tree(
         moments = {"b1": 0.9, "b2": method.other_b2, "eps": method.other_eps}
         return optax.chain(
             optax.scale_by_adam(**moments, mu_dtype=arguments["mu_dtype"]),
-            decayed_others(other_decay, arguments, params),
+            decayed_others(decay, arguments, params),
             optax.scale_by_learning_rate(
                 rate_of_others(
                     arguments["learning_rate"],
@@ -151,8 +149,10 @@ def _zero_gradient(method: Method, arguments: Arguments) -> Any:
     policy, decay = arguments["zero_gradient"] or "fade", arguments.get("b1")
     if policy != "fade":
         return policy
-    stops = decay is None or (isinstance(decay, int | float) and decay == 0)
-    return "follow" if stops or method.stops else decay
+    stops = method.stops
+    if stops is None:
+        stops = isinstance(decay, int | float) and decay == 0
+    return "follow" if decay is None or stops else decay
 
 
 def decayed_weights(
@@ -181,9 +181,11 @@ def decayed_others(
 ) -> optax.GradientTransformation:
     """`decayed_weights` of leaves that are no matrices: by default, not of vectors.
 
-    The state does not depend on which leaves decay.
+    ``other_weight_decay`` takes the place of the rate. The state does not depend on
+    which leaves decay.
     """
-    decay = decayed_weights(rate, arguments, params)
+    given = arguments.get("other_weight_decay")
+    decay = decayed_weights(rate if given is None else given, arguments, params)
     if arguments.get("weight_decay_mask") is not None or params is None:
         return decay
     vectors = vectors_of(params)

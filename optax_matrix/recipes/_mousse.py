@@ -76,8 +76,7 @@ def mousse(
         eps: Added to the diagonals, relative to the largest eigenvalue.
         method: ``"newton"`` (products only) or ``"eigh"`` (much faster on a CPU), of
             `linalg.inverse_root`.
-        update_interval: The roots are renewed at step 1 and then every
-            ``update_interval`` steps.
+        update_interval: The roots are renewed at steps 1, K + 1, 2K + 1, ...
         weight_decay: Decoupled weight decay of all but vectors, a number or a schedule.
         mu_dtype: Dtype of the momenta; None for that of the parameter.
         **common: Keywords of every recipe, see `optax_matrix.recipes`.

@@ -48,7 +48,7 @@ def muon_plus(
         mode: ``"row"``, ``"col"``, ``"colrow"`` (columns first) or ``"rowcol"``.
         b1: Decay rate of the momentum.
         nesterov: Whether to look one step ahead.
-        eps: Floor of a squared norm, relative to the mean of the matrix.
+        eps: Added to squared norms, relative to their mean.
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`: ``"unclipped"``, the factor above, ``"max"``,
             ``"out/in"``, ``"sum"``, ``"none"``, or a number, a function of

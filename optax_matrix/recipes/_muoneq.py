@@ -53,7 +53,7 @@ def muoneq(
             is Muon with Moonlight's scaling.
         b1: Decay rate :math:`\beta` of the momentum.
         nesterov: Whether to look one step ahead.
-        eps: Floor of a squared norm, relative to the mean of the matrix.
+        eps: Added to squared norms, relative to their mean.
         polar: Kernel that returns the polar factor.
         scaling: Rule of `scale_by_shape`: ``"max"``, the factor above, ``"out/in"``,
             ``"unclipped"``, ``"sum"``, ``"none"``, or a number, a function of

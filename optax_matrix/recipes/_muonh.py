@@ -44,7 +44,8 @@ def muonh(
 
     There is no ``scale_by_muonh``: updates are finished steps, which nothing may
     rescale. Matrices and heads that start at zero stay there; `init` warns of them.
-    Where a matrix has no gradient, a step fades as in `muon`.
+    Where a matrix has no gradient, a step fades as in `muon`, and leads along a chord
+    of the sphere; `hyperball` goes on with steps of full length.
 
     Args:
         learning_rate: Relative length :math:`\eta` of the steps of matrices and head, a
@@ -97,11 +98,10 @@ def muonh(
         )
 
     def other(params: Any) -> optax.GradientTransformation:
-        decay: Any = common.get("other_weight_decay")
         given: Any = common.get("other_learning_rate")
         rate = rate_of_others(learning_rate, _OTHERS, given)
         rest = optax.chain(
-            decayed_others(weight_decay if decay is None else decay, common, params),
+            decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(rate),
         )
         heads = optax.chain(

@@ -132,10 +132,9 @@ def scion(
     def other(params: Any) -> optax.GradientTransformation:
         steps = by_end(of_leaf, ends, params)
         rate: Any = common.get("other_learning_rate")
-        decay: Any = common.get("other_weight_decay")
         return optax.chain(
             keep_dtype(optax.chain(momentum(b1, dtype=mu_dtype), steps)),
-            decayed_others(weight_decay if decay is None else decay, common, params),
+            decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )
 

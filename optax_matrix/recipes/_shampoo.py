@@ -50,7 +50,7 @@ def shampoo(
         root: The root; 2 with one side only is whitening.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Longer sides have no factor; None for no bound. With ``block_size`` the
-            sides of blocks count.
+            sides of blocks count, but ``"short"`` is a side of the whole matrix.
         block_size: Largest side of the blocks that a matrix is cut into, each with
             factors of its own, as in Distributed Shampoo, whose paper has 1024 for
             most models and its code 128 (there a longer side than

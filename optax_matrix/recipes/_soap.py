@@ -55,8 +55,7 @@ def soap(
         b3: Decay rate of the averages of the Gram matrices.
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is Adam.
-        update_interval: The bases are renewed at step 1 and then every
-            ``update_interval`` steps.
+        update_interval: The bases are renewed at steps 1, K, 2K, ...
         statistics: ``"gradient"``, or ``"kl"`` for the factors of `kl_soap`.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
@@ -64,7 +63,8 @@ def soap(
             is rotated as a matrix of its own (`transforms.in_blocks`), as in
             Distributed Shampoo; None for whole matrices. Averages and bases of both
             sides have 2 (m/n + n/m) numbers per weight, 8.5 for 4096 x 16384, and 4 in
-            square blocks. Sides are those of blocks for ``max_dim``, too.
+            square blocks. ``max_dim`` bounds the sides of blocks; ``side="short"`` is
+            the shorter side of the whole matrix.
         bias_correction: Whether to correct both moments as Adam does.
         bounded: Whether no ratio exceeds Adam's largest (`scale_by_second_moment`).
         eps: Added to the root of the second moment, relative to its largest entry in

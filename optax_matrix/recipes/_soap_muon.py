@@ -62,8 +62,8 @@ def soap_muon(
         b2: Decay rate of the second moment.
         b3: Decay rate of the averages of the Gram matrices.
         policy: As in `soap`.
-        update_interval: The bases are renewed at step 1 and then every
-            ``update_interval`` steps; the report also uses 40.
+        update_interval: The bases are renewed at steps 1, K, 2K, ...; the report
+            also uses 40.
         side: The side that rotates: ``"short"``, ``"out"``, ``"in"`` or ``"both"``.
         max_dim: Larger sides do not rotate; None for no bound.
         polar: Kernel that returns the polar factor; None for five steps of

@@ -68,8 +68,8 @@ def splus(
         policy: ``"eigen"``, one power step from the last basis per renewal;
             ``"eigen_exact"``, an eigendecomposition; ``"identity"``, which is sign
             descent.
-        update_interval: The bases are renewed at step 1 and then every
-            ``update_interval`` steps; the paper has 100 for exact eigenvectors.
+        update_interval: The bases are renewed at steps 1, K, 2K, ...; the paper has
+            100 for exact eigenvectors.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Larger sides do not rotate, as in the authors' code; None for no bound.
         block_size: Largest side of the blocks that a matrix is cut into, each of which

@@ -30,7 +30,9 @@ def hyperball(
 
     Args:
         inner: A recipe, or any optimizer of the whole tree. Updates of `poet` and `oft`
-            are rotations, which keep norms by themselves.
+            are rotations, which keep norms by themselves. Steps have the same length
+            whatever the size of its updates, so ``zero_gradient="fade"`` has no effect;
+            ``"skip"`` stops matrices without gradient.
         learning_rate: The relative length :math:`\eta` of a step, a number or a
             schedule. For Adam, the authors' code has the root of learning rate times
             weight decay in place of both.

@@ -130,6 +130,7 @@ def test_blocks_cover_a_dimension_once():
     assert block_grid(512, 64, "block") == (8, 64)
     assert block_grid(100, 64, "block") == (2, 64)
     assert block_grid(100, 0.25, "full") == (1, 25)
+    assert block_grid(100, 0.29, "full") == (1, 29)  # 28.999999999999996 in float64.
     assert block_grid(1, 0.5, "full") == block_grid(1, 8, "block") == (1, 1)
     # Trainable: 64 * 63 / 2 and 36 * 35 / 2.
     assert free_entries(100, 2, 64).sum(-1).tolist() == [2016, 630]

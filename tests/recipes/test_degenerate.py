@@ -1,5 +1,6 @@
 """Gradients that break naive code, and arguments that make no sense."""
 
+import functools
 import inspect
 
 import jax
@@ -186,6 +187,27 @@ def test_numbers_of_adamw_are_refused_beside_another_optimizer(recipe, name):
     other, message = optax.sgd(0.1), f"`{name}` must be None beside `other`, .* got 0.0"
     with pytest.raises(ValueError, match=message):
         TABLE[recipe](1e-3, other=other, **{name: 0.0})
+
+
+TREES = TABLE | {"aro-full": functools.partial(om.aro, full_model=True)}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_other_leaves_have_their_own_weight_decay(name):
+    """Also where the optimizer of other leaves is the recipe's own."""
+    params = {"kernel": jnp.eye(4, 6), "bias": jnp.full(4, 10.0)}
+    bias = []
+    for decay in (0.0, 5.0):
+        tx = TREES[name](
+            1.0,
+            weight_decay=0.1,
+            weight_decay_mask=True,
+            other_weight_decay=decay,
+            other_learning_rate=0.01,
+        )
+        updates, _ = tx.update(params, tx.init(params), params)
+        bias.append(float(updates["bias"][0]))
+    assert bias[0] - bias[1] == pytest.approx(0.5, rel=1e-3)
 
 
 def _flags():

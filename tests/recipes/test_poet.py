@@ -203,3 +203,14 @@ def test_decay_of_q_and_merges_when_needed_reach_the_primitives():
         updates, state = step(grads, state, params)
         params = optax.apply_updates(params, updates)
     assert all(map(jnp.all, merges(state)))
+
+
+def test_integers_of_numpy_are_blocks():
+    """AdamW's rate is that of the block."""
+    params = {"kernel": jnp.eye(8), "bias": jnp.ones(3)}
+    rates = []
+    for block in (4, np.int64(4), {"in": np.int64(4), "out": np.int32(4)}):
+        tx = om.poet(1e-3, block=block)
+        updates, _ = tx.update(params, tx.init(params), params)
+        rates.append(float(updates["bias"][0]))
+    assert rates == pytest.approx([-1e-3 * 5 * 4 / 256] * 3, rel=1e-4)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _meshes import collectives, make_mesh
+from _reference import rotations as reference
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
 
@@ -186,3 +187,29 @@ def test_what_sharing_needs_is_said():
         om.aro(1e-3, sharing="pairs")
     with pytest.raises(ValueError, match=r"`sharing` needs to know which side"):
         om.aro(1e-3, sharing="global").init({"dense": jnp.ones((4, 8))})
+
+
+@pytest.mark.broad
+@pytest.mark.usefixtures("x64")
+def test_members_weigh_in_the_shared_rotation_by_their_own_base():
+    """Rows of n entries have the norm sqrt(n) (Eq. 11), which the sum of M D^T sees."""
+    rng = np.random.default_rng(0)
+    kernels = {"q": (4, 4), "up": (4, 7), "down": (7, 4)}
+    stream = [{k: rng.standard_normal(s) for k, s in kernels.items()} for _ in range(3)]
+    tree = lambda x: {"layers_0": {k: {"kernel": x[k]} for k in x}}
+    tx = om.scale_by_aro(base="row_norm", sharing="global", joint=False)
+    state, momenta, r = tx.init(tree(stream[0])), dict.fromkeys(kernels, 0.0), np.eye(4)
+    update = jax.jit(tx.update)
+    for gradient in stream:
+        updates, state = update(tree(gradient), state)
+        momenta = {k: 0.95 * m + 0.05 * gradient[k] for k, m in momenta.items()}
+        sides = {k: m.T if k == "down" else m for k, m in momenta.items()}
+        base = lambda x, r: reference.row_norm(r.T @ x)[0]
+        gram = sum(x @ base(x, r).T for x in sides.values())
+        r, triangle = np.linalg.qr(gram)
+        r = r * np.sign(np.diag(triangle))
+        for k, x in sides.items():
+            want = r @ base(x, r)
+            want *= 0.2 / np.sqrt(np.mean(want**2))
+            got = updates["layers_0"][k]["kernel"]
+            np.testing.assert_allclose(got.T if k == "down" else got, want, atol=1e-9)

@@ -76,7 +76,9 @@ def lacks_basis(g: jax.Array, vectors: jax.Array) -> jax.Array:
 
 def rank_of(rank: Any, whole: int) -> int:
     """The number of columns that a rank means: at most ``whole``, or a fraction."""
-    number = math.ceil(rank * whole) if _is_fraction(rank) else int(rank)
+    is_fraction = _is_fraction(rank)
+    # Without what binary fractions add: 0.55 of 100 is 55.
+    number = math.ceil(round(float(rank) * whole, 6)) if is_fraction else int(rank)
     return min(number, whole)
 
 

@@ -98,9 +98,9 @@ def relative_size(block: Any) -> float:
     It is 1 for what `spo` refuses.
     """
     sides = block.values() if isinstance(block, Mapping) else [block]
-    numbers = [b for b in sides if isinstance(b, int | float)]
-    sizes = [2 * b if isinstance(b, float) else b / 256 for b in numbers]
-    return max(sizes, default=1.0)
+    real = [b for b in sides if isinstance(b, numbers.Real)]
+    sizes = [2 * b if isinstance(b, float) else b / 256 for b in real]
+    return max(map(float, sizes), default=1.0)
 
 
 def _check_block(block: Any, variant: str) -> None:
