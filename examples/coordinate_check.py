@@ -24,6 +24,7 @@ import numpy as np
 import optax
 
 import optax_matrix as om
+from examples.pretrain.cli import at_least
 
 INPUTS, OUTPUTS, BATCH = 32, 8, 16
 RULES = ("unclipped", "out/in", "max", "none")
@@ -108,9 +109,11 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     widths = (64, 128, 256, 512, 1024)
-    parser.add_argument("--widths", type=int, nargs="+", default=widths)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--widths", type=at_least(1), nargs="+", default=widths)
+    parser.add_argument("--seeds", type=at_least(1), default=3)
     options = parser.parse_args()
+    if len(set(options.widths)) < 2:
+        parser.error("--widths must be two or more: the slope is between them")
     print("rule       layer   ", *(f"{w:>8}" for w in options.widths), "   slope")
     for rule in RULES:
         found = check(rule, options.widths, options.seeds)

@@ -17,6 +17,7 @@ import optax
 from flax import nnx
 
 import optax_matrix as om
+from examples.pretrain.cli import at_least
 
 Policy = Literal["fade", "skip", "follow"]
 POLICIES: tuple[Policy, ...] = ("fade", "skip", "follow")
@@ -121,7 +122,7 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("examples.experts")
-    parser.add_argument("--tokens", type=int, default=TOKENS)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--tokens", type=at_least(1), default=TOKENS)
+    parser.add_argument("--steps", type=at_least(1), default=STEPS)
     options = parser.parse_args()
     main(options.tokens, options.steps)

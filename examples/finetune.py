@@ -19,6 +19,7 @@ import optax
 from flax import nnx
 
 from examples.finetune_methods import METHODS, Method
+from examples.pretrain.cli import at_least
 from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import DATA, Windows, from_texts, read_text
 from examples.pretrain.optimizers import find
@@ -192,17 +193,6 @@ def line(x: Result) -> str:
         f"{x.method:8}{x.rank or '-':>4}{x.rate:9g}{x.state / 1024:11.1f}"
         f"{x.added / 1024:11.1f}{x.loss:8.4f}{x.first:10.4f}{x.captured:12.0%}"
     )
-
-
-def at_least(least: int):
-    """Type of an option that counts."""
-
-    def count(text):
-        if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"must be {least} or more, got {text}")
-        return number
-
-    return count
 
 
 def main(arguments=None) -> list[Result]:

@@ -41,6 +41,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from examples.pretrain.checkpoint import Checkpoints
+from examples.pretrain.cli import at_least, positive_rate
 from examples.pretrain.config import SIZES, ModelConfig
 from examples.pretrain.data import BOOKS, TokenWindows, as_bytes, read_text, split
 from examples.pretrain.directory import locked
@@ -69,12 +70,24 @@ RULES = {"embed": "fsdp", "heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab":
 
 def mesh_axes(text: str) -> dict[str, int]:
     """The axes of `fsdp=4,tp=2`."""
+    pairs = [axis.split("=") for axis in text.split(",")]
     try:
-        return {n: int(size) for n, size in (a.split("=") for a in text.split(","))}
-    except ValueError:
+        axes = {name: at_least(1)(size) for name, size in pairs}
+    except (ValueError, argparse.ArgumentTypeError):
+        axes = {}
+    if len(axes) < len(pairs):
         raise argparse.ArgumentTypeError(
-            f"must be axes with sizes, as fsdp=4,tp=2, got {text!r}"
-        ) from None
+            f"must be different axes with sizes, as fsdp=4,tp=2, got {text!r}"
+        )
+    return axes
+
+
+def rate(text: str) -> float:
+    """A learning rate of the command line."""
+    try:
+        return positive_rate(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(error) from None
 
 
 def make_mesh(axes: dict[str, int] | None = None) -> Mesh:
@@ -291,14 +304,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.train_sharded")
     add = parser.add_argument
     add("--optimizer", choices=RECIPES, default="muoneq")
-    add("--learning-rate", type=float, default=5e-3)
+    add("--learning-rate", type=rate, default=5e-3)
     add("--mesh", type=mesh_axes, help="as fsdp=4,tp=2; default: all devices as fsdp")
     add("--size", choices=SIZES, default="tiny")
-    add("--steps", type=int, default=100)
-    add("--batch", type=int, default=16, help="windows per update, over all processes")
+    add("--steps", type=at_least(1), default=100)
+    windows = "windows per update, over all processes"
+    add("--batch", type=at_least(1), default=16, help=windows)
     add("--losses", type=pathlib.Path, metavar="FILE", help="JSON of all losses")
     add("--checkpoints", type=pathlib.Path, metavar="DIR", help="seen by all processes")
-    add("--cpu-devices", type=int, metavar="N", help="run on N devices made of the CPU")
+    devices = "run on N devices made of the CPU"
+    add("--cpu-devices", type=at_least(1), metavar="N", help=devices)
     add(
         "--distributed",
         action="store_true",
@@ -313,6 +328,10 @@ def main(arguments: list[str] | None = None) -> None:
         jax.config.update("jax_num_cpu_devices", args.cpu_devices)
     if (args.processes or args.process is not None) and not args.coordinator:
         parser.error("--processes and --process need --coordinator HOST:PORT")
+    if args.coordinator and ":" not in args.coordinator:
+        parser.error(f"--coordinator must be HOST:PORT, got {args.coordinator}")
+    if args.losses and not args.losses.parent.is_dir():
+        parser.error(f"--losses: there is no folder {args.losses.parent}; make it")
     if args.distributed or args.coordinator:
         jax.distributed.initialize(
             args.coordinator,

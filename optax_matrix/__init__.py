@@ -211,7 +211,8 @@ if not TYPE_CHECKING:  # So that type checkers still know which names there are.
 
     def __getattr__(name: str) -> object:
         """Says in which package a name is that is not one of the usual ones."""
-        for package in (transforms, linalg, matrices, sharding, weights, diagnostics):
+        places = transforms, linalg, matrices, stacks, sharding, weights, diagnostics
+        for package in places:
             if name in package.__all__:
                 place = package.__name__.replace(__name__, "om")
                 raise AttributeError(f"`om.{name}` is `{place}.{name}`.")

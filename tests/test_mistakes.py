@@ -97,6 +97,16 @@ COEFFICIENTS = ((3.4445, -4.775, 2.0315),)
         ("muon", "muon_params", {"learning_rate": 1e-2}),
         ("muon", "adamw_params", {"learning_rate": 1e-2}),
         ("muon", "beta", {"b1": 0.9}),
+        ("muon", "beta1", {"b1": 0.9}),
+        ("muon", "muon_beta", {"b1": 0.9}),
+        ("adamuon", "beta2", {"b2": 0.95}),
+        ("muon", "adam_lr", {"other_learning_rate": 1e-2}),
+        ("muon", "adam_eps", {"other": optax.adamw(1e-2, eps=1e-8)}),
+        ("muon", "epsilon", {"polar": polar(eps=1e-7)}),
+        ("muon", "backend_steps", {"polar": polar(steps=5)}),
+        ("muon", "use_kimi_scaling", {"scaling": "max"}),
+        ("muon", "muon_consistent_rms", {"scaling": "max"}),
+        ("muon", "max_grad_norm", {}),
         ("muon", "momentum", {"b1": 0.9}),
         ("muon", "ns_steps", {"polar": polar(steps=5)}),
         ("muon", "ns_coeffs", {"polar": polar(coefficients=COEFFICIENTS)}),
@@ -152,6 +162,82 @@ def test_words_of_other_programs(name, word, instead):
     tx = factory(**{**rate, **instead})
     if word != "world_size":  # That needs a mesh.
         jax.eval_shape(tx.init, PARAMS)
+
+
+def test_words_are_answered_inside_of_inject_hyperparams():
+    with pytest.raises(TypeError, match="here `beta` is called `b1`"):
+        om.inject_hyperparams(om.muon)(1e-2, beta=0.9)
+
+
+STATE = jax.eval_shape(om.muon(0.1).init, PARAMS)
+SCHEDULE = optax.constant_schedule(1.0)
+Numbers = om.MatrixDimensionNumbers
+
+
+def moved_to_a_matrix():
+    """A head of AdamW's that is a matrix under its new name."""
+    tree = lambda name: {**PARAMS, name: {"kernel": jnp.ones((8, 6))}}
+    portable = om.to_portable(om.muon(0.1).init(tree("lm_head")), tree("lm_head"))
+    state = om.muon(0.1).init(tree("out"))
+    om.from_portable(portable, state, tree("out"), rename={"lm_head": "out"})
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: om.sinkgd(0.1, precision="three"), "`precision` must be one of"),
+        (lambda: om.galore(0.1, precision=[]), "`precision` must be 'default'"),
+        (lambda: om.muon(0.1, polar=polar(step=3)), "argument 'step'"),
+        (lambda: om.muon(0.1, polar=polar(steps="5")), r"polar\(stack\) raises"),
+        (lambda: om.muon(0.1, placement=om.quantized), r"quantized\(...\), got <func"),
+        (lambda: om.muon("0.02"), "pass a float, a traced scalar or a schedule"),
+        (lambda: om.scale_by_path({"up": SCHEDULE}), "recipe, by optax.partition"),
+        (lambda: om.scale_by_path("up"), "`factors` must be a dict of numbers"),
+        (lambda: om.to_portable(PARAMS, STATE), r"write to_portable\(state, params\)"),
+        (moved_to_a_matrix, "has, but under other fields than 'inner_state/"),
+        (
+            lambda: om.matrices.by_path(numbers=Numbers(0, 1)),
+            "`numbers` must be a dict",
+        ),
+        (
+            lambda: Numbers("in", "out"),
+            "`reduction_axis` must be the number of an axis",
+        ),
+        (lambda: Numbers(layer_axis="layers"), "`layer_axis` must be the number of an"),
+        (
+            lambda: om.reset_state(STATE, om.muon(0.1), PARAMS, True),
+            "`tx` must be an op",
+        ),
+        (lambda: om.reset_state(om.muon(0.1), STATE, PARAMS, "up"), "must hold bools"),
+        (lambda: om.adopt_state(om.muon(0.1), {}, PARAMS), "`tx` must be an optimizer"),
+        (
+            lambda: om.diagnostics.state_bytes(PARAMS, om.muon(0.1)),
+            "`tx` must be an op",
+        ),
+        (
+            lambda: om.initialize_matrices(
+                PARAMS, jax.random.key(0), jax.nn.initializers.lecun_normal
+            ),
+            r"are made by a call: lecun_normal\(\)",
+        ),
+        (
+            lambda: om.reparameterize(block=2).optimizer(1e-3, 1e-3),
+            "`rotations` must be",
+        ),
+        (
+            lambda: om.spo(optax.adam(0.1), block=2).init(PARAMS["up"]),
+            "must be matrices",
+        ),
+    ],
+)
+def test_plausible_mistakes(call, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        call()
+
+
+def test_a_name_of_another_package():
+    with pytest.raises(AttributeError, match=r"is `om\.stacks\.map_matrices`"):
+        om.map_matrices  # noqa: B018
 
 
 def test_a_number_of_steps_for_the_kernel():

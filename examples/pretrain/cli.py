@@ -180,6 +180,17 @@ def shared(options, checksum):
     return {name: getattr(options, name) for name in names} | {"checksum": checksum}
 
 
+def at_least(least):
+    """The type of an option of argparse that counts."""
+
+    def count(text):
+        if (number := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be {least} or more, got {text}")
+        return number
+
+    return count
+
+
 def positive_rate(text):
     """A learning rate from a word of the command line."""
     try:

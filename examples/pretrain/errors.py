@@ -9,8 +9,10 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -61,17 +63,39 @@ def handled(handler: Callable) -> Iterator[None]:
 
 
 def raised() -> contextlib.AbstractContextManager[None]:
-    """Both signals raise `Interrupted` at once."""
+    """Both signals raise `Interrupted` at once, or later inside: see `deferred`."""
+    received: list[int] = []
 
     def handler(number, _):
+        received.append(number)
         raise Interrupted(number)
 
+    handler.received = received
     return handled(handler)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process with the exit code of a command.
+
+    After a signal in the middle of a compilation Python's own way out may crash.
+    """
+    if code <= 128:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[list[int]]:
-    """Records signals in a list instead of raising; the second raises `Interrupted`."""
+    """Records signals in a list instead of raising; the second raises `Interrupted`.
+
+    So does one that came before. Python drops what a handler raises while JAX's
+    callback for the collection of garbage runs, as it often does in the first seconds.
+    """
+    for number in SIGNALS:
+        for lost in getattr(signal.getsignal(number), "received", ()):
+            raise Interrupted(lost)
     received = []
 
     def handler(number, _):

@@ -86,7 +86,7 @@ class Trainer:
 
     Raises:
         UserError: If the optimizer refuses the model, as ``heads=split`` does where
-            kernels do not show their heads.
+            kernels do not show their heads, or the device, as Pallas does CPUs.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class Trainer:
         self._config, self._build, self._steps = config, build, steps
         self._accumulate, self._measures = accumulate, measures
         try:
-            jax.eval_shape(self._init, jax.eval_shape(initial_weights, config, 0))
+            params = jax.eval_shape(initial_weights, config, 0)
+            state = TrainState(params, jax.eval_shape(self._init, params))
+            jax.eval_shape(self._apply, state, params, np.float32(0))
         except ValueError as error:
             raise UserError(f"The optimizer does not fit the model: {error}") from error
 

@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if __name__ == "__main__":  # Worker processes import this module, too.
+    from examples.pretrain.errors import leave
     from examples.study.cli import main
 
-    raise SystemExit(main())
+    leave(main())

@@ -115,10 +115,15 @@ def check_rate(name: str, value: Any) -> None:
             f"`{name}` must be a number or a schedule, got None; pass 0.0 for none of "
             "it. (For updates without a learning rate use the `scale_by_` form.)"
         )
-    if not callable(value) or isinstance(value, type):
+    if callable(value) and not isinstance(value, type):
+        _check_schedule(name, value)
+    elif _is_number(value):
         check_not_negative(name, value)
     else:
-        _check_schedule(name, value)
+        raise ValueError(
+            f"`{name}` must be a number and must not be negative, got {value!r}; pass "
+            "a float, a traced scalar or a schedule of optax."
+        )
 
 
 def _check_schedule(name: str, schedule: Callable[..., Any]) -> None:

@@ -11,11 +11,15 @@ from collections.abc import Collection
 _RENAMED = {
     "lr": "learning_rate",
     "beta": "b1",
+    "beta1": "b1",
+    "beta2": "b2",
+    "muon_beta": "b1",
     "momentum": "b1",
     "shampoo_beta": "b3",
     "wd": "weight_decay",
     "mask": "weight_decay_mask",
     "adam_learning_rate": "other_learning_rate",
+    "adam_lr": "other_learning_rate",
     "adam_weight_decay": "other_weight_decay",
     "adamw_lr": "other_learning_rate",
     "muon_weight_dimension_numbers": "dimension_numbers",
@@ -34,6 +38,7 @@ _RENAMED = {
 _KERNEL = "write polar=functools.partial(om.linalg.newton_schulz, {})."
 _OTHER = "write other=optax.adamw(rate, {}), the optimizer of all other leaves."
 _PARAMS = "give the parameters to `init`: f(learning_rate).init(params)."
+_CLIP = "leave it out; write optax.chain(optax.clip_by_global_norm(1.0), ...)."
 # What to write, if the function has an argument: {word: (argument, sentence)}.
 _INSTEAD = {
     "betas": ("b1", "write b1=0.9, b2=0.95; a method without `b2` has one momentum."),
@@ -44,6 +49,8 @@ _INSTEAD = {
         _KERNEL.format("coefficients=((3.4445, -4.775, 2.0315),)"),
     ),
     "eps": ("polar", _KERNEL.format("eps=1e-7")),
+    "epsilon": ("polar", _KERNEL.format("eps=1e-7")),
+    "backend_steps": ("polar", _KERNEL.format("steps=5")),
     "preconditioning": (
         "polar",
         "leave it out for 'frobenius'; for 'aol' "
@@ -55,6 +62,8 @@ _INSTEAD = {
         "scaling",
         "write scaling='out/in' for 'original', scaling='max' for 'match_rms_adamw'.",
     ),
+    "use_kimi_scaling": ("scaling", "write scaling='max' for use_kimi_scaling=True."),
+    "muon_consistent_rms": ("scaling", "write scaling='max' for 0.2."),
     "adaptive": ("polar", "leave it out; om.adamuon has second moments."),
     "adam_b1": ("other", _OTHER.format("b1=0.9")),
     "adam_b2": ("other", _OTHER.format("b2=0.999")),
@@ -62,16 +71,15 @@ _INSTEAD = {
     "eps_root": ("other", _OTHER.format("eps_root=0.0")),
     "adamw_betas": ("other", _OTHER.format("b1=0.9, b2=0.95")),
     "adamw_eps": ("other", _OTHER.format("eps=1e-8")),
+    "adam_eps": ("other", _OTHER.format("eps=1e-8")),
     "params": ("learning_rate", _PARAMS),
     "muon_params": ("learning_rate", _PARAMS),
     "adamw_params": ("learning_rate", _PARAMS),
     "world_size": ("placement", "write placement=om.owners(mesh_axes)."),
     "merge_dims": ("dimension_numbers", "leave it out; `dimension_numbers` merges."),
     "precondition_1d": ("other", "leave it out; vectors go to the optimizer `other`."),
-    "normalize_grads": (
-        "dimension_numbers",
-        "leave it out; write optax.chain(optax.clip_by_global_norm(1.0), ...).",
-    ),
+    "normalize_grads": ("dimension_numbers", _CLIP),
+    "max_grad_norm": ("dimension_numbers", _CLIP),
     "data_format": ("dimension_numbers", "leave it out; kernels are those of Flax."),
     "no_deprecation_warning": ("dimension_numbers", "leave it out."),
 }
@@ -83,7 +91,7 @@ def hint(
     """What to write instead of the first unknown keyword, or all the arguments."""
     unknown = sorted(set(given) - set(known))
     if positional > 1 and "learning_rate" in known:
-        return f"all but the learning rate are keywords; {_PARAMS}"
+        return f"all but the learning rate are keywords, as in b1=0.9; {_PARAMS}"
     if "learning_rate" in unknown or (function.startswith("scale_by_") and not unknown):
         return (
             "it has no learning rate: write optax.chain("

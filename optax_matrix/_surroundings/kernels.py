@@ -33,18 +33,10 @@ def jointly(
 ) -> dict[Any, Any]:
     """Applies a function to each stack, and to those of the same shapes as to one.
 
-    Args:
-        f: Function of as many arguments as there are dicts, arrays or trees of arrays
-            of one stack. It treats every matrix independently, and returns arrays with
-            the matrices in front.
-        *stacks: Dicts with the same keys. The first array in the first one is
-            ``(batch, m, n)``. Where another one has no axis of matrices in front, its
-            stack stays apart.
-        limited: Whether the limit of a stack holds for joined ones; otherwise `f` keeps
-            memory bounded by itself.
-
-    Returns:
-        The values of `f` by key.
+    The function treats every matrix independently, and returns arrays with the matrices
+    in front. The first array is ``(batch, m, n)``; where another one has no axis of
+    matrices in front, its stack stays apart. With ``limited`` the limit of a stack
+    holds for joined ones; otherwise ``f`` keeps memory bounded by itself.
     """
     arguments = {key: tuple(tree[key] for tree in stacks) for key in stacks[0]}
     found = {}

@@ -65,14 +65,7 @@ def is_observed() -> bool:
 
 
 def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The chain of `on_matrices`, measured if there is a request.
-
-    Args:
-        tx: A transformation of stacks.
-
-    Returns:
-        The transformation itself without a request. Otherwise one with `ObservedState`.
-    """
+    """The chain of `on_matrices`, with `ObservedState` if there is a request."""
     measures = here().measures
     if not measures:
         return tx

@@ -17,6 +17,7 @@ from optax_matrix.checkpoint._entries import (
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.transforms.arguments import AnyOptimizer
 from optax_matrix.tree.state import states_in
 
 _COUNTS = ("count", "gradient_step")
@@ -29,7 +30,7 @@ _OTHER_SQUARES = {"adamuon", "muon2"}
 @checked
 def adopt_state(
     source: Any,
-    tx: optax.GradientTransformation,
+    tx: AnyOptimizer,
     params: Any,
     *,
     count: int | None = None,

@@ -22,6 +22,7 @@ from optax_matrix.checkpoint._entries import (
 from optax_matrix.checkpoint._origin import origins
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.tree.state import states_in
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
@@ -56,6 +57,11 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
         {'manifest/up/kernel': (2,), 'inner_state/trace/up/kernel': (1, 5, 3)}
     """
+    if next(states_in(params), None):
+        raise ValueError(
+            "`params` must be the parameters, got a state; write to_portable(state, "
+            "params)."
+        )
     paths = paths_by_checksum(named_leaves(params))
     check_values(state, "state")
     flat: dict[str, Any] = {}
@@ -237,9 +243,16 @@ def _check_moves(
             k for was, now, k in found if is_in(was.path, old) and is_in(now.path, new)
         ]
         if keys and not any(key in portable for key in keys):
+            why = "does not have; correct it, or leave it out"
+            if any(f"/{old}/" in f"/{key}/" for key in portable):
+                why = (
+                    f"has, but under other fields than {keys[0]!r}: the parameter was "
+                    "no matrix, or is none now; keep that by `dimension_numbers`, or "
+                    "drop its state and pass missing='init'"
+                )
             raise ValueError(
                 f"`rename` must take paths of `portable`, got {old!r}, which "
-                "`portable` does not have; correct it, or leave it out."
+                f"`portable` {why}."
             )
 
 

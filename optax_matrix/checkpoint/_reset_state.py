@@ -11,6 +11,7 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from optax_matrix._arguments import checked
 from optax_matrix._mesh import (
     Recorder,
     explicit_spec,
@@ -22,13 +23,15 @@ from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_n
 from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.stacks.layout import FILLER, Group, Layout, identities
+from optax_matrix.transforms.arguments import AnyOptimizer
 from optax_matrix.tree.state import check_one_run, check_structure, states_in
 
 Masks = Mapping[str, Array]
 
 
+@checked
 def reset_state(
-    tx: optax.GradientTransformation,
+    tx: AnyOptimizer,
     opt_state: optax.OptState,
     params: Any,
     where: Any,
@@ -125,18 +128,19 @@ def _masks(where: Any, params: Any) -> dict[str, Array]:
         ) from error
     masks = {}
     for path, leaf in named_leaves(params).items():
-        mask, shape = jnp.asarray(given[path]), np.shape(leaf)
-        if mask.dtype != bool:
+        mask, shape = given[path], np.shape(leaf)
+        dtype = mask.dtype if hasattr(mask, "dtype") else np.asarray(mask).dtype
+        if dtype != np.bool_:
             raise ValueError(
-                f"`where` must hold bools, got {mask.dtype} for {path!r}; compare, as "
-                "in mask > 0."
+                f"`where` must hold bools, got {dtype} for {path!r}; compare, as in "
+                "mask > 0."
             )
         try:
             masks[path] = jnp.broadcast_to(mask, shape)
         except ValueError as error:
             raise ValueError(
                 f"`where` must hold masks that broadcast to the parameters, got shape "
-                f"{mask.shape} for {path!r} of shape {shape}; add axes of size 1."
+                f"{np.shape(mask)} for {path!r} of shape {shape}; add axes of size 1."
             ) from error
     return masks
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
+from optax_matrix._arguments import checked
 from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices.boxes import unboxed
+from optax_matrix.transforms.arguments import AnyOptimizer
 from optax_matrix.tree.state import OnMatricesState, is_state
 
 SHARED = "(shared)"
@@ -104,7 +105,8 @@ class StateBytes:
         )
 
 
-def state_bytes(tx: optax.GradientTransformation, params: Any) -> StateBytes:
+@checked
+def state_bytes(tx: AnyOptimizer, params: Any) -> StateBytes:
     """Computes the size of an optimizer's state without allocating it.
 
     Args:

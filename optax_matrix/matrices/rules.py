@@ -93,13 +93,7 @@ def by_path(
         >>> rule = by_path(include="embed|lm_head", exclude="layers/11/")
     """
     include_, exclude_ = _compile("include", include), _compile("exclude", exclude)
-    table = [(_compile("numbers", k), v) for k, v in (numbers or {}).items()]
-    for _, value in table:
-        if value is not None and not is_dimension_numbers(value):
-            raise ValueError(
-                "`numbers` must give MatrixDimensionNumbers or None for each "
-                f"expression, got {value!r}."
-            )
+    table = _table({} if numbers is None else numbers)
     if otherwise is None:
         otherwise = PathRule(default_rule, default_full_rule)
     if not isinstance(otherwise, PathRule):
@@ -179,6 +173,18 @@ def _of_all_but_vectors(path: str, leaf: Any) -> Answer:
     if len(leaf.shape) < 2 or name_of(path).is_vector or told == STACK_OF_VECTORS:
         return default_full_rule(path, leaf)
     return numbers_of_kernel(path, leaf)[0], "every leaf but vectors"
+
+
+def _table(numbers: Any) -> list[tuple[re.Pattern | None, Any]]:
+    """Dimension numbers and their expressions."""
+    values = numbers.values() if isinstance(numbers, Mapping) else [numbers]
+    known = [value is None or is_dimension_numbers(value) for value in values]
+    if not isinstance(numbers, Mapping) or not all(known):
+        raise ValueError(
+            "`numbers` must be a dict of regular expressions, each with "
+            f"MatrixDimensionNumbers or None, got {numbers!r}."
+        )
+    return [(_compile("numbers", k), v) for k, v in numbers.items()]
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

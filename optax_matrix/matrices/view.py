@@ -56,6 +56,14 @@ class MatrixDimensionNumbers:
                 "`residual` must be 'out' (the kernel writes the residual stream), "
                 f"'in' (it reads it) or None, got {self.residual!r}."
             )
+        for name in ("reduction_axis", "output_axis", "layer_axis"):
+            try:
+                _ints(() if (axes := getattr(self, name)) is None else axes)
+            except TypeError:
+                raise ValueError(
+                    f"`{name}` must be the number of an axis, or a tuple of them, got "
+                    f"{axes!r}."
+                ) from None
 
 
 def is_dimension_numbers(x: Any) -> bool:

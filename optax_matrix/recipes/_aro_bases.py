@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array
 
 from optax_matrix.linalg import scale_rows, sinkhorn
 from optax_matrix.transforms import (
     equilibrate,
     equilibrate_rows_jointly,
     scale_by_second_moment,
+    scale_by_shape,
     sinkhorn_jointly,
 )
 
@@ -35,9 +35,8 @@ def aro_base(
         "sinkhorn": lambda: equilibrate(partial(sinkhorn, rounds=5)),
         "adam": lambda: scale_by_second_moment(b2),
         "sign": optax.scale_by_sign,
-        "row_norm": lambda: equilibrate(_unit_rms),
+        "row_norm": lambda: optax.chain(
+            equilibrate(partial(scale_rows, eps=0.0)),
+            scale_by_shape(lambda _, cols: cols**0.5),
+        ),
     }[base]()
-
-
-def _unit_rms(x: Array) -> Array:
-    return x.shape[-1] ** 0.5 * scale_rows(x, eps=0.0)

@@ -200,6 +200,6 @@ def _spelled_out(factory: Callable[..., Any]) -> inspect.Signature:
         inspect.Parameter(
             name, own[-1].KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=hint
         )
-        for name, hint in get_type_hints(Common).items()
+        for name, hint in get_type_hints(Common, include_extras=True).items()
     ]
     return signature.replace(parameters=[*own, *common], return_annotation=Optimizer)

@@ -168,8 +168,8 @@ def _check(name: Any, placement: Any, max_batch: Any) -> None:
     is_placement = isinstance(placement, Placement) and not isinstance(placement, type)
     if placement is not None and not is_placement:
         raise ValueError(
-            "`placement` must be None or optax_matrix.owners(mesh_axes, ...), got "
-            f"{placement!r}."
+            "`placement` must be None, optax_matrix.owners(mesh_axes, ...) or "
+            f"optax_matrix.quantized(...), got {placement!r}."
         )
     if max_batch is not None and (not isinstance(max_batch, int) or max_batch < 1):
         raise ValueError(

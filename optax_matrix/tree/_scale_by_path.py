@@ -45,6 +45,11 @@ def scale_by_path(
         >>> float(updates["lora_a"][0, 0]), float(updates["lora_b"][0, 0])
         (-1.0, -16.0)
     """
+    if not isinstance(factors, Mapping):
+        raise ValueError(
+            "`factors` must be a dict of numbers by regular expression, as in "
+            f"{{'lora_b': 16.0}}, got {factors!r}."
+        )
     table = [_entry(pattern, factor) for pattern, factor in factors.items()]
 
     def init_fn(params):
@@ -81,5 +86,11 @@ def _entry(pattern: Any, factor: ArrayLike) -> tuple[re.Pattern, ArrayLike]:
         raise ValueError(
             f"`factors` must have regular expressions, got {pattern!r}: {error}."
         ) from None
+    if callable(factor):
+        raise ValueError(
+            f"`factors` must have numbers, got the function {factor!r} for "
+            f"{pattern!r}; for a schedule of its own give that part another recipe, by "
+            "optax.partition."
+        )
     check_not_negative(f"factors[{pattern!r}]", factor)
     return expression, factor

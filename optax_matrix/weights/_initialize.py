@@ -117,10 +117,20 @@ def initialize_matrices(
     return map_matrices(new, params, key, dimension_numbers=dimension_numbers)
 
 
+def _drawn(initializer: Any, key: Any, shape: Shape, dtype: Any) -> Array:
+    """What a user's function draws; one of JAX's may not have been called yet."""
+    new = initializer(key, shape, dtype)
+    if getattr(new, "shape", None) != tuple(shape):
+        raise ValueError(
+            f"`initializer` must return an array of shape {tuple(shape)}, got {new!r}; "
+            "those of jax.nn.initializers are made by a call: lecun_normal()."
+        )
+    return new
+
+
 def _find(initializer: Any) -> Any:
     if callable(initializer):
-        draw: Any = initializer
-        return lambda key, shape, dtype: draw(key, shape[::-1], dtype).T
+        return lambda key, shape, dtype: _drawn(initializer, key, shape[::-1], dtype).T
     if initializer not in INITIALIZERS:
         raise ValueError(
             f"`initializer` must be one of {', '.join(map(repr, INITIALIZERS))} or a "

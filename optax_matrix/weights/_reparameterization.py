@@ -18,6 +18,7 @@ from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
+from optax_matrix.transforms.arguments import check_transformation
 from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.transforms.stochastic_primitives.skew_bound import bounded, reached
@@ -215,6 +216,8 @@ class Reparameterization:
         Raises:
             ValueError: If ``max_norm`` is not positive or below ``merge_at``.
         """
+        check_transformation("rotations", rotations)
+        check_transformation("others", others)
         kernel = self.primitives.orthogonal
         rotations = bounded(rotations, max_norm, kernel, self.merge_at)
         parts: dict[Hashable, optax.GradientTransformation] = {

@@ -1,5 +1,6 @@
 """Runs that are interrupted: Ctrl-C, SIGTERM and SIGKILL, then resumed bit for bit."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -198,6 +199,17 @@ def test_a_signal_that_is_ignored_stays_ignored(handling):
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, old)
+
+
+def test_a_signal_that_python_dropped_ends_the_run_before_its_steps():
+    """Python drops what a handler raises inside of a callback of the collector."""
+    with errors.raised():
+        with contextlib.suppress(errors.Interrupted):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        with pytest.raises(errors.Interrupted) as caught, errors.deferred():
+            pass
+    assert caught.value.number == signal.SIGTERM
 
 
 # In all, five or more in each test; about half of them in the middle of a save.

@@ -127,10 +127,17 @@ def test_weights_are_gathered_and_never_activations(scan, axes):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mesh", "fsdp"], "must be axes with sizes, as fsdp=4,tp=2, got 'fsdp'"),
+        (["--mesh", "fsdp"], "must be different axes with sizes, as fsdp=4,tp=2, got"),
         (["--processes", "2"], "need --coordinator HOST:PORT"),
         (["--mesh", "fsdp=3"], "--mesh must use all 8 devices, got 3."),
         (["--batch", "6"], "--batch must be divisible by 8"),
+        (["--batch", "0"], "--batch: must be 1 or more, got 0"),
+        (["--steps", "0"], "--steps: must be 1 or more, got 0"),
+        (["--learning-rate", "nan"], "'nan' is not a learning rate"),
+        (["--mesh", "fsdp=4,fsdp=2"], "must be different axes with sizes"),
+        (["--mesh", "fsdp=-1,tp=-8"], "must be different axes with sizes"),
+        (["--losses", "nowhere/losses.json"], "there is no folder nowhere"),
+        (["--coordinator", "localhost"], "must be HOST:PORT, got localhost"),
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys, cpus):

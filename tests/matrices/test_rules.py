@@ -130,9 +130,11 @@ def test_bad_expression_is_named():
 
 
 def test_numbers_and_other_rules_are_checked():
-    with pytest.raises(ValueError, match=r"`numbers` must give Matrix.* got 3"):
+    with pytest.raises(ValueError, match=r"`numbers` must be a dict.* got .*up.: 3"):
         by_path(numbers={"up": 3})
-    with pytest.raises(ValueError, match=r"`otherwise` must be a rule.*, got dict"):
+    with pytest.raises(
+        ValueError, match=r"`otherwise` must be None or a rule.*, got dict"
+    ):
         by_path(otherwise={"up": MatrixDimensionNumbers()})
 
 

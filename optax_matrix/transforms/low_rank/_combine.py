@@ -49,7 +49,8 @@ def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:
     if not callable(combine):
         raise ValueError(
             "`combine` must be a function of (gradient, projected, answer, basis) or a "
-            f"gradient transformation, got {combine!r}; pass back_project."
+            f"gradient transformation, got {combine!r}; pass back_project or "
+            "om.compensate(kind)."
         )
 
     def update_fn(

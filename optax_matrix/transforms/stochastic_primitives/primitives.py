@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix.linalg import Orthogonal, to_skew
 from optax_matrix.linalg.permuted_blocks import draw_permutations
-from optax_matrix.linalg.scale import widened
+from optax_matrix.linalg.scale import check_matrices, widened
 from optax_matrix.linalg.skew import block_grid, free_entries, triangle_size
 
 Variant = Literal["block", "full"]
@@ -42,6 +42,7 @@ class Primitives:
         self, epoch: ArrayLike, w: jax.Array, ids: ArrayLike
     ) -> dict[str, jax.Array]:
         """The permutations after ``epoch`` merges, a number or ``(...)``."""
+        check_matrices(w)
         return {
             side: draw_permutations(ids, w.shape[axis], self.seed, i, epoch)
             for i, (side, axis) in enumerate(AXES.items())

@@ -75,7 +75,11 @@ def inject_hyperparams(
 
     @functools.wraps(factory)
     def with_floats(*args, **kwargs):
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            factory(*args, **kwargs)  # Says what to write instead.
+            raise
         for name, value in bound.arguments.items():
             # optax would inject an int as an int, and truncate a later 0.5 to 0.
             if name not in static and type(value) is int:
