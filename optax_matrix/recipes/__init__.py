@@ -37,7 +37,7 @@ out of range is a `ValueError` when the optimizer is made.
   without tokens, a head that is off). ``"fade"`` (None, too) multiplies the k-th update
   in a row by ``b1**k``, so that the matrix goes on for at most ``b1 / (1 - b1)``
   ordinary steps, as with SGD or Adam; ``"skip"`` leaves the matrix and its state as
-  they are, without weight decay; ``"follow"`` is the method's letter, and moves a
+  they are, without weight decay; ``"follow"`` takes the paper literally, and moves a
   matrix on at full size as long as its momentum is not zero. Methods without momentum
   stop by themselves, and so does Adam in `poet` and `oft`, whose updates are finished
   steps and do not fade. The weight decay of your own chain around ``scale_by_<name>``
