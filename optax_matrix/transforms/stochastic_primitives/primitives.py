@@ -99,9 +99,9 @@ def relative_size(block: Any) -> float:
     It is 1 for what `spo` refuses.
     """
     sides = block.values() if isinstance(block, Mapping) else [block]
-    real = [b for b in sides if isinstance(b, numbers.Real)]
-    sizes = [2 * b if isinstance(b, float) else b / 256 for b in real]
-    return max(map(float, sizes), default=1.0)
+    fractions = [2 * b for b in sides if isinstance(b, float)]
+    sizes = [int(b) / 256 for b in sides if isinstance(b, numbers.Integral)]
+    return max(fractions + sizes, default=1.0)
 
 
 def _check_block(block: Any, variant: str) -> None:
