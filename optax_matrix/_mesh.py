@@ -122,18 +122,37 @@ def unsplit(x: Array, axes: int = 1) -> Array:
 
 
 def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
-    """`jax.sharding.auto_axes`, with `f` first, which its type stub does not allow."""
-    run: Any = jax.sharding.auto_axes
-    return run(f, out_sharding=out_sharding)
+    """`f` without Explicit axes; of its results' shardings only those axes count.
+
+    Other axes of the mesh may be Auto, or Manual inside of `jax.shard_map`.
+    """
+    meshes = [sharding.mesh for sharding in jax.tree.leaves(out_sharding)]
+    if not meshes:
+        return f
+    kinds = dict(zip(meshes[0].axis_names, meshes[0].axis_types, strict=True))
+    explicit = tuple(x for x, kind in kinds.items() if kind == AxisType.Explicit)
+
+    def shown(sharding: NamedSharding) -> NamedSharding:
+        entries = (x if isinstance(x, tuple) else (x,) for x in sharding.spec)
+        names = (tuple(x for x in entry if x in explicit) for entry in entries)
+        return NamedSharding(meshes[0], PartitionSpec(*(x or None for x in names)))
+
+    run: Any = jax.sharding.auto_axes  # Its stub does not allow `f` first.
+    return run(f, axes=explicit, out_sharding=jax.tree.map(shown, out_sharding))
 
 
 def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
-    """``f(leaf, *args)``, of the leaf's shape, with the sharding of the leaf's type."""
+    """``f(leaf, *args)``, of the leaf's shape, with the leaf's sharding.
+
+    It is that of the leaf's type, and outside of `jax.jit` that of the array.
+    """
     mesh = own_mesh(leaf)
-    if mesh is None or AxisType.Explicit not in mesh.axis_types:
-        return f(leaf, *args)
-    sharding = NamedSharding(mesh, PartitionSpec(*explicit_spec(leaf)))
-    return with_auto_axes(f, sharding)(leaf, *args)
+    if mesh is not None and AxisType.Explicit in mesh.axis_types:
+        f = with_auto_axes(f, NamedSharding(mesh, PartitionSpec(*explicit_spec(leaf))))
+    new, sharding = f(leaf, *args), named_sharding(leaf)
+    if sharding is None or isinstance(new, jax.core.Tracer):
+        return new
+    return jax.device_put(new, sharding)
 
 
 def without_axes(f: Callable, axes: Iterable[int], leaf: Any) -> Callable:

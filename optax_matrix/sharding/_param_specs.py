@@ -49,13 +49,21 @@ def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
             f"`mesh_axes` must be axes of the mesh {tuple(mesh.axis_names)}, got "
             f"{missing}."
         )
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if manual := [x for x in axes if kinds[x] == AxisType.Manual]:
+        raise ValueError(
+            f"`mesh_axes` must not be Manual, got {manual}: in this jax.shard_map each "
+            "device has a part of its own along them; name other axes, or call `init` "
+            "and `update` outside of it."
+        )
     return axes
 
 
 def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     """The mesh axes of each axis of a parameter, from its type or from given specs.
 
-    If all axes of the mesh are Explicit, types decide; otherwise they do not show all.
+    Types decide if they show all axes, so if none is Auto; the Manual axes of a
+    `jax.shard_map` around the step split no array inside of it.
     """
     own = own_mesh(leaf)
     if own is not None and dict(own.shape) != dict(mesh.shape):
@@ -67,7 +75,7 @@ def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     given_spec: Any = look_up(path, given)
     if given_spec is not None:
         given_spec = checked_spec(path, leaf.shape, given_spec, mesh)
-    if own is None or any(kind != AxisType.Explicit for kind in mesh.axis_types):
+    if own is None or AxisType.Auto in mesh.axis_types:
         if given_spec is None:
             raise ValueError(_missing(path, mesh, given))
         return given_spec

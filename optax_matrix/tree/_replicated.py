@@ -39,6 +39,6 @@ def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
 def _is_whole(x: Any) -> bool:
     if isinstance(x, jax.core.Tracer):
         mesh = own_mesh(x)
-        explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
-        return explicit and not any(explicit_spec(x))
+        shown = mesh is not None and set(mesh.axis_types) == {AxisType.Explicit}
+        return shown and not any(explicit_spec(x))
     return isinstance(x, jax.Array) and x.sharding.is_fully_replicated

@@ -14,6 +14,7 @@ from optax_matrix._arguments import NotNegativeInt, Positive, Share, checked
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices.names import LORA_FACTOR
+from optax_matrix.weights._sharding import replicated_beside
 
 _QUERY = r"(?i:q|query|w_?q|q(uery)?_proj)"
 _KEY = r"(?i:k|key|w_?k|k(ey)?_proj)"
@@ -93,6 +94,7 @@ def clip_qk(
             attentions.setdefault(role[0], {})[path] = role[1]
     factors: dict[str, Array] = {}
     for attention, largest in _by_attention(max_logits, attentions).items():
+        largest = replicated_beside(largest, largest)
         layers = largest.ndim - 1
         sizes = largest.shape[:-1]
         shapes = {

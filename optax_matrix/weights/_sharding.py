@@ -38,8 +38,8 @@ def shardings_beside(matrices: dict[str, Any], parts: tuple) -> tuple:
 
 def _sharding(leaf: Any) -> NamedSharding | None:
     sharding = named_sharding(leaf)
-    explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
-    return None if explicit else sharding
+    shown = sharding and set(sharding.mesh.axis_types) == {AxisType.Explicit}
+    return None if shown else sharding
 
 
 def _reshard(x: Any, beside: Any, spec: tuple) -> Array:

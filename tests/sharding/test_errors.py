@@ -67,7 +67,7 @@ def test_from_params_needs_sharded_parameters():
 
 @pytest.mark.parametrize("placement", ["fsdp", om.owners, ("fsdp",)])
 def test_placement_must_be_one(placement):
-    with _raises("`placement` must be None or", "owners(", repr(placement)):
+    with _raises("`placement` must be None, ", "owners(", repr(placement)):
         om.on_matrices(cubic, placement=placement)
 
 

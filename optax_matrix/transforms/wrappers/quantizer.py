@@ -1,6 +1,7 @@
 """Which moments of a state are stored in eight bits, and in what form."""
 
 import dataclasses
+import functools
 import math
 import warnings
 import zlib
@@ -10,8 +11,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from optax_matrix._arguments import check_not_negative_int, check_positive_int
+from optax_matrix._mesh import (
+    explicit_spec,
+    keep_sharding,
+    named_sharding,
+    own_mesh,
+    shards,
+    with_auto_axes,
+)
 from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys, path_name
 from optax_matrix.linalg import dequantize, quantize
 from optax_matrix.linalg.random import folded, seeded
@@ -106,7 +116,8 @@ class Quantizer:
             scales = _look_up(state.scales, keys)
             if scales is None:
                 return leaf
-            return _dequantize(leaf, scales, **self._options(keys))
+            run = functools.partial(_dequantize, **self._options(keys))
+            return keep_sharding(run, leaf, scales)
 
         return _map(restore, state.inner_state)
 
@@ -145,7 +156,8 @@ class Quantizer:
                 return leaf
             noise = None if count is None else self._noise(keys, leaf, count)
             old = chosen[keys] or None
-            codes, found = _quantize(leaf, noise=noise, old=old, **self._options(keys))
+            run = functools.partial(_quantize, **self._options(keys))
+            codes, found = _beside(leaf, run, noise=noise, old=old)
             _put(scales, keys, found)
             return codes
 
@@ -184,6 +196,27 @@ class Quantizer:
         of_matrices = folded(jax.random.fold_in(key, place), self.ids[group])
         draw = lambda key: jax.random.uniform(key, leaf.shape[1:], jnp.float32)
         return jax.vmap(draw)(of_matrices)
+
+
+def _beside(leaf: Any, run: Callable, **arguments: Any) -> tuple[jax.Array, jax.Array]:
+    """Codes sharded like the leaf, and scales as far as their number allows.
+
+    Blocks cross the shards of Explicit axes, which reshapes do not.
+    """
+    spec, mesh = explicit_spec(leaf), own_mesh(leaf)
+    if not spec:
+        codes, scales = run(leaf, **arguments)
+        sharding = named_sharding(leaf)  # None inside of `jax.jit`.
+        return codes if sharding is None else jax.device_put(codes, sharding), scales
+    plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+    shapes = jax.eval_shape(run, plain(leaf), **jax.tree.map(plain, arguments))
+    fits = lambda n, entry: n % shards([entry], mesh.shape) == 0
+    pairs = zip(shapes[1].shape, spec, strict=False)
+    of_scales = [x if fits(n, x) else None for n, x in pairs]
+    specs = PartitionSpec(*spec), PartitionSpec(*of_scales)
+    shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
+    inner = lambda leaf, arguments: run(leaf, **arguments)
+    return with_auto_axes(inner, shardings)(leaf, arguments)
 
 
 def _is_opaque(node: Any) -> bool:
