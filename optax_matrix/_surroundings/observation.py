@@ -5,8 +5,9 @@ is the same. `diagnostics.monitor` requests measures; then `on_matrices` keeps t
 values in its state, per matrix and where the matrices live, also under `owners`.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +60,19 @@ def report(name: str, stacks: Stacks) -> None:
         found[name] = stacks
 
 
+@contextlib.contextmanager
+def in_another_frame() -> Iterator[None]:
+    """Inside, blocks see rotated or projected matrices, and report such momenta.
+
+    These are left out. Numbers of each matrix, such as shares of bounded entries, stay.
+    """
+    outer, inner = here().found, {}
+    with within(found=None if outer is None else inner):
+        yield
+    if outer is not None:
+        outer |= {name: x for name, x in inner.items() if name != "momentum"}
+
+
 def is_observed() -> bool:
     """Whether values are collected, so that computing them for `report` pays."""
     return here().found is not None
@@ -77,10 +91,12 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         with within(found=found):
             new, state = inner.update(updates, state, params, **extra_args)
         found["direction"] = new
+        # Of matrices that are cut into blocks, values are trees.
+        whole = {n for n, x in found.items() if _is_of(x, new)}
         values = {
             name: {g: measure.of(*(found[n][g] for n in measure.needs)) for g in new}
             for name, measure in measures.items()
-            if all(need in found for need in measure.needs)
+            if whole.issuperset(measure.needs)
         }
         return new, state, values
 
@@ -119,3 +135,8 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         return new, ObservedState(state.count + 1, values, inner_state)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _is_of(values: Any, stacks: Stacks) -> bool:
+    """Whether there is an array for each stack."""
+    return all(hasattr(values.get(group), "shape") for group in stacks)

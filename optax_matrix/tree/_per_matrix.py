@@ -1,5 +1,6 @@
 """Applies a transformation that is defined for one leaf to each matrix."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ def per_matrix(
         inner: Transformation of one matrix ``(m, n)``.
 
     Returns:
-        Transformation of a dict of stacks ``(batch, m, n)``.
+        Transformation of a tree of stacks ``(..., m, n)``.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -36,18 +37,31 @@ def per_matrix(
     inner = optax.with_extra_args_support(inner)
 
     def init_fn(params):
-        return {name: jax.vmap(inner.init)(x) for name, x in params.items()}
+        return jax.tree.map(lambda x: _over_matrices(inner.init, x)(x), params)
 
     def update_fn(updates, state, params=None, **extra_args):
-        def one(g: Any, s: Any, p: Any):
-            return inner.update(g, s, p, **extra_args)
+        leaves, structure = jax.tree.flatten(updates)
+        # A gradient is a tree like the updates; other arguments are for all matrices.
+        gradient = extra_args.pop("gradient", None)
+        trees = (state, params, gradient)
+        none = [None] * len(leaves)
+        each = [none if t is None else structure.flatten_up_to(t) for t in trees]
+
+        def one(g: Any, s: Any, p: Any, gradient: Any) -> Any:
+            known = {} if gradient is None else {"gradient": gradient}
+            return inner.update(g, s, p, **known, **extra_args)
 
         with within(found=None):  # Its values are no stacks.
-            results = {
-                name: jax.vmap(one)(x, state[name], params and params[name])
-                for name, x in updates.items()
-            }
-        new = {name: result[0] for name, result in results.items()}
-        return new, {name: result[1] for name, result in results.items()}
+            rows = zip(leaves, *each, strict=True)
+            results = [_over_matrices(one, row[0])(*row) for row in rows]
+        new, states = ([result[i] for result in results] for i in (0, 1))
+        return structure.unflatten(new), structure.unflatten(states)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _over_matrices(f: Callable[..., Any], stack: Any) -> Callable[..., Any]:
+    """The function of one matrix, mapped over the axes in front of its last two."""
+    for _ in range(stack.ndim - 2):
+        f = jax.vmap(f)
+    return f

@@ -124,3 +124,32 @@ def test_decay_may_be_traced():
 def test_wrong_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("sides", [1, 2])
+def test_rows_are_bounded_by_the_usual_size_of_the_result(sides, corrected):
+    """The formula of the docstring, with scales of rows only, too."""
+    root = lambda x, axis: (x**2).mean(axis) ** 0.5
+    both = lambda x: (root(x, -1), root(x, -2) if sides == 2 else None)
+    tx = equilibrate_with_ema(both, 0.9, bias_correction=corrected, max_rms=1.0)
+    rng, weight = np.random.default_rng(5), 0.0
+    squares = [np.zeros((3, 1)), np.zeros((1, 5))]
+    state, update = tx.init({"w": jnp.zeros((3, 5))}), jax.jit(tx.update)
+    for size in (1, 8, 1, 4, 9, 3):
+        g = size * rng.standard_normal((3, 5))
+        weight = 0.9 * weight + 0.1
+        new = [root(g, axis)[..., None] ** 2 for axis in (1, 0)]
+        squares = [
+            0.9 * s + 0.1 * x.reshape(s.shape)
+            for s, x in zip(squares, new, strict=True)
+        ]
+        q, s = (x / (weight if corrected else 1.0) for x in squares)
+        s = s if sides == 2 else np.ones_like(s)
+        x = g / np.sqrt(q * s)
+        usual = np.sqrt((q**2 * s**2 * x**2).sum() / (q**2).sum() / (s**2).sum())
+        rows = root(x, 1)[:, None]
+        want = x * np.minimum(1, np.clip(usual, 1, 10) / rows)
+        got, state = update({"w": jnp.asarray(g)}, state)
+        np.testing.assert_allclose(got["w"], want, rtol=1e-9)

@@ -135,9 +135,10 @@ def equilibrate_with_ema(
                 weight = jnp.where(live, mixed, weight).astype(weight.dtype)
             scaled = _divided(wide, row, col, weight)
             if max_rms is not None:
-                usual = _weighted_rms(wide, row, col) * (
-                    1 if weight is None else weight
-                )
+                usual = _weighted_rms(wide, row, col)
+                for scale in (row, col):  # Each is a root of an average.
+                    if weight is not None and scale is not None:
+                        usual *= jnp.sqrt(weight)
                 scaled = _bounded(scaled, max_rms * jnp.clip(usual, 1, 1 / (1 - decay)))
             return scaled.astype(x.dtype), row, col, weight
 

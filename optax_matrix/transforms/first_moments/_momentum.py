@@ -11,6 +11,7 @@ import optax
 from optax_matrix._arguments import Decay, Dtype, checked
 from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import report
+from optax_matrix.linalg.scale import check_matrices
 
 
 class MomentumState(NamedTuple):
@@ -81,8 +82,11 @@ def momentum(
     def init_fn(params):
         mu = jax.tree.map(lambda p: jnp.zeros_like(p, dtype), params)
         wide = lambda p: np.promote_types(p.dtype, np.float32)
-        zeros = lambda p: jnp.zeros(p.shape[:-2], wide(p))
-        weight = jax.tree.map(zeros, params) if bias_correction else None
+        weight = None
+        if bias_correction:
+            jax.tree.map(check_matrices, params)
+            zeros = lambda p: jnp.zeros(p.shape[:-2], wide(p))
+            weight = jax.tree.map(zeros, params)
         return MomentumState(mu, weight)
 
     def update_fn(updates, state, params=None, **extra_args):

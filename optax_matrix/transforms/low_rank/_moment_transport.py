@@ -78,6 +78,8 @@ def _field(state: Any, name: str, overlaps: Any, side: str, dot: Product) -> Any
 def _carried(c: jax.Array, m: Any, side: str, dot: Product) -> Any:
     if isinstance(m, optax.MaskedNode):
         return m
+    if not hasattr(m, "astype"):
+        raise ValueError(_message("a moment in pieces", type(m).__name__))
     wide = m.astype(c.dtype)
     return (dot(c, wide) if side == "rows" else dot(wide, c.mT)).astype(m.dtype)
 

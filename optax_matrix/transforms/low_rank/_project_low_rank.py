@@ -19,6 +19,7 @@ from optax_matrix._arguments import (
 )
 from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg.precision import Precision, products_of
 from optax_matrix.linalg.scale import is_usable
 from optax_matrix.transforms.arguments import Transformation
@@ -225,7 +226,8 @@ class _ProjectLowRank:
         track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
         held = jax.tree.map(track, sigma, held)
         extra_args = {**extra_args, "gradient": sigma}
-        omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
+        with in_another_frame():
+            omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
         extra_args |= {"gradient": gradient, "projected": sigma, "basis": basis}
         out, combined = self.combine.update(omega, state.combine_state, **extra_args)
         count = optax.safe_increment(state.count)
@@ -257,7 +259,8 @@ class _ProjectLowRank:
         if self.ids is None:
             return [()] * structure.num_leaves
         if isinstance(self.ids, Mapping):  # Of more stacks than these, perhaps.
-            return [self.ids[name] for name in sorted(gradient)]
+            keys = [keys[0].key for keys, _ in jax.tree.leaves_with_path(gradient)]
+            return [self.ids[name] for name in keys]
         return structure.flatten_up_to(self.ids)
 
     def _drawn(self, g: jax.Array, key: jax.Array) -> jax.Array:

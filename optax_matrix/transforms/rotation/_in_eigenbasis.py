@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, Kernel, PositiveInt, checked
 from optax_matrix._surroundings.keeping import kept
+from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import (
     Precision,
@@ -207,7 +208,8 @@ class _InEigenbasis:
         def run(x, spectrum, **known):
             if self.whitens:
                 known["spectrum"] = spectrum
-            return self.base.update(x, state.base_state, **(extra_args | known))
+            with in_another_frame():
+                return self.base.update(x, state.base_state, **(extra_args | known))
 
         def answer(rotation, spectrum):
             seen = partial(in_frame, self.policy, dot, rotation=rotation)

@@ -9,6 +9,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import Kernel, PositiveInt, checked
+from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import (
     Precision,
@@ -166,7 +167,8 @@ class _Rotate:
         seen = partial(in_frame, self.policy, self.products.project, m)
 
         def run(x):
-            return self.base.update(x, state.base_state, **extra_args)
+            with in_another_frame():
+                return self.base.update(x, state.base_state, **extra_args)
 
         next_frame = NextFrame(
             self.policy,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Kernel, PositiveInt, check_choice, checked
+from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import (
     Precision,
@@ -203,6 +204,7 @@ class _Shared:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any):
         del params
+        extra.pop("gradient", None)  # It is not in the frame of the base.
         if not updates:
             return updates, state
         sets, views = self.sets, side_views(self.sides, updates)
@@ -233,7 +235,8 @@ class _Shared:
         """The output of the base in rotated frames, and its new state."""
         frames = self._frames(rotation)
         rotated = in_frame(self.policy, self.products.project, mean, frames)
-        return self.base.update(rotated, base_state, **extra)
+        with in_another_frame():
+            return self.base.update(rotated, base_state, **extra)
 
     def _next_rotation(
         self, answer: Callable, unit: Any, live: jax.Array, state: RotateSharedState

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
 from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.precision import Precision, Products, products_of
 from optax_matrix.linalg.products import Product
@@ -189,6 +190,7 @@ class _Precondition:
         self, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, PreconditionState]:
         del params
+        extra.pop("gradient", None)  # It is not whitened.
         views = side_views(self.side, updates)
         mean, momentum = updates, None
         if self.momentum is not None:
@@ -201,7 +203,8 @@ class _Precondition:
         out = jax.tree.map(self._whitened, turned(views, mean), *factors)
         inner_state = None
         if self.inner is not None:
-            new, inner_state = self.inner.update(out, state.inner_state, **extra)
+            with in_another_frame():
+                new, inner_state = self.inner.update(out, state.inner_state, **extra)
             out = jax.tree.map(self._whitened, new, *factors)
             out = jax.tree.map(_resized, out, new) if self.graft else out
         count = None if on is None else counted(state.count, on)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, NotNegative, checked
-from optax_matrix.linalg.scale import safe_divide, widened
+from optax_matrix.linalg.scale import check_matrices, safe_divide, widened
 
 
 class ScaleByAdamPerMatrixState(NamedTuple):
@@ -72,6 +72,7 @@ def scale_by_adam_per_matrix(
     """
 
     def init_fn(params):
+        jax.tree.map(check_matrices, params)
         mu = jax.tree.map(lambda p: jnp.zeros_like(p, mu_dtype), params)
         nu = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)
         # Each array is a new one: a state with shared arrays cannot be donated.

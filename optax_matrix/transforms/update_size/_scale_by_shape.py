@@ -21,7 +21,7 @@ SHAPE_RULES: dict[ShapeRule, Callable[[int, int], float]] = {
 
 
 def scale_by_shape(
-    rule: ShapeRule | float | Callable[[int, int], Any] = "out/in",
+    rule: ShapeRule | int | float | Callable[[int, int], Any] = "out/in",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by a factor that depends on its shape alone.
 
@@ -67,6 +67,6 @@ def scale_by_shape(
     def scaled(x, _):
         if jnp.ndim(x) < 2:
             check_matrices(x)  # Says what is wrong.
-        return x * factor(*jnp.shape(x)[-2:])
+        return (x * factor(*jnp.shape(x)[-2:])).astype(x.dtype)
 
     return optax.with_extra_args_support(optax.stateless_with_tree_map(scaled))
