@@ -199,6 +199,7 @@ def moved_to_a_matrix():
             lambda: om.matrices.by_path(numbers=Numbers(0, 1)),
             "`numbers` must be a dict",
         ),
+        (lambda: Numbers(None, 1), "`reduction_axis` must be the number of an axis"),
         (
             lambda: Numbers("in", "out"),
             "`reduction_axis` must be the number of an axis",
@@ -233,6 +234,15 @@ def moved_to_a_matrix():
 def test_plausible_mistakes(call, said):
     with pytest.raises((TypeError, ValueError), match=said):
         call()
+
+
+def test_the_options_of_a_kernel_of_ones_own_are_its_own():
+    def polar(x, kernel):
+        return x if kernel == "fast" else None
+
+    om.muon(0.1, polar=functools.partial(polar, kernel="fast"))
+    with pytest.raises(ValueError, match="returns None"):
+        om.muon(0.1, polar=functools.partial(polar, kernel="slow"))
 
 
 def test_a_name_of_another_package():

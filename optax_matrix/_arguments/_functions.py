@@ -29,12 +29,36 @@ def check_alike(name: str, value: Callable[..., Any], default: Callable) -> None
     Both are traced, not run, with one small square matrix. Functions of this package
     are known to be right, but not with a user's options.
     """
-    if isinstance(value, functools.partial):
+    if _is_ours(value):
+        return
+    if isinstance(value, functools.partial) and _is_ours(value.func):
         # Whether a form of a kernel runs, only the devices of a step can tell.
         options = {k: x for k, x in value.keywords.items() if k != "kernel"}
         value = functools.partial(value.func, *value.args, **options)
-    elif (getattr(value, "__module__", None) or "").startswith("optax_matrix."):
+        try:
+            items = tuple(options.items())
+            result = _known_difference(value.func, value.args, items, default)
+        except TypeError:  # Of arguments that have no hash.
+            result = _difference(value, default)
+    else:
+        result = _difference(value, default)
+    if result is None:
         return
+    given = ["previous"] if "previous" in inspect.signature(default).parameters else []
+    named = "".join(f", {key}=..." for key in given)
+    raise ValueError(
+        f"`{name}` must be a function like {default.__name__}, from a stack of "
+        f"matrices to one of the same shape, but {name}(stack{named}) {result}; pass "
+        "another function, such as one of `optax_matrix.linalg`."
+    )
+
+
+def _is_ours(value: Any) -> bool:
+    return (getattr(value, "__module__", None) or "").startswith("optax_matrix.")
+
+
+def _difference(value: Callable[..., Any], default: Callable) -> str | None:
+    """What a function does other than the default; None for nothing."""
     x = jax.ShapeDtypeStruct((1, _SIDE, _SIDE), jnp.float32)
     known = inspect.signature(default).parameters
     given = {"previous": x} if "previous" in known else {}
@@ -42,17 +66,16 @@ def check_alike(name: str, value: Callable[..., Any], default: Callable) -> None
     try:
         got = jax.eval_shape(value, x, **given)
     except Exception as error:
-        result = f"raises {type(error).__name__}: {_first_line(error)}"
-    else:
-        if getattr(got, "shape", None) == wanted.shape:
-            return
-        result = f"returns {got}"
-    named = "".join(f", {key}=..." for key in given)
-    raise ValueError(
-        f"`{name}` must be a function like {default.__name__}, from a stack of "
-        f"matrices to one of the same shape, but {name}(stack{named}) {result}; pass "
-        "another function, such as one of `optax_matrix.linalg`."
-    )
+        return f"raises {type(error).__name__}: {_first_line(error)}"
+    same = getattr(got, "shape", None) == wanted.shape
+    return None if same else f"returns {got}"
+
+
+@functools.lru_cache
+def _known_difference(
+    f: Callable[..., Any], args: tuple, options: tuple, default: Callable
+) -> str | None:
+    return _difference(functools.partial(f, *args, **dict(options)), default)
 
 
 def _first_line(error: Exception) -> str:

@@ -75,8 +75,8 @@ def monitor(
         captures: Steps, counted from 0, whose stacks are kept in the state, by name:
             ``{"polar_input": (0, 1000)}`` keeps what `orthogonalize` got at these steps
             (the momentum before the polar factor), ``"momentum"`` what `momentum`
-            returned, ``"direction"`` what the chain returned. Each step costs the
-            memory of a momentum.
+            returned, if it is not inside of a rotation or projection, ``"direction"``
+            what the chain returned. Each step costs the memory of a momentum.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`, for the first
             four measures; pass what ``inner`` got.
 

@@ -57,8 +57,10 @@ class MatrixDimensionNumbers:
                 f"'in' (it reads it) or None, got {self.residual!r}."
             )
         for name in ("reduction_axis", "output_axis", "layer_axis"):
+            axes: Any = getattr(self, name)
             try:
-                _ints(() if (axes := getattr(self, name)) is None else axes)
+                if axes is not None or name != "layer_axis":
+                    _ints(axes)
             except TypeError:
                 raise ValueError(
                     f"`{name}` must be the number of an axis, or a tuple of them, got "

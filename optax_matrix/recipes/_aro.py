@@ -59,8 +59,8 @@ def aro(
             3e-4 (8B) in the paper, which are AdamW's best rates there.
         base: The base f: ``"sinkhorn"`` (five rounds), ``"adam"`` (the second moment
             of the momentum), ``"sign"``, ``"row_norm"`` (rows with a root mean square
-            of one), or any transformation of stacks. It gets matrices whose rows are
-            the rotated side.
+            of one; with ``joint``, of norm one over all matrices), or any
+            transformation of stacks. It gets matrices whose rows are the rotated side.
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment of the base ``"adam"``.
         policy: How the rotation is chosen, as in `rotate`: ``"aro"``, ``"polar"``,

@@ -121,14 +121,14 @@ def clip_qk(
 
 def _role(path: str, query: str, key: str) -> tuple[str, str] | None:
     """The path of the attention that a leaf belongs to, and its part there."""
-    if factor := LORA_FACTOR.search(path):
-        if factor["factor"] in "aA":
-            return None  # It has the inputs, and B the outputs.
-        path = path[: factor.start()]
-    for which, names in (("query", query), ("key", key)):
-        found = re.fullmatch(rf"(?:(?P<scope>.*)/)?(?:{names})(?:/[^/]*)?", path)
-        if found:
-            return found["scope"] or "", which
+    factor = LORA_FACTOR.search(path)
+    if factor and factor["factor"] in "aA":
+        return None  # It has the inputs, and B the outputs.
+    for place in (path, path[: factor.start()] if factor else path):
+        for which, names in (("query", query), ("key", key)):
+            found = re.fullmatch(rf"(?:(?P<scope>.*)/)?(?:{names})(?:/[^/]*)?", place)
+            if found:
+                return found["scope"] or "", which
     return None
 
 

@@ -251,6 +251,31 @@ def test_a_state_without_known_fields_is_told():
     assert chosen.init(params).inner_state[0].n["w"].dtype == jnp.uint8
 
 
+def test_numbers_of_python_stay_as_they_are():
+    class State(NamedTuple):
+        count: int
+        mu: Any
+
+    inner = optax.GradientTransformation(
+        lambda p: State(0, jax.tree.map(jnp.zeros_like, p)),
+        lambda u, s, _=None: (u, State(s.count, u)),
+    )
+    params = {"w": jnp.ones((64, 64))}
+    tx = om.quantize_state(inner)
+    _, state = tx.update(params, tx.init(params), params)
+    assert state.inner_state.mu["w"].dtype == jnp.uint8
+    assert state.inner_state.count == 0
+
+
+def test_a_quantized_placement_inside_stays_as_it_is():
+    params = {"kernel": jnp.ones((64, 64))}
+    plain = om.muon(0.1, placement=om.quantized())
+    tx = om.quantize_state(plain)
+    new, _ = tx.update(params, tx.init(params), params)
+    want, _ = plain.update(params, plain.init(params), params)
+    np.testing.assert_array_equal(new["kernel"], want["kernel"])
+
+
 @pytest.mark.broad
 @pytest.mark.daily("float16-1e-05", "bfloat16-1000.0")
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e3])

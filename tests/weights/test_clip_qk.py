@@ -64,6 +64,23 @@ def test_of_loras_factors_b_is_scaled(rank, names):
     np.testing.assert_allclose(largest(**new), np.minimum(before, TAU), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (("q_proj/{}", "k_proj/{}"), {"query": "q_proj/{}", "key": "k_proj/{}"}),
+        (("{}/q_proj", "{}/k_proj"), {}),
+    ],
+)
+def test_factors_are_found_by_other_names_and_above_projections(paths, names):
+    """An expression may name the factor, and the factor its projections."""
+    of = lambda text: text.format("lora_b")
+    params = {of(path): draw(4, HEADS * DIM) for path in paths}
+    expressions = {part: name.format("(kernel|lora_b)") for part, name in names.items()}
+    new = om.clip_qk(params, jnp.full(HEADS, 4 * TAU), TAU, **expressions)
+    for path, x in params.items():
+        np.testing.assert_allclose(new[path], x / 2, rtol=1e-6)
+
+
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("balance", [0.5, 1.0, 0.0])

@@ -76,10 +76,10 @@ def lacks_basis(g: jax.Array, vectors: jax.Array) -> jax.Array:
 
 def rank_of(rank: Any, whole: int) -> int:
     """The number of columns that a rank means: at most ``whole``, or a fraction."""
-    is_fraction = _is_fraction(rank)
-    # Without what binary fractions add: 0.55 of 100 is 55.
-    number = math.ceil(round(float(rank) * whole, 6)) if is_fraction else int(rank)
-    return min(number, whole)
+    if not _is_fraction(rank):
+        return min(int(rank), whole)
+    # Less what binary fractions may add: 0.55 of 100 is 55, in float32, too.
+    return max(math.ceil(float(rank) * whole * (1 - 1e-6)), min(whole, 1))
 
 
 def _is_fraction(rank: Any) -> bool:

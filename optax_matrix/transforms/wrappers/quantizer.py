@@ -139,8 +139,8 @@ class Quantizer:
         return self._is_large(leaf) and self._field(keys) is not None
 
     def _is_large(self, leaf: Any) -> bool:
-        if _is_opaque(leaf) or leaf.ndim < self.batch_axes:
-            return False
+        if not hasattr(leaf, "dtype") or leaf.ndim < self.batch_axes:
+            return False  # A state, or a number of Python's.
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return False
         return math.prod(leaf.shape[self.batch_axes :]) >= self.min_size
@@ -247,7 +247,7 @@ def _look_up(scales: Any, keys: tuple) -> Any:
         if not isinstance(scales, dict) or name not in scales:
             return None
         scales = scales[name]
-    return scales
+    return None if isinstance(scales, dict) else scales
 
 
 def _put(scales: dict[str, Any], keys: tuple, value: Any) -> None:
