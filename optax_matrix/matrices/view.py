@@ -235,7 +235,7 @@ def _layer_axes(
     return axes
 
 
-def _ints(axes: Axes) -> tuple[int, ...]:
+def _ints(axes: Any) -> tuple[int, ...]:
     several = axes if isinstance(axes, Sequence) else (axes,)
     return tuple(operator.index(a) for a in several)
 
