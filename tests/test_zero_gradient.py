@@ -145,6 +145,7 @@ HAVE_B1 = [n for n, r in TABLE.items() if "b1" in r.recipe.signature.parameters]
 
 
 @pytest.mark.broad
+@pytest.mark.daily("muon", "dion", "dion2", "ldadam")
 @pytest.mark.parametrize("name", sorted(set(HAVE_B1) - WITHOUT))
 def test_without_momentum_a_dead_matrix_stops_at_once(name):
     """Also where an error is fed back."""

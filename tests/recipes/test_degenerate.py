@@ -192,6 +192,7 @@ def test_numbers_of_adamw_are_refused_beside_another_optimizer(recipe, name):
 TREES = TABLE | {"aro-full": functools.partial(om.aro, full_model=True)}
 
 
+@pytest.mark.daily("muoneq", "scion", "muonh", "aro-full")
 @pytest.mark.parametrize("name", TREES)
 def test_other_leaves_have_their_own_weight_decay(name):
     """Also where the optimizer of other leaves is the recipe's own."""
