@@ -115,6 +115,7 @@ def test_eight_bits_of_rows_that_no_block_fits(cpus, kind, spec):
     assert_close(got, want)
 
 
+@pytest.mark.daily("kinds0")
 @pytest.mark.parametrize("kinds", [*MIXED, (AUTO, AUTO), (EXPLICIT, EXPLICIT)])
 def test_weights_keep_their_shardings(cpus, kinds):
     """Those of `reparameterize`, and those that `clip_qk` scales."""

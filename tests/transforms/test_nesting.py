@@ -74,6 +74,7 @@ def shares(tx):
     return om.diagnostics.read_monitor(state)["kernel"]["outside_momentum"]
 
 
+@pytest.mark.slow
 def test_a_momentum_in_another_frame_is_not_that_of_the_matrix():
     polar = optax.chain(om.momentum(0.9), om.orthogonalize(om.linalg.polar_svd))
     assert shares(om.on_matrices(polar)) < 1e-6
