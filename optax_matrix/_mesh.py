@@ -129,16 +129,23 @@ def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
     meshes = [sharding.mesh for sharding in jax.tree.leaves(out_sharding)]
     if not meshes:
         return f
-    kinds = dict(zip(meshes[0].axis_names, meshes[0].axis_types, strict=True))
-    explicit = tuple(x for x, kind in kinds.items() if kind == AxisType.Explicit)
-
-    def shown(sharding: NamedSharding) -> NamedSharding:
-        entries = (x if isinstance(x, tuple) else (x,) for x in sharding.spec)
-        names = (tuple(x for x in entry if x in explicit) for entry in entries)
-        return NamedSharding(meshes[0], PartitionSpec(*(x or None for x in names)))
-
+    shown = lambda s: NamedSharding(meshes[0], explicit_part(s.spec, meshes[0]))
     run: Any = jax.sharding.auto_axes  # Its stub does not allow `f` first.
-    return run(f, axes=explicit, out_sharding=jax.tree.map(shown, out_sharding))
+    shardings = jax.tree.map(shown, out_sharding)
+    return run(f, axes=explicit_axes(meshes[0]), out_sharding=shardings)
+
+
+def explicit_axes(mesh: Any) -> tuple[str, ...]:
+    """The names of the axes that types show."""
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in kinds if kind == AxisType.Explicit)
+
+
+def explicit_part(spec: Iterable[Any], mesh: Any) -> PartitionSpec:
+    """What types show of a spec on a mesh."""
+    entries = (x if isinstance(x, tuple) else (x,) for x in spec)
+    names = [tuple(x for x in e if x in explicit_axes(mesh)) for e in entries]
+    return PartitionSpec(*(x or None for x in names))
 
 
 def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:

@@ -9,7 +9,13 @@ import jax.core
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_matrix._mesh import explicit_spec, own_mesh, with_auto_axes
+from optax_matrix._mesh import (
+    explicit_axes,
+    explicit_part,
+    explicit_spec,
+    own_mesh,
+    with_auto_axes,
+)
 from optax_matrix._paths import group_of, leaves_with_keys, map_with_keys, path_name
 from optax_matrix.sharding._owner_layout import OwnerLayout
 
@@ -50,16 +56,11 @@ def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
     Gradients may have any sharding, and a restored state may be replicated. Types do
     not show Auto axes; there `shard_map` reshards.
     """
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    if AxisType.Explicit not in kinds.values():
+    if not explicit_axes(mesh):
         return tree
 
-    def shown(axes):
-        names = axes if isinstance(axes, tuple) else (axes,)
-        return tuple(x for x in names if kinds.get(x) == AxisType.Explicit) or None
-
     def bring(leaf, spec):
-        spec = PartitionSpec(*map(shown, spec))
+        spec = explicit_part(spec, mesh)
         if own_mesh(leaf) is not None and PartitionSpec(*explicit_spec(leaf)) == spec:
             return leaf
         return jax.sharding.reshard(leaf, NamedSharding(mesh, spec))
