@@ -221,6 +221,15 @@ def moved_to_a_matrix():
             ),
             r"are made by a call: lecun_normal\(\)",
         ),
+        (lambda: om.initialize_matrices(PARAMS, 0), r"pass jax.random.key\(0\)"),
+        (lambda: om.on_matrices(om.momentum), r"call it: build=momentum\(...\)"),
+        (lambda: om.on_matrices(om.momentum(0.9), other=optax.adamw), "other=adamw"),
+        (lambda: om.galore(0.1, basis=om.transforms.svd_basis), "basis=svd_basis"),
+        (lambda: om.muon(0.1, polar=om.orthogonalize), "polar=orthogonalize"),
+        (
+            lambda: om.muon(0.1, weight_decay_mask=lambda w: w.ndim > 1).init(PARAMS),
+            r"write lambda params: jax.tree.map\(rule, params\)",
+        ),
         (
             lambda: om.reparameterize(block=2).optimizer(1e-3, 1e-3),
             "`rotations` must be",

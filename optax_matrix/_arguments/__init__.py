@@ -34,6 +34,7 @@ from optax_matrix._arguments._checks import (
 )
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
+    check_called as check_called,
     injectable as injectable,
     is_function as is_function,
 )

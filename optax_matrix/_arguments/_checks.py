@@ -14,7 +14,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from optax_matrix._arguments._functions import KERNELS
+from optax_matrix._arguments._functions import KERNELS, check_called
 
 
 def check_choice(
@@ -47,7 +47,7 @@ def check_pattern(name: str, value: Any) -> None:
 
 
 def check_callable(name: str, value: Any) -> None:
-    """Raises unless a value can be called."""
+    """Raises unless a value can be called, and not to get such a function."""
     if not callable(value):
         or_name = ", or its name" if name in KERNELS else ""
         way = f"pass a function, such as one of `optax_matrix.linalg`{or_name}"
@@ -57,6 +57,7 @@ def check_callable(name: str, value: Any) -> None:
             f"`{name}` must be a function of one stack of matrices, got {value!r}; "
             f"{way}."
         )
+    check_called(name, value)
 
 
 def check_dtype(name: str, value: Any) -> None:

@@ -15,12 +15,29 @@ import jax.numpy as jnp
 import numpy as np
 
 _SIDE = 6
+_FACTORIES = (["optax_matrix", "transforms"], ["optax_matrix", "recipes"])
 
 
 def is_function(value: Any) -> TypeGuard[Callable[..., Any]]:
     """Whether a value is to be called: models that are trees can be called, too."""
     is_tree = not jax.tree_util.all_leaves([value])
     return callable(value) and (not is_tree or isinstance(value, jax.tree_util.Partial))
+
+
+def check_called(name: str, value: Any) -> None:
+    """Raises if a value is a factory of optax or of this package that was not called.
+
+    Such a function accepts one argument of any kind, and would fail in its steps.
+    """
+    package = (getattr(value, "__module__", None) or "").split(".")
+    ours = package[:2] in _FACTORIES and hasattr(value, "__wrapped__")  # By `checked`.
+    if not inspect.isfunction(value) or "." in value.__qualname__:
+        return
+    if ours or package[0] == "optax":
+        raise ValueError(
+            f"`{name}` must be what {value.__name__} returns, got the function itself; "
+            f"call it: {name}={value.__name__}(...)."
+        )
 
 
 def check_alike(name: str, value: Callable[..., Any], default: Callable) -> None:

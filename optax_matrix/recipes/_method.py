@@ -168,12 +168,23 @@ def decayed_weights(
         return optax.identity()
     if is_function(mask) and params is not None:
         # Without boxes it is a prefix of trees with and without them.
-        mask = unboxed(mask(params))[0]
+        mask = unboxed(_called_mask(mask, params))[0]
     if mask is not None and params is not None:
         check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)
     return add_decayed_weights(rate, mask)
+
+
+def _called_mask(mask: Any, params: Any) -> Any:
+    try:
+        return mask(params)
+    except Exception as error:
+        raise ValueError(
+            "`weight_decay_mask` must be a tree of bools or a function from the whole "
+            f"tree of parameters to one, but raises {type(error).__name__}: {error}; "
+            "for a rule of leaves write lambda params: jax.tree.map(rule, params)."
+        ) from error
 
 
 def decayed_others(

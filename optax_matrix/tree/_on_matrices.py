@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import optax
 
-from optax_matrix._arguments import check_choice
+from optax_matrix._arguments import check_called, check_choice
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._nonfinite import NonFinite
@@ -144,6 +144,7 @@ def _as_build(build: Any) -> Any:
             "`build` must be a transformation, such as optax.chain(*blocks), or a "
             f"callable build(layout) that returns one, got {type(build).__name__}."
         )
+    check_called("build", build)
     return build
 
 
@@ -158,6 +159,7 @@ def _as_function(name: str, tx: Any) -> Any:
             f"`{name}` must be a gradient transformation, a function from the "
             f"parameters to one, or None, got {tx!r}."
         )
+    check_called(name, tx)
     make: Any = tx
     return lambda params: optax.with_extra_args_support(make(params))
 

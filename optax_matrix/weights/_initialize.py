@@ -90,7 +90,7 @@ def initialize_matrices(
         The tree with new matrices.
 
     Raises:
-        ValueError: If the initializer is unknown.
+        ValueError: If the initializer is unknown, or the key is no random key.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -104,6 +104,10 @@ def initialize_matrices(
         Transformation <https://arxiv.org/abs/2506.08001>`_, 2025, Sec. 4, Table 3.
     """
     draw = _find(initializer)
+    if not isinstance(key, jax.Array) or key.ndim > 1:
+        raise ValueError(
+            f"`key` must be a random key, got {key!r}; pass jax.random.key(0)."
+        )
 
     def new(matrices: Array, ids: Array, key: Any) -> Array:
         def one(numbers):
