@@ -8,6 +8,7 @@ schedule-free. Each has the best of seven rates on other seeds (`CHOOSING`) than
 whose mean loss is printed. It takes a minute on two cores.
 """
 
+import argparse
 import functools
 
 import jax
@@ -16,6 +17,7 @@ import optax
 from flax import nnx
 
 import optax_matrix as om
+from examples.pretrain.cli import at_least
 from examples.quickstart import autoencoder, batch, loss
 from examples.quickstart_rates import CHOOSING, SEEDS
 
@@ -93,4 +95,8 @@ def main(steps=200):
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(
+        "examples.averages", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--steps", type=at_least(1), default=200)
+    main(parser.parse_args().steps)

@@ -205,9 +205,13 @@ def main(arguments=None) -> list[Result]:
     parser.add_argument("--ranks", type=at_least(1), nargs="+", default=[4, 8])
     parser.add_argument("--methods", nargs="+", default=[*METHODS], choices=METHODS)
     given = vars(parser.parse_args(arguments))
+    model = SIZES["tiny"]
+    narrowest = model.kv_heads * model.head_dim
+    if (largest := max(given["ranks"])) > narrowest:
+        parser.error(f"--ranks must be at most {narrowest}, got {largest}")
     given |= {name: tuple(given[name]) for name in ("ranks", "methods")}
     print(HEADER)
-    return compare(Settings(SIZES["tiny"], **given))
+    return compare(Settings(model, **given))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ and saves nothing there. On GPU and TPU the state leaves the device's memory bet
 steps; during a step the part that is in use is there, too.
 """
 
+import argparse
 from collections import Counter
 from typing import Any
 
@@ -24,6 +25,7 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
+from examples.pretrain.cli import at_least
 
 
 def placed(specs: Any, mesh: Mesh, memory: str) -> Any:
@@ -79,6 +81,10 @@ def main(steps: int = 5, memory: str = "pinned_host") -> tuple[list[float], Any]
 
 
 if __name__ == "__main__":
-    losses, state = main()
+    parser = argparse.ArgumentParser(
+        "examples.offload", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--steps", type=at_least(1), default=5)
+    losses, state = main(parser.parse_args().steps)
     print("bytes of the state:", bytes_by_memory(state))
     print("losses:", " ".join(f"{x:.3f}" for x in losses))

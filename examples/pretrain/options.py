@@ -9,6 +9,7 @@ An argument of a function may also be a table there, as in ``coefficients=YOU``.
 
 import ast
 import dataclasses
+import difflib
 import functools
 import inspect
 import math
@@ -79,8 +80,10 @@ def with_options(name: str, methods: Mapping[str, Method]) -> Method:
     """
     head, *settings = re.split(r":(?![^{]*})", name)  # Not inside a dict.
     if head not in methods:
+        close = difflib.get_close_matches(head, methods, n=1, cutoff=0.7)
+        meant = f"did you mean {close[0]}? All are" if close else "choose from"
         raise UserError(
-            f"There is no optimizer {head!r}; choose from {', '.join(methods)}."
+            f"There is no optimizer {head!r}; {meant} {', '.join(methods)}."
         )
     method, given = methods[head], {}
     for setting in settings:

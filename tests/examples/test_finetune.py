@@ -86,8 +86,12 @@ def test_command_line(capsys, monkeypatch):
     assert len(line) == len(header)
 
 
-@pytest.mark.parametrize("few", ["--steps=1", "--batch=0", "--ranks=0"])
-def test_counts_are_checked(capsys, few):
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [(few, "or more, got") for few in ("--steps=1", "--batch=0", "--ranks=0")]
+    + [("--ranks=49", "at most 48, got 49")],
+)
+def test_counts_are_checked(capsys, bad, said):
     with pytest.raises(SystemExit):
-        finetune.main([few])
-    assert "or more, got" in capsys.readouterr().err
+        finetune.main([bad])
+    assert said in capsys.readouterr().err
