@@ -94,6 +94,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.daily("partition", "outer momentum", "monitor")
 @pytest.mark.filterwarnings("ignore:These parameters are read without")
 @pytest.mark.quick("partition", "outer momentum")
 @pytest.mark.parametrize("name", WRAPPED)

@@ -76,6 +76,7 @@ def test_float32_is_the_iteration_in_float64(shape, vmem):
     assert distance(found, in_float64(y)) <= 1e-5
 
 
+@pytest.mark.daily("shape0-134217728", "shape1-0", "shape4-134217728", "shape9-0")
 @pytest.mark.broad
 @pytest.mark.parametrize(("shape", "vmem"), CASES)
 def test_bfloat16_is_as_close_to_float64_as_the_form_of_the_compiler(shape, vmem):
@@ -94,6 +95,7 @@ def test_each_step_has_its_own_coefficients(vmem):
     assert distance(own(y, POLAR_EXPRESS, vmem), in_float64(y, POLAR_EXPRESS)) <= 1e-4
 
 
+@pytest.mark.daily("bfloat16-0", "float32-134217728")
 @pytest.mark.broad
 @pytest.mark.parametrize("vmem", [128 * MIB, 0])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
@@ -107,6 +109,7 @@ def test_zero_stays_zero_and_nan_stays_in_its_matrix(vmem, dtype):
     assert own(y[:0], vmem=vmem).shape == (0, 40, 130)
 
 
+@pytest.mark.daily("134217728")
 @pytest.mark.broad
 @pytest.mark.parametrize("vmem", [128 * MIB, 0])
 def test_matrices_of_maps_and_loops_are_those_of_the_stack(vmem):

@@ -33,7 +33,7 @@ def test_singular_values_of_swan_are_bounded():
     assert (values[:, 0] > 0.6).all()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_carried_moments_do_not_exceed_adams():
     """Gradients of rank two in one plane, and a tiny one of full rank at a renewal.
 

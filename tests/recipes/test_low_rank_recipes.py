@@ -311,7 +311,7 @@ def test_apollo_changes_nothing_but_sizes():
     np.testing.assert_allclose(found[0, 0], want, rtol=1e-6)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_ldadam_at_full_rank_leaves_nothing_out():
     updates, states = run(om.scale_by_ldadam(rank=1.0), grads())

@@ -43,6 +43,7 @@ def adam(g, s, b1=0.9, b2=0.95, eps=1e-8):
     return (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
 
 
+@pytest.mark.daily("True")
 @pytest.mark.broad
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("scheduled", [False, True])

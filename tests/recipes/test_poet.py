@@ -205,6 +205,7 @@ def test_decay_of_q_and_merges_when_needed_reach_the_primitives():
     assert all(map(jnp.all, merges(state)))
 
 
+@pytest.mark.slow
 def test_integers_of_numpy_are_blocks():
     """AdamW's rate is that of the block."""
     params = {"kernel": jnp.eye(8), "bias": jnp.ones(3)}

@@ -93,7 +93,7 @@ def normal(steps=STEPS, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_fixed_point_is_the_leading_singular_vectors_of_the_squares():
     g = normal(1)[0].T
     row, col = rank_one_scales(jnp.asarray(g), 30)

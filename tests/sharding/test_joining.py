@@ -217,7 +217,7 @@ def test_a_mesh_in_the_context_is_more_than_one_device(cpus, monkeypatch):
     assert found == [True, False]
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_more_devices_without_owners_join_nothing(cpus, monkeypatch):
     mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=cpus[:2])
     assert compare(recipe("galore"), mesh, monkeypatch) == 1

@@ -65,6 +65,7 @@ def test_no_state_is_said_to_be_whole_that_an_auto_axis_splits(alone, cpus):
 MANUAL = {"sizes": (2, 2, 2), "names": ("data", "fsdp", "tp")}
 
 
+@pytest.mark.daily("None")
 @pytest.mark.parametrize("own", [None, "fsdp"])
 def test_inside_of_data_parallelism_by_hand(alone, cpus, own):
     """A `jax.shard_map` that is Manual over one axis; types show the others."""

@@ -19,7 +19,7 @@ def skew(b, *batch):
     return x - np.swapaxes(x, -1, -2)
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("b", [2, 7, 32])
 def test_the_norm_is_a_bound_and_not_a_loose_one(b):
     q = skew(b, 3)

@@ -66,6 +66,7 @@ def test_digits_that_are_no_numbers():
     om.muon(0.1).init({"layers": {"W1²": jnp.ones((3, 5))}})
 
 
+@pytest.mark.daily("plain", "rule", "8bit")
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "tx",

@@ -69,6 +69,7 @@ def test_every_recipe_trains_a_part_of_a_model(name):
     assert jax.tree.all(jax.tree.map(same, *shapes))
 
 
+@pytest.mark.daily("partition")
 @pytest.mark.broad
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_wrappers_do_to_nnx_what_they_do_to_dicts(wrapper):
@@ -103,6 +104,7 @@ QUANTIZED = {
 }
 
 
+@pytest.mark.daily("beside")
 @pytest.mark.broad
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_eight_bit_moments(name):

@@ -159,7 +159,7 @@ def test_blocks_stand_before_or_behind_the_method():
                 )
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
 def test_blocks_see_the_matrices_that_the_method_sees():
     """*digits* has fused kernels of three square matrices, and a rule that says so."""

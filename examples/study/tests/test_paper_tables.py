@@ -86,7 +86,7 @@ def test_verdicts(name):
     assert "differs: " not in {row.verdict for row in rows}  # Each with its reason.
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_structured_fishers_memory_is_ours():
     """Table 3 every day: all but Alice's cells, and those with r² counted twice."""
     for row in structured_fisher.table_3():

@@ -57,8 +57,7 @@ def milliseconds(*which):
     return (steady + (renewal - steady) / interval) / RATE
 
 
-@pytest.mark.broad
-@pytest.mark.daily("shampoo-1-1024-200")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "interval", "block_size", "most"),
     [
