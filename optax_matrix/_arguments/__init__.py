@@ -27,7 +27,7 @@ from optax_matrix._arguments._checks import (
     check_not_negative_int,
     check_pattern as check_pattern,
     check_positive,
-    check_positive_int,
+    check_positive_int as check_positive_int,
     check_rank,
     check_rate,
     check_share,

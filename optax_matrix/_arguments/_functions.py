@@ -31,9 +31,8 @@ def check_called(name: str, value: Any) -> None:
     """
     package = (getattr(value, "__module__", None) or "").split(".")
     ours = package[:2] in _FACTORIES and hasattr(value, "__wrapped__")  # By `checked`.
-    if not inspect.isfunction(value) or "." in value.__qualname__:
-        return
-    if ours or package[0] == "optax":
+    is_local = "." in getattr(value, "__qualname__", ".")
+    if (ours or package[0] == "optax") and not is_local:
         raise ValueError(
             f"`{name}` must be what {value.__name__} returns, got the function itself; "
             f"call it: {name}={value.__name__}(...)."

@@ -36,6 +36,7 @@ _RENAMED = {
     "proj_type": "side",
 }
 _KERNEL = "write polar=functools.partial(om.linalg.newton_schulz, {})."
+_COEFFICIENTS = "polar", _KERNEL.format("coefficients=((3.4445, -4.775, 2.0315),)")
 _OTHER = "write other=optax.adamw(rate, {}), the optimizer of all other leaves."
 _PARAMS = "give the parameters to `init`: f(learning_rate).init(params)."
 _CLIP = "leave it out; write optax.chain(optax.clip_by_global_norm(1.0), ...)."
@@ -43,11 +44,8 @@ _CLIP = "leave it out; write optax.chain(optax.clip_by_global_norm(1.0), ...)."
 _INSTEAD = {
     "betas": ("b1", "write b1=0.9, b2=0.95; a method without `b2` has one momentum."),
     "ns_steps": ("polar", _KERNEL.format("steps=5")),
-    "ns_coeffs": ("polar", _KERNEL.format("coefficients=((3.4445, -4.775, 2.0315),)")),
-    "ns_coefficients": (
-        "polar",
-        _KERNEL.format("coefficients=((3.4445, -4.775, 2.0315),)"),
-    ),
+    "ns_coeffs": _COEFFICIENTS,
+    "ns_coefficients": _COEFFICIENTS,
     "eps": ("polar", _KERNEL.format("eps=1e-7")),
     "epsilon": ("polar", _KERNEL.format("eps=1e-7")),
     "backend_steps": ("polar", _KERNEL.format("steps=5")),

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import optax
 
-from optax_matrix._arguments import check_called, check_choice
+from optax_matrix._arguments import check_called, check_choice, check_positive_int
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._nonfinite import NonFinite
@@ -173,7 +173,5 @@ def _check(name: Any, placement: Any, max_batch: Any) -> None:
             "`placement` must be None, optax_matrix.owners(mesh_axes, ...) or "
             f"optax_matrix.quantized(...), got {placement!r}."
         )
-    if max_batch is not None and (not isinstance(max_batch, int) or max_batch < 1):
-        raise ValueError(
-            f"`max_batch` must be a positive int or None, got {max_batch!r}."
-        )
+    if max_batch is not None:
+        check_positive_int("max_batch", max_batch)
