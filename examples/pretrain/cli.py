@@ -209,7 +209,7 @@ def _train(options):
     """
     check(options)
     from examples.pretrain import train as training
-    from examples.pretrain.optimizers import OPTIMIZERS, find
+    from examples.pretrain.optimizers import OPTIMIZERS, find, version
     from examples.pretrain.options import listing
 
     if options.optimizer == "help":
@@ -223,6 +223,7 @@ def _train(options):
         optimizer=options.optimizer,
         learning_rate=rate,
         seed=options.seed,
+        version=version(options.optimizer),
         **shared(options, data.checksum),
     )
     books = training.Bookkeeping(

@@ -150,14 +150,19 @@ def check_same(
     model = lambda tree: tree["model"] if isinstance(tree.get("model"), dict) else {}
     flat = lambda tree: dict(tree | model(tree), model=None)
     old, new = flat(old or {}), flat(new)
-    # The checksum is last, because that of a stream depends on other settings.
-    for key in sorted(new, key=lambda key: key == "checksum"):
+    # Checksums are last, because they depend on other settings.
+    for key in sorted(new, key=("checksum", "version").__contains__):
         if old.get(key) == new[key]:
             continue
         if key == "checksum" and "data" in new:
             raise UserError(
                 f"The text of --data {new['data']} has changed since the run in "
                 f"{directory} began; restore it, or choose another {flag}."
+            )
+        if key == "version" and "optimizer" in new:
+            raise UserError(
+                f"The file of --optimizer {new['optimizer']} has changed since the run "
+                f"in {directory} began; restore it, or choose another {flag}."
             )
         raise UserError(
             f"{directory} belongs to another run, with {key} {old.get(key)!r}, not "

@@ -140,7 +140,15 @@ def find(name: str) -> Method:
     Raises:
         UserError: If there is none; the message lists the names, or the options.
     """
+    return user.find(name) if _is_users(name) else with_options(name, OPTIMIZERS)
+
+
+def version(name: str) -> str | None:
+    """The version of the file that a user's optimizer comes from; None for others."""
+    return user.setting(name) if _is_users(name) else None
+
+
+def _is_users(name: str) -> bool:
     head, _, rest = name.partition(":")
-    if head not in OPTIMIZERS and rest and "=" not in rest.partition(":")[0]:
-        return user.find(name)
-    return with_options(name, OPTIMIZERS)
+    names_function = rest != "" and "=" not in rest.partition(":")[0]
+    return head not in OPTIMIZERS and names_function

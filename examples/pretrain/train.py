@@ -50,6 +50,7 @@ class Run:
         eval_every: Number of updates between two evaluations.
         validation: Windows of an evaluation.
         checksum: Checksum of the data.
+        version: That of the file of a user's optimizer; None for those of the library.
     """
 
     model: ModelConfig
@@ -64,6 +65,7 @@ class Run:
     eval_every: int
     validation: int
     checksum: str
+    version: str | None = None
 
     @property
     def tokens(self) -> int:

@@ -131,6 +131,24 @@ def test_a_checksum_is_compared_after_the_settings_that_it_depends_on(tmp_path):
         check_same(old | {"model": new["model"]}, new, tmp_path)
 
 
+@pytest.mark.broad
+def test_a_run_goes_on_with_the_optimizer_that_it_began_with(
+    capsys, tmp_path, monkeypatch, text
+):
+    """A user's file may change between the two."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module, out = tmp_path / "of_a_user_who_resumes.py", tmp_path / "out"
+    module.write_text("import optax\n\nmake = lambda learning_rate: optax.sgd(1.0)\n")
+    arguments = ("--data", text, *TINY, "--out", str(out), "--optimizer")
+    arguments += (f"{module.stem}:make",)
+    assert main([*arguments]) == 0
+    assert main([*arguments, "--resume"]) == 0
+    capsys.readouterr()
+    module.write_text(f"{module.read_text()}# Changed.\n")
+    said = mistake(capsys, *arguments, "--resume")
+    assert f"The file of --optimizer {module.stem}:make has changed" in said
+
+
 @pytest.mark.parametrize("command", [(), ("--resume",)])
 def test_a_file_as_a_directory_gets_one_line(capsys, tmp_path, text, command):
     out = tmp_path / "file"
