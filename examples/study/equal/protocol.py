@@ -9,7 +9,7 @@
 4. The best one runs with five other seeds, which are measured on the test set.
 5. A method with options or additions in its name has the settings of the method
    without them. Half, once and twice its rate are tried, and more while the best one
-   lies at an end.
+   lies at an end. Those of methods that only the orders or the search have, too.
 
 Settings are chosen on the validation set, as the mean of both `TUNING` seeds, for
 longer runs with the first one only. A run that failed counts as worse than any other.
@@ -130,7 +130,9 @@ def tuned(entry: Entry, results: Results) -> Config:
     if entry.method == best.method:
         tried.append(best)
     middle = best_of(tried, TUNING, results)
-    return best_of(bracket(middle, middle.steps), TUNING, results)
+    three = bracket(middle, middle.steps)
+    most = LIMIT if entry.method in space.RANKED else len(three)
+    return best_inside(three, _scaled, TUNING, most, results)
 
 
 def validated(entry: Entry, results: Results) -> float:
