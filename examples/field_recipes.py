@@ -3,7 +3,8 @@
 Copy an expression to change it: every recipe takes `placement`, `mu_dtype` and the
 other keywords that `help(om.recipes)` lists, and rates may be schedules. Schedules, and
 clipping unless said, are no part of a line. The sources run Newton-Schulz in bfloat16;
-here it runs in float32 at least. "Read" is said of code that was read for this file.
+here it does so on GPUs and TPUs, and runs in float32 on CPUs. "Read" is said of code
+that was read for this file.
 """
 
 from functools import partial

@@ -6,7 +6,10 @@
 import doctest
 import importlib
 import importlib.util
+import re
 import sys
+import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ import optax_matrix
 from examples.study.bench.rates_table import RECIPES, paper_rate
 
 PATH = Path(__file__).parents[1] / ".docs" / "names.py"
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+CONTRIBUTING = PATH.parents[1] / ".github" / "CONTRIBUTING.md"
 GUIDES = [PATH.parent / "index.rst", *sorted((PATH.parent / "guides").glob("*.rst"))]
 
 
@@ -78,8 +83,26 @@ def test_references_of_guides_resolve(guide):
 @pytest.mark.broad
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_guides_run(guide):
-    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    found = doctest.testfile(str(guide), module_relative=False, optionflags=flags)
+    found = doctest.testfile(str(guide), module_relative=False, optionflags=FLAGS)
+    assert found.attempted
+    assert not found.failed
+
+
+BLOCKS = re.findall(
+    r"^( *)```python\n(.*?)\n\1```", CONTRIBUTING.read_text(), re.M | re.S
+)
+SAMPLES = [x for x in (textwrap.dedent(text) for _, text in BLOCKS) if "\ndef " in x]
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("text", SAMPLES, ids=["recipe", "block"])
+def test_samples_for_contributors_run(text, monkeypatch):
+    module = types.ModuleType("sample_for_contributors")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(text, "CONTRIBUTING.md", "exec"), vars(module))
+    for name in vars(module).keys() & {"muon_rows", "scale_by_muon_rows"}:
+        monkeypatch.setattr(optax_matrix, name, getattr(module, name), raising=False)
+    found = doctest.testmod(module, optionflags=FLAGS)
     assert found.attempted
     assert not found.failed
 

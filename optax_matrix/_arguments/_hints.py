@@ -52,7 +52,7 @@ _INSTEAD = {
     "preconditioning": (
         "polar",
         "leave it out for 'frobenius'; for 'aol' "
-        + _KERNEL.format("coefficients=om.linalg.AOL, steps=4, preconditioning='aol'"),
+        + _KERNEL.format("preconditioning='aol'"),
     ),
     "consistent_rms": ("scaling", "write scaling='max' for consistent_rms=0.2."),
     "target": ("scaling", "write scaling=om.target_rms(0.2) for target=0.2."),

@@ -5,7 +5,7 @@ Whoever runs it may know more, and says so by `within` while the step is traced.
 it is in `Surroundings`, and nothing else reaches a block from the side:
 
 * `kernels.jointly` computes stacks of one shape together, where a `limit` is given;
-* `padding.on_real_matrices` leaves out matrices that are not `real`, and lets devices
+* `kernels.on_real_matrices` leaves out matrices that are not `real`, and lets devices
   compute together what is `shared`;
 * `observation.report` offers a value to measures that were asked for, in `found`;
 * `keeping.kept` lets matrices keep their state, those of `keeps`.

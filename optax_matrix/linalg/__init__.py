@@ -6,10 +6,11 @@ They act on arrays alone: no parameter trees, no optimizer state. Every kernel
 - gives a result that does not depend on the scale of its input,
 - maps a zero matrix to zero.
 
-There are three exceptions: results that are kept in an optimizer state are at least
+There are four exceptions: results that are kept in an optimizer state are at least
 float32 and may depend on the scale (`rank_one_scales`, `eigenbasis`, `inverse_root`); a
-new basis computed from a zero matrix is the previous basis; and `shifted_cholesky_qr`
-has an absolute shift.
+new basis computed from a zero matrix is the previous basis, or some basis;
+`shifted_cholesky_qr` has an absolute shift; and maps of skew-symmetric matrices to
+rotations (`cayley` and the like) depend on the scale and map zero to the identity.
 
 Kernels have derivatives, in reverse mode too. Those with loops or decompositions have
 that of the function that they approximate (``cholesky_qr(passes=1)``: of the exact Q).

@@ -1,10 +1,10 @@
 """Optimizers whose moments are stored in eight bits.
 
 Moments can take one byte per number (block-wise dynamic
-quantization, Dettmers et al. 2022; blocks of 256 that stay inside a matrix; arrays of
-fewer than 4096 numbers stay as they are). `quantized` is a placement, so every recipe
-takes it, and checkpoints, `state_specs` and the sharded step work on the codes.
-`adamw_8bit` is AdamW; `quantize_state` does the same for any optimizer of optax.
+quantization, Dettmers et al. 2022; blocks of 256 that stay inside a matrix; those of
+matrices of fewer than 4096 numbers stay as they are). `quantized` is a placement, so
+every recipe takes it, and checkpoints, `state_specs` and the sharded step work on the
+codes. `adamw_8bit` is AdamW; `quantize_state` does the same for any optimizer of optax.
 
 >>> import jax, jax.numpy as jnp, optax
 >>> import optax_matrix as om

@@ -54,7 +54,7 @@ there. Where the size is the paper's own (`muon`, `racs`, `alice`, `galore`, `sp
 begin at the paper's rate, which the docstring has. ``examples/study/pages/rates.md``
 compares the papers' rates with the best ones of the study.
 
-**Weight decay.** The default rate is the paper's: 0.1, 0.025, 0.01 or none, where
+**Weight decay.** The default rate is the paper's: 1, 0.1, 0.025, 0.01 or none, where
 `optax.adamw` has 1e-4. So a change of the method may change the decay; pass
 ``weight_decay`` to keep it. It is multiplied by the learning rate. Vectors (biases,
 scales of norms, scalars) do not decay (`matrices.all_but_vectors`). The papers say
@@ -100,8 +100,9 @@ one R, and ``sharing="chain"`` uses one R for each place between layers: 1 and L
 factorizations a step. Both need the residual side of every matrix, from the usual names
 or from ``matrices.infer(model)``. Layers are found by the numbers in paths
 (``layers/0``, ``layers_0``; several numbers count together) or by the axis of scanned
-layers; experts are kept apart. An unclear order is an error. In `soap` and `splus`, a
-side longer than ``max_dim=10_000`` is not rotated and has no state.
+layers; experts are kept apart. An unclear order is an error. In `soap`,
+`soap_muon`, `splus`, `kl_shampoo` and `kl_soap`, a side longer than
+``max_dim=10_000`` is not rotated and has no state.
 
 **Low rank.** `galore`, `alice`, `sumo` and the other low-rank methods renew their bases
 in one branch of the step, and the default step has no SVD and no eigendecomposition of

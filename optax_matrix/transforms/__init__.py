@@ -38,9 +38,8 @@ For example:
 >>> state = tx.init(params)
 
 ``.docs/guides/transforms.rst`` lists them by what they are for, with the choices of
-each. Families may use one another, but never in circles. What they share: ``numerics``
-(norms and quotients that neither overflow nor vanish), ``sides`` (rows, columns or
-both), ``blocks`` (matrices cut into blocks), ``arguments`` (checks).
+each. Families may use one another, but never in circles. What they share: ``sides``
+(rows, columns or both), ``blocks`` (matrices cut into blocks), ``arguments`` (checks).
 """
 
 from optax_matrix.transforms.equilibration import (
