@@ -62,7 +62,8 @@ def test_one_optimizer_for_each_mesh_by_partition(owned, cpus):
     params, _ = stages(cpus, AxisType.Explicit)
     labels = {stage: dict.fromkeys(tree, stage) for stage, tree in params.items()}
     make = lambda: om.scale_by_swan(
-        placement=om.owners(("expert", "fsdp")) if owned else None
+        dimension_numbers=om.matrices.by_path()(params),
+        placement=om.owners(("expert", "fsdp")) if owned else None,
     )
     tx, plain = optax.partition({s: make() for s in params}, labels), om.scale_by_swan()
     update = tx.update(params, tx.init(params), params)[0]
