@@ -7,6 +7,7 @@ import _registry
 import jax
 import jax.numpy as jnp
 import jaxtyping
+import numpy as np
 import optax
 import pytest
 
@@ -243,6 +244,14 @@ def moved_to_a_matrix():
 def test_plausible_mistakes(call, said):
     with pytest.raises((TypeError, ValueError), match=said):
         call()
+
+
+def test_a_function_of_optax_may_be_a_kernel():
+    kernel = optax.projections.projection_l2_ball
+    params = {"kernel": jnp.ones((3, 4))}
+    tx = om.orthogonalize(kernel)
+    updates, _ = tx.update(params, tx.init(params))
+    np.testing.assert_allclose(updates["kernel"], kernel(params["kernel"]))
 
 
 def test_the_options_of_a_kernel_of_ones_own_are_its_own():
