@@ -68,9 +68,9 @@ absolute, the docstring lists this as a deviation. Moving averages still remembe
 outlier gradient, so put `optax.clip_by_global_norm` in front, as the papers do.
 
 **Momentum is an average**, as in the papers, computed in float32 and stored in the
-dtype of the parameters (float32 in low-rank methods and MARS). So it follows a schedule
-of its decay rate, and bfloat16 models get the updates of float32 ones up to that
-rounding. (With the error feedback of Dion and Dion2 it is a sum.)
+dtype of the parameters (float32 in POET, OFT, MARS and low-rank methods but Dion). So
+it follows a schedule of its decay rate, and bfloat16 models get the updates of float32
+ones up to that rounding. (With the error feedback of Dion and Dion2 it is a sum.)
 """
 
 from typing import TYPE_CHECKING

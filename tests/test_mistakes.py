@@ -225,6 +225,7 @@ def moved_to_a_matrix():
         (lambda: om.initialize_matrices(PARAMS, 0), r"pass jax.random.key\(0\)"),
         (lambda: om.on_matrices(om.momentum), r"call it: build=momentum\(...\)"),
         (lambda: om.on_matrices(om.momentum(0.9), other=optax.adamw), "other=adamw"),
+        (lambda: om.on_matrices(om.momentum(0.9), other=om.adamw_8bit), "adamw_8bit"),
         (lambda: om.galore(0.1, basis=om.transforms.svd_basis), "basis=svd_basis"),
         (lambda: om.muon(0.1, polar=om.orthogonalize), "polar=orthogonalize"),
         (
@@ -252,6 +253,15 @@ def test_a_function_of_optax_may_be_a_kernel():
     tx = om.orthogonalize(kernel)
     updates, _ = tx.update(params, tx.init(params))
     np.testing.assert_allclose(updates["kernel"], kernel(params["kernel"]))
+
+
+def test_a_function_that_copies_the_name_of_optaxs_is_ones_own():
+    @functools.wraps(optax.adamw)
+    def other(params):
+        del params
+        return optax.adamw(0.1)
+
+    om.on_matrices(om.momentum(0.9), other=other).init(PARAMS)
 
 
 def test_the_options_of_a_kernel_of_ones_own_are_its_own():

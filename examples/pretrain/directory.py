@@ -152,7 +152,8 @@ def check_same(
     old, new = flat(old or {}), flat(new)
     # Checksums are last, because they depend on other settings.
     for key in sorted(new, key=("checksum", "version").__contains__):
-        if old.get(key) == new[key]:
+        is_older = key == "version" and key not in old  # Than this setting.
+        if old.get(key) == new[key] or is_older:
             continue
         if key == "checksum" and "data" in new:
             raise UserError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
@@ -104,7 +105,7 @@ def initialize_matrices(
         Transformation <https://arxiv.org/abs/2506.08001>`_, 2025, Sec. 4, Table 3.
     """
     draw = _find(initializer)
-    if not isinstance(key, jax.Array) or key.ndim > 1:
+    if not isinstance(key, jax.Array | np.ndarray) or key.ndim > 1:
         raise ValueError(
             f"`key` must be a random key, got {key!r}; pass jax.random.key(0)."
         )

@@ -147,6 +147,9 @@ def test_a_run_goes_on_with_the_optimizer_that_it_began_with(
     module.write_text(f"{module.read_text()}# Changed.\n")
     said = mistake(capsys, *arguments, "--resume")
     assert f"The file of --optimizer {module.stem}:make has changed" in said
+    record = json.loads((out / "run.json").read_text())
+    del record["version"]  # Runs that are older than this setting go on.
+    check_same(record, record | {"version": "user 1234"}, out)
 
 
 @pytest.mark.parametrize("command", [(), ("--resume",)])

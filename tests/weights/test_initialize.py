@@ -130,3 +130,10 @@ def test_map_matrices_refuses_another_shape():
     turn = lambda w, _: w.mT
     with pytest.raises(ValueError, match=r"`f` must return matrices of the shape"):
         om.stacks.map_matrices(turn, {"kernel": jnp.ones((3, 5))})
+
+
+def test_raw_keys_of_numpy_are_keys():
+    key = np.asarray(jax.random.PRNGKey(7))
+    params = {"kernel": jnp.ones((2, 3))}
+    got = om.initialize_matrices(params, key)
+    assert (got["kernel"] == om.initialize_matrices(params, KEY)["kernel"]).all()

@@ -9,7 +9,7 @@
 4. The best one runs with five other seeds, which are measured on the test set.
 5. A method with options or additions in its name has the settings of the method
    without them. Half, once and twice its rate are tried, and more while the best one
-   lies at an end. Those of methods that only the orders or the search have, too.
+   lies at an end. So are rates of methods that only the orders or the search have.
 
 Settings are chosen on the validation set, as the mean of both `TUNING` seeds, for
 longer runs with the first one only. A run that failed counts as worse than any other.
@@ -26,7 +26,7 @@ from examples.study.equal.config import SEEDS, TUNING, Config
 
 LENGTHS = {"books": (1, 4, 16), "digits": (1, 4), "shakespeare": (1, 4)}
 BRACKET = 0.5, 1.0, 2.0
-LIMIT = 10  # Rates of a method with options.
+LIMIT = 10  # Rates of a method with options, or that only orders or the search have.
 
 Results = Mapping[Config, Result]
 

@@ -68,9 +68,10 @@ def speedup(ours: Row, adamw: Row) -> tuple[float, float, float]:
         The speedup, and the ends of its 95% interval: seeds are drawn with replacement,
         the same for both. Zero where ours does not reach that loss.
     """
-    drawn = [_speedup(ours, adamw, seeds) for seeds in resamples(len(ours.losses))]
+    draws = resamples(len(ours.losses))
+    drawn = np.array([_speedup(ours, adamw, seeds) for seeds in draws])
     every = np.arange(len(ours.losses))
-    return _speedup(ours, adamw, every), *interval(np.array(drawn), len(every))
+    return _speedup(ours, adamw, every), *interval(drawn, draws)
 
 
 def resamples(n: int) -> np.ndarray:
@@ -78,14 +79,14 @@ def resamples(n: int) -> np.ndarray:
     return np.array([*itertools.combinations_with_replacement(range(n), n)])
 
 
-def interval(drawn: np.ndarray, n: int) -> tuple[float, float]:
-    """The 95% interval of a statistic, from its value for each of the `resamples`.
+def interval(drawn: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of a statistic, from its values for the `resamples`.
 
     The quantiles of the bootstrap are too near to one another for a small n. Those
     taken here are as far out as Student's t with n - 1 degrees of freedom asks of a
     mean (Hesterberg, 2015, the expanded percentile interval).
     """
-    draws = resamples(n)
+    n = draws.shape[1]
     repeats = [np.bincount(draw, minlength=n) for draw in draws]
     ways = math.factorial(n) / special.factorial(repeats).prod(1) / n**n
     order = np.argsort(drawn)

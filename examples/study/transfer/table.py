@@ -76,7 +76,7 @@ def _against(one: Row, reference: Row | None, times):
         return [_difference(mine, theirs), "-", "", "-"]
     ends = f"{low:.2f} to {high:.2f}" if low else f"at most {high:.2f}"
     faster = found * times[reference.entry.method] / times[one.entry.method]
-    shown = ends if count > 3 else ""  # Too few seeds for an interval by resampling.
+    shown = ends if count > 4 else ""  # Too few seeds for an interval by resampling.
     return [_difference(mine, theirs), f"{found:.2f}", shown, f"{faster:.2f}"]
 
 
