@@ -16,6 +16,7 @@ import pytest
 
 import optax_matrix
 from examples.study.bench.rates_table import RECIPES, paper_rate
+from optax_matrix import _arguments
 
 PATH = Path(__file__).parents[1] / ".docs" / "names.py"
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -65,6 +66,15 @@ def test_references_resolve(package):
         if resolve(reference, owner) is None
     ]
     assert not unknown, "\n".join(unknown)
+
+
+def test_references_of_rules_resolve():
+    """A page for the types of arguments has what their checks say."""
+    resolve, kind = names.Resolver(), type(_arguments.Decay)
+    aliases = [x for x in vars(_arguments).values() if isinstance(x, kind)]
+    rules = [alias.__value__.__metadata__[0].__doc__ for alias in aliases]
+    found = [name for text in rules for name in names.references(text)]
+    assert not [name for name in found if resolve(name, _arguments) is None]
 
 
 @pytest.mark.parametrize("name", RECIPES)
