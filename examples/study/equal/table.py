@@ -46,7 +46,7 @@ def table(task: str, length: int, found: Results) -> str:
 
 
 def summary(found: Results) -> str:
-    """Difference to AdamW's loss and speedup, for every task and length that has AdamW.
+    """Difference to AdamW's loss and speedup, where AdamW and another method have run.
 
     AdamW's row has its loss. Empty cells are still to run.
     """
@@ -54,7 +54,7 @@ def summary(found: Results) -> str:
     for task, lengths in LENGTHS.items():
         for length in lengths:
             rows = {n: row(Entry(task, n, length), found) for n in space.methods(task)}
-            if rows[REFERENCE]:
+            if rows[REFERENCE] and sum(map(bool, rows.values())) > 1:
                 columns[f"{task}, {TASKS[task].steps * length:,} steps"] = rows
     cells = []
     for name in (*(n for n in space.METHODS if n != REFERENCE), REFERENCE):
