@@ -47,7 +47,7 @@ def check_pattern(name: str, value: Any) -> None:
 
 
 def check_callable(name: str, value: Any) -> None:
-    """Raises unless a value is a function, and no factory that waits for its call."""
+    """Raises unless a value is a function, and not an uncalled factory."""
     if not callable(value):
         or_name = ", or its name" if name in KERNELS else ""
         way = f"pass a function, such as one of `optax_matrix.linalg`{or_name}"

@@ -179,7 +179,7 @@ def decayed_weights(
 def _called_mask(mask: Any, params: Any) -> Any:
     try:
         return mask(params)
-    except Exception as error:
+    except Exception as error:  # Of the user's code, of any kind.
         raise ValueError(
             "`weight_decay_mask` must be a tree of bools or a function from the whole "
             f"tree of parameters to one, but raises {type(error).__name__}: {error}; "
