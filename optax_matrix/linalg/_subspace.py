@@ -18,7 +18,7 @@ from optax_matrix.linalg._qr import qr as qr_decomposition
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.random import normal
-from optax_matrix.linalg.scale import as_work, kept_apart, unit_peak
+from optax_matrix.linalg.scale import as_work, kept_apart, peak_or_one, unit_peak
 
 
 def range_finder(
@@ -64,8 +64,8 @@ def range_finder(
         <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4, started on the other
         side: there is one QR per repetition and only one to compile.
     """
-    y, _ = unit_peak(as_work(x))
-    return _range(y, size, key, iterations, qr, dot).astype(x.dtype)
+    y = as_work(x)
+    return _range(y, 1 / peak_or_one(y), size, key, iterations, qr, dot).astype(x.dtype)
 
 
 def randomized_left_vectors(
@@ -106,10 +106,11 @@ def randomized_left_vectors(
         >>> abs(u[:, 0].round(3)).tolist()
         [0.0, 1.0, 0.0]
     """
-    y, _ = unit_peak(as_work(x))
+    y = as_work(x)
+    scale = 1 / peak_or_one(y)
     size = max(rank, min(rank + oversampling, *y.shape[-2:]))
-    q = _range(y, size, key, iterations, qr, dot)
-    b = dot(q.mT, y)
+    q = _range(y, scale, size, key, iterations, qr, dot)
+    b = dot((scale * q).mT, y)
     _, w = eigenbasis(dot(b, b.mT))
     return with_positive_peaks(dot(q, w[..., :rank])).astype(x.dtype)
 
@@ -149,6 +150,7 @@ def subspace_iteration(
     core: Float[Array, "*batch r r"] | None,
     x: Float[Array, "*batch m n"],
     *,
+    scale: Float[ArrayLike, "*batch 1 1"] = 1.0,
     iterations: Int[ArrayLike, "*batch"] = 1,
     most: int = 10,
     qr: Orthonormalize = cholesky_qr,
@@ -157,7 +159,7 @@ def subspace_iteration(
     r"""Move a basis towards the leading eigenvectors of a factored matrix.
 
     .. math::
-        Q = U A U^\top + X X^\top, \qquad V = \mathrm{qr}(Q U), \qquad
+        Q = U A U^\top + s^2 X X^\top, \qquad V = \mathrm{qr}(Q U), \qquad
         V^\top Q V = W \Lambda W^\top, \qquad U \leftarrow V W
 
     With more ``iterations``, :math:`V \leftarrow \mathrm{qr}(Q V)` is repeated before
@@ -166,8 +168,10 @@ def subspace_iteration(
     Args:
         basis: Columns U, ``(..., m, r)``; orthonormal or not.
         core: Symmetric A, ``(..., r, r)``; None for zero.
-        x: Matrices X, ``(..., m, n)``; their entries, like those of ``core``, must be
-            of moderate size.
+        x: Matrices X, ``(..., m, n)``.
+        scale: Factors s, one or ``(..., 1, 1)``; the entries of s X, like those of
+            ``core``, must be of moderate size. The small factors of products are
+            multiplied by them, so that no scaled copy of X is kept.
         iterations: Number of times that V is computed, at least one; may differ from
             matrix to matrix and may be traced.
         most: Largest number of iterations where it is traced; reverse-mode
@@ -193,8 +197,10 @@ def subspace_iteration(
     y = x.astype(u.dtype)
     most = int(iterations) if isinstance(iterations, numbers.Integral) else most
     number = jnp.asarray(iterations)[..., None, None]
-    v = _iterated(qr, dot, most, number, vary_like(u, (core, y, number)), core, y)
-    b = dot(v.mT, y)
+    scale = jnp.asarray(scale, u.dtype)
+    start = vary_like(u, (core, y, scale, number))
+    v = _iterated(qr, dot, most, number, start, core, y, scale)
+    b = dot((scale * v).mT, y)
     s = dot(b, b.mT)
     if core is not None:
         c = dot(kept_apart(v).mT, u)  # See `_step`.
@@ -205,17 +211,17 @@ def subspace_iteration(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _iterated(
-    qr, dot, most, number: Array, u: Array, core: Array | None, y: Array
+    qr, dot, most, number: Array, u: Array, core: Array | None, y: Array, scale: Array
 ) -> Array:
-    def iterated(most, number: Array, u: Array, core: Array | None, y: Array) -> Array:
-        return jax.lax.fori_loop(0, most, _step(qr, dot, number, u, core, y), u)
+    def iterated(most, number: Array, u: Array, *matrices: Any) -> Array:
+        return jax.lax.fori_loop(0, most, _step(qr, dot, number, u, *matrices), u)
 
     def as_needed(number: Array, *arrays: Any) -> Array:
         return iterated(jnp.minimum(jnp.max(number), most), number, *arrays)
 
     # On CUDA the host would have to read how many there are.
     return jax.lax.platform_dependent(
-        *(number, u, core, y), cuda=partial(iterated, most), default=as_needed
+        *(number, u, core, y, scale), cuda=partial(iterated, most), default=as_needed
     )
 
 
@@ -224,19 +230,21 @@ def _iterated_jvp(qr, dot, most, primals, tangents):
     # With a fixed number of iterations, which reverse-mode differentiation needs.
     number, *arrays = primals
 
-    def iterated(u, core, y):
-        step = _step(qr, dot, number, u, core, y)
+    def iterated(u, core, y, scale):
+        step = _step(qr, dot, number, u, core, y, scale)
         due = lambda i, v: jax.lax.cond(i < jnp.max(number), step, lambda _, v: v, i, v)
         return jax.lax.fori_loop(0, most, due, u)
 
     return jax.jvp(iterated, tuple(arrays), tuple(tangents[1:]))
 
 
-def _step(qr, dot, number: Array, u: Array, core: Array | None, y: Array) -> Callable:
+def _step(
+    qr, dot, number: Array, u: Array, core: Array | None, y: Array, scale: Array
+) -> Callable:
     # On CUDA, XLA merges products that share a factor: it would copy all of y to
     # multiply U' and y' by V at once, but for `kept_apart`.
     def step(i: Array, v: Array) -> Array:
-        h = dot(y, dot(y.mT, v))
+        h = _times_square(y, scale, v, dot)
         if core is not None:
             h = h + dot(u, dot(core.astype(u.dtype), dot(u.mT, kept_apart(v))))
         return jnp.where(i < number, qr(unit_peak(h)[0], previous=v), v)
@@ -268,8 +276,19 @@ def overlap(
     return dot(new.mT, old)
 
 
+def _times_square(y: Array, scale: Array, v: Array, dot: Product) -> Array:
+    """``(scale y) (scale y)' v``, without a scaled or transposed copy of y."""
+    return dot(y, (scale * dot((scale * v).mT, y)).mT)
+
+
 def _range(
-    y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize, dot: Product
+    y: Array,
+    scale: Array,
+    size: int,
+    key: Array,
+    iterations: int,
+    qr: Orthonormalize,
+    dot: Product,
 ):
     m, n = y.shape[-2:]
     if size > min(m, n):
@@ -278,5 +297,5 @@ def _range(
             f"{m} x {n}; clip it."
         )
     q = normal(key, y.shape[:-2], m, size, y.dtype)
-    step = lambda _, q: qr(dot(y, dot(y.mT, q)))
+    step = lambda _, q: qr(_times_square(y, scale, q, dot))
     return jax.lax.fori_loop(0, iterations, step, vary_like(q, y))

@@ -75,12 +75,17 @@ def unit_peak(
     divisor counts as a constant in derivatives, which is exact where it cancels out of
     the result, as it should wherever this is used.
     """
+    peak = peak_or_one(x)
+    return x / peak, peak
+
+
+def peak_or_one(x: Float[Array, "*batch m n"]) -> Float[Array, "*batch 1 1"]:
+    """The divisor of `unit_peak`."""
     check_matrices(x)
     peak = largest_entry(x)
     # `~(<)` and not `>=`, so that a NaN stays visible.
     peak = jnp.where(peak < jnp.finfo(x.dtype).tiny, jnp.ones_like(peak), peak)
-    peak = kept_apart(jax.lax.stop_gradient(peak))
-    return x / peak, peak
+    return kept_apart(jax.lax.stop_gradient(peak))
 
 
 def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:

@@ -1,7 +1,7 @@
 """Bases of subspaces: singular vectors, tracked eigenvectors, random columns."""
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from optax_matrix.linalg import (
 from optax_matrix.linalg.precision import Precision, products_of, with_products
 from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal
-from optax_matrix.linalg.scale import is_some, unit_peak
+from optax_matrix.linalg.scale import is_some, peak_or_one
 from optax_matrix.transforms.low_rank._basis import (
     Basis,
     Subspace,
@@ -153,12 +153,13 @@ def subspace_basis(
         return SWITCHES[switch](ritz, l, draw)
 
     def refresh(s: Subspace) -> jax.Array:
-        core, x = _factored(s, decay) if tracks else (None, unit_peak(s.gradient)[0])
-        u, known, finds = s.vectors, is_some(s.vectors), is_some(x)
+        core, scale = _factored(s, decay, tracks)
+        u, known, finds = s.vectors, is_some(s.vectors), is_some(s.gradient)
         u = jnp.where(known, u, normal(s.key, u.shape[:-2], *u.shape[-2:], u.dtype))
         steps = jnp.where(known | ~finds, 1, _FIRST_STEPS)[..., 0, 0]
         ritz = subspace_iteration(
-            *(u, core, x),
+            *(u, core, s.gradient),
+            scale=scale,
             iterations=steps,
             most=_FIRST_STEPS,
             qr=qr,
@@ -264,14 +265,16 @@ def given_basis(find: Kernel) -> Basis:
     return Basis(nothing_tracked, tracked_as_it_was, refresh)
 
 
-def _factored(s: Subspace, decay: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """A and X of ``Q = U A U' + X X'``, up to a common scale."""
+def _factored(s: Subspace, decay: ArrayLike, tracks: bool) -> tuple[Any, jax.Array]:
+    """A and c of ``Q = U A U' + c^2 G G'``, up to a common scale."""
+    peak = peak_or_one(s.gradient)
+    if not tracks:
+        return None, 1 / peak
     gram: Gram = s.tracked
     decay = jnp.asarray(decay, gram.normalized.dtype)
-    x, peak = unit_peak(s.gradient)
     scale = jnp.maximum(jnp.sqrt(decay) * gram.peak, peak)
     core = decay * (gram.peak / scale) ** 2 * gram.normalized
-    return core, jnp.sqrt(1 - decay) * (peak / scale) * x
+    return core, jnp.sqrt(1 - decay) / scale
 
 
 def _turned_gram(dot: Product, gram: Gram, c: jax.Array) -> Gram:
