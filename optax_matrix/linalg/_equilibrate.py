@@ -18,8 +18,11 @@ from optax_matrix.linalg.scale import (
     as_work,
     inverse,
     inverse_norms,
+    kept_apart,
+    peak_or_one,
     safe_root,
     safe_rsqrt,
+    squares_of,
     unit_max,
     unit_peak,
 )
@@ -51,8 +54,9 @@ def scale_rows(
         MuonEq, R. Deviation: ``eps`` is relative, so that the result does not
         depend on the scale of ``x``.
     """
-    y, _ = unit_peak(as_work(x))
-    return (y * inverse_norms(y, -1, eps)).astype(x.dtype)
+    y = kept_apart(as_work(x))
+    squares, divisor = squares_of(y, peak_or_one(y), axis=-1)
+    return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)
 
 
 def scale_columns(
@@ -72,8 +76,9 @@ def scale_columns(
         [[0.6 0. ]
          [0.8 0. ]]
     """
-    y, _ = unit_peak(as_work(x))
-    return (y * inverse_norms(y, -2, eps)).astype(x.dtype)
+    y = kept_apart(as_work(x))
+    squares, divisor = squares_of(y, peak_or_one(y), axis=-2)
+    return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)
 
 
 def scale_rows_and_columns(
@@ -102,7 +107,8 @@ def scale_rows_and_columns(
     """
     y, _ = unit_peak(as_work(x))
     norm = safe_root(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
-    y = norm * y * inverse_norms(y, -1, eps) * inverse_norms(y, -2, eps)
+    rows, columns = (jnp.sum(y * y, axis=i, keepdims=True) for i in (-1, -2))
+    y = norm * y * inverse_norms(rows, eps) * inverse_norms(columns, eps)
     return y.astype(x.dtype)
 
 

@@ -103,9 +103,38 @@ def wide_unit_norm(
     x: Float[Array, "*batch m n"], eps: ArrayLike, dtype: DTypeLike
 ) -> tuple[Array, bool]:
     """`wide_unit_peak`, then divide by the Frobenius norm and cast."""
-    x, transposed = wide_unit_peak(x)
-    norm = safe_root(jnp.sum(x * x, axis=(-2, -1), keepdims=True))
-    return (x / (norm + jnp.asarray(eps, x.dtype))).astype(dtype), transposed
+    x = as_work(x)
+    transposed = x.shape[-2] > x.shape[-1]
+    x = x.mT if transposed else x
+    y, peak = unit_peak(x)
+    squares, divisor = squares_of(x, peak, axis=(-2, -1))
+    norm = safe_root(squares) * (divisor / peak)
+    return (y / (norm + jnp.asarray(eps, y.dtype))).astype(dtype), transposed
+
+
+Axes = int | tuple[int, ...]
+
+
+def squares_of(
+    x: Float[Array, "*batch m n"], peak: Float[Array, "*batch 1 1"], axis: Axes
+) -> tuple[Array, Float[Array, "*batch 1 1"]]:
+    """Sums over axes, which are kept, of squares of x over a divisor; and the divisor.
+
+    That is the peak of x. On CUDA it is a power of two, so that x is read only once.
+    """
+    by_peak = lambda x, peak: (jnp.sum(jnp.square(x / peak), axis, keepdims=True), peak)
+    at_once = lambda x, _: squares_in_one_reading(x, axis)
+    return jax.lax.platform_dependent(x, peak, cuda=at_once, default=by_peak)
+
+
+def squares_in_one_reading(x: Array, axis: Axes) -> tuple[Array, Array]:
+    """`squares_of`, without the peak: of sums at two scales the one that fits."""
+    scales = 2.0**30, 2.0**-45  # For norms up to 2**15, and above.
+    sums = [jnp.sum(jnp.square(x * scale), axis, keepdims=True) for scale in scales]
+    small, large = kept_apart(sums)
+    is_large = jnp.max(small, axis=(-2, -1), keepdims=True) > 2.0**90
+    divisor = jnp.where(is_large, *(jnp.asarray(1 / s, x.dtype) for s in scales[::-1]))
+    return jnp.where(is_large, large, small), divisor
 
 
 def inverse(v: Array) -> Array:
@@ -127,18 +156,17 @@ def safe_rsqrt(v: Array) -> Array:
     return jnp.where(v == 0, v, jax.lax.rsqrt(jnp.where(v == 0, jnp.ones_like(v), v)))
 
 
-def inverse_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
-    """Reciprocal norms of rows or columns; ``eps`` is relative to the mean square."""
-    squares = kept_apart(jnp.sum(x * x, axis=axis, keepdims=True))
+def inverse_norms(squares: Array, eps: ArrayLike) -> Array:
+    """Reciprocal norms from squared ones, to whose mean ``eps`` is relative."""
+    squares = kept_apart(squares)
     mean = kept_apart(jnp.mean(squares, axis=(-2, -1), keepdims=True))
-    return safe_rsqrt(squares + jnp.asarray(eps, x.dtype) * mean)
+    return safe_rsqrt(squares + jnp.asarray(eps, squares.dtype) * mean)
 
 
 # Keeps XLA from computing a reduction again wherever it is used (on an H200 one kernel
 # that did so for 12 matrices took an eighth of a step of MuonEq with 84), and from
 # merging products.
 kept_apart = jax.lax.optimization_barrier
-
 
 def safe_root(v: Array, p: int = 2) -> Array:
     """Take the root of nonnegative entries; the derivative at zero is zero."""
@@ -154,11 +182,15 @@ def safe_divide(x: Array, y: Array) -> Array:
 
 def matrix_norm(x: Array) -> Array:
     """Frobenius norms ``(..., 1, 1)`` that neither overflow nor vanish."""
-    y, peak = unit_peak(widened(x))
-    return peak * safe_root(jnp.sum(y * y, axis=(-2, -1), keepdims=True))
+    return _norms(x, (-2, -1))
 
 
 def column_norms(x: Array) -> Array:
     """Norms of columns ``(..., n)`` that neither overflow nor vanish."""
-    y, peak = unit_peak(widened(x))
-    return peak[..., 0] * safe_root(jnp.sum(y * y, axis=-2))
+    return jnp.squeeze(_norms(x, -2), -2)
+
+
+def _norms(x: Array, axis: Axes) -> Array:
+    x = widened(x)
+    squares, divisor = squares_of(x, peak_or_one(x), axis)
+    return divisor * safe_root(squares)

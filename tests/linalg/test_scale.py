@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from _matrices import gaussian, strict
 
-from optax_matrix.linalg.scale import is_some, is_usable, unit_peak, work_dtype
+from optax_matrix.linalg.scale import (
+    is_some,
+    is_usable,
+    squares_in_one_reading,
+    squares_of,
+    unit_peak,
+    work_dtype,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,39 @@ def test_unit_peak_shows_nan_and_infinity():
     assert np.isnan(y[0]).any()
     assert np.isnan(y[1]).any()
     np.testing.assert_array_equal(y[2], [[0.5, 1.0]])
+
+
+@pytest.mark.parametrize("axis", [-1, -2, (-2, -1)])
+def test_squares_in_one_reading_are_those_by_the_peak(axis):
+    scales = [1e-25, 1e-20, 1e-6, 1.0, 3e4, 1e5, 1e20, 1e30, 0.0]
+    x = np.asarray(gaussian(9, 4, 5) * np.array(scales)[:, None, None], np.float32)
+    want = np.sqrt(np.sum(np.float64(x) ** 2, axis, keepdims=True))
+    peak = unit_peak(jnp.asarray(x))[1]
+    for squares, divisor in (
+        squares_of(jnp.asarray(x), peak, axis),
+        jax.jit(squares_in_one_reading, static_argnums=1)(x, axis),
+    ):
+        assert np.isfinite(squares).all()
+        np.testing.assert_allclose(divisor * np.sqrt(squares), want, rtol=1e-6)
+
+
+def test_squares_in_one_reading_show_nan_and_infinity():
+    x = jnp.array([[[1.0, jnp.nan]], [[1.0, jnp.inf]], [[3.0, 4.0]]])
+    squares, divisor = squares_in_one_reading(x, (-2, -1))
+    norms = np.ravel(divisor * jnp.sqrt(squares))
+    assert not np.isfinite(norms[:2]).any()
+    assert norms[2] == 5.0
+
+
+def test_derivatives_of_norms_in_one_reading():
+    def norm(x):
+        squares, divisor = squares_in_one_reading(x, (-2, -1))
+        return jnp.sum(divisor * jnp.sqrt(squares))
+
+    for scale in (1e-20, 1.0, 1e20):
+        x = jnp.asarray(gaussian(3, 4) * scale, jnp.float32)
+        unit = np.float64(x) / np.linalg.norm(np.float64(x))
+        np.testing.assert_allclose(jax.grad(norm)(x), unit, rtol=1e-5)
 
 
 def test_usable_matrices_are_finite_and_not_zero():

@@ -150,5 +150,7 @@ def test_all_stacks_are_renewed_under_one_condition():
     for stagger in (False, True):
         tx = om.project_low_rank(optax.trace(0.9), rank=2, stagger=stagger)
         jaxpr = jax.make_jaxpr(tx.update)(stacks, tx.init(stacks))
-        names = [eqn.primitive.name for eqn in jaxpr.eqns]
-        assert names.count("cond") == 1
+        conditions = [e for e in jaxpr.eqns if e.primitive.name == "cond"]
+        # Others only say what a platform runs.
+        of_values = [e for e in conditions if not e.params.get("branches_platforms")]
+        assert len(of_values) == 1
