@@ -45,7 +45,9 @@ def jointly(
         if len(keys) == 1:
             found[keys[0]] = f(*parts[0])
             continue
-        out, start = f(*jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)), 0
+        # So that XLA joins the stacks only once.
+        whole = jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
+        out, start = f(*jax.lax.optimization_barrier(whole)), 0
         for key, part in zip(keys, parts, strict=True):
             own = slice(start, start := start + _batch(part))
             mine = jax.tree.map(lambda x, own=own: x[own], out)
