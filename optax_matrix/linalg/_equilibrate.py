@@ -54,8 +54,13 @@ def scale_rows(
         MuonEq, R. Deviation: ``eps`` is relative, so that the result does not
         depend on the scale of ``x``.
     """
+    return _over_norms(x, -1, eps)
+
+
+def _over_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
+    # Apart, so that on CUDA a momentum can be written over the old one.
     y = kept_apart(as_work(x))
-    squares, divisor = squares_of(y, peak_or_one(y), axis=-1)
+    squares, divisor = squares_of(y, peak_or_one(y), axis)
     return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)
 
 
@@ -76,9 +81,7 @@ def scale_columns(
         [[0.6 0. ]
          [0.8 0. ]]
     """
-    y = kept_apart(as_work(x))
-    squares, divisor = squares_of(y, peak_or_one(y), axis=-2)
-    return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)
+    return _over_norms(x, -2, eps)
 
 
 def scale_rows_and_columns(

@@ -64,8 +64,7 @@ def range_finder(
         <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4, started on the other
         side: there is one QR per repetition and only one to compile.
     """
-    y = as_work(x)
-    return _range(y, 1 / peak_or_one(y), size, key, iterations, qr, dot).astype(x.dtype)
+    return _range(as_work(x), size, key, iterations, qr, dot)[0].astype(x.dtype)
 
 
 def randomized_left_vectors(
@@ -107,9 +106,8 @@ def randomized_left_vectors(
         [0.0, 1.0, 0.0]
     """
     y = as_work(x)
-    scale = 1 / peak_or_one(y)
     size = max(rank, min(rank + oversampling, *y.shape[-2:]))
-    q = _range(y, scale, size, key, iterations, qr, dot)
+    q, scale = _range(y, size, key, iterations, qr, dot)
     b = dot((scale * q).mT, y)
     _, w = eigenbasis(dot(b, b.mT))
     return with_positive_peaks(dot(q, w[..., :rank])).astype(x.dtype)
@@ -198,8 +196,8 @@ def subspace_iteration(
     most = int(iterations) if isinstance(iterations, numbers.Integral) else most
     number = jnp.asarray(iterations)[..., None, None]
     scale = jnp.asarray(scale, u.dtype)
-    start = vary_like(u, (core, y, scale, number))
-    v = _iterated(qr, dot, most, number, start, core, y, scale)
+    matrices = core, y, scale
+    v = _iterated(qr, dot, most, number, vary_like(u, (matrices, number)), matrices)
     b = dot((scale * v).mT, y)
     s = dot(b, b.mT)
     if core is not None:
@@ -210,10 +208,8 @@ def subspace_iteration(
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def _iterated(
-    qr, dot, most, number: Array, u: Array, core: Array | None, y: Array, scale: Array
-) -> Array:
-    def iterated(most, number: Array, u: Array, *matrices: Any) -> Array:
+def _iterated(qr, dot, most, number: Array, u: Array, matrices: tuple) -> Array:
+    def iterated(most, number: Array, u: Array, matrices: tuple) -> Array:
         return jax.lax.fori_loop(0, most, _step(qr, dot, number, u, *matrices), u)
 
     def as_needed(number: Array, *arrays: Any) -> Array:
@@ -221,7 +217,7 @@ def _iterated(
 
     # On CUDA the host would have to read how many there are.
     return jax.lax.platform_dependent(
-        *(number, u, core, y, scale), cuda=partial(iterated, most), default=as_needed
+        *(number, u, matrices), cuda=partial(iterated, most), default=as_needed
     )
 
 
@@ -230,17 +226,15 @@ def _iterated_jvp(qr, dot, most, primals, tangents):
     # With a fixed number of iterations, which reverse-mode differentiation needs.
     number, *arrays = primals
 
-    def iterated(u, core, y, scale):
-        step = _step(qr, dot, number, u, core, y, scale)
+    def iterated(u, matrices):
+        step = _step(qr, dot, number, u, *matrices)
         due = lambda i, v: jax.lax.cond(i < jnp.max(number), step, lambda _, v: v, i, v)
         return jax.lax.fori_loop(0, most, due, u)
 
     return jax.jvp(iterated, tuple(arrays), tuple(tangents[1:]))
 
 
-def _step(
-    qr, dot, number: Array, u: Array, core: Array | None, y: Array, scale: Array
-) -> Callable:
+def _step(qr, dot, number: Array, u: Array, core: Array | None, y, scale) -> Callable:
     # On CUDA, XLA merges products that share a factor: it would copy all of y to
     # multiply U' and y' by V at once, but for `kept_apart`.
     def step(i: Array, v: Array) -> Array:
@@ -282,20 +276,15 @@ def _times_square(y: Array, scale: Array, v: Array, dot: Product) -> Array:
 
 
 def _range(
-    y: Array,
-    scale: Array,
-    size: int,
-    key: Array,
-    iterations: int,
-    qr: Orthonormalize,
-    dot: Product,
-):
+    y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize, dot: Product
+) -> tuple[Array, Array]:
+    """Columns that span the range, and the factors that y was multiplied by."""
     m, n = y.shape[-2:]
     if size > min(m, n):
         raise ValueError(
             f"`size` must be at most the shorter side, got {size} for matrices of "
             f"{m} x {n}; clip it."
         )
-    q = normal(key, y.shape[:-2], m, size, y.dtype)
+    q, scale = normal(key, y.shape[:-2], m, size, y.dtype), 1 / peak_or_one(y)
     step = lambda _, q: qr(_times_square(y, scale, q, dot))
-    return jax.lax.fori_loop(0, iterations, step, vary_like(q, y))
+    return jax.lax.fori_loop(0, iterations, step, vary_like(q, y)), scale

@@ -113,11 +113,10 @@ def wide_unit_norm(
 
 
 Axes = int | tuple[int, ...]
+_DIVISORS = 2.0**-30, 2.0**45  # Of matrices of norms up to 2**15, and above.
 
 
-def squares_of(
-    x: Float[Array, "*batch m n"], peak: Float[Array, "*batch 1 1"], axis: Axes
-) -> tuple[Array, Float[Array, "*batch 1 1"]]:
+def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
     """Sums over axes, which are kept, of squares of x over a divisor; and the divisor.
 
     That is the peak of x. On CUDA it is a power of two, so that x is read only once.
@@ -129,11 +128,11 @@ def squares_of(
 
 def squares_in_one_reading(x: Array, axis: Axes) -> tuple[Array, Array]:
     """`squares_of`, without the peak: of sums at two scales the one that fits."""
-    scales = 2.0**30, 2.0**-45  # For norms up to 2**15, and above.
-    sums = [jnp.sum(jnp.square(x * scale), axis, keepdims=True) for scale in scales]
-    small, large = kept_apart(sums)
+    small, large = kept_apart(
+        [jnp.sum(jnp.square(x / d), axis, keepdims=True) for d in _DIVISORS]
+    )
     is_large = jnp.max(small, axis=(-2, -1), keepdims=True) > 2.0**90
-    divisor = jnp.where(is_large, *(jnp.asarray(1 / s, x.dtype) for s in scales[::-1]))
+    divisor = jnp.where(is_large, *(jnp.asarray(d, x.dtype) for d in _DIVISORS[::-1]))
     return jnp.where(is_large, large, small), divisor
 
 
@@ -167,6 +166,7 @@ def inverse_norms(squares: Array, eps: ArrayLike) -> Array:
 # that did so for 12 matrices took an eighth of a step of MuonEq with 84), and from
 # merging products.
 kept_apart = jax.lax.optimization_barrier
+
 
 def safe_root(v: Array, p: int = 2) -> Array:
     """Take the root of nonnegative entries; the derivative at zero is zero."""

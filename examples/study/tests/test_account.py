@@ -239,7 +239,7 @@ def test_a_step_on_h200_sends_one_predicate_and_takes_whole_batches(name):
 
 # What a step takes, over the time of its products and of the bytes that it must move.
 BOUNDS = {
-    "h200": {"optax.adamw": 1.01, "muoneq": 1.6, "aro": 2.3, "dion": 2.4},
+    "h200": {"optax.adamw": 1.01, "muoneq": 1.5, "aro": 2.3, "dion": 2.4},
     "t4": {"optax.adamw": 1.01, "muoneq": 1.6, "aro": 2.0, "dion": 2.1},
 }
 
@@ -255,8 +255,8 @@ def test_time_of_steps_by_the_account(chip):
 
 
 # Passes over the parameters of a step without a renewal.
-PASSES = {"muoneq": 42, "soap": 80}
-PASSES_OF_AUTO_LAYOUTS = {"muoneq": 41, "soap": 71}
+PASSES = {"muoneq": 39, "soap": 80}
+PASSES_OF_AUTO_LAYOUTS = {"muoneq": 38, "soap": 71}
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_bytes_of_steps_by_the_account(options, bounds):
 @pytest.mark.slow
 @needs_cuda_compiler
 def test_memory_of_renewals_by_the_account():
-    bounds = {"galore": 4.3, "alice": 4.4}  # Over the weights.
+    bounds = {"galore": 4.15, "alice": 4.35}  # Over the weights.
     rows = table("--platform", "h200", "--recipes", *bounds)
     for name, bound in bounds.items():
         assert float(rows[name].split()[3]) <= bound, rows[name]
