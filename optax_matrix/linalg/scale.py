@@ -109,11 +109,13 @@ def wide_unit_norm(
     y, peak = unit_peak(x)
     squares, divisor = squares_of(x, peak, axis=(-2, -1))
     norm = safe_root(squares) * (divisor / peak)
+    # It is no less than one, unless all entries or their squares vanish.
+    norm = jnp.where(norm < 0.5, jnp.ones_like(norm), norm)
     return (y / (norm + jnp.asarray(eps, y.dtype))).astype(dtype), transposed
 
 
 Axes = int | tuple[int, ...]
-_DIVISORS = 2.0**-30, 2.0**45  # Of matrices of norms up to 2**15, and above.
+_DIVISORS = 2.0**-56, 2.0**26  # Of rows of norms up to 2**-4, and above.
 
 
 def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
@@ -131,7 +133,7 @@ def squares_in_one_reading(x: Array, axis: Axes) -> tuple[Array, Array]:
     small, large = kept_apart(
         [jnp.sum(jnp.square(x / d), axis, keepdims=True) for d in _DIVISORS]
     )
-    is_large = jnp.max(small, axis=(-2, -1), keepdims=True) > 2.0**90
+    is_large = largest_entry(small) > 2.0**104
     divisor = jnp.where(is_large, *(jnp.asarray(d, x.dtype) for d in _DIVISORS[::-1]))
     return jnp.where(is_large, large, small), divisor
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from _matrices import gaussian, strict
 
+from optax_matrix.linalg import scale as module
 from optax_matrix.linalg.scale import (
     is_some,
     is_usable,
@@ -55,7 +56,7 @@ def test_unit_peak_shows_nan_and_infinity():
 
 @pytest.mark.parametrize("axis", [-1, -2, (-2, -1)])
 def test_squares_in_one_reading_are_those_by_the_peak(axis):
-    scales = [1e-25, 1e-20, 1e-6, 1.0, 3e4, 1e5, 1e20, 1e30, 0.0]
+    scales = [1e-30, 1e-20, 1e-6, 0.01, 0.1, 1.0, 1e20, 1e25, 0.0]
     x = np.asarray(gaussian(9, 4, 5) * np.array(scales)[:, None, None], np.float32)
     want = np.sqrt(np.sum(np.float64(x) ** 2, axis, keepdims=True))
     peak = unit_peak(jnp.asarray(x))[1]
@@ -73,6 +74,27 @@ def test_squares_in_one_reading_show_nan_and_infinity():
     norms = np.ravel(divisor * jnp.sqrt(squares))
     assert not np.isfinite(norms[:2]).any()
     assert norms[2] == 5.0
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 3, 4)])
+def test_norms_of_matrices_without_entries(shape):
+    x = jnp.zeros(shape)
+    for axis in (-1, -2):
+        squares, divisor = squares_in_one_reading(x, axis)
+        assert squares.shape == jnp.sum(x, axis, keepdims=True).shape
+        assert divisor.shape == (shape[0], 1, 1)
+
+
+def test_first_iterates_from_norms_in_one_reading(monkeypatch):
+    at_once = lambda x, peak, axis: squares_in_one_reading(x, axis)
+    monkeypatch.setattr(module, "squares_of", at_once)
+    for size in (1e-38, 1e-36, 1e-30, 1.0, 1e20, 0.0):
+        x = jnp.asarray(gaussian(5, 3) * size, jnp.float32)
+        y, transposed = module.wide_unit_norm(x, 1e-7, jnp.float32)
+        assert transposed
+        assert np.linalg.norm(y) <= (4 if 0 < size < 1e-30 else 1 + 1e-6)
+        if size >= 1e-30:
+            np.testing.assert_allclose(np.linalg.norm(y), 1, rtol=1e-5)
 
 
 def test_derivatives_of_norms_in_one_reading():
