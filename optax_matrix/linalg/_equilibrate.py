@@ -58,8 +58,8 @@ def scale_rows(
 
 
 def _over_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
-    # Apart, so that on CUDA a momentum can be written over the old one.
-    y = kept_apart(as_work(x))
+    # Else XLA could not write a momentum over the old one, from which x comes, on CUDA.
+    y = as_work(kept_apart(x))
     squares, divisor = squares_of(y, peak_or_one(y), axis)
     return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)
 

@@ -1,7 +1,7 @@
 """Working precision, and norms, quotients and roots that neither overflow nor vanish.
 
 They serve entries as large as 1e20 or as small as 1e-20: matrices are divided by their
-largest entry before anything is squared.
+largest entry, or by a number of that size, before anything is squared.
 """
 
 from typing import Any
@@ -102,26 +102,30 @@ def wide_unit_peak(x: Float[Array, "*batch m n"]) -> tuple[Array, bool]:
 def wide_unit_norm(
     x: Float[Array, "*batch m n"], eps: ArrayLike, dtype: DTypeLike
 ) -> tuple[Array, bool]:
-    """`wide_unit_peak`, then divide by the Frobenius norm and cast."""
+    """Transpose tall matrices, divide by the Frobenius norm and cast.
+
+    ``eps`` is added to the norm and relative to the largest entry.
+    """
     x = as_work(x)
     transposed = x.shape[-2] > x.shape[-1]
     x = x.mT if transposed else x
     y, peak = unit_peak(x)
     squares, divisor = squares_of(x, peak, axis=(-2, -1))
     norm = safe_root(squares) * (divisor / peak)
-    # It is no less than one, unless all entries or their squares vanish.
+    # At least one, unless x is zero, or so small that squares of it vanish.
     norm = jnp.where(norm < 0.5, jnp.ones_like(norm), norm)
     return (y / (norm + jnp.asarray(eps, y.dtype))).astype(dtype), transposed
 
 
 Axes = int | tuple[int, ...]
-_DIVISORS = 2.0**-56, 2.0**26  # Of rows of norms up to 2**-4, and above.
+_DIVISORS = 2.0**-48, 2.0**30  # The second where a sum of squares is above 2**8.
 
 
 def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
     """Sums over axes, which are kept, of squares of x over a divisor; and the divisor.
 
-    That is the peak of x. On CUDA it is a power of two, so that x is read only once.
+    The divisor is the peak of x. On CUDA it follows from sums over two constants, so
+    that x is read only once; there it also counts as a constant in derivatives.
     """
     by_peak = lambda x, peak: (jnp.sum(jnp.square(x / peak), axis, keepdims=True), peak)
     at_once = lambda x, _: squares_in_one_reading(x, axis)
@@ -134,8 +138,11 @@ def squares_in_one_reading(x: Array, axis: Axes) -> tuple[Array, Array]:
         [jnp.sum(jnp.square(x / d), axis, keepdims=True) for d in _DIVISORS]
     )
     is_large = largest_entry(small) > 2.0**104
+    squares = jnp.where(is_large, large, small)
     divisor = jnp.where(is_large, *(jnp.asarray(d, x.dtype) for d in _DIVISORS[::-1]))
-    return jnp.where(is_large, large, small), divisor
+    # The largest becomes one, so that powers of it are finite in derivatives.
+    largest = peak_or_one(squares)
+    return squares / largest, divisor * jnp.sqrt(largest)
 
 
 def inverse(v: Array) -> Array:

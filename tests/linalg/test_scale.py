@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from _matrices import gaussian, strict
 
-from optax_matrix.linalg import scale as module
+from optax_matrix import linalg
+from optax_matrix.linalg import _equilibrate, scale as module
 from optax_matrix.linalg.scale import (
     is_some,
     is_usable,
@@ -86,7 +87,7 @@ def test_norms_of_matrices_without_entries(shape):
 
 
 def test_first_iterates_from_norms_in_one_reading(monkeypatch):
-    at_once = lambda x, peak, axis: squares_in_one_reading(x, axis)
+    at_once = lambda x, _, axis: squares_in_one_reading(x, axis)
     monkeypatch.setattr(module, "squares_of", at_once)
     for size in (1e-38, 1e-36, 1e-30, 1.0, 1e20, 0.0):
         x = jnp.asarray(gaussian(5, 3) * size, jnp.float32)
@@ -97,15 +98,25 @@ def test_first_iterates_from_norms_in_one_reading(monkeypatch):
             np.testing.assert_allclose(np.linalg.norm(y), 1, rtol=1e-5)
 
 
-def test_derivatives_of_norms_in_one_reading():
-    def norm(x):
-        squares, divisor = squares_in_one_reading(x, (-2, -1))
-        return jnp.sum(divisor * jnp.sqrt(squares))
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_derivatives_of_norms_in_one_reading(axis, monkeypatch):
+    weights = jnp.asarray(gaussian(3, 4).T, jnp.float32)
+    kernel = linalg.scale_rows if axis == -1 else linalg.scale_columns
+    loss = lambda x: jnp.sum(weights * kernel(x))
+    x = jnp.asarray(gaussian(4, 3), jnp.float32)
+    sizes = (1e-24, 1e-20, 0.06, 1.0, 3e3, 4e4, 1e20)
+    want = [size * jax.grad(loss)(x * size) for size in sizes]
+    at_once = lambda x, _, axis: squares_in_one_reading(x, axis)
+    monkeypatch.setattr(_equilibrate, "squares_of", at_once)
+    for size, expected in zip(sizes, want, strict=True):
+        got = size * jax.grad(loss)(x * size)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
-    for scale in (1e-20, 1.0, 1e20):
-        x = jnp.asarray(gaussian(3, 4) * scale, jnp.float32)
-        unit = np.float64(x) / np.linalg.norm(np.float64(x))
-        np.testing.assert_allclose(jax.grad(norm)(x), unit, rtol=1e-5)
+
+@pytest.mark.parametrize("kernel", [linalg.scale_rows, linalg.scale_columns])
+def test_matrices_without_entries_when_traced(kernel):
+    for shape in ((0, 5), (5, 0), (2, 3, 0)):
+        assert jax.jit(kernel)(jnp.zeros(shape)).shape == shape
 
 
 def test_usable_matrices_are_finite_and_not_zero():
