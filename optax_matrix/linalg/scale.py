@@ -112,20 +112,18 @@ def wide_unit_norm(
     y, peak = unit_peak(x)
     squares, divisor = squares_of(x, peak, axis=(-2, -1))
     norm = safe_root(squares) * (divisor / peak)
-    # At least one, unless x is zero, or so small that squares of it vanish.
-    norm = jnp.where(norm < 0.5, jnp.ones_like(norm), norm)
     return (y / (norm + jnp.asarray(eps, y.dtype))).astype(dtype), transposed
 
 
 Axes = int | tuple[int, ...]
-_DIVISORS = 2.0**-48, 2.0**30  # The second where a sum of squares is above 2**8.
+_DIVISORS = 2.0**-80, 1.0, 2.0**80
 
 
 def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
     """Sums over axes, which are kept, of squares of x over a divisor; and the divisor.
 
-    The divisor is the peak of x. On CUDA it follows from sums over two constants, so
-    that x is read only once; there it also counts as a constant in derivatives.
+    The divisor is the peak of x. On CUDA it follows from sums over constants, so that
+    x is read only once; there it also counts as a constant in derivatives.
     """
     by_peak = lambda x, peak: (jnp.sum(jnp.square(x / peak), axis, keepdims=True), peak)
     at_once = lambda x, _: squares_in_one_reading(x, axis)
@@ -133,13 +131,17 @@ def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
 
 
 def squares_in_one_reading(x: Array, axis: Axes) -> tuple[Array, Array]:
-    """`squares_of`, without the peak: of sums at two scales the one that fits."""
-    small, large = kept_apart(
-        [jnp.sum(jnp.square(x / d), axis, keepdims=True) for d in _DIVISORS]
+    """`squares_of`, without the peak: of sums at three scales the one that fits."""
+    # Bounded, so that a sum that is not chosen has no infinite factor in derivatives.
+    size = lambda d: jnp.minimum(jnp.abs(x / d), 2.0**63)
+    squares, *rest = kept_apart(
+        [jnp.sum(jnp.square(size(d)), axis, keepdims=True) for d in _DIVISORS]
     )
-    is_large = largest_entry(small) > 2.0**104
-    squares = jnp.where(is_large, large, small)
-    divisor = jnp.where(is_large, *(jnp.asarray(d, x.dtype) for d in _DIVISORS[::-1]))
+    divisor = jnp.full_like(largest_entry(squares), _DIVISORS[0])
+    for d, sums in zip(_DIVISORS[1:], rest, strict=True):
+        is_large = largest_entry(squares) > 2.0**100
+        squares = jnp.where(is_large, sums, squares)
+        divisor = jnp.where(is_large, jnp.asarray(d, x.dtype), divisor)
     # The largest becomes one, so that powers of it are finite in derivatives.
     largest = peak_or_one(squares)
     return squares / largest, divisor * jnp.sqrt(largest)

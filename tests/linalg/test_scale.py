@@ -57,7 +57,7 @@ def test_unit_peak_shows_nan_and_infinity():
 
 @pytest.mark.parametrize("axis", [-1, -2, (-2, -1)])
 def test_squares_in_one_reading_are_those_by_the_peak(axis):
-    scales = [1e-30, 1e-20, 1e-6, 0.01, 0.1, 1.0, 1e20, 1e25, 0.0]
+    scales = [1e-36, 1e-20, 1e-6, 1e-5, 0.1, 1e6, 1e20, 1e36, 0.0]
     x = np.asarray(gaussian(9, 4, 5) * np.array(scales)[:, None, None], np.float32)
     want = np.sqrt(np.sum(np.float64(x) ** 2, axis, keepdims=True))
     peak = unit_peak(jnp.asarray(x))[1]
@@ -89,13 +89,11 @@ def test_norms_of_matrices_without_entries(shape):
 def test_first_iterates_from_norms_in_one_reading(monkeypatch):
     at_once = lambda x, _, axis: squares_in_one_reading(x, axis)
     monkeypatch.setattr(module, "squares_of", at_once)
-    for size in (1e-38, 1e-36, 1e-30, 1.0, 1e20, 0.0):
-        x = jnp.asarray(gaussian(5, 3) * size, jnp.float32)
+    for size in (1e-37, 1e-30, 1e-10, 1.0, 1e10, 1e20, 1e36):
+        x = jnp.asarray(gaussian(60, 40) * size, jnp.float32)
         y, transposed = module.wide_unit_norm(x, 1e-7, jnp.float32)
         assert transposed
-        assert np.linalg.norm(y) <= (4 if 0 < size < 1e-30 else 1 + 1e-6)
-        if size >= 1e-30:
-            np.testing.assert_allclose(np.linalg.norm(y), 1, rtol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(y), 1, rtol=1e-4)
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -104,7 +102,7 @@ def test_derivatives_of_norms_in_one_reading(axis, monkeypatch):
     kernel = linalg.scale_rows if axis == -1 else linalg.scale_columns
     loss = lambda x: jnp.sum(weights * kernel(x))
     x = jnp.asarray(gaussian(4, 3), jnp.float32)
-    sizes = (1e-24, 1e-20, 0.06, 1.0, 3e3, 4e4, 1e20)
+    sizes = (1e-24, 1e-20, 1e-9, 1.0, 3e3, 4e14, 1e20, 1e30)
     want = [size * jax.grad(loss)(x * size) for size in sizes]
     at_once = lambda x, _, axis: squares_in_one_reading(x, axis)
     monkeypatch.setattr(_equilibrate, "squares_of", at_once)
