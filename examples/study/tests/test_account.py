@@ -255,8 +255,8 @@ def test_time_of_steps_by_the_account(chip):
 
 
 # Passes over the parameters of a step without a renewal.
-PASSES = {"muoneq": 39, "soap": 80}
-PASSES_OF_AUTO_LAYOUTS = {"muoneq": 38, "soap": 71}
+PASSES = {"muoneq": 41, "soap": 80}
+PASSES_OF_AUTO_LAYOUTS = {"muoneq": 40, "soap": 71}
 
 
 @pytest.mark.slow
