@@ -6,6 +6,7 @@ from typing import Any, get_args
 import optax
 
 from optax_matrix._arguments import check_called, check_choice, check_positive_int
+from optax_matrix.linalg.precision import Precision, check_precision
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._nonfinite import NonFinite
@@ -30,6 +31,7 @@ def on_matrices(
     probe: bool = True,
     nonfinite: NonFinite = "propagate",
     zero_gradient: ZeroGradient = "follow",
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
 
@@ -91,6 +93,8 @@ def on_matrices(
             ``"follow"`` leaves the transformation alone. ``"skip"`` neither updates the
             matrix nor changes its state; nothing that `after` does moves it. Counts
             that all matrices share go on.
+        precision: What the products of the transformation consist of on accelerators,
+            ``"default"``, ``"fast"`` or ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
@@ -116,6 +120,7 @@ def on_matrices(
     _check(name, placement, max_batch)
     check_choice("nonfinite", nonfinite, get_args(NonFinite))
     check_zero_gradient(zero_gradient)
+    check_precision("precision", precision)
     make = _as_build(build)
     check_arguments(make)
     wrapper = OnMatrices(
@@ -132,6 +137,7 @@ def on_matrices(
         nonfinite=nonfinite,
         zero_gradient=zero_gradient,
         on_zero=kind_of(zero_gradient),
+        precision=precision,
     )
     return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
 

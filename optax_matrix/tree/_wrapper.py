@@ -20,6 +20,7 @@ from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
+from optax_matrix.linalg.precision import Precision, using
 from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
@@ -80,6 +81,7 @@ class OnMatrices:
     nonfinite: NonFinite
     zero_gradient: ZeroGradient
     on_zero: OnZero
+    precision: Precision
     # The views that `init` found, by structure and shapes; `update` looks them up.
     views: dict[Any, dict[str, MatrixView]] = dataclasses.field(default_factory=dict)
     # The stacks that `init` has probed `build` with; it does so once for each set.
@@ -118,7 +120,8 @@ class OnMatrices:
         arrays, join = split_arrays(self.build)
 
         def make_state(local, stacks, arrays):
-            inner_state = observed(join(arrays)(local)).init(stacks)
+            with using(self.precision):
+                inner_state = observed(join(arrays)(local)).init(stacks)
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             state = OnMatricesState(entry_of(self.name), manifest, inner_state)
@@ -223,7 +226,7 @@ class OnMatrices:
             keeps = keeping(self.nonfinite, self.on_zero, grads)
             kept, params = [], stacks.get("params")
             new: Any
-            with within(keeps=keeps, kept=kept):
+            with using(self.precision), within(keeps=keeps, kept=kept):
                 new, inner_state = tx.update(
                     grads.finite, state.inner_state, params, **extra_args
                 )
@@ -251,7 +254,8 @@ class OnMatrices:
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)
         if self.probe and stacks not in self.probed:
-            refuse_coupling(self.build, layout, self.needs_params)
+            with using(self.precision):
+                refuse_coupling(self.build, layout, self.needs_params)
             self.probed.add(stacks)
 
 
