@@ -64,7 +64,8 @@ def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -
     """The tree of some leaves, by path, and that of all others; None elsewhere.
 
     A variable of NNX without its leaf, which NNX takes for a leaf, is what it holds:
-    None, or the `MaskedNode` of `optax.partition`.
+    None, or the `MaskedNode` of `optax.partition`. A tree without any node is `()`,
+    because optax takes None for parameters that were not passed.
     """
     hollow = lambda x: _is_variable(x) and not jax.tree.leaves(x)
     held = lambda x: jax.tree.leaves(x, is_leaf=lambda node: node is not x)[0]
@@ -72,7 +73,8 @@ def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -
     part = lambda kept: {p: x if (p in first) == kept else None for p, x in known}
     known = leaves.items()
     parts = [rebuild(part(True)), rebuild(part(False))]
-    return [jax.tree.map(empty, tree, is_leaf=_is_variable) for tree in parts]
+    trees = [jax.tree.map(empty, tree, is_leaf=_is_variable) for tree in parts]
+    return [() if tree is None else tree for tree in trees]
 
 
 def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:
