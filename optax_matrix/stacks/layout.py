@@ -15,6 +15,7 @@ from optax_matrix._mesh import explicit_spec
 from optax_matrix._paths import named_leaves, natural_order
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.view import MatrixView, Side
+from optax_matrix.stacks.entries import entries
 
 STACK_ELEMENTS = 2**26
 """Default bound of a stack on a device, in elements: 256 MiB in float32."""
@@ -209,8 +210,9 @@ class Layout:
                 first, last = members[0], members[-1]
                 rows = slice(first.start, last.start + last.count)
                 if len(view.pieces) == 1:
-                    stacked = view.from_matrices([stacks[name][rows]])
-                    leaves |= {m.path: stacked[i] for i, m in enumerate(members)}
+                    found = entries(view.from_matrices([stacks[name][rows]]))
+                    paths = (m.path for m in members)
+                    leaves |= zip(paths, found, strict=True)
                     continue
                 for m in members:
                     rows = slice(m.start, m.start + m.count)

@@ -1,0 +1,54 @@
+"""The entries of a stack, cut so that XLA's CPU compiler needs one kernel for all."""
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from optax_matrix._mesh import own_mesh
+
+_FEW = 4  # So many slices compile as fast as the conditional.
+
+
+def entries(stack: Array) -> list[Array]:
+    """``[stack[0], stack[1], ...]``.
+
+    For a CPU, XLA compiles a slice with a constant offset into a kernel of its own,
+    together with the elementwise operations behind it: 14 ms each, which was most of
+    the time that models with many layers took to compile. If the offsets arrive as
+    data, equal slices share a kernel. So they come out of a conditional whose branch
+    is known to us, and not to the compiler.
+    """
+    traced = isinstance(stack, jax.core.Tracer) and own_mesh(stack) is None
+    if len(stack) <= _FEW or not stack.size or not traced:
+        return _at_constant_offsets(stack)
+    return lax.platform_dependent(
+        stack, cpu=_at_hidden_offsets, default=_at_constant_offsets
+    )
+
+
+def _at_constant_offsets(stack: Array) -> list[Array]:
+    return [stack[i] for i in range(len(stack))]
+
+
+def _at_hidden_offsets(stack: Array) -> list[Array]:
+    first = lax.slice(stack, [0] * stack.ndim, [1] * stack.ndim).reshape(())
+    ours = lambda: [jnp.int32(i) for i in range(len(stack))]
+    never = lambda: [jnp.int32(0)] * len(stack)
+    offsets = lax.cond(_false(lax.stop_gradient(first)), never, ours)
+    return [lax.dynamic_index_in_dim(stack, i, keepdims=False) for i in offsets]
+
+
+@jax.custom_batching.custom_vmap
+def _false(x: Array) -> Array:
+    """False for any number, as the product of two successive integers is even."""
+    n = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+    return n * (n + 1) % 2 == 1
+
+
+@_false.def_vmap
+def _false_for_all_runs(axis_size: int, in_batched: list, x: Array):
+    """One conditional under `jax.vmap`, which otherwise computes both branches."""
+    del axis_size, in_batched
+    return _false(lax.index_in_dim(x, 0, keepdims=False)), False
