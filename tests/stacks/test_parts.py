@@ -1,4 +1,4 @@
-"""The entries of a stack, and what XLA's CPU compiler makes of them."""
+"""The parts of a stack, and what XLA's CPU compiler makes of them."""
 
 import re
 
@@ -9,33 +9,40 @@ import optax
 import pytest
 
 import optax_matrix as om
-from optax_matrix.stacks.entries import entries
+from optax_matrix.stacks.parts import parts
 
-STACK = np.random.default_rng(0).normal(size=(7, 3, 2)).astype(np.float32)
+STACK = np.random.default_rng(0).normal(size=(12, 3, 2)).astype(np.float32)
+
+SECTIONS = om.MatrixDimensionNumbers(output_sections=(16, 8))
+
+
+def sliced(stack, size):
+    return [stack[i : i + size] for i in range(0, len(stack), size)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_each_entry_is_that_of_the_stack(dtype):
+def test_parts_are_those_of_the_stack(dtype):
     step = jnp.finfo(dtype).eps  # Bits that are an odd number.
-    cut = jax.jit(entries)
+    cut = jax.jit(lambda x: (parts(x, 1), parts(x, 2)))
     for first in (0.0, np.nan, np.inf, -1.5, 1 + step, 2 + 2 * step, -1 - step):
         stack = jnp.asarray(STACK, dtype).at[0, 0, 0].set(first)
-        for got, want in zip(cut(stack), stack, strict=True):
-            np.testing.assert_array_equal(*(np.float32(x) for x in (got, want)))
+        wanted = sliced(stack, 1), sliced(stack, 2)
+        equal = lambda x, y: np.testing.assert_array_equal(np.float32(x), np.float32(y))
+        jax.tree.map(equal, cut(stack), wanted)
 
 
 def test_runs_at_once_are_sliced_as_one():
     runs = np.stack([STACK, 2 * STACK])
-    program = jax.jit(jax.vmap(entries)).lower(runs).compile()
-    for got, i in zip(program(runs), range(7), strict=True):
-        np.testing.assert_array_equal(got, runs[:, i])
+    program = jax.jit(jax.vmap(lambda x: parts(x, 1))).lower(runs).compile()
+    for got, i in zip(program(runs), range(12), strict=True):
+        np.testing.assert_array_equal(got, runs[:, i : i + 1])
     assert "gather(" not in program.as_text()
 
 
 def test_derivatives_are_those_of_slices():
-    weights = np.arange(1.0, 8.0, dtype=np.float32)
+    weights = np.arange(1.0, 13.0, dtype=np.float32)
     total = lambda x: sum(w * (y**2).sum() for w, y in zip(weights, x, strict=True))
-    got = jax.jit(jax.grad(lambda x: total(entries(x))))(STACK)
+    got = jax.jit(jax.grad(lambda x: total(parts(x, 1))))(STACK)
     np.testing.assert_allclose(got, 2 * weights[:, None, None] * STACK, rtol=1e-6)
 
 
@@ -50,7 +57,7 @@ def kernels(f, *args):
 
 
 def model(layers):
-    shapes = {"q": (8, 8), "up": (8, 16), "down": (16, 8)}
+    shapes = {"q": (8, 8), "up": (8, 16), "fused": (8, 24)}
     of = {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}
     return {
         f"layer_{i}": {k: {"kernel": x} for k, x in of.items()} for i in range(layers)
@@ -60,8 +67,11 @@ def model(layers):
 def test_the_kernels_of_an_update_do_not_grow_with_depth():
     def count(layers):
         params = model(layers)
-        decay = optax.add_decayed_weights(0.1)
-        tx = om.on_matrices(optax.scale(-0.1), after=decay)
+        tx = om.on_matrices(
+            optax.scale(-0.1),
+            after=optax.add_decayed_weights(0.1),
+            dimension_numbers=om.matrices.by_path(numbers={"fused": SECTIONS}),
+        )
         return len(kernels(tx.update, params, jax.eval_shape(tx.init, params), params))
 
     assert count(16) <= count(6) + 1

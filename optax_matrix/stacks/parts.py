@@ -1,4 +1,6 @@
-"""The entries of a stack, cut so that XLA's CPU compiler needs one kernel for all."""
+"""A stack cut into equal parts, by one kernel of XLA's CPU compiler for all of them."""
+
+import functools
 
 import jax
 import jax.core
@@ -11,8 +13,8 @@ from optax_matrix._mesh import own_mesh
 _FEW = 4  # So many slices compile as fast as the conditional.
 
 
-def entries(stack: Array) -> list[Array]:
-    """``[stack[0], stack[1], ...]``.
+def parts(stack: Array, size: int) -> list[Array]:
+    """``[stack[:size], stack[size : 2 * size], ...]``.
 
     For a CPU, XLA compiles a slice with a constant offset into a kernel of its own,
     together with the elementwise operations behind it: 14 ms each, which was most of
@@ -20,24 +22,25 @@ def entries(stack: Array) -> list[Array]:
     data, equal slices share a kernel. So they come out of a conditional whose branch
     is known to us, and not to the compiler.
     """
+    offsets = range(0, len(stack), size)
     traced = isinstance(stack, jax.core.Tracer) and own_mesh(stack) is None
-    if len(stack) <= _FEW or not stack.size or not traced:
-        return _at_constant_offsets(stack)
-    return lax.platform_dependent(
-        stack, cpu=_at_hidden_offsets, default=_at_constant_offsets
-    )
+    if len(offsets) <= _FEW or not stack.size or not traced:
+        return _at_constants(stack, size)
+    cut = functools.partial(_at_data, size=size)
+    constant = functools.partial(_at_constants, size=size)
+    return lax.platform_dependent(stack, cpu=cut, default=constant)
 
 
-def _at_constant_offsets(stack: Array) -> list[Array]:
-    return [stack[i] for i in range(len(stack))]
+def _at_constants(stack: Array, size: int) -> list[Array]:
+    return [stack[i : i + size] for i in range(0, len(stack), size)]
 
 
-def _at_hidden_offsets(stack: Array) -> list[Array]:
+def _at_data(stack: Array, size: int) -> list[Array]:
     first = lax.slice(stack, [0] * stack.ndim, [1] * stack.ndim).reshape(())
-    ours = lambda: [jnp.int32(i) for i in range(len(stack))]
-    never = lambda: [jnp.int32(0)] * len(stack)
+    ours = lambda: [jnp.int32(i) for i in range(0, len(stack), size)]
+    never = lambda: [jnp.int32(0) for _ in range(0, len(stack), size)]
     offsets = lax.cond(_false(lax.stop_gradient(first)), never, ours)
-    return [lax.dynamic_index_in_dim(stack, i, keepdims=False) for i in offsets]
+    return [lax.dynamic_slice_in_dim(stack, i, size) for i in offsets]
 
 
 @jax.custom_batching.custom_vmap
