@@ -42,6 +42,7 @@ from optax_matrix.tree._refusals import (
     refuse_missing_params,
     refuse_missing_updates,
     refuse_nested,
+    refuse_tiny,
 )
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build
@@ -101,6 +102,7 @@ class OnMatrices:
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
         views = self.views[_form(params, leaves)] = views_of(decisions)
+        refuse_tiny(leaves, views)
         if not self.moves_zeros:
             warn_of_zero_leaves(leaves, views, self.name or "this transformation")
         state = self._init_matrices(params, leaves, views)
