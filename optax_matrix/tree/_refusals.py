@@ -36,6 +36,15 @@ def refuse_tiny(leaves: Mapping[str, Any], matrices: Iterable[str]) -> None:
         )
 
 
+def refuse_gradient(extra_args: Mapping[str, Any], method: str | None) -> None:
+    """Raises if a chain of one's own is to have the gradient of the whole tree."""
+    if method is None and extra_args.get("gradient") is not None:
+        raise ValueError(
+            "`gradient` must not be given to `on_matrices`, whose chain sees stacks of "
+            "matrices and not the tree; write on_matrices(with_gradient(chain))."
+        )
+
+
 def refuse_missing_params(error: Exception, params: Any) -> None:
     """Raises in our words if an error of optax's is about missing parameters."""
     if "requires the current value of parameters" in str(error):
