@@ -225,6 +225,11 @@ def _spread(factor: Array, path: str, shape: tuple[int, ...]) -> Array:
     *layers, heads, dim = factor.shape
     ones = (1,) * inputs(path)
     if len(shape) - len(ones) == 2:
+        if shape[-2] != heads:
+            raise ValueError(
+                f"`params` must have kernels (in, heads, dim) with {heads} heads, or "
+                f"(in, heads * dim), got {shape} for {path!r}; reshape it."
+            )
         return factor.reshape(*layers, *ones, heads, dim)
     whole = jnp.broadcast_to(factor, (*layers, heads, shape[-1] // heads))
     return whole.reshape(*layers, *ones, -1)
