@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from _registry import RECIPES
+from _registry import BLOCKS, RECIPES
 
 import optax_matrix as om
 
@@ -86,3 +86,14 @@ def test_primitives_of_weights_of_eight_bits():
 def test_weights_of_eight_bits_that_are_not_the_methods():
     tx = om.muoneq(1e-2, dimension_numbers=om.matrices.by_path(exclude="up"))
     jax.eval_shape(tx.init, W)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_no_block_keeps_a_state_in_the_dtype_of_such_weights(name):
+    stacks = {"w": jax.ShapeDtypeStruct((2, 4, 6), jnp.float8_e4m3fn)}
+    state, said = [], "must have 16 bits or more, got float8_e4m3fn"
+    try:
+        state = jax.eval_shape(BLOCKS[name]().init, stacks)
+    except ValueError as error:
+        assert said in str(error)  # noqa: PT017 (others have no state in this dtype)
+    assert not [x for x in jax.tree.leaves(state) if x.dtype == jnp.float8_e4m3fn]

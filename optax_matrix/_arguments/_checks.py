@@ -85,8 +85,8 @@ def check_dtype(name: str, value: Any) -> None:
 
 
 def is_tiny(dtype: Any) -> bool:
-    """Whether a floating dtype has eight bits or fewer."""
-    return jnp.dtype(dtype).itemsize < 2
+    """Whether a dtype is floating and has eight bits or fewer."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 2
 
 
 def check_decay(name: str, value: Any) -> None:
