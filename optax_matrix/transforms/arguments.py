@@ -27,7 +27,7 @@ def zeros_of_state(params: Any, dtype: Any = None) -> Any:
         if is_tiny(made.dtype):
             raise ValueError(
                 f"`params` must have 16 bits or more, got {made.dtype}, where moments "
-                "round to zero; train in bfloat16 or float32, or pass the state's dtype."
+                "round to zero; train in bfloat16 or float32, or pass a dtype."
             )
         return made
 
