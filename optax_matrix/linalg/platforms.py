@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from optax_matrix._arguments import check_dtype
 from optax_matrix._mesh import vary_like
 from optax_matrix.linalg.devices import has_narrow_products
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
@@ -103,6 +104,8 @@ def dtype_of_factors(
     """``compute_dtype``, or bfloat16 where a kernel is asked for without it."""
     # `is`, since NumPy says that the dtype float64 equals None.
     is_open = compute_dtype is None or compute_dtype == "auto"
+    if not is_open:
+        check_dtype("compute_dtype", compute_dtype)
     return jnp.bfloat16 if kernel == "pallas" and is_open else compute_dtype
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from optax_matrix._arguments import is_tiny
 from optax_matrix.sharding.teams._cost_model import CostModel
 
 
@@ -24,7 +25,9 @@ def check_axes(mesh_axes: Any) -> None:
 def check_wire_dtype(wire_dtype: Any) -> None:
     """Raises unless an argument is None or a floating dtype with float32's range."""
     try:
-        wide = wire_dtype is None or jnp.finfo(wire_dtype).maxexp >= 128
+        wide = wire_dtype is None or (
+            jnp.finfo(wire_dtype).maxexp >= 128 and not is_tiny(wire_dtype)
+        )
     except (TypeError, ValueError):
         wide = False
     if not wide:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from typing_extensions import TypeAliasType
 
-from optax_matrix._arguments import is_function
+from optax_matrix._arguments import is_function, is_tiny
 
 
 def check_transformation(name: str, value: Any) -> None:
@@ -17,6 +17,21 @@ def check_transformation(name: str, value: Any) -> None:
             f"`{name}` must be a gradient transformation, got {value!r}; pass the "
             "transformation itself, such as optax.adamw(1e-3)."
         )
+
+
+def zeros_of_state(params: Any, dtype: Any = None) -> Any:
+    """Zeros like parameters in a dtype, or in theirs if that has 16 bits or more."""
+
+    def zeros(leaf: Any) -> jax.Array:
+        made = jnp.zeros_like(leaf, dtype)
+        if is_tiny(made.dtype):
+            raise ValueError(
+                f"`params` must have 16 bits or more, got {made.dtype}, where moments "
+                "round to zero; train in bfloat16 or float32, or pass a dtype."
+            )
+        return made
+
+    return jax.tree.map(zeros, params)
 
 
 def check_optimizer(name: str, value: Any) -> None:

@@ -97,7 +97,9 @@ def side_views(side: Any, tree: Any) -> Any:
 
 
 def turned(views: Any, tree: Any) -> Any:
-    """A tree of stacks as a block sees them, at least float32."""
+    """A tree of stacks as a block sees them, at least float32; None for None."""
+    if tree is None:
+        return None
     wide = jax.tree.map(widened, tree)
     return jax.tree.map(lambda v, x: v.turn(x), views, wide)
 

@@ -39,9 +39,11 @@ from optax_matrix.tree._nonfinite import (
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._refusals import (
+    refuse_gradient,
     refuse_missing_params,
     refuse_missing_updates,
     refuse_nested,
+    refuse_tiny,
 )
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build
@@ -101,6 +103,7 @@ class OnMatrices:
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
         views = self.views[_form(params, leaves)] = views_of(decisions)
+        refuse_tiny(leaves, views)
         if not self.moves_zeros:
             warn_of_zero_leaves(leaves, views, self.name or "this transformation")
         state = self._init_matrices(params, leaves, views)
@@ -146,6 +149,7 @@ class OnMatrices:
         if not has_fields(state, **wanted):
             check_structure(self.init, state, tree)
         check_method(state, self.name)
+        refuse_gradient(extra_args, self.name)
         if self.needs_params and params is None:
             raise ValueError(
                 "`params` must be passed to `update`: this transformation uses the "
@@ -204,6 +208,8 @@ class OnMatrices:
     def _update_matrices(
         self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any
     ) -> tuple[dict[str, Any], Any]:
+        # A recipe is whole: its blocks square what they get, or pass a gradient along.
+        extra_args = {k: x for k, x in extra_args.items() if k != "gradient"}
         state, rebox = unboxed(state)
         layout = self.placement.layout(like, views, self.max_batch)
         check_manifest(layout, state)

@@ -99,7 +99,8 @@ def in_eigenbasis(
     where f is the ``base`` and M the momentum. If both sides rotate,
     :math:`\Delta = R f(R^\top M Q) Q^\top`, and Q follows from the average of
     :math:`G^\top G`. The base also gets the rotated gradient, as ``gradient``, which
-    `scale_by_second_moment` squares.
+    `scale_by_second_moment` squares. G is the input of the block or, where it is given
+    (`with_gradient`), the argument ``gradient``.
 
     ===============  ===================================================================
     ``eigen``        one power step, :math:`\mathrm{qr}(S R_{t-1})`
@@ -193,12 +194,13 @@ class _InEigenbasis:
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, InEigenbasisState]:
         del params
-        extra_args.pop("gradient", None)
+        given = extra_args.pop("gradient", None)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
         views = side_views(self.side, updates)
-        m, gradient = turned(views, mean), turned(views, updates)
+        m = turned(views, mean)
+        gradient = turned(views, updates if given is None else given)
         dot, spectrum = self.products.project, state.spectrum
         if self.whitens:
             begin = lambda x, roots: started(roots, x)

@@ -81,7 +81,9 @@ def precondition(
 
     or, with an ``inner`` transformation f,
     :math:`\Delta = L^{-1/p} f(L^{-1/p} M R^{-1/p}) R^{-1/p}`: f runs in whitened
-    coordinates, and the same factors map its output back to those of the parameters.
+    coordinates, and the same factors map its output back to those of the parameters. G
+    is the input of the block or, where it is given (`with_gradient`), the argument
+    ``gradient``, which f then gets whitened.
 
     Args:
         inner: A transformation of the whitened matrices, such as `orthogonalize`. It
@@ -190,12 +192,13 @@ class _Precondition:
         self, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, PreconditionState]:
         del params
-        extra.pop("gradient", None)  # It is not whitened.
+        given = extra.pop("gradient", None)
         views = side_views(self.side, updates)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        blocks = in_blocks_of(self.size, turned(views, updates))
+        gradient = turned(views, updates if given is None else given)
+        blocks = in_blocks_of(self.size, gradient)
         gram = kept(jax.tree.map(self._mixed, views, blocks, state.gram), state.gram)
         on = None if state.count is None else begun(state.count, blocks)
         roots = self._roots(gram, state, on)
@@ -203,6 +206,8 @@ class _Precondition:
         out = jax.tree.map(self._whitened, turned(views, mean), *factors)
         inner_state = None
         if self.inner is not None:
+            if given is not None:
+                extra["gradient"] = jax.tree.map(self._whitened, gradient, *factors)
             with in_another_frame():
                 new, inner_state = self.inner.update(out, state.inner_state, **extra)
             out = jax.tree.map(self._whitened, new, *factors)

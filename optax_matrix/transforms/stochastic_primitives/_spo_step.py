@@ -99,6 +99,12 @@ class Spo:
                 "`params` must be passed to `update`, because primitives act on the "
                 "parameters; call tx.update(updates, state, params)."
             )
+        if extra_args.get("gradient") is not None:
+            raise ValueError(
+                "`gradient` must not be given to `spo`, whose inner transformation "
+                "sees gradients of Q and none of the weights; write "
+                "spo(with_gradient(inner), ...)."
+            )
         step = partial(self._step, updates, state, params, extra_args)
         expected = None
         if self.merges.merge_at is None:
