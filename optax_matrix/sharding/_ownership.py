@@ -121,6 +121,14 @@ class Ownership:
         order = [axes.index(x) for x in self.owner_axes]
         return owned.transpose(*order, -1).reshape(-1, self.matrices_per_owner)
 
+    @functools.cached_property
+    def owners(self) -> np.ndarray:
+        """The owner of each matrix, a row of `table`."""
+        found = np.empty(self.matrices, int)
+        rows = np.broadcast_to(np.arange(len(self.table))[:, None], self.table.shape)
+        found[self.table[self.table >= 0]] = rows[self.table >= 0]
+        return found
+
     def by_owner(self, x: Any) -> Any:
         """The matrices of a shard, padded with zeros, those of an owner together."""
         xp = np if isinstance(x, np.ndarray) else jnp
