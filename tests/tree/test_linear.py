@@ -27,12 +27,12 @@ def lines_of(f):
     """How many lines of this library a call executes, each turn of a loop included."""
     count = 0
 
-    def inside(frame, event, arg):
+    def inside(_frame, event, _arg):
         nonlocal count
         count += event == "line"
         return inside
 
-    def trace(frame, event, arg):
+    def trace(frame, _event, _arg):
         return inside if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     before = sys.gettrace()
