@@ -22,9 +22,10 @@ def stack_specs(
     """The specs of a state, each stack sharded by the names of its first leaf.
 
     A name goes to the axis of the state that is the leaf's: its rows, its columns, its
-    batch (of several logical names there the one that most often is split). If that axis does not exist (the reduced side of row statistics), was merged
-    or split away, or cannot be divided by the mesh, the name goes to the first axis
-    that can. Names that are no axes of the mesh are only carried over.
+    batch (of several logical names there, the one that is split most often). If that
+    axis does not exist (the reduced side of row statistics), was merged or split away,
+    or cannot be divided by the mesh, the name goes to the first axis that can. Names
+    that are no axes of the mesh are only carried over.
 
     All state of a stack has the same such name first on its batch axis. XLA computes
     wrong numbers where a batched product takes one axis of the mesh from the batch and
