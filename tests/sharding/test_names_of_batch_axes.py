@@ -42,7 +42,9 @@ def shape_of(names):
 
 def nnx_params(names):
     x = jax.ShapeDtypeStruct(shape_of(names), np.float32)
-    return nnx.State({"m": {"wo": nnx.Param(x, out_sharding=names, eager_sharding=False)}})
+    return nnx.State(
+        {"m": {"wo": nnx.Param(x, out_sharding=names, eager_sharding=False)}}
+    )
 
 
 def linen_params(names):
