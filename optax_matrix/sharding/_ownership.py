@@ -62,6 +62,11 @@ class Ownership:
         return self.leaves * self.view.batch
 
     @functools.cached_property
+    def matrix_axes(self) -> tuple[int, ...]:
+        """Leaf axes that are part of a matrix."""
+        return self.view.output_axes + self.view.reduction_axes
+
+    @functools.cached_property
     def batch_mesh_axes(self) -> tuple[str, ...]:
         """Mesh axes that shard a batch axis of the leaves."""
         return tuple(x for a in self.view.batch_axes for x in self.spec[a])

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import shards
 from optax_matrix._paths import named_leaves
 from optax_matrix.sharding._bundles import Bundle
@@ -20,9 +20,8 @@ from optax_matrix.sharding.teams._balance import loads
 from optax_matrix.sharding.teams._cost_model import CostModel, cost
 
 
-def plan(
-    tx: optax.GradientTransformation, params: Any, param_specs: Any = None
-) -> Plan:
+@checked
+def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
     r"""Tells what a step costs each device, before anything is compiled.
 
     Work is relative. That of an m x n matrix, :math:`m \le n`, is
@@ -31,13 +30,12 @@ def plan(
     elsewhere `orthogonalize` skips it (other blocks do not). Matrices that teams share
     count as if `linalg.newton_schulz` were all the work on them.
 
-    Bytes are those of the exchange between shards and owners. The least possible is
-    that of an even exchange without padding in which no matrix is sent twice: nearly
-    2 s P / N bytes for P parameters of s bytes on N devices. Mesh axes that stay inside
-    the matrices add what the partitioner sends, which the plan does not know. Other
-    choices of axes are listed if they have at least 10% less work or bytes, and no
-    other choice has less of both. Nothing is measured; ``python -m examples.study aot``
-    tells what a compiler makes of a step.
+    Bytes are those of the exchange between shards and owners. The least is that of an
+    even exchange without padding: nearly 2 s P / N for P parameters of s bytes that N
+    devices split. Mesh axes that stay inside the matrices add what the partitioner
+    sends, which the plan does not know. Other choices of axes are listed if they have
+    at least 10% less work or bytes, and no other choice has less of both. Nothing is
+    measured; ``python -m examples.study aot`` tells what a compiler makes of a step.
 
     Args:
         tx: Any optimizer, with or without `on_matrices` inside.
@@ -63,7 +61,7 @@ def plan(
         group                   matrices  owners  shards  team  each  work  sent MiB
         4096x4096-out@c10bf2c8  32        32      256     1     1     100%  127.5
         busiest of 256 devices: 8.00x an even split
-        sent by a device: 127.5 MiB, 8.0x the least possible; its whole gradients: ...
+        sent by a device: 127.5 MiB, 8.0x the least; its whole gradients: 64.0 MiB
         state on a device: 64.0 MiB
         owners(('tp',)): 1.00x; 768.0 MiB or more, 48.2x the least, if the ...
         owners(('fsdp',)): 2.00x; 126.0 MiB or more, 7.9x the least, if the ...
@@ -124,7 +122,7 @@ def _group(
         shape=own.sides,
         matrices=own.matrices,
         owners=int((own.table >= 0).any(axis=1).sum()),
-        shards=_shards(bundle, layout),
+        shards=own.devices(itertools.chain(*layout.specs[bundle.paths[0]])),
         team=own.team_size,
         each=own.matrices_per_owner,
         work=_work(own) / total,
@@ -138,23 +136,25 @@ def _sent(bundle: Bundle, wire: Any, leaves: Any) -> int:
 
 
 def _least_sent(bundle: Bundle, layout: OwnerLayout, wire: Any, leaves: Any) -> float:
-    """The same if every matrix is sent once and every device sends equally much."""
+    """The same without padding, if all devices send equally much.
+
+    Devices that hold the same part of the leaves share the work and gather the updates,
+    or all do the same; whichever sends less.
+    """
     own = bundle.ownership
-    inside = own.view.output_axes + own.view.reduction_axes
     spec = layout.specs[bundle.paths[0]]
-    split = own.devices([x for a in inside for x in spec[a]])
-    numbers = own.matrices * math.prod(own.sides) * (1 - 1 / split)
-    return 2 * _width(bundle, wire, leaves) * numbers / math.prod(own.sizes.values())
+    split = own.devices([x for a in own.matrix_axes for x in spec[a]])
+    parts = own.devices(itertools.chain(*spec))
+    here = own.matrices * math.prod(own.sides) / parts
+    copies = math.prod(own.sizes.values()) / parts
+    exchanged, gathered = 2 * (1 - 1 / split), 1 - 1 / copies
+    numbers = here * min(exchanged, exchanged / copies + gathered)
+    return _width(bundle, wire, leaves) * numbers
 
 
 def _width(bundle: Bundle, wire: Any, leaves: Any) -> int:
     dtype = jnp.dtype(leaves[bundle.paths[0]].dtype)
     return min(dtype.itemsize, jnp.dtype(wire or dtype).itemsize)
-
-
-def _shards(bundle: Bundle, layout: OwnerLayout) -> int:
-    """Number of devices among which the parameters split each leaf."""
-    return bundle.ownership.devices(itertools.chain(*layout.specs[bundle.paths[0]]))
 
 
 def _of(layout: OwnerLayout) -> list[Ownership]:

@@ -115,8 +115,8 @@ class Plan:
         if self.groups:
             lines += [
                 f"busiest of {self.devices} devices: {self.work:.2f}x an even split",
-                f"sent by a device: {self._bytes(self.sent, self.has_inside)} possible; "
-                f"its whole gradients: {_mib(self.stack_bytes)} MiB",
+                f"sent by a device: {self._bytes(self.sent, self.has_inside)}; its "
+                f"whole gradients: {_mib(self.stack_bytes)} MiB",
             ]
         if self.sent_in_teams:
             lines += [
@@ -142,9 +142,10 @@ class Plan:
         return f"{line}; updates are gathered along {along}" if along else line
 
     def _bytes(self, sent: int, has_inside: bool) -> str:
-        ratio = sent / self.least_sent if self.least_sent else 1.0
-        more = " or more" if has_inside else ""
-        return f"{_mib(sent)} MiB{more}, {ratio:.1f}x the least"
+        said = f"{_mib(sent)} MiB" + (" or more" if has_inside else "")
+        if not self.least_sent:
+            return said
+        return f"{said}, {sent / self.least_sent:.1f}x the least"
 
 
 def _mib(size: int) -> str:

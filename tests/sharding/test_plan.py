@@ -64,7 +64,7 @@ def test_axes_inside_matrices_share_the_work_and_compute_padding():
 def test_what_would_be_better_is_printed():
     text = str(_plan(("fsdp", "tp")))
     assert "busiest of 8 devices: 2.67x an even split" in text
-    assert "sent by a device: 0.0 MiB, 2.7x the least possible" in text
+    assert "sent by a device: 0.0 MiB, 2.7x the least; its" in text
     assert "owners(('fsdp',)): 1.33x; 0.0 MiB or more, 2.3x the least, if the" in text
     assert "owners(('tp',))" not in text  # It sends more, and has as much work.
     assert "better" not in text
@@ -205,6 +205,28 @@ def test_a_choice_with_fewer_bytes_is_printed_though_it_has_more_work():
     least = plans[("tp",)].least_sent
     assert least == 2 * size / mesh.size * 63 / 64
     assert all(found.least_sent == least < found.sent for found in plans.values())
+
+
+def test_least_bytes_where_devices_hold_the_same():
+    """Work is shared and updates gathered, or all do the same: what sends less."""
+    mesh = AbstractMesh((2, 8), ("slice", "fsdp"))
+    params = {
+        f"{i}/up": jax.ShapeDtypeStruct((64, 128), jnp.float32) for i in range(16)
+    }
+    part = 16 * 64 * 128 * 4 // 8
+
+    def least(spec):
+        specs = NamedSharding(mesh, spec)
+        owners = om.owners("fsdp", param_specs=specs)
+        return plan(om.muon(0.1, placement=owners), params, specs)
+
+    found = least(P("fsdp"))
+    assert found.least_sent == part * (7 / 8 + 1 / 2)
+    assert {x.axes: x.sent for x in found.others}["slice", "fsdp"] == found.least_sent
+    assert found.sent == part * 2 * 7 / 8
+    found = least(P())
+    assert found.least_sent == 0
+    assert "the least" not in str(found)
 
 
 def test_a_choice_that_another_one_beats_is_not_printed():
