@@ -111,6 +111,11 @@ def axes_by_name(numbers: Any, model: Any) -> om.matrices.PathRule:
     table = {"/".join(str(key.key) for key in keys): x for keys, x in pairs}
 
     def of_leaf(path: str, leaf: Any) -> tuple[Any, str]:
+        if path not in table:
+            raise ValueError(
+                f"MaxText's numbers must have an entry for {path!r}, got none; this "
+                "version of MaxText needs another adapter."
+            )
         given, named = table[path], names.get(path, ())
         if given is None or len(named) != len(leaf.shape):
             return given, "given by MaxText"

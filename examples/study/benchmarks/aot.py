@@ -180,9 +180,9 @@ def why_too_old(platform: str | None) -> str | None:
     if platform not in HOPPER or parts >= (0, 11):
         return None
     return (
-        f"`--platform {platform}` needs jax 0.11 or later (Python 3.12 or later), whose "
-        f"compiler can read the chip's description, got jax {version}; make an "
-        "environment with a later one, or pass --platform t4."
+        f"`--platform {platform}` needs jax 0.11 or later (Python 3.12 or later), to "
+        f"read the chip's description, got jax {version}; make an environment with a "
+        "later one, or pass --platform t4."
     )
 
 
