@@ -177,7 +177,7 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     metadata = {key: known[key] for key in kept if key in known}
     if not in_own_words:
         # In this order in every process, as it is a part of the compiled program's key.
-        axes = dict.fromkeys(x for x in _flat(spec) if x not in own)
+        axes = dict.fromkeys(x for x in spec if isinstance(x, str) and x not in own)
         # They are axes of the mesh already.
         rules = tuple((axis, axis) for axis in axes)
         metadata["sharding_rules"] = (*(known.get("sharding_rules") or ()), *rules)

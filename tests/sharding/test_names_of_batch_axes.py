@@ -3,7 +3,10 @@
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
+from _meshes import KINDS
+from _owned import assert_same_path, normal, on_mesh, rollout
 from _registry import small
 from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
@@ -114,3 +117,44 @@ def test_state_holds_no_more_than_its_share(name):
     large = [s for x, s in pairs if x.shape and x.shape[0] == 24 and x.size >= 24 * 8]
     assert large
     assert all(flat(spec[0]) == ("stage", "expert") for spec in large)
+
+
+def part_and_gram(layout=None):
+    """Momentum, some of its columns, and their Gram matrix."""
+    del layout
+
+    def init(stacks):
+        return jax.tree.map(lambda x: (x, x[..., :4], x[..., :4, :4]), stacks)
+
+    def update(updates, state, params=None):
+        del params
+        old = {name: held[0] for name, held in state.items()}
+        new = jax.tree.map(lambda m, x: m / 2 + x, old, updates)
+        held = {n: (m, m[..., :4], m[..., :4].mT @ m[..., :4]) for n, m in new.items()}
+        return jax.tree.map(lambda m: m - m @ m.mT @ m / 99, new), held
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "spec", [P(None, "fsdp"), P("tp", "fsdp"), P("tp", "fsdp", "x")]
+)
+def test_two_axes_on_one_give_what_one_device_gives(spec, kind, cpus):
+    axes, types = ("fsdp", "tp", "x"), (KINDS[kind],) * 3
+    mesh = jax.make_mesh((2, 2, 2), axes, types, devices=cpus)
+    shapes = {"wi": (4, 6, 8, 16), "wo": (4, 6, 16, 8)}
+    specs, steps = dict.fromkeys(shapes, spec), 3
+    params, noise = (normal(shapes, seed) for seed in (0, 1))
+    tx = om.on_matrices(part_and_gram, probe=False)
+    want, _, _ = rollout(tx, params, noise, steps)
+    with jax.set_mesh(mesh):
+        placed = [on_mesh(x, specs, mesh) for x in (params, noise)]
+        to_sharding = lambda s: NamedSharding(mesh, s)
+        places = jax.tree.map(to_sharding, om.state_specs(tx, placed[0]))
+        state = jax.tree.map(jax.device_put, tx.init(placed[0]), places)
+        got, held, _ = rollout(tx, *placed, steps, state)
+    assert_same_path(got, want)
+    batch = {x.sharding.spec[0] for x in jax.tree.leaves(held) if x.ndim == 3}
+    assert batch == {("tp", "fsdp") if spec[0] else "fsdp"}
