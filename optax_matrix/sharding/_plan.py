@@ -14,7 +14,7 @@ from optax_matrix._paths import named_leaves
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._ownership import Ownership
-from optax_matrix.sharding._planned import Choice, Plan, PlannedGroup
+from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
 from optax_matrix.sharding._state_specs import recorded
 from optax_matrix.sharding.teams._balance import loads
 from optax_matrix.sharding.teams._cost_model import CostModel, cost
@@ -173,14 +173,14 @@ def _sent_in_teams(ownerships: list[Ownership], model: CostModel) -> int:
 
 def _choice(
     layout: OwnerLayout, leaves: Any, axes: tuple[str, ...], wire: Any
-) -> Choice | None:
+) -> PlannedChoice | None:
     """Work and bytes with other owner axes; None if they cannot place the matrices."""
     try:
         other = owner_layout(leaves, layout.views, layout.specs, axes, layout.mesh)
     except ValueError:
         return None
     sent = sum(_sent(bundle, wire, leaves) for bundle in other.bundles)
-    return Choice(axes, _busiest(other), sent, bool(other.inside))
+    return PlannedChoice(axes, _busiest(other), sent, bool(other.inside))
 
 
 def _busiest(layout: OwnerLayout) -> float:

@@ -33,7 +33,7 @@ class PlannedGroup:
     sent: int
 
 
-class Choice(NamedTuple):
+class PlannedChoice(NamedTuple):
     """Another choice of owner axes.
 
     Attributes:
@@ -86,7 +86,7 @@ class Plan:
     least_sent: int
     state_bytes: int
     stack_bytes: int
-    others: tuple[Choice, ...]
+    others: tuple[PlannedChoice, ...]
     replicated_axes: tuple[str, ...]
     has_inside: bool
 
@@ -127,13 +127,13 @@ class Plan:
         return "\n".join([*lines, *map(self._line, self.better)])
 
     @property
-    def better(self) -> tuple[Choice, ...]:
+    def better(self) -> tuple[PlannedChoice, ...]:
         """Choices with at least 10% less work or bytes, unless one has less of both."""
         saves = lambda x: x.work < 0.9 * self.work or x.sent < 0.9 * self.sent
         beaten = lambda x: any(y.beats(x.work, x.sent) for y in self.others)
         return tuple(x for x in self.others if saves(x) and not beaten(x))
 
-    def _line(self, choice: Choice) -> str:
+    def _line(self, choice: PlannedChoice) -> str:
         sent = self._bytes(choice.sent, choice.has_inside)
         line = f"owners({choice.axes!r}): {choice.work:.2f}x; {sent}"
         if choice.has_inside:

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 
 import optax_matrix as om
 from optax_matrix.sharding import plan
-from optax_matrix.sharding._planned import Choice
+from optax_matrix.sharding._planned import PlannedChoice
 from optax_matrix.sharding.teams import _team_sizes
 
 MESH = AbstractMesh((4, 2), ("fsdp", "tp"))
@@ -230,7 +230,7 @@ def test_least_bytes_where_devices_hold_the_same():
 
 
 def test_a_choice_that_another_one_beats_is_not_printed():
-    choice = lambda axes, work, sent: Choice((axes,), work, sent, False)
+    choice = lambda axes, work, sent: PlannedChoice((axes,), work, sent, False)
     found = _plan(("fsdp", "tp"))
     best, other, worse = (
         choice("a", 1.0, 50),
