@@ -36,6 +36,7 @@ from optax_matrix._arguments._checks import (
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
     check_called as check_called,
+    check_optimizer,
     injectable as injectable,
     is_function as is_function,
 )
@@ -68,3 +69,6 @@ Pattern = TypeAliasType(
     "Pattern", Annotated[str, check_pattern, "a regular expression"]
 )
 Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])
+AnyOptimizer = TypeAliasType(
+    "AnyOptimizer", Annotated[Any, check_optimizer, "an optimizer"]
+)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix._arguments import checked
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import Recorder, recording
 from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.checkpoint._entries import (
@@ -17,7 +17,6 @@ from optax_matrix.checkpoint._entries import (
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
-from optax_matrix.transforms.arguments import AnyOptimizer
 from optax_matrix.tree.state import states_in
 
 _COUNTS = ("count", "gradient_step")

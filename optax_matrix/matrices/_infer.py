@@ -6,6 +6,7 @@ from typing import Any
 
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._words import without_index
+from optax_matrix.matrices.batch_names import BATCH, LAYERS, STAGES
 from optax_matrix.matrices.boxes import is_box, names_of
 from optax_matrix.matrices.names import (
     RESIDUAL,
@@ -17,20 +18,23 @@ from optax_matrix.matrices.names import (
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 
+_HEADS = ("heads", "q_heads", "kv_heads")  # The dimension is behind them.
+
 
 def infer(
     model: Any,
     *,
     residual: Sequence[str] = RESIDUAL,
-    batch: Sequence[str] = ("layers", "layer", "expert", "experts", "stack"),
+    batch: Sequence[str] = BATCH,
     vocab: Sequence[str] = ("vocab", "vocabulary"),
-    layers: Sequence[str] = ("layers", "layer", "stack"),
+    layers: Sequence[str] = (*STAGES, *LAYERS),
 ) -> PathRule:
     """Makes a rule from the logical axis names of a model.
 
     A kernel whose first axis (apart from batch axes) is on the residual stream reads
     it: that axis is reduced, and all others are outputs. A kernel whose last axis is on
-    the stream writes it. Axes named in `batch` are batch axes. A leaf with a `vocab`
+    the stream writes it. Axes named in `batch` are batch axes. Heads and their
+    dimension are one side of other kernels of three axes. A leaf with a `vocab`
     axis is an embedding or head: it gets the other optimizer, except in the full-model
     mode of `aro`, where it is a matrix like any other. Leaves without names, and those
     that the default rule excludes by their path (biases, norms, embeddings, learned
@@ -45,7 +49,9 @@ def infer(
             Haliax model (its layers tell which axes are inputs), or any tree whose
             leaves carry axis names.
         residual: Names of the axis of the residual stream.
-        batch: Names of batch axes.
+        batch: Names of batch axes. By default they are those of layers, stages,
+            repeats and experts in T5X, Levanter and MaxText, which dimension numbers
+            of any kind must leave out of a matrix.
         vocab: Names of the vocabulary axis.
         layers: Which of the names in `batch` are axes of layers.
 
@@ -94,7 +100,7 @@ def _by_names(
     sides: tuple[tuple, tuple] | None,
 ) -> Answer | None:
     kinds = [roles.get(name) for name in names]
-    if not any(kinds):
+    if not any(kinds) and not any(name in _HEADS for name in names):
         return None  # Mesh axes, or names that no argument lists.
     if "vocab" in kinds:
         return None, f"embedding or head: axes {names}"
@@ -120,8 +126,13 @@ def _by_names(
     if writes and not reads:
         reduction = tuple(matrix[:-1])
         return numbers(reduction, matrix[-1], residual="out"), reason
-    if len(matrix) == 2:
+    heads = [a for a in matrix if names[a] in _HEADS]
+    if len(matrix) == 2 and any(kinds):
         return numbers(matrix[0], matrix[1]), reason
+    if len(matrix) == 3 and heads == matrix[1:2]:
+        return numbers(matrix[0], tuple(matrix[1:])), reason
+    if len(matrix) == 3 and heads == matrix[:1]:
+        return numbers(tuple(matrix[:2]), matrix[2]), reason
     return None
 
 

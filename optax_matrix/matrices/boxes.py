@@ -6,12 +6,14 @@ of an NNX variable, the names of a Linen box, the axes of a haliax array. State 
 and without. No framework is imported: a box is made from a box.
 """
 
+import sys
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import jax
 
 from optax_matrix._paths import group_of, leaves_with_keys, path_name
+from optax_matrix.matrices.batch_names import batch_axes
 
 _SHARDING = ("optimizer_sharding", "out_sharding", "sharding_names", "sharding")
 
@@ -36,6 +38,31 @@ def names_of(box: Any) -> tuple:
     said = None if key is None else box.get_metadata()[key]
     said = getattr(said, "spec", said)  # Of a NamedSharding.
     return () if said is None else tuple(said)
+
+
+def placed_names_of(box: Any) -> tuple:
+    """The same with mesh axes in place of the names of several batch axes.
+
+    A stack has one axis for all of them, which can have several mesh axes, but only one
+    logical name. Rules tell what names stand for, those of an NNX variable or of the
+    context; without rules for all of them, names stay as they are.
+    """
+    names = names_of(box)
+    several = batch_axes(names)
+    if len(several) < 2 or not _is_variable(box):
+        return names
+    rules = dict(reversed(_rules(box)))  # The first one of a name holds.
+    if not all(names[a] in rules for a in several):
+        return names
+    meant = {a: tuple(_flat([rules[names[a]]])) or None for a in several}
+    return tuple(meant.get(a, name) for a, name in enumerate(names))
+
+
+def _rules(box: Any) -> list[tuple[str, Any]]:
+    """What logical names stand for; Flax is not imported unless the box is its own."""
+    spmd = sys.modules.get("flax.core.spmd")
+    of_context = getattr(spmd, "get_logical_axis_rules", tuple)()
+    return [*(box.get_metadata().get("sharding_rules") or ()), *(of_context or ())]
 
 
 def boxed(
@@ -152,9 +179,10 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     metadata = {key: known[key] for key in kept if key in known}
     if not in_own_words:
         # In this order in every process, as it is a part of the compiled program's key.
-        axes = dict.fromkeys(x for x in spec if isinstance(x, str))
-        # The owners have placed it already, by axes of the mesh.
-        metadata["sharding_rules"] = tuple((axis, axis) for axis in axes)
+        axes = dict.fromkeys(x for x in spec if isinstance(x, str) and x not in own)
+        # They are axes of the mesh already.
+        rules = tuple((axis, axis) for axis in axes)
+        metadata["sharding_rules"] = (*(known.get("sharding_rules") or ()), *rules)
         if "eager_sharding" in metadata:
             metadata["eager_sharding"] = False
     key = _sharding_key(like) or "out_sharding"

@@ -62,11 +62,16 @@ class OwnerLayout(Layout):
 
     def owners_of(self, path: str) -> str:
         """Which owners have the matrices of a leaf, as in ``0-3, 6 of 8``."""
-        bundle = next(b for b in self.bundles if path in b.paths)
-        table, batch = bundle.ownership.table, bundle.ownership.view.batch
-        leaf = bundle.paths.index(path)
-        own = ((table >= leaf * batch) & (table < (leaf + 1) * batch)).any(axis=1)
-        return f"{_ranges(np.flatnonzero(own).tolist())} of {len(table)}"
+        own, leaf = self._ownerships[path]
+        first, end = leaf * own.view.batch, (leaf + 1) * own.view.batch
+        owners = np.unique(own.owners[first:end]).tolist()
+        return f"{_ranges(owners)} of {len(own.table)}"
+
+    @functools.cached_property
+    def _ownerships(self) -> dict[str, tuple[Ownership, int]]:
+        """For each path the ownership of its matrices, and the leaf's number there."""
+        numbered = [(b.ownership, enumerate(b.paths)) for b in self.bundles]
+        return {path: (own, i) for own, paths in numbered for i, path in paths}
 
     @functools.cached_property
     def full_specs(self) -> dict[str, PartitionSpec]:

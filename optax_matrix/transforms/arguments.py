@@ -34,15 +34,6 @@ def zeros_of_state(params: Any, dtype: Any = None) -> Any:
     return jax.tree.map(zeros, params)
 
 
-def check_optimizer(name: str, value: Any) -> None:
-    """Raises unless a value has ``init`` and ``update``, as `optax.MultiSteps` has."""
-    if not (hasattr(value, "init") and hasattr(value, "update")):
-        raise ValueError(
-            f"`{name}` must be an optimizer, with `init` and `update`, got "
-            f"{type(value).__name__}; see the order of the arguments."
-        )
-
-
 def check_mask(name: str, value: Any) -> None:
     """Raises unless a value is a function, or a tree of True and False."""
     if is_function(value):
@@ -88,7 +79,4 @@ Transformation = TypeAliasType(
     Annotated[
         optax.GradientTransformation, check_transformation, "a gradient transformation"
     ],
-)
-AnyOptimizer = TypeAliasType(
-    "AnyOptimizer", Annotated[Any, check_optimizer, "an optimizer"]
 )

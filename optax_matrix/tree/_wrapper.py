@@ -20,7 +20,13 @@ from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
-from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
+from optax_matrix.matrices.boxes import (
+    apart,
+    boxed,
+    boxes_of,
+    placed_names_of,
+    unboxed,
+)
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.view import MatrixView
@@ -138,7 +144,7 @@ class OnMatrices:
             known.note(state, specs(known.specs, known.mesh))
             known.layouts.append((layout, self.placement.wire_dtype))
         boxes = boxes_of(params)
-        names = {path: names_of(box) for path, box in boxes.items()}
+        names = {path: placed_names_of(box) for path, box in boxes.items()}
         mesh = visible_mesh(matrices) or context_mesh()
         return boxed(state, specs(names, mesh), boxes, layout.groups)
 
