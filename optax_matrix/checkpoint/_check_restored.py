@@ -6,6 +6,7 @@ import optax
 from optax_matrix.checkpoint._entries import check_values
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.layout import checksum
+from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import check_position, states_in
 
 
@@ -29,6 +30,7 @@ def check_restored(state: optax.OptState) -> None:
         >>> from optax_matrix import on_matrices
         >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
     """
+    check_tuples(state, "state")
     check_values(state, "state")
     states = list(states_in(state))
     if not states:

@@ -19,9 +19,12 @@ from optax_matrix.checkpoint._entries import (
     entries_by_leaf,
     is_in,
 )
+from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._origin import origins
+from optax_matrix.checkpoint._packed import Numbers, is_rounding
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.tree.holders import check_itself, held_state
 from optax_matrix.tree.state import states_in
 
 
@@ -39,7 +42,8 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
     those of the state: save them before a step that donates it.
 
     Args:
-        state: State of any optimizer that contains `on_matrices`.
+        state: State of any optimizer that contains `on_matrices`, or what holds it as
+            ``opt_state`` (`nnx.Optimizer`, Linen's ``TrainState``).
         params: The parameters that the state belongs to; only their paths matter.
 
     Returns:
@@ -57,12 +61,9 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
         {'manifest/up/kernel': (2,), 'inner_state/trace/up/kernel': (1, 5, 3)}
     """
-    if next(states_in(params), None):
-        raise ValueError(
-            "`params` must be the parameters, got a state; write to_portable(state, "
-            "params)."
-        )
+    _check_params(params, "to_portable(state, params)")
     paths = paths_by_checksum(named_leaves(params))
+    state = held_state(state, "state")
     check_values(state, "state")
     flat: dict[str, Any] = {}
     for origin in origins(state, paths):
@@ -124,10 +125,14 @@ def from_portable(
         >>> new = {"gate": jnp.ones((3, 5))}
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
+    _check_params(params, "from_portable(portable, state, params)")
+    check_itself(state, "state")
+    _check_flat(portable)
     paths = paths_by_checksum(named_leaves(params))
     check_values(state, "state")
     check_values(dict(portable), "portable")
     moves = Moves(rename or {}, places or {})
+    numbers = Numbers(portable)
     leaves, used, absent, found = [], set[str](), [], []
     for origin in origins(state, paths):
         used |= origin.check(portable, moves)
@@ -137,38 +142,64 @@ def from_portable(
             before = entry.before(moves)
             key = entry.key if before is None else before.key
             if before is not None:
-                used.add(key)
+                used |= numbers.keys_of(key)
                 found.append((before, entry, key))
             if before is None or key not in portable:
-                absent.append(key)
-            elif entry.is_whole and np.shape(portable[key]) != np.shape(_raw(leaf)):
+                absent += [] if entry.is_derived else [key]
+                continue
+            value = numbers.of(key, entry.packed)
+            if entry.is_whole and np.shape(value) != np.shape(_raw(leaf)):
                 absent.append(f"{key} of shape {np.shape(_raw(leaf))}")
             else:
-                parts.append((entry.rows, portable[key], key))
+                parts.append((entry, value, key))
         leaves.append(_fill(leaf, parts) if parts else leaf)
     _check_moves(moves, found, portable, paths)
     if absent and missing == "error":
         raise ValueError(_complaint("has no state for", absent, "missing", "init"))
-    if (extra := sorted(set(portable) - used)) and unused == "error":
+    extra = sorted(key for key in set(portable) - used if not is_rounding(key))
+    if extra and unused == "error":
         raise ValueError(_complaint("holds state of no use:", extra, "unused", "drop"))
     return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
 
-def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
+def _check_params(params: Any, call: str) -> None:
+    if next(states_in(params), None):
+        raise ValueError(f"`params` must be the parameters, got a state; write {call}.")
+
+
+def _check_flat(portable: Any) -> None:
+    nested = isinstance(portable, Mapping) and [
+        key for key, x in portable.items() if isinstance(x, (Mapping, tuple, list))
+    ]
+    if not isinstance(portable, Mapping) or nested:
+        got = f"a tree under {nested[0]!r}" if nested else type(portable).__name__
+        raise ValueError(
+            "`portable` must be what to_portable returns, a dict of arrays by name, "
+            f"got {got}; write from_portable(portable, state, params)."
+        )
+
+
+def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
     """The leaf with its parts replaced, which are rows of it or all of it.
 
     Each process fills what its own devices hold. Nothing is sent between devices.
     """
     raw, values = _raw(leaf), []
     shape = np.shape(raw)
-    for rows, value, key in parts:
+    dtype = raw.dtype if hasattr(raw, "dtype") else np.asarray(raw).dtype
+    for entry, value, key in parts:
+        rows = entry.rows
         wanted = shape if rows is None else (len(rows), *shape[1:])
         if np.shape(value) != wanted:
             raise ValueError(
                 f"`portable` must hold an array of shape {wanted} for {key!r}, got "
-                f"{np.shape(value)}; the layer's shape or dimension numbers changed."
+                f"{np.shape(value)}: the layer's shape or dimension numbers changed; "
+                "pad or cut the array to that shape in `portable` (new rows of a "
+                "vocabulary get zeros), or leave it out and pass missing='init'."
             )
-        values.append((rows, _typed(np.asarray(value), raw.dtype, key)))
+        value, field = typed(value, dtype, key), entry.place.rpartition("/")[2]
+        check_signs(value, field, rows is not None, key, "portable")
+        values.append((rows, value))
     whole = tuple(map(slice, shape))
     if not isinstance(leaf, jax.Array):
         return _filled(raw, whole, values)
@@ -200,20 +231,6 @@ def _filled(part: Any, at: Any, values: list) -> np.ndarray:
 def _place(at: Any) -> tuple:
     """The index of a shard, as a key: slices have no hash before Python 3.12."""
     return tuple((one.start or 0, one.stop) for one in at)
-
-
-def _typed(value: np.ndarray, dtype: np.dtype, key: str) -> np.ndarray:
-    """The array with the dtype that `numpy.savez` does not know, such as bfloat16."""
-    if value.dtype.type is not np.void:
-        return value
-    if value.dtype.itemsize == dtype.itemsize and dtype.kind == "V":
-        return value.view(dtype)
-    if value.dtype.itemsize == 2:
-        return value.view(jnp.bfloat16)
-    raise ValueError(
-        f"`portable` must hold numbers, got {value.dtype.str[1:]} bytes of an unknown "
-        f"dtype for {key!r} of dtype {dtype}; save it as float32."
-    )
 
 
 def _check_moves(
@@ -275,5 +292,6 @@ def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:
     shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
     return (
         f"`portable` {what} {shown}; pass rename={{old path: new path}}, or "
-        f"{argument}={value!r} if that is meant."
+        f"{argument}={value!r} if that is meant, or it was written by another version "
+        "of optax_matrix."
     )

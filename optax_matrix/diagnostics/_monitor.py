@@ -21,6 +21,7 @@ from optax_matrix.diagnostics._measures import (
     itself,
 )
 from optax_matrix.matrices.decisions import decide
+from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import states_in
 
 
@@ -182,6 +183,7 @@ def read_monitor(opt_state: Any) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     if not _read(opt_state, found):
+        check_tuples(opt_state, "opt_state")
         raise ValueError(
             "`opt_state` must hold the state of diagnostics.monitor, got "
             f"{type(opt_state).__name__} without it; wrap the optimizer in monitor."

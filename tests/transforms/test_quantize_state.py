@@ -68,7 +68,7 @@ def test_blocks_of_2048():
     "options", [{"block_size": 128}, {"signed": ("nu",), "unsigned": ("mu",)}]
 )
 def test_codes_of_other_options_are_refused(options):
-    """Blocks of 250 and of 256 can have as many scales: nothing else tells them apart."""
+    """Blocks of 250 and 256 can have as many scales; nothing else tells them apart."""
     old = om.quantize_state(optax.scale_by_adam())
     new = om.quantize_state(optax.scale_by_adam(), **options)
     with pytest.raises(ValueError, match=r"`state` must hold mu/\S* in eight bits as"):
