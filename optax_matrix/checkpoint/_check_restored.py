@@ -4,6 +4,7 @@ import jax
 import optax
 
 from optax_matrix.checkpoint._entries import check_values
+from optax_matrix.checkpoint._moments import check_moments
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.layout import checksum
 from optax_matrix.tree.holders import check_tuples
@@ -22,8 +23,10 @@ def check_restored(state: optax.OptState) -> None:
             (`jax.vmap`).
 
     Raises:
-        ValueError: If a stack holds other matrices than those of its name, if there
-            is no state of `on_matrices`, or if the state is traced.
+        ValueError: If a stack holds other matrices than those of its name, or was made
+            for another side; if a moment holds no real numbers, a second moment
+            negative ones, or a count no integers; if there is no state of
+            `on_matrices`, or if the state is traced.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -39,6 +42,7 @@ def check_restored(state: optax.OptState) -> None:
             f"{type(state).__name__} without one; restore with tx.init(params) as the "
             "target, since without a target all nodes are dicts."
         )
+    check_moments(state)
     for _, node in states:
         check_position(node)
         for name, leaf in node.manifest.items():

@@ -32,13 +32,15 @@ from optax_matrix.tree.state import (
 class Entry:
     """Part of a state leaf: its path in the state, parameter path, rows of a stack.
 
-    ``packed`` is how it belongs to a moment in eight bits, the place of that moment.
+    ``packed`` is how it belongs to a moment in eight bits, with the place of that
+    moment, and ``field`` the innermost field of the state that it is in.
     """
 
     place: str
     path: str
     rows: np.ndarray | None = None
     packed: Packed | None = None
+    field: str = ""
 
     @property
     def key(self) -> str:
@@ -123,32 +125,55 @@ def entries_by_leaf(
             continue
         keys, packed = as_plain(keys, nodes)
         if owner is None or field in ("after", "other"):
-            if packed is not None:
-                packed = packed._replace(moment=_split(packed.moment, known)[0])
-            place, path = _split(keys, known)
-            yield leaf, [Entry(place, path, None, packed)]
-            continue
-        manifest = manifests[owner]
-        of = lambda keys, m=manifest: path_name(
-            tuple(k for k in keys if key_name(k) not in m)
-        )
-        packed = packed and packed._replace(moment=of(packed.moment))
-        group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
-        if group is None:
-            yield leaf, [Entry(of(keys), "")]
-            continue
-        rows = rows_by_path(manifest[group], paths)
-        if jnp.ndim(leaf) == 0:
-            rows = dict.fromkeys(rows)
-        yield leaf, [Entry(of(keys), p, at, packed) for p, at in rows.items()]
+            yield leaf, [_like_a_parameter(keys, packed, known)]
+        else:
+            yield leaf, _of_stack(leaf, keys, packed, manifests[owner], paths)
 
 
-def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
-    """Path in the state and parameter path of a leaf like a parameter, as Adam has."""
+def _like_a_parameter(keys: tuple, packed: Packed | None, known: set[str]) -> Entry:
+    """The entry of a leaf that may have the path of a parameter, as Adam's have."""
+    lead, path = _split(keys, known)
+    if packed is not None:
+        packed = packed._replace(moment=path_name(_split(packed.moment, known)[0]))
+    return Entry(path_name(lead), path, None, packed, _field(lead))
+
+
+def _of_stack(
+    leaf: Any,
+    keys: tuple,
+    packed: Packed | None,
+    manifest: Mapping[str, np.ndarray],
+    paths: Mapping[int, str],
+) -> list[Entry]:
+    """The entries of a leaf that may belong to the matrices of a stack."""
+    place = lambda keys: path_name(
+        tuple(k for k in keys if key_name(k) not in manifest)
+    )
+    group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
+    if group is None:
+        return [Entry(place(keys), "")]
+    if packed is not None:
+        packed = packed._replace(moment=place(packed.moment))
+    rows = rows_by_path(manifest[group], paths)
+    is_scalar, rest = jnp.ndim(leaf) == 0, (packed, _field(keys))
+    return [
+        Entry(place(keys), path, None if is_scalar else at, *rest)
+        for path, at in rows.items()
+    ]
+
+
+def _field(keys: tuple) -> str:
+    """The innermost field of the state."""
+    fields = [key.name for key in keys if isinstance(key, jax.tree_util.GetAttrKey)]
+    return fields[-1] if fields else ""
+
+
+def _split(keys: tuple, known: set[str]) -> tuple[tuple, str]:
+    """Keys in the state and parameter path of a leaf like a parameter."""
     for start in range(len(keys)):
         if (path := path_name(keys[start:])) in known:
-            return "/".join(map(key_name, keys[:start])), path
-    return path_name(keys), ""
+            return keys[:start], path
+    return keys, ""
 
 
 def manifests_of(state: Any) -> dict[tuple, dict[str, np.ndarray]]:

@@ -15,7 +15,6 @@ from jax.tree_util import GetAttrKey
 
 from optax_matrix._paths import key_name, leaves_with_keys
 from optax_matrix.checkpoint._kinds import typed
-from optax_matrix.linalg import quantize
 from optax_matrix.transforms.wrappers.packing import (
     LABEL,
     Packing,
@@ -107,8 +106,8 @@ class Numbers:
         if packed is None:
             return value
         value = jnp.asarray(typed(value, np.dtype(np.float32), key))
-        options = {**packed.packing._asdict(), "batch_axes": packed.batch_axes}
-        return quantize(value, **options)[0 if packed.codes else 1]
+        codes, scales = packed.packing.pack(value, packed.batch_axes)
+        return codes if packed.codes else scales
 
 
 def is_rounding(key: str) -> bool:

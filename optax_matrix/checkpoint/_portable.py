@@ -197,8 +197,8 @@ def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
                 "pad or cut the array to that shape in `portable` (new rows of a "
                 "vocabulary get zeros), or leave it out and pass missing='init'."
             )
-        value, field = typed(value, dtype, key), entry.place.rpartition("/")[2]
-        check_signs(value, field, rows is not None, key, "portable")
+        value = typed(value, dtype, key)
+        check_signs(value, entry.field, rows is not None, key, "portable")
         values.append((rows, value))
     whole = tuple(map(slice, shape))
     if not isinstance(leaf, jax.Array):

@@ -9,10 +9,10 @@ from _registry import RECIPES, tree
 from _tiers import tiered
 
 import optax_matrix as om
-from optax_matrix.checkpoint import from_portable, to_portable
+from optax_matrix.checkpoint import check_restored, from_portable, to_portable
 from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED
 
-PARAMS = tree(0)
+PARAMS = tree(0, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
 KINDS = {"b": bool, "i": np.int32, "f": np.float32, "c": np.complex64, "U": str}
 PLACED = {"block_size": 8, "min_size": 1}
 
@@ -36,6 +36,14 @@ def field(key, params=PARAMS):
     return key.removesuffix(f"/{max(paths, key=len)}") if paths else key
 
 
+def is_unsigned(key):
+    fields = {*UNSIGNED, *SIGNED}
+    return (
+        next(x for x in [*field(key).split("/")[::-1], ""] if x in fields | {""})
+        in UNSIGNED
+    )
+
+
 def drawn(portable):
     """A portable form with numbers in its floating arrays."""
     rng = np.random.default_rng(0)
@@ -44,8 +52,7 @@ def drawn(portable):
         if kind(x) != "f":
             return x
         numbers = rng.standard_normal(np.shape(x)).astype(np.float32)
-        last = field(key).rpartition("/")[2]
-        return abs(numbers) if last in UNSIGNED else numbers
+        return abs(numbers) if is_unsigned(key) else numbers
 
     return {key: draw(key, x) for key, x in portable.items()}
 
@@ -55,7 +62,7 @@ def drawn(portable):
 def test_another_kind_of_number_is_refused(name):
     state = RECIPES[name](1e-2).init(PARAMS)
     portable = to_portable(state, PARAMS)
-    labels = ("method/", "manifest/")
+    labels = ("method/", "manifest/", "sides/")
     keys = {field(k): k for k in portable if not k.startswith(labels)}
     assert len(keys) > 2
     for key in keys.values():
@@ -87,12 +94,53 @@ def test_from_a_plain_state_to_one_in_eight_bits_and_back(name):
     assert got.keys() == given.keys()
     converted = 0
     for key, x in given.items():
-        want, last = x, field(key).rpartition("/")[2]
+        want = x
         if np.asarray(codes[key]).dtype == np.uint8:
             converted += 1
             axes = int(not key.startswith("other/"))
-            options = {"signed": last in SIGNED, "batch_axes": axes}
+            options = {"signed": not is_unsigned(key), "batch_axes": axes}
             both = om.linalg.quantize(jnp.asarray(x), 8, **options)
             want = om.linalg.dequantize(*both, 8, **options)
         np.testing.assert_array_equal(got[key], want, err_msg=key)
     assert converted
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", tiered(RECIPES))
+def test_a_check_of_a_state_sees_moments_that_cannot_be(name):
+    """From the names of the fields alone; what other fields hold, it cannot know."""
+    state = RECIPES[name](1e-2, other=optax.adamw(1e-2)).init(PARAMS)
+    check_restored(state)
+    portable = to_portable(state, PARAMS)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+    wrong = {"mu": np.int32, "nu": bool, "root": np.complex64, "count": np.float32}
+    seen = set()
+    for i, (keys, leaf) in enumerate(leaves):
+        names = [k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey)]
+        if names[-1] not in wrong or not isinstance(leaf, jax.Array):
+            continue
+        seen.add(names[-1])
+        bad = [leaf.astype(wrong[names[-1]])]
+        if names[-1] in UNSIGNED:
+            bad.append(leaf - 1)
+        for x in bad:
+            values = [x if i == j else y for j, (_, y) in enumerate(leaves)]
+            with pytest.raises(ValueError, match=r"`state` must hold (no neg|\w+)"):
+                check_restored(jax.tree.unflatten(structure, values))
+    assert {"mu", "nu", "count"} <= seen
+    for key, x in portable.items():
+        if field(key).rpartition("/")[2] == "nu":
+            with pytest.raises(ValueError, match="must hold no negative numbers in"):
+                from_portable({**portable, key: x - 1}, state, PARAMS)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", tiered(RECIPES))
+def test_second_moments_of_training_pass(name):
+    tx = RECIPES[name](1e-2)
+    update, state = jax.jit(tx.update), tx.init(PARAMS)
+    for seed in (1, 2, 3):
+        grads = tree(seed, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
+        _, state = update(grads, state, PARAMS)
+    check_restored(state)
+    from_portable(to_portable(state, PARAMS), state, PARAMS)

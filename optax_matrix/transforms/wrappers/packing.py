@@ -9,12 +9,13 @@ import jax
 
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys
-from optax_matrix.linalg import dequantize
+from optax_matrix.linalg import dequantize, quantize
 
 LABEL = r"(signed|unsigned)_(\d+)"
 
 # For calls outside of other jits, as in `init`: compiles one program per shape.
 _STATIC = ("block_size", "signed", "batch_axes")
+_quantize = jax.jit(quantize, static_argnames=_STATIC)
 _dequantize = jax.jit(dequantize, static_argnames=_STATIC)
 
 
@@ -62,6 +63,10 @@ class Packing(NamedTuple):
                 "another version of optax_matrix, whose codes this one cannot read."
             )
         return cls(found[1] == "signed", int(found[2]))
+
+    def pack(self, x: jax.Array, batch_axes: int, **given: Any) -> tuple:
+        """Codes and scales, as `quantize` returns them."""
+        return _quantize(x, **self._asdict(), batch_axes=batch_axes, **given)
 
     def unpack(self, codes: jax.Array, scales: jax.Array) -> jax.Array:
         """The numbers; the axes of the scales tell how far a block extends."""

@@ -22,7 +22,6 @@ from optax_matrix._mesh import (
     with_auto_axes,
 )
 from optax_matrix._paths import key_name, leaves_with_keys, path_name
-from optax_matrix.linalg import quantize
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.transforms.wrappers.packing import (
     Packing,
@@ -36,10 +35,6 @@ from optax_matrix.transforms.wrappers.packing import (
 
 SIGNED = ("mu", "trace", "ema", "momentum")
 UNSIGNED = ("nu", "root", "largest")
-
-# For calls outside of other jits, as in `init`: compiles one program per shape.
-_STATIC = ("block_size", "signed", "batch_axes")
-_quantize = jax.jit(quantize, static_argnames=_STATIC)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +144,7 @@ class Quantizer:
             noise = None if count is None else self._noise(keys, leaf, count)
             old = chosen[keys] or None
             packing = self._packing(keys)
-            options = {**packing._asdict(), "batch_axes": self.batch_axes}
-            run = functools.partial(_quantize, **options)
+            run = functools.partial(packing.pack, batch_axes=self.batch_axes)
             codes, found = _beside(leaf, run, noise=noise, old=old)
             _put(scales.setdefault(packing.label, {}), keys, found)
             return codes
