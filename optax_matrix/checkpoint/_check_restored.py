@@ -42,7 +42,6 @@ def check_restored(state: optax.OptState) -> None:
             f"{type(state).__name__} without one; restore with tx.init(params) as the "
             "target, since without a target all nodes are dicts."
         )
-    check_moments(state)
     for _, node in states:
         check_position(node)
         for name, leaf in node.manifest.items():
@@ -55,3 +54,4 @@ def check_restored(state: optax.OptState) -> None:
                     "the state of other parameters; save optax_matrix.to_portable("
                     "state, params) and restore by from_portable(..., rename=...)."
                 )
+    check_moments(state)

@@ -33,13 +33,13 @@ class Packed(NamedTuple):
         packing: What the codes mean.
         batch_axes: Leading axes that blocks do not extend across.
         codes: Whether these are the codes; otherwise they are the scales.
-        moment: The keys of the moment in a plain state.
+        moment: The keys of the moment in a plain state; of an entry, its place.
     """
 
     packing: Packing
     batch_axes: int
     codes: bool
-    moment: tuple
+    moment: Any
 
 
 def quantized_nodes(state: Any, above: tuple = ()) -> Iterator[tuple[tuple, Any]]:

@@ -24,7 +24,7 @@ WHERE = {
     "embed": {"embedding": False},
     "temperature": False,
 }
-NOT_PER_LAYER = {"manifest", "paths", "values"}  # Of labels and of `monitor`.
+NOT_PER_LAYER = {"manifest", "sides", "paths", "values"}  # Of labels and of `monitor`.
 WHOLE = {"tall/kernel", "square/kernel", "square/bias"}
 
 
