@@ -17,6 +17,7 @@ from optax_matrix.checkpoint._entries import (
 )
 from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._portable import from_portable, to_portable
+from optax_matrix.checkpoint._refusals import some
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.transforms.arguments import AnyOptimizer
@@ -252,7 +253,7 @@ def _check_complete(absent: list, given: dict, used: dict, missing: str, unused:
         absent = [k for k, mid, at in parts if mid and at.partition("#")[0] in adopted]
     if absent:
         raise ValueError(
-            f"`source` must hold all that `tx` keeps, but lacks {_some(absent)}; "
+            f"`source` must hold all that `tx` keeps, but lacks {some(absent)}; "
             "give them by name (`weight` is 1 - decay**count), treat the same leaves "
             "as matrices (`dimension_numbers`), or pass missing='init'."
         )
@@ -261,13 +262,9 @@ def _check_complete(absent: list, given: dict, used: dict, missing: str, unused:
     if not used or (rest and unused == "error"):
         raise ValueError(
             "`source` must hold arrays that `tx` keeps, but `tx` has no place for "
-            f"{_some(rest) or 'any'}; treat the same leaves as matrices "
+            f"{some(rest) or 'any'}; treat the same leaves as matrices "
             "(`dimension_numbers`), or pass unused='drop'."
         )
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
 
 
 def _goes_on(place: str, path: str, entries: Mapping, filled: set[str]) -> bool:

@@ -118,6 +118,22 @@ def test_swapped_arguments_are_told():
         from_portable(LINEN, state, portable)
 
 
+def test_a_state_with_other_names_throughout_is_no_fresh_state():
+    """Whoever followed the hints of the errors would train on with zeros."""
+    tx = om.muon(1e-2)
+    portable = {
+        f"opt_state/{k}": x for k, x in to_portable(tx.init(LINEN), LINEN).items()
+    }
+    fresh, loose = tx.init(LINEN), {"missing": "init", "unused": "drop"}
+    with pytest.raises(
+        ValueError, match=r"under 'opt_state'; pass places=\{'opt_state"
+    ):
+        from_portable(portable, fresh, LINEN)
+    with pytest.raises(ValueError, match=r"must hold some of what `state` keeps, but"):
+        from_portable(portable, fresh, LINEN, **loose)
+    from_portable(portable, fresh, LINEN, places={"opt_state": ""})
+
+
 def test_a_longer_vocabulary_is_padded_in_the_portable_form():
     tx = om.muon(1e-2)
     old, new = ({"up": {"kernel": jnp.ones((4, n))}} for n in (6, 8))
