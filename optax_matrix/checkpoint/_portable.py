@@ -51,7 +51,7 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Args:
         state: State of any optimizer that contains `on_matrices`, or what holds it as
-            ``opt_state`` (`nnx.Optimizer`, Linen's ``TrainState``).
+            ``opt_state`` (``nnx.Optimizer``, Linen's ``TrainState``).
         params: The parameters that the state belongs to; only their paths matter.
 
     Returns:

@@ -26,8 +26,8 @@ class QuantizedState(NamedTuple):
         inner_state: The inner state, with large moments replaced by uint8 codes of the
             same shape.
         scales: For each of these moments the largest magnitude of each block, at least
-            float32, in nested dicts whose keys are what the codes mean (`Packing`) and
-            then the path to the moment.
+            float32, in nested dicts whose keys are what the codes mean
+            (``signed_256``), and then the path to the moment.
         count: Number of updates; None if rounding is to the nearest value.
     """
 
