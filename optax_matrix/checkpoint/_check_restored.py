@@ -4,7 +4,7 @@ import jax
 import optax
 
 from optax_matrix.checkpoint._entries import check_values
-from optax_matrix.checkpoint._moments import check_moments
+from optax_matrix.checkpoint._fields import check_fields
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.layout import checksum
 from optax_matrix.tree.holders import check_tuples
@@ -24,9 +24,9 @@ def check_restored(state: optax.OptState) -> None:
 
     Raises:
         ValueError: If a stack holds other matrices than those of its name, or was made
-            for another side; if a moment holds no real numbers, a second moment
-            negative ones, or a count no integers; if there is no state of
-            `on_matrices`, or if the state is traced.
+            for another side; if arrays hold another kind of number than their fields
+            do, or second moments negative ones; if there is no state of `on_matrices`,
+            or if the state is traced.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -54,4 +54,4 @@ def check_restored(state: optax.OptState) -> None:
                     "the state of other parameters; save optax_matrix.to_portable("
                     "state, params) and restore by from_portable(..., rename=...)."
                 )
-    check_moments(state)
+    check_fields(state)
