@@ -75,7 +75,8 @@ def placed(size: Size, mesh: Mesh) -> dict[str, Any]:
 def arrays(state: optax.OptState) -> list[jax.ShapeDtypeStruct]:
     """Of an abstract state, the arrays of its portable form but for its origin."""
     named = jax.tree.leaves_with_path(state)
-    origin = {jax.tree_util.GetAttrKey(name) for name in ("manifest", "method")}
+    labels = ("method", "manifest", "sides")
+    origin = {jax.tree_util.GetAttrKey(name) for name in labels}
     return [raw(x) for keys, x in named if origin.isdisjoint(keys)]
 
 

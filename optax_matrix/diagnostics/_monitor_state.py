@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from optax_matrix._surroundings.observation import ObservedState
+from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import states_in
 
 
@@ -53,6 +54,7 @@ def read_monitor(opt_state: Any) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     if not _read(opt_state, found):
+        check_tuples(opt_state, "opt_state")
         raise ValueError(
             "`opt_state` must hold the state of diagnostics.monitor, got "
             f"{type(opt_state).__name__} without it; wrap the optimizer in monitor."

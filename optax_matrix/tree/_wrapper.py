@@ -20,6 +20,7 @@ from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
+from optax_matrix._surroundings.worked_sides import WorkedSides
 from optax_matrix.matrices.boxes import (
     apart,
     boxed,
@@ -66,9 +67,11 @@ from optax_matrix.tree.state import (
     check_method,
     check_shapes,
     check_structure,
+    entries_of,
     entry_of,
     has_fields,
     is_ours,
+    sides_of,
     with_updates_only,
 )
 
@@ -127,10 +130,13 @@ class OnMatrices:
         arrays, join = split_arrays(self.build)
 
         def make_state(local, stacks, arrays):
-            inner_state = observed(join(arrays)(local)).init(stacks)
+            sides = WorkedSides(local.groups)
+            with within(sides=sides):
+                inner_state = observed(join(arrays)(local)).init(stacks)
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
-            state = OnMatricesState(entry_of(self.name), manifest, inner_state)
+            labels = entry_of(self.name), manifest, entries_of(sides.labels())
+            state = OnMatricesState(*labels, inner_state)
             if self.on_zero != "fade":
                 return state
             return state._replace(zero_gradients=no_zeros(stacks))
@@ -235,10 +241,12 @@ class OnMatrices:
             keeps = keeping(self.nonfinite, self.on_zero, grads)
             kept, params = [], stacks.get("params")
             new: Any
-            with within(keeps=keeps, kept=kept):
+            sides = WorkedSides(local.groups, sides_of(state))
+            with within(keeps=keeps, kept=kept, sides=sides):
                 new, inner_state = tx.update(
                     grads.finite, state.inner_state, params, **extra_args
                 )
+            sides.check_all()
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
             old = state.inner_state, state.zero_gradients
             held = inner_state, state.zero_gradients
