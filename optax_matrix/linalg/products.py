@@ -12,17 +12,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import has_narrow_products
 from optax_matrix.linalg.loops import can_loop
 
 Product = Callable[[Array, Array], Array]
 
-# The TPU compiler unrolls a float32 product whose operands fit into fast memory. For
-# sides of 1024, inside a loop, that takes 10 processor seconds (v5e). In tiles it takes
-# one: of 256 x 256, or wider ones of at most this many multiplications.
-_TILE = 256
-_TILE_SIZE = 2**26
-_LARGE = 512
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -108,7 +103,7 @@ def _by_platform(
     at = lambda precision: functools.partial(jnp.matmul, precision=precision)
     branches = {} if cuda is None else {"cuda": at(cuda)}
     pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
-    large = pairs and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
+    large = pairs and max(*x.shape[-2:], y.shape[-1]) >= Thresholds.tiled_side
     if large and can_loop(x) and can_loop(y):
         branches["tpu"] = functools.partial(in_tiles, at(tpu))
     elif tpu is not _HIGHEST:
@@ -123,8 +118,9 @@ def in_tiles(product: Product, x: Array, y: Array) -> Array:
     batch, (m, k), n = x.shape[:-2], x.shape[-2:], y.shape[-1]
     count = math.prod(batch)
     x, y = x.reshape(count, m, k), y.reshape(count, k, n)
-    rows = min(m, _TILE)
-    cols = min(n, max(_TILE, _TILE_SIZE // (_TILE * max(k, 1)) // 128 * 128))
+    tile = Thresholds.tile_side
+    widest = Thresholds.tile_multiplications // (tile * max(k, 1)) // 128 * 128
+    rows, cols = min(m, tile), min(n, max(tile, widest))
     down, across = -(-m // rows), -(-n // cols)
 
     def one(i: Array, out: Array) -> Array:
