@@ -15,25 +15,38 @@ import jax
 from optax_matrix._thresholds import Thresholds
 
 # JAX keeps what it has traced by the value of this, too.
-_DIVISOR = jax.make_user_context(default_value=1)
+_SETTING = jax.make_user_context(default_value=None)
 _POWERS = {"elements": 2, "bytes": 2, "multiplications": 3}  # Others are of sides.
 NAMES = tuple(name for name in vars(Thresholds) if not name.startswith("_"))
 
 
 @contextlib.contextmanager
-def lowered(by=256, seen=None):
-    """Divides all thresholds, to no less than 2; areas by the square.
+def lowered(by=256, *, platform=None, seen=None):
+    """Divides all thresholds, to no less than 2; those of areas by the square.
 
-    ``seen`` collects pairs of a threshold's name and whether a size was above it, from
-    all comparisons in the package.
+    With a platform, its branches run here. ``seen`` collects pairs of a threshold's
+    name and whether a size was above it, from all comparisons in the package.
     """
     values = {}
     for name in NAMES:
         power = _POWERS.get(name.rpartition("_")[2], 1)
         value = max(2, getattr(Thresholds, name) // by**power)
         values[name] = value if seen is None else _Watched(value, name, seen)
-    with mock.patch.multiple(Thresholds, **values), _DIVISOR(by):
+    choose = jax.lax.platform_dependent if platform is None else _branch(platform)
+    with (
+        mock.patch.multiple(Thresholds, **values),
+        mock.patch.object(jax.lax, "platform_dependent", choose),
+        _SETTING((by, platform, None if seen is None else object())),
+    ):
         yield
+
+
+def _branch(platform):
+    def choose(*args, default=None, **branches):
+        # LAPACK's batches are for the CPU that this runs on.
+        return branches.get(platform, branches.get("cpu", default))(*args)
+
+    return choose
 
 
 class _Watched(int):
