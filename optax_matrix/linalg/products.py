@@ -67,6 +67,15 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     return _by_platform(jnp.asarray(x), jnp.asarray(y), None, _HIGHEST)
 
 
+def along(f: Callable[[Any], Any], x: Any, dx: Any) -> Any:
+    """The value of a linear function at dx, for rules of derivatives.
+
+    It is that of its derivative at any x of the same type: JAX 0.8 and 0.9 cannot
+    transpose a loop, such as that of `in_tiles`, that they have not derived themselves.
+    """
+    return jax.jvp(f, (x,), (dx,))[1]
+
+
 def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Product:
     """A product of float32 matrices at a precision of each kind of accelerator.
 
@@ -83,8 +92,8 @@ def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Pro
     def derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (x, y), (dx, dy) = primals, tangents
         is_zero = lambda t: isinstance(t, jax.custom_derivatives.SymbolicZero)
-        terms = [product(dx, y)] if not is_zero(dx) else []
-        terms += [product(x, dy)] if not is_zero(dy) else []
+        terms = [along(lambda x: product(x, y), x, dx)] if not is_zero(dx) else []
+        terms += [along(lambda y: product(x, y), y, dy)] if not is_zero(dy) else []
         return product(x, y), functools.reduce(jnp.add, terms)
 
     # JAX would add up the cotangents of a branch in another order than those of a

@@ -147,9 +147,10 @@ def test_derivatives_can_be_traced(name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_derivatives_are_those_of_small_matrices(name, platform, cpus, x64):
+def test_derivatives_are_those_of_small_matrices(name, platform, cpus):
     mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=cpus[:2])
     f, x = derivatives(KERNELS[name]), jnp.asarray(gaussian(4, *SHAPE[1:], seed=1))
     want = jax.jit(f)(x[:2]), jax.jit(f)(x[2:])
