@@ -70,10 +70,11 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
 def along(f: Callable[[Any], Any], x: Any, dx: Any) -> Any:
     """The value of a linear function at dx, for rules of derivatives.
 
-    It is that of its derivative at any x of the same type: JAX 0.8 and 0.9 cannot
-    transpose a loop, such as that of `in_tiles`, that they have not derived themselves.
+    JAX 0.8 and 0.9 cannot transpose a loop, such as that of `in_tiles`, that they have
+    not derived themselves. There it is the derivative at x, which has the type of dx.
     """
-    return jax.jvp(f, (x,), (dx,))[1]
+    is_able = jax.__version_info__ >= (0, 10)
+    return f(dx) if is_able else jax.jvp(f, (x,), (dx,))[1]
 
 
 def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Product:
