@@ -14,8 +14,6 @@ from _registry import RECIPES, TABLE, small, tree
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix._thresholds import Thresholds
-from optax_matrix.checkpoint.gathering import gathered
 
 # Longer than `noise_side`, so that lowering it changes nothing; more than a stack has
 # room for, even on eight devices, which they do not divide.
@@ -91,16 +89,6 @@ def test_every_threshold_is_crossed(place):
     assert set(NAMES) - above == {other, "gathered_bytes"}
 
 
-def test_an_array_is_gathered_in_pieces(cpus):
-    mesh = jax.make_mesh((8,), ("a",), (AxisType.Auto,), devices=cpus)
-    x = np.arange(16.0 * 129).reshape(16, 129)
-    seen = set()
-    with lowered(seen=seen):
-        got = gathered(jax.device_put(x, NamedSharding(mesh, P("a"))))
-    np.testing.assert_array_equal(got, x)
-    assert ("gathered_bytes", True) in seen
-
-
 def run(tx, params, noise):
     """Parameters after three steps, compiled once."""
 
@@ -142,10 +130,3 @@ def test_the_loops_for_tpus_change_rounding_only(name):
     with lowered(platform="tpu"), one_device():
         got = run(LARGE[name](0.01), *(tree(seed, shapes=SHAPES) for seed in (0, 1)))
     assert_same(got, of_small(name))
-
-
-def test_lowering_ends():
-    before = {name: getattr(Thresholds, name) for name in NAMES}
-    with lowered():
-        assert max(getattr(Thresholds, name) for name in NAMES) <= 2**12
-    assert {name: getattr(Thresholds, name) for name in NAMES} == before

@@ -61,6 +61,9 @@ def test_values_and_dtypes_stay(like, kind, cpus):
             assert row.tobytes() == np.asarray(numbers(want)).tobytes(), name
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10), reason="this JAX cannot transpose loops directly"
+)
 def test_a_product_started_from_zeros_is_linear(cpus):
     """And a cotangent that is not finite does not reach what is only a mark."""
 
