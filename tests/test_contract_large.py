@@ -108,6 +108,8 @@ def run(tx, params, noise):
 # as those of blocks do wherever one is placed.
 FULL_RANK = LARGE | {name: small(name, side="short") for name in ("soap", "splus")}
 del FULL_RANK["soap-blocks"]
+# With `stagger` a matrix's turn depends on its place in a stack.
+FULL_RANK["alice-carry"] = small("alice", update_interval=2, transport="carry")
 
 
 @functools.cache
