@@ -18,7 +18,7 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.loops import batched_on_cuda
-from optax_matrix.linalg.products import Product, full_dot, traced_once
+from optax_matrix.linalg.products import Product, along, full_dot, traced_once
 from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
@@ -161,7 +161,7 @@ def _cayley_by_products_jvp(dot, primals, tangents):
     (q,), (dq,) = primals, tangents
     g = _cayley_by_products(q, dot)
     x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
-    return g, 2 * dot(x, dot(dq, x))
+    return g, along(lambda dq: 2 * dot(x, dot(dq, x)), q, dq)
 
 
 @checked

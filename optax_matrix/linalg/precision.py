@@ -49,13 +49,10 @@ from jax.lax import DotAlgorithmPreset, Precision as Passes
 from jaxtyping import Array
 
 from optax_matrix._arguments import KERNELS
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg._balanced_polar import balanced_polar
 from optax_matrix.linalg._newton_schulz import newton_schulz
 from optax_matrix.linalg.products import Product, full_dot, lowered_dot
-
-# Above this number of columns the error of three bfloat16 passes comes close to that
-# at which `cholesky_qr` takes columns for not orthonormal.
-_MOST_COLUMNS = 2048
 
 
 class Products(NamedTuple):
@@ -78,7 +75,7 @@ class Products(NamedTuple):
 
     def of_columns(self, count: int) -> Product:
         """The product that makes so many columns orthonormal."""
-        return self.bases if count <= _MOST_COLUMNS else self.roots
+        return self.bases if count <= Thresholds.narrow_columns else self.roots
 
 
 EXACT = Products()

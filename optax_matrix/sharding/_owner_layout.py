@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import shards
 from optax_matrix._paths import natural_order
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
@@ -26,9 +27,6 @@ from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
 from optax_matrix.stacks.layout import FILLER, Layout, chunks
 
 _FILLER = np.array(FILLER, np.uint32)
-
-LARGE = 512
-"""Shorter side of a matrix that keeps a device busy by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,8 @@ class OwnerLayout(Layout):
             return {}
         padded = [n for n, g in self.groups.items() if (g.ids == _FILLER).all(1).any()]
         one = lambda name: len(manifest[name]) == 1
-        large = lambda name: min(self.groups[name].shape[1:]) >= LARGE
+        busy = Thresholds.busy_side
+        large = lambda name: min(self.groups[name].shape[1:]) >= busy
         return {
             name: jnp.any(manifest[name][:, :2] != _FILLER, axis=1)
             for name in padded

@@ -13,11 +13,12 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import explicit_spec
 from optax_matrix._paths import named_leaves, natural_order
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.view import MatrixView, Side
 from optax_matrix.stacks.parts import parts
 
-STACK_ELEMENTS = 2**26
+STACK_ELEMENTS = Thresholds.stack_elements
 """Default bound of a stack on a device, in elements: 256 MiB in float32."""
 
 FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
@@ -86,7 +87,7 @@ class Group:
 
 def default_batch(rows: int, cols: int) -> int:
     """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
-    return max(1, STACK_ELEMENTS // (rows * cols))
+    return max(1, Thresholds.stack_elements // (rows * cols))
 
 
 def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
