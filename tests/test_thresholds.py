@@ -30,7 +30,7 @@ ELSEWHERE = {"_arguments", "matrices", "pallas"}  # See `_thresholds`.
 def numbers(path, least=16):
     """Ints, from `least` on, in comparisons, in divisions, in ``min`` or ``max``."""
     module = ast.parse(path.read_text())
-    literal = re.compile(r"[\d_]+(\*\*[\d_]+)?")
+    literal = re.compile(r"\d[\d_]*(\*\*\d[\d_]*)?")
     plain = ast.Constant, ast.BinOp, ast.Name
     value = lambda node: ast.unparse(node).replace(" ", "")
     is_large = lambda text: literal.fullmatch(text) and eval(text) >= least
