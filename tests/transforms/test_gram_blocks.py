@@ -49,6 +49,14 @@ def test_a_sum_of_gram_matrices():
     np.testing.assert_allclose(value(gram), sum(g @ g.T for g in gs), rtol=F32)
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (5, 3, 4)], ids=["one row", "a stack"])
+def test_an_average_of_other_matrices_is_refused(shape):
+    """It was broadcast."""
+    x = scaled(jnp.ones((3, 4)))
+    with pytest.raises(ValueError, match=r"Gram matrices \(3, 3\) for matrices"):
+        mix_gram(no_gram(jnp.zeros(shape)), x, 0.9)
+
+
 @pytest.mark.broad
 def test_the_average_forgets_a_huge_gradient_and_keeps_what_follows():
     first = jnp.full((3, 4), 1e20, jnp.float32)

@@ -66,7 +66,17 @@ def mix_gram(
         S \leftarrow \beta S + w X X^\top
 
     where w is ``weight``, by default :math:`1 - \beta`.
+
+    Raises:
+        ValueError: If the average is that of other matrices. Those of one row would be
+            broadcast.
     """
+    shape = (*x.unit.shape[:-1], x.unit.shape[-2])
+    if old.normalized.shape != shape:
+        raise ValueError(
+            f"`old` must have Gram matrices {shape} for matrices {x.unit.shape}, got "
+            f"{old.normalized.shape}; pass the state of these matrices and this side."
+        )
     decay = jnp.asarray(decay, old.normalized.dtype)
     weight = 1 - decay if weight is None else weight
     scale = jnp.maximum(jnp.sqrt(decay) * old.peak, x.peak)
