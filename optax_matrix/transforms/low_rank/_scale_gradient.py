@@ -32,8 +32,8 @@ def scale_gradient(
 
     The norm is limited by `limit_norm_growth` before the factor :math:`\sqrt{\alpha}`,
     so that a change of :math:`\alpha` shows at once and in full. Nothing is projected
-    back, so the basis need not be orthonormal or stored. Where :math:`\sigma` is zero, the update is
-    zero. The state is one number per matrix, or empty without a limiter.
+    back, so the basis need not be orthonormal or stored. Where :math:`\sigma` is zero,
+    the update is zero. The state is one number per matrix, or empty without a limiter.
 
     Args:
         per: ``"channel"`` for one factor per index of the side that is not projected;
