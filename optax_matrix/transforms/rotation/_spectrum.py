@@ -75,10 +75,7 @@ def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
     makes up most of the averages, and where there is none, the product counts it once.
     """
     rows, cols = roots
-    seen = (
-        _rms(safe_divide(x.mT, cols[..., None])),
-        _rms(safe_divide(x, rows[..., None])),
-    )
+    seen = [_rms(safe_divide(y, r[..., None])) for y, r in ((x.mT, cols), (x, rows))]
     old, new = (jnp.sqrt(jnp.asarray(b, rows.dtype)) for b in (decay, 1 - decay))
     # The root mean square of what both sides have whitened is one, if nothing changes.
     # It is a product of two, as it may overflow.

@@ -95,8 +95,7 @@ def mix_gram(
 def warn_of_wide_sides(view: SideView, x: jax.Array) -> None:
     """Warns if Gram matrices ``(..., p, p)`` are much larger than their matrices."""
     m, n = x.shape[-2:]
-    sides = [side for side, used in ((m, view.rows), (n, view.cols)) if used]
-    side = max(sides, default=0)
+    side = max(m * view.rows, n * view.cols)
     if side > max(_WIDE, _TIMES * min(m, n)):
         warnings.warn(
             f"The square matrices of a side of {side:,} have {side / min(m, n):.0f} "
