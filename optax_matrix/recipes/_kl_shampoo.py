@@ -86,19 +86,23 @@ def kl_shampoo(
         identity and move by power steps, where the code decomposes once; at a renewal
         eigenvalues see the gradient in the new basis; they start at the root mean
         square of the first gradient, rounded to a power of two, where the code starts
-        at 0.1, so that updates hardly depend on the scale of the loss, and there is no
-        upper bound for their inverse roots; where a gradient is zero, or whitened has a
-        mean square above :math:`1 / (1 - \beta_2)`, both sides are divided by one
-        number, so that the scale of the gradients is not averaged twice (by the letter
-        a matrix whose gradients grow 1e4-fold rests for a hundred steps, see
-        ``tests/recipes/test_kl_shampoo.py``); there is no epsilon; rows and columns of
-        the rotated gradient and momentum that are rounding noise count as zero
-        (`rotate`); weight decay applies to the old weights, there to the new ones.
+        at 0.1, so that updates hardly depend on the scale of the loss; where a gradient
+        is zero, or whitened has a mean square above :math:`1 / (1 - \beta_2)`, one
+        number divides what both sides keep, or what they add, so that the scale of the
+        gradients is not averaged twice (by the letter a matrix whose gradients grow
+        1e4-fold rests for a hundred steps, see ``tests/recipes/test_kl_shampoo.py``);
+        the least eigenvalue of a side is 1e-6 of its largest, where the code bounds
+        inverse roots by the length of the side, and by 10 and 4000, and has an epsilon
+        of 1e-8, all of them absolute numbers; rows and columns of updates whose root
+        mean square exceeds :math:`1 / \sqrt{\beta_2 (1 - \beta_2)}` are reduced
+        (`scale_by_spectrum`); rows and columns of the rotated gradient and momentum
+        that are rounding noise count as zero (`rotate`); weight decay applies to the
+        old weights, there to the new ones.
     """
 
     def chain(layout):
         rotated = in_eigenbasis(
-            scale_by_spectrum(),
+            scale_by_spectrum(b2),
             policy=policy,
             precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim, block_size),

@@ -110,9 +110,9 @@ def in_eigenbasis(
 
     With ``statistics="kl"`` S is the average of :math:`G C^{-1} G^\top`, where C is the
     factor of the other side: its rotation (or I) and eigenvalues, which every update
-    averages in the rotated frame. The base gets their roots as ``spectrum``, by which
-    `transforms.scale_by_spectrum` divides. Rounding noise is set to zero as in
-    `rotate`.
+    averages in the rotated frame; the least one is 1e-6 of the largest. The base gets
+    their roots as ``spectrum``, by which `transforms.scale_by_spectrum` divides.
+    Rounding noise is set to zero as in `rotate`.
 
     Args:
         base: A transformation of stacks, as in `rotate`.

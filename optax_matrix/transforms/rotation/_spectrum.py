@@ -13,10 +13,16 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from optax_matrix._arguments import Decay, checked
 from optax_matrix.linalg.precision import Products
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
+from optax_matrix.transforms.second_moments.bounds import bounded
 from optax_matrix.transforms.second_moments.gram import mix_gram, scaled
 from optax_matrix.transforms.sides import Pair, SideView
+
+# Least eigenvalue of a side, relative to its largest. The average of a direction
+# without gradient decays; rounding noise divided by it would become the statistics.
+_FLOOR = 1e-6
 
 
 def no_spectrum(x: jax.Array) -> Pair:
@@ -69,17 +75,24 @@ def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
     makes up most of the averages, and where there is none, the product counts it once.
     """
     rows, cols = roots
-    rms = lambda x: column_norms(x) / x.shape[-2] ** 0.5
-    seen = rms(safe_divide(x.mT, cols[..., None])), rms(safe_divide(x, rows[..., None]))
+    seen = [_rms(safe_divide(y, r[..., None])) for y, r in ((x.mT, cols), (x, rows))]
     old, new = (jnp.sqrt(jnp.asarray(b, rows.dtype)) for b in (decay, 1 - decay))
     # The root mean square of what both sides have whitened is one, if nothing changes.
     # It is a product of two, as it may overflow.
     peak = jnp.max(seen[0], axis=-1, keepdims=True)
-    rest = rms(safe_divide(safe_divide(seen[0], peak), rows)[..., None])
+    rest = _rms(safe_divide(safe_divide(seen[0], peak), rows)[..., None])
     root = jnp.sqrt(new * peak) * jnp.sqrt(rest)
-    growth = jnp.where(root > 0, jnp.maximum(root, 1), jnp.sqrt(old))
-    mixed = lambda root, rms: safe_divide(jnp.hypot(old * root, new * rms), growth)
-    return Pair(*map(mixed, roots, seen))
+    old = jnp.where(root > 0, old, jnp.sqrt(old))
+    mixed = lambda kept, rms: jnp.hypot(old * kept, new * rms / jnp.maximum(root, 1))
+    return Pair(*(_with_floor(mixed(*pair)) for pair in zip(roots, seen, strict=True)))
+
+
+def _rms(x: jax.Array) -> jax.Array:
+    return column_norms(x) / x.shape[-2] ** 0.5
+
+
+def _with_floor(roots: jax.Array) -> jax.Array:
+    return jnp.maximum(roots, _FLOOR**0.5 * jnp.max(roots, axis=-1, keepdims=True))
 
 
 def balanced(roots: Pair, gram: Pair) -> tuple[Pair, Pair]:
@@ -95,7 +108,10 @@ def balanced(roots: Pair, gram: Pair) -> tuple[Pair, Pair]:
     return Pair(roots.rows * up, roots.cols * down), grams
 
 
-def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
+@checked
+def scale_by_spectrum(
+    decay: Decay | None = None,
+) -> optax.GradientTransformationExtraArgs:
     r"""Divides by the roots of the eigenvalues of both sides: the base of KL-Shampoo.
 
     .. math::
@@ -104,8 +120,19 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
     The eigenvalues are the argument ``spectrum`` of `update`, a tree of pairs of their
     roots, which `in_eigenbasis` passes with ``statistics="kl"``.
 
+    Args:
+        decay: Decay rate :math:`\beta` of the eigenvalues. Rows and columns of the
+            result whose root mean square r exceeds :math:`b = 1 / \sqrt{\beta (1 -
+            \beta)}`, the largest that a gradient can have to eigenvalues that
+            include it, get :math:`b^2 / r` instead, as in `scale_by_second_moment`:
+            they are rounding noise of a momentum in few bits, or the eigenvalues are
+            those of another frame. None for no bound.
+
     Returns:
         A transformation without state, of trees whose leaves are ``(..., m, n)``.
+
+    Raises:
+        ValueError: If ``decay`` is not in [0, 1); at `update`, without ``spectrum``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -117,7 +144,9 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
         [[1.5..., 0.0], [0.0, 1.5...]]
 
     References:
-        Lin et al., `KL-Shampoo <https://arxiv.org/abs/2509.03378>`_, 2025.
+        Lin et al., `KL-Shampoo <https://arxiv.org/abs/2509.03378>`_, 2025. Deviation:
+        the bound is that of rows and columns, where the authors' code bounds the
+        inverse roots of the eigenvalues.
     """
 
     def update_fn(updates, state, params=None, *, spectrum=None, **extra_args):
@@ -132,6 +161,13 @@ def scale_by_spectrum() -> optax.GradientTransformationExtraArgs:
     def divided(x, roots):
         rows, cols = roots
         # One after the other: the product of the roots may overflow.
-        return safe_divide(safe_divide(x, rows[..., None]), cols[..., None, :])
+        y = safe_divide(safe_divide(x, rows[..., None]), cols[..., None, :])
+        if decay is None:
+            return y
+        return y * share(_rms(y.mT))[..., None] * share(_rms(y))[..., None, :]
+
+    def share(rms):
+        b = jnp.asarray(decay, rms.dtype)
+        return safe_divide(bounded(rms, (b * (1 - b)) ** -0.5), rms)
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update_fn)

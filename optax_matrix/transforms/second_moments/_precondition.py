@@ -19,7 +19,13 @@ from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
-from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram, scaled
+from optax_matrix.transforms.second_moments.gram import (
+    Gram,
+    mix_gram,
+    no_gram,
+    scaled,
+    warn_of_wide_sides,
+)
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,
@@ -178,6 +184,8 @@ class _Precondition:
         views = side_views(self.side, params)
         zeros = turned_zeros(views, params)
         blocks = in_blocks_of(self.size, zeros)
+        warn = lambda v, x: jax.tree.map(partial(warn_of_wide_sides, v), x)
+        jax.tree.map(warn, views, blocks)
         of_view = lambda f: lambda v, x: jax.tree.map(partial(v.pair, f), x)
         pairs = lambda f: jax.tree.map(of_view(f), views, blocks)
         return PreconditionState(
