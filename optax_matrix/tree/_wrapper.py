@@ -279,7 +279,7 @@ def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
     try:
         return other.init(others)
     except Exception as error:
-        if is_ours(error):
+        if is_ours(error) or isinstance(error, Warning):
             raise
         raise ValueError(
             "`other` must run on the tree with None in place of matrices, and its "

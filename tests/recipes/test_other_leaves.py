@@ -71,3 +71,10 @@ def test_half_a_schedule(recipe):
 @pytest.mark.parametrize("given", [None, 0.0, COSINE, optax.constant_schedule(0.01)])
 def test_other_rates_beside_a_schedule_pass(given):
     assert said(om.racs(COSINE, other_learning_rate=given)) == []
+
+
+def test_a_warning_that_is_an_error_keeps_its_words():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="^`other` must return finished"):
+            om.racs(0.01, other=optax.scale_by_adam()).init(BOTH)
