@@ -108,7 +108,7 @@ def _known_difference(
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
+    return next(iter(str(error).splitlines()), "").rstrip(".")
 
 
 KERNELS: dict[str, dict[str, Callable[..., Any]]] = {}
