@@ -76,11 +76,11 @@ def check_dtype(name: str, value: Any) -> None:
             "jnp.bfloat16 or jnp.float32."
         )
     if is_tiny(value):
+        state = " For a state in eight bits use om.quantized or om.quantize_state."
         raise ValueError(
             f"`{name}` must have 16 bits or more, got {jnp.dtype(value).name}, which "
             "has no scale of its own and rounds small numbers to zero; pass "
-            "jnp.bfloat16. For a state in eight bits pass placement=om.quantized() to "
-            "a recipe, or use om.quantize_state."
+            f"jnp.bfloat16.{'' if name == 'compute_dtype' else state}"
         )
 
 

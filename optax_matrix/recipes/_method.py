@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.core
 import optax
 from jax.typing import ArrayLike
 
@@ -123,16 +125,16 @@ def optimizer_of_tree(
         after=None if method.is_step else after,
         other=with_warning(
             arguments["other"] or method.other or adamw,
-            lambda: _mistake_in_other_leaves(arguments),
+            lambda leaves: _mistake_in_other_leaves(arguments, leaves),
         ),
     )
 
 
-def _mistake_in_other_leaves(arguments: Arguments) -> str | None:
+def _mistake_in_other_leaves(arguments: Arguments, leaves: Any) -> str | None:
     """What is probably meant otherwise: an ascent, or half a schedule."""
     other, given = arguments["other"], arguments["other_learning_rate"]
     rates = {"learning_rate": arguments["learning_rate"], "other_learning_rate": given}
-    if other is not None and climbs(other):
+    if other is not None and climbs(other, leaves):
         return (
             "`other` must return finished steps, but its first update points along "
             "the gradient, so the loss of the other leaves would increase. Pass an "
@@ -140,9 +142,12 @@ def _mistake_in_other_leaves(arguments: Arguments) -> str | None:
             "optax.scale_by_learning_rate(1e-3) behind it in optax.chain."
         )
     scheduled = [name for name, rate in rates.items() if callable(rate)]
-    if len(scheduled) != 1 or given is None or (not callable(given) and given == 0):
+    if len(scheduled) != 1 or given is None:
         return None
     (constant,) = rates.keys() - set(scheduled)
+    is_traced = isinstance(rates[constant], jax.core.Tracer)  # It may have a schedule.
+    if is_traced or (constant == "other_learning_rate" and given == 0):
+        return None
     return (
         f"`{scheduled[0]}` is a schedule, but `{constant}` is a number, which stays "
         f"constant. Pass a schedule for both: {constant}=lambda step: factor * "

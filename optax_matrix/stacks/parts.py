@@ -20,11 +20,14 @@ def parts(stack: Array, size: int) -> list[Array]:
     together with the elementwise operations behind it: 14 ms each, which was most of
     the time that models with many layers took to compile. If the offsets arrive as
     data, equal slices share a kernel. So they come out of a conditional whose branch
-    is known to us, and not to the compiler.
+    is known to us, and not to the compiler. It reads the stack, so that
+    `jax.linear_transpose` does not take it for a linear function; derivatives do.
     """
     offsets = range(0, len(stack), size)
     traced = isinstance(stack, jax.core.Tracer) and own_mesh(stack) is None
-    if len(offsets) <= _FEW or not stack.size or not traced:
+    is_float = jnp.issubdtype(stack.dtype, jnp.floating)
+    few = len(offsets) <= _FEW
+    if few or not stack.size or not traced or not is_float:
         return _at_constants(stack, size)
     cut = functools.partial(_at_data, size=size)
     constant = functools.partial(_at_constants, size=size)

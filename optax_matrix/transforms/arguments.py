@@ -27,7 +27,8 @@ def zeros_of_state(params: Any, dtype: Any = None) -> Any:
         if is_tiny(made.dtype):
             raise ValueError(
                 f"`params` must have 16 bits or more, got {made.dtype}, where moments "
-                "round to zero; train in bfloat16 or float32, or pass a dtype."
+                "round to zero; train in bfloat16 or float32, or give the dtype of "
+                "the moments."
             )
         return made
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 
 
-def with_warning(other: Any, text: Callable[[], str | None]) -> Any:
+def with_warning(other: Any, text: Callable[[Any], str | None]) -> Any:
     """`other` as `on_matrices` takes it, whose `init` warns if there are such leaves.
 
-    ``text`` is called then; it returns what to say, or None.
+    ``text`` is called with them then; it returns what to say, or None.
     """
 
     def make(params: Any) -> optax.GradientTransformationExtraArgs:
@@ -20,8 +20,8 @@ def with_warning(other: Any, text: Callable[[], str | None]) -> Any:
         tx = optax.with_extra_args_support(other if is_made else other(params))
 
         def init(leaves: Any) -> Any:
-            if jax.tree.leaves(leaves) and (said := text()):
-                warnings.warn(said, stacklevel=2)
+            if jax.tree.leaves(leaves) and (said := text(leaves)):
+                warnings.warn(said)  # noqa: B028 (shown once)
             return tx.init(leaves)
 
         return optax.GradientTransformationExtraArgs(init, tx.update)
@@ -29,16 +29,22 @@ def with_warning(other: Any, text: Callable[[], str | None]) -> Any:
     return make
 
 
-def climbs(tx: optax.GradientTransformation) -> bool:
+def climbs(tx: optax.GradientTransformation, leaves: Any) -> bool:
     """Whether the first update points along the gradient.
 
-    It is computed for two numbers. False where that is not possible: with masks of a
-    certain tree, or with traced rates.
+    It is computed for two numbers in place of a leaf: of a single one, or of each one
+    where a mask needs the whole tree. False where it cannot be known before the step,
+    as with traced rates.
     """
-    try:
-        with jax.ensure_compile_time_eval():
-            grads, params = {"bias": jnp.ones(2)}, {"bias": jnp.zeros(2)}
-            updates, _ = tx.update(grads, tx.init(params), params)
-            return bool(optax.tree.vdot(updates, grads) > 0)
-    except Exception:  # Of any optimizer's code, of any kind.
-        return False
+    for tree in ({"bias": 0}, leaves):
+        try:
+            with jax.ensure_compile_time_eval():
+                grads, params = (
+                    jax.tree.map(lambda _, x=x: jnp.full(2, x), tree)
+                    for x in (1.0, 0.0)
+                )
+                updates, _ = tx.update(grads, tx.init(params), params)
+                return bool(optax.tree.vdot(updates, grads) > 0)
+        except Exception:  # Of any optimizer's code, of any kind.
+            continue
+    return False

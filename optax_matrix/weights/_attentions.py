@@ -12,12 +12,13 @@ from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.names import LORA_FACTOR
 
 QUERY = r"(?i:w_?q|w?q(uery)?(_b|_up)?(_proj)?)"
-KEY = r"(?i:k|key|w_?k|k(ey)?_proj)"
+KEY = r"(?i:w_?k|w?k(ey)?(_b|_up)?(_proj)?)"
 KEY_VALUE = r"(?i:w?kv_(b|up)(_proj)?)"
 _KEY_VALUE_DOWN = r"(?i:w?kv_(a|down)(_proj)?(_with_mqa)?)"
 _QUERY_DOWN = r"(?i:w?q_(a|down)(_proj)?)"
 _QUERY_NORM = re.compile(r"(?i:(q|query)_norm)(/|$)")
-_INDEXER = re.compile(r"(^|/)indexer/")  # That of sparse attention makes no logits.
+# That of sparse attention makes no logits.
+_INDEXER = re.compile(r"(?i:(^|/)[^/]*indexer[^/]*/)")
 
 Names = Mapping[str, str]  # By part: "query", "key", "key_value".
 

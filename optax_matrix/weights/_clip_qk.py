@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from optax_matrix._arguments import (
     NotNegativeInt,
+    Pattern,
     Positive,
     PositiveInt,
     Share,
@@ -37,9 +38,9 @@ def clip_qk(
     *,
     balance: Share = 0.5,
     layer_axis: NotNegativeInt = 0,
-    query: str = QUERY,
-    key: str = KEY,
-    key_value: str = KEY_VALUE,
+    query: Pattern = QUERY,
+    key: Pattern = KEY,
+    key_value: Pattern = KEY_VALUE,
     qk_nope_head_dim: PositiveInt | None = None,
 ) -> Any:
     r"""Scales queries and keys so that no attention logit of the last batch passes tau.
@@ -136,9 +137,10 @@ def clip_qk(
         sizes, parts = largest.shape[:-1], attentions[attention]
         shapes = {p: _one_layer(leaves[p], p, layer_axis, sizes) for p in parts}
         widths = _widths(attention, parts, shapes)
-        key_heads = _key_heads(attention, widths, largest.shape[-1])
+        is_latent = not {"key_value", "down"}.isdisjoint(parts.values())
+        key_heads = _key_heads(attention, widths, largest.shape[-1], is_latent)
         gamma = _gamma(largest, tau)
-        if "key_value" in widths:
+        if is_latent:
             dims = {part: width // key_heads for part, width in widths.items()}
             shared = shared_key_size(parts, shapes)
             nope = nope_size(attention, dims, shared, qk_nope_head_dim)
@@ -191,11 +193,13 @@ def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, 
     return found
 
 
-def _key_heads(attention: str, widths: Mapping[str, int], heads: int) -> int:
+def _key_heads(
+    attention: str, widths: Mapping[str, int], heads: int, is_latent: bool
+) -> int:
     """The number of key heads, which the kernels tell."""
     dim, rest = divmod(widths["query"], heads)
-    key_heads, more = heads, widths.get("key_value", 0) % heads
-    if "key" in widths and not rest:
+    key_heads, more = heads, widths.get("key_value", widths.get("key", 0)) % heads
+    if not is_latent and not rest:
         key_heads, more = divmod(widths["key"], dim)
     if rest or more or not key_heads or heads % key_heads:
         listed = [f"{width} for the {part}" for part, width in sorted(widths.items())]

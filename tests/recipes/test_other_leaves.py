@@ -44,6 +44,17 @@ def test_optimizers_pass(name):
     assert said(om.racs(0.01, other=DESCENTS[name]())) == []
 
 
+def test_a_masked_direction_is_no_optimizer():
+    masked = optax.masked(optax.scale_by_adam(), {"kernel": None, "bias": True})
+    assert len(said(om.racs(0.01, other=masked))) == 1
+
+
+def test_traced_rates_say_nothing():
+    init = lambda rate: om.racs(COSINE, other_learning_rate=rate).init(BOTH)
+    jax.eval_shape(init, 0.01)
+    assert said(om.inject_hyperparams(om.racs)(COSINE, other_learning_rate=0.01)) == []
+
+
 @pytest.mark.parametrize("recipe", [om.muoneq, om.poet, om.scion, om.muonh])
 def test_directions_are_no_optimizer(recipe):
     (text,) = said(recipe(0.01, other=optax.scale_by_adam()))
@@ -76,5 +87,5 @@ def test_other_rates_beside_a_schedule_pass(given):
 def test_a_warning_that_is_an_error_keeps_its_words():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="^`other` must return finished"):
+        with pytest.raises(UserWarning, match=r"^`other` must return finished"):
             om.racs(0.01, other=optax.scale_by_adam()).init(BOTH)

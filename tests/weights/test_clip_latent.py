@@ -95,6 +95,32 @@ def test_every_logit_becomes_gamma_times_itself(names, merged, balance):
         np.testing.assert_array_equal(new[name], p[name])
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_keys_and_values_of_kernels_of_their_own(merged):
+    """By the sizes of flat kernels alone they were taken for two shared keys."""
+    names = NAMES["deepseek"]
+    p = kernels(names)
+    before, _ = forward(p, names)
+    gamma = np.minimum(1, TAU / before.max((1, 2)))[:, None, None]
+    apart = {n: w for n, w in p.items() if n != "kv_b_proj"}
+    apart |= {"k_b_proj": p["kv_b_proj"][..., :NOPE]}
+    apart |= {"v_b_proj": p["kv_b_proj"][..., NOPE:]}
+    flatten = ("q_b_proj", "k_b_proj", "v_b_proj") if merged else ()
+    apart = {n: w.reshape(len(w), -1) if n in flatten else w for n, w in apart.items()}
+    new = om.clip_qk(apart, before.max((1, 2)), TAU)
+    np.testing.assert_array_equal(new["v_b_proj"], apart["v_b_proj"])
+    parts = (np.reshape(new[n], (RANK, HEADS, -1)) for n in ("k_b_proj", "v_b_proj"))
+    after, _ = forward({**new, "kv_b_proj": np.concatenate([*parts], -1)}, names)
+    np.testing.assert_allclose(after, gamma * before, rtol=1e-12, atol=1e-12)
+
+
+def test_an_indexer_of_any_name_is_no_attention():
+    p = kernels(NAMES["maxtext"])
+    p |= {"lightning_indexer": {"wq_b": p["wq_b"], "wk": p["wkv_b"]}}
+    new = om.clip_qk(p, np.full(HEADS, 9.0), TAU)
+    np.testing.assert_array_equal(new["lightning_indexer"]["wk"], p["wkv_b"])
+
+
 @pytest.mark.broad
 @pytest.mark.parametrize("layer_axis", [0, 1])
 @pytest.mark.parametrize("merged", [False, True])

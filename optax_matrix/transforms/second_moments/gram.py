@@ -97,10 +97,9 @@ def warn_of_wide_sides(view: SideView, x: jax.Array) -> None:
     m, n = x.shape[-2:]
     side = max(m * view.rows, n * view.cols)
     if side > max(_WIDE, _TIMES * min(m, n)):
-        warnings.warn(
+        warnings.warn(  # noqa: B028 (shown once)
             f"The square matrices of a side of {side:,} have {side / min(m, n):.0f} "
             f"times the numbers of the matrix itself, {m:,} x {n:,}. Cut it by "
             "`block_size`, give `max_dim` (recipes), above which a side has none, or "
-            "leave it to the other optimizer with `dimension_numbers`.",
-            stacklevel=2,
+            "leave it to the other optimizer with `dimension_numbers`."
         )

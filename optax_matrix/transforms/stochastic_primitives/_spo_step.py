@@ -34,11 +34,6 @@ from optax_matrix.transforms.stochastic_primitives.merges import (
 )
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 
-# Median time of a step with one matrix at a time, divided by that with whole stacks,
-# in float32 on two CPU cores, measured side by side: 1.4 and 0.7 (48 x 128 x 128,
-# blocks of 16 and 64), 1.0 and 0.7 (24 x 256 x 256, blocks of 16 and 256), 0.8 (8 x 512
-# x 512, blocks of 256).
-
 
 class SpoState(NamedTuple):
     """State of `spo`. A side is ``"out"`` (rows) or ``"in"`` (columns).
