@@ -165,11 +165,11 @@ def test_by_path_includes_what_may_have_an_axis_of_the_mesh(name, kind):
 def test_infer_drops_no_axis_that_may_be_of_the_mesh(name, kind):
     for mesh in MESHES:
         with mesh():
-            for names in (("fsdp", name), ("fsdp", name, None), (name, None, None)):
+            for names in (("fsdp", name), (name, None, None), ("fsdp", name, None)):
                 params = boxed(names, kind)
                 assert axes(params, infer(params)) == axes(params, None)
             # Who says that they count matrices is believed.
-            assert axes(params, infer(params, batch=(name,))) == ((1,), (2,))
+            assert axes(params, infer(params, batch=(name,))) == ((0,), (2,))
 
 
 @pytest.mark.parametrize("kind", EITHER)
