@@ -100,7 +100,8 @@ def use(recipe: Callable[..., Any], *, placement: Any = None, **options: Any) ->
 def axes_by_name(numbers: Any, model: Any) -> om.matrices.PathRule:
     """A rule of MaxText's numbers, counted in a kernel without its named batch axes.
 
-    The axis of experts is one of those, too; numbers from the end are not changed.
+    The axis of experts is one of those, too; numbers from the end are counted the same
+    way.
     """
     from flax import nnx
 
@@ -121,6 +122,13 @@ def axes_by_name(numbers: Any, model: Any) -> om.matrices.PathRule:
             return given, "given by MaxText"
         counting = batch_axes(named)
         kernel = [a for a in range(len(named)) if a not in counting]
+        sides = given.reduction_axis, given.output_axis
+        if any(not -len(kernel) <= a < len(kernel) for side in sides for a in side):
+            raise ValueError(
+                f"MaxText's numbers of {path!r} must be axes of its kernel, which has "
+                f"{len(kernel)} without the batch axes of {named}, got {sides}; give "
+                "`dimension_numbers` to `use`."
+            )
         side = lambda axes: tuple(kernel[a] for a in axes)
         numbers = om.MatrixDimensionNumbers(
             side(given.reduction_axis),

@@ -6,8 +6,13 @@ from typing import Any
 
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._words import without_index
-from optax_matrix.matrices.batch_names import BATCH, LAYERS, STAGES
-from optax_matrix.matrices.boxes import is_box, names_of
+from optax_matrix.matrices.batch_names import BATCH, BESIDE_ANY, LAYERS, STAGES
+from optax_matrix.matrices.boxes import (
+    has_logical_names,
+    has_mesh_axes,
+    is_box,
+    names_of,
+)
 from optax_matrix.matrices.names import (
     RESIDUAL,
     Answer,
@@ -51,7 +56,10 @@ def infer(
         residual: Names of the axis of the residual stream.
         batch: Names of batch axes. By default they are those of layers, stages,
             repeats and experts in T5X, Levanter and MaxText, which dimension numbers
-            of any kind must leave out of a matrix.
+            of any kind must leave out of a matrix. Where names may be axes of the mesh
+            (an NNX variable or a Linen ``Partitioned`` that names no dimension, such as
+            "embed", and has no logical rules), only "layers", "layer", "expert",
+            "experts" and "stack" are.
         vocab: Names of the vocabulary axis.
         layers: Which of the names in `batch` are axes of layers.
 
@@ -75,16 +83,22 @@ def infer(
     }
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
+    own = {*residual, *vocab}
+    logical = {p for p in names if has_logical_names(boxes[p], own)}
+    may_be_mesh_axes = {*BATCH} - {*BESIDE_ANY} if batch is BATCH else ()
     sides = _sides_of_named_layers(model)
 
     def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
+        clear = {n: role for n, role in roles.items() if n not in may_be_mesh_axes}
+
         def of_leaf(path: str, leaf: Any) -> Answer:
             path_of_box = path if path in names else without_index(path)
             found = names.get(path_of_box, ())
             if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
                 return otherwise(path, leaf)
             known = sides.get(path_of_box)
-            return _by_names(found, roles, layers, known) or otherwise(path, leaf)
+            told = roles if path_of_box in logical else clear
+            return _by_names(found, told, layers, known) or otherwise(path, leaf)
 
         return of_leaf
 
@@ -153,7 +167,7 @@ def _axes_named(axes: Any) -> tuple[str, ...]:
 
 
 def _axis_names(box: Any) -> tuple[str | None, ...] | None:
-    """Names of the axes of a box, None if it has none or is no box."""
-    names = names_of(box) if is_box(box) else ()
+    """Names of the axes of a box that may be logical, None if there are none."""
+    names = names_of(box) if is_box(box) and not has_mesh_axes(box) else ()
     known = all(n is None or isinstance(n, (str, tuple)) for n in names)
     return names if names and known else None

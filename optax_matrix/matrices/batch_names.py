@@ -1,5 +1,6 @@
 """Names of axes that count matrices, and so are never inside one."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,20 @@ REPLICAS = ("diloco",)
 BATCH = (*STAGES, *EXPERTS, *LAYERS, *REPLICAS)
 """All of them; those that devices split most often come first."""
 
+BESIDE_ANY = ("layers", "layer", "expert", "experts", "stack")
+"""Those that count matrices for `infer` beside names that may be axes of a mesh."""
+
 _ALWAYS = {*STAGES, *LAYERS, *REPLICAS}
+_DIMENSION = re.compile(
+    r"(embed|mlp|vocab|heads?|kv|qkv)(_\w+)?|[qo]_\w+"
+    r"|d_model|d_ff|hidden|vocabulary|joined_kv|norm"
+)
+
+
+def is_dimension(name: Any) -> bool:
+    """Whether this is the logical name of a dimension, which no mesh axis has."""
+    known = isinstance(name, str) and name not in BATCH
+    return known and _DIMENSION.fullmatch(name) is not None
 
 
 def batch_axes(names: Sequence[Any], mesh: Any = None) -> list[int]:
@@ -41,7 +55,7 @@ def refuse_inside(
 ) -> None:
     """Raises if a view has an axis that counts matrices in its matrix.
 
-    ``boxed`` are the names of the axes of leaves, by path.
+    ``boxed`` are the logical names of the axes of leaves, by path.
     """
     for path, names in boxed.items():
         if path not in views or len(names) != len(views[path].shape):

@@ -7,13 +7,13 @@ and without. No framework is imported: a box is made from a box.
 """
 
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 import jax
 
 from optax_matrix._paths import group_of, leaves_with_keys, path_name
-from optax_matrix.matrices.batch_names import batch_axes
+from optax_matrix.matrices.batch_names import batch_axes, is_dimension
 
 _SHARDING = ("optimizer_sharding", "out_sharding", "sharding_names", "sharding")
 
@@ -34,10 +34,35 @@ def names_of(box: Any) -> tuple:
         return _names_of_axes(box)
     if _is_linen(box):
         return tuple(box.names)
-    key = _sharding_key(box)
-    said = None if key is None else box.get_metadata()[key]
-    said = getattr(said, "spec", said)  # Of a NamedSharding.
+    said = _said(box)
+    said = getattr(said, "spec", said)
     return () if said is None else tuple(said)
+
+
+def has_mesh_axes(box: Any) -> bool:
+    """Whether what a box says are axes of a mesh for certain: a NamedSharding's."""
+    return _is_variable(box) and hasattr(_said(box), "spec")
+
+
+def has_logical_names(box: Any, known: Collection[str] = ()) -> bool:
+    """Whether what a box says are logical names for certain.
+
+    An NNX variable and a Linen `Partitioned` hold those or axes of the mesh, which may
+    have the same names, such as "expert", but do not say what an axis is. They are
+    logical if one of them is that of a dimension or in ``known``, or stands for
+    something else by the rules.
+    """
+    if has_mesh_axes(box):
+        return False
+    metadata = box.get_metadata() if _is_variable(box) else {}
+    kind = metadata.get("linen_meta_type", type(box))  # Of what was a Linen box.
+    linen = {base.__name__ for base in kind.__mro__}
+    if _is_named(box) or "LogicallyPartitioned" in linen:
+        return True
+    names, rules = _flat(names_of(box)), dict(reversed(_rules(box)))
+    if any(is_dimension(name) or name in known for name in names):
+        return True
+    return any(_flat([rules.get(name, name)]) != [name] for name in names)
 
 
 def placed_names_of(box: Any) -> tuple:
@@ -62,7 +87,8 @@ def _rules(box: Any) -> list[tuple[str, Any]]:
     """What logical names stand for; Flax is not imported unless the box is its own."""
     spmd = sys.modules.get("flax.core.spmd")
     of_context = getattr(spmd, "get_logical_axis_rules", tuple)()
-    return [*(box.get_metadata().get("sharding_rules") or ()), *(of_context or ())]
+    own = box.get_metadata().get("sharding_rules") if _is_variable(box) else ()
+    return [*(own or ()), *(of_context or ())]
 
 
 def boxed(
@@ -152,6 +178,12 @@ def _names_of_axes(x: Any) -> tuple[str, ...]:
     if hasattr(x, "axis_names"):
         return tuple(x.axis_names)
     return tuple(axis.name for axis in x.axes)
+
+
+def _said(box: Any) -> Any:
+    """What an NNX variable says of its axes: a tuple, a spec, a NamedSharding, None."""
+    key = _sharding_key(box)
+    return None if key is None else box.get_metadata()[key]
 
 
 def _sharding_key(box: Any) -> str | None:

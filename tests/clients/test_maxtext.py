@@ -304,6 +304,21 @@ def test_layers_wherever_they_are_stay_outside_of_the_matrices(stack):
         assert [box[a] for a in view.layer_axes] == sorted(order, key=box.index)
 
 
+@pytest.mark.parametrize("axis", [0, -1, 1, -2, 2, -3])
+def test_numbers_of_either_sign_are_counted_in_the_kernel(axis):
+    model = named_model([(0, "layers")])
+    params, numbers = nnx.state(model, nnx.Param), dimension_numbers(model)
+    numbers["mlp"]["wo"]["kernel"] = numbers_of((axis,), ((axis + 1) % 2,))
+    rule = axes_by_name(numbers, model)
+    if axis in (2, -3):
+        message = r"of 'mlp/wo/kernel' must be axes of its kernel, which has 2.*got \("
+        with pytest.raises(ValueError, match=message):
+            om.stacks.make_layout(params, rule)
+        return
+    view = om.stacks.make_layout(params, rule).views["mlp/wo/kernel"]
+    assert (view.reduction_axes, view.batch_axes) == ((1 + axis % 2,), (0,))
+
+
 def test_use_leaves_other_optimizers_alone(optimizers):
     made = optimizers(optax_muon=optax.contrib.muon)
     use(om.aro)
