@@ -73,7 +73,10 @@ class Known(NamedTuple):
         return self.node is QuantizedState and self.field == "count"
 
 
-def known_leaves(tree: Any, above: Known = Known((), None)) -> Iterator[Known]:
+_NOTHING = Known((), None)
+
+
+def known_leaves(tree: Any, above: Known = _NOTHING) -> Iterator[Known]:
     """What is known of each leaf of a state, in the order of its leaves."""
     is_node = lambda x: isinstance(x, tuple) and hasattr(x, "_fields")
     for keys, part in leaves_with_keys(tree, is_node):

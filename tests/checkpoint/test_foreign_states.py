@@ -47,7 +47,7 @@ STATES = {
     "named tuple": lambda p: Own(jnp.float32(0.5), jax.tree.map(jnp.negative, p)),
     "dataclass": lambda p: Held(jnp.float32(0.5), jax.tree.map(jnp.negative, p)),
 }
-IDENTITY = lambda updates, state, params=None: (updates, state)
+IDENTITY = lambda updates, state, _=None: (updates, state)
 TUPLED = lambda tx: optax.chain(optax.trace(0.9), tx)
 WRAPPED = {
     "itself": om.on_matrices,
@@ -191,7 +191,7 @@ def test_a_parameter_with_the_name_of_roundings_is_missing(shape):
         with pytest.raises(ValueError, match=r"no state for .*scales/count"):
             from_portable(some, fresh, params)
         less = {"up": params["up"]}
-        with pytest.raises(ValueError, match=r"state of no use: .*scales/count"):
+        with pytest.raises(ValueError, match=r"state of no use, .*scales/count"):
             from_portable(portable, tx.init(less), less)
 
 
