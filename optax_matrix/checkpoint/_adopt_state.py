@@ -115,7 +115,7 @@ def adopt_state(
     entries = _entries(state, paths)
     used: dict[tuple[str, str], str] = {}
     absent, filled = list[str](), set[str]()
-    for key, (place, path, shape, dtype) in entries.items():
+    for key, (place, path, shape, dtype, is_unsigned) in entries.items():
         leaf, _, piece = path.partition("#")
         if not path or _last(place) in (*_COUNTS, *_FRESH):
             continue
@@ -126,7 +126,8 @@ def adopt_state(
             absent.append(key)
             continue
         value = typed(given[leaf][name], dtype, f"{name} of {leaf}", "source")
-        check_signs(value, _last(name), False, f"{name} of {leaf}", "source")
+        if is_unsigned:
+            check_signs(value, f"{name} of {leaf}", "source")
         if used.setdefault((leaf, name), role) != role and value.ndim:
             raise ValueError(
                 "`source` must name arrays such that each has one place in `tx`, got "
@@ -139,7 +140,7 @@ def adopt_state(
         portable[key] = _fitted(form(value), shape, f"{name!r} of {leaf!r}")
         filled.add(key)
     _check_complete(absent, given, used, missing, unused)
-    for key, (place, path, shape, _) in entries.items():
+    for key, (place, path, shape, *_) in entries.items():
         if _last(place) in _COUNTS and _goes_on(place, path, entries, filled):
             portable[key] = np.broadcast_to(_only(counts), shape)
     # Of moments that were packed only their scales are left over.
@@ -185,7 +186,7 @@ def _number(count: Any) -> int:
 
 
 def _entries(state: Any, paths: Mapping[int, str]) -> dict[str, tuple]:
-    """Place, path, shape and dtype of all state, by its key in the portable form.
+    """Place, path, shape, dtype and sign of all state, by key in the portable form.
 
     Moments in eight bits are floats here, and their scales are left out.
     """
@@ -197,7 +198,8 @@ def _entries(state: Any, paths: Mapping[int, str]) -> dict[str, tuple]:
                 continue
             own = shape if entry.rows is None else (len(entry.rows), *shape[1:])
             dtype = np.dtype(np.float32) if entry.packed else jnp.result_type(leaf)
-            found[entry.key] = entry.place, entry.path, own, dtype
+            about = entry.place, entry.path, own, dtype, entry.is_unsigned
+            found[entry.key] = about
     return found
 
 

@@ -20,7 +20,8 @@ def check_restored(state: optax.OptState) -> None:
 
     Args:
         state: A restored optimizer state with concrete arrays, of one run or of several
-            (`jax.vmap`).
+            (`jax.vmap`), or what holds it as ``opt_state`` (``nnx.Optimizer``, Linen's
+            ``TrainState``).
 
     Raises:
         ValueError: If a stack holds other matrices than those of its name, or was made

@@ -9,13 +9,9 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from optax_matrix._paths import key_name, leaves_with_keys, path_name
-from optax_matrix.checkpoint._packed import (
-    Packed,
-    as_plain,
-    is_rounding,
-    quantized_nodes,
-)
+from optax_matrix._paths import key_name, path_name
+from optax_matrix.checkpoint._known import Known, known_leaves
+from optax_matrix.checkpoint._packed import Packed, as_plain, quantized_nodes
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.stacks.layout import FILLER
@@ -33,14 +29,14 @@ class Entry:
     """Part of a state leaf: its path in the state, parameter path, rows of a stack.
 
     ``packed`` is how it belongs to a moment in eight bits, with the place of that
-    moment, and ``field`` the innermost field of the state that it is in.
+    moment, and ``leaf`` what is known of the leaf.
     """
 
     place: str
     path: str
     rows: np.ndarray | None = None
     packed: Packed | None = None
-    field: str = ""
+    leaf: Known | None = None
 
     @property
     def key(self) -> str:
@@ -50,7 +46,13 @@ class Entry:
     @property
     def is_derived(self) -> bool:
         """Whether it is there only because the state is in eight bits."""
-        return is_rounding(self.key) or not (self.packed is None or self.packed.codes)
+        is_scales = self.packed is not None and not self.packed.codes
+        return is_scales or (self.leaf is not None and self.leaf.counts_roundings)
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether it cannot be negative."""
+        return self.leaf is not None and self.leaf.is_unsigned
 
     @property
     def is_whole(self) -> bool:
@@ -116,31 +118,32 @@ def entries_by_leaf(
     state = jax.tree.map(bare, state, is_leaf=is_state)
     manifests, known = manifests_of(state), set(paths.values())
     nodes = dict(quantized_nodes(state))
-    for keys, leaf in leaves_with_keys(state):
+    for leaf in known_leaves(state):
+        keys = leaf.keys
         owners = [k for k in manifests if keys[: len(k)] == k]
         owner = max(owners, key=len, default=None)
         field = None if owner is None else key_name(keys[len(owner)])
         if field in ("method", "manifest", "sides"):
-            yield leaf, []
+            yield leaf.value, []
             continue
         keys, packed = as_plain(keys, nodes)
+        leaf = leaf._replace(keys=keys)
         if owner is None or field in ("after", "other"):
-            yield leaf, [_like_a_parameter(keys, packed, known)]
+            yield leaf.value, [_like_a_parameter(leaf, packed, known)]
         else:
-            yield leaf, _of_stack(leaf, keys, packed, manifests[owner], paths)
+            yield leaf.value, _of_stack(leaf, packed, manifests[owner], paths)
 
 
-def _like_a_parameter(keys: tuple, packed: Packed | None, known: set[str]) -> Entry:
+def _like_a_parameter(leaf: Known, packed: Packed | None, known: set[str]) -> Entry:
     """The entry of a leaf that may have the path of a parameter, as Adam's have."""
-    lead, path = _split(keys, known)
+    lead, path = _split(leaf.keys, known)
     if packed is not None:
         packed = packed._replace(moment=path_name(_split(packed.moment, known)[0]))
-    return Entry(path_name(lead), path, None, packed, _field(lead))
+    return Entry(path_name(lead), path, None, packed, leaf)
 
 
 def _of_stack(
-    leaf: Any,
-    keys: tuple,
+    leaf: Known,
     packed: Packed | None,
     manifest: Mapping[str, np.ndarray],
     paths: Mapping[int, str],
@@ -149,23 +152,18 @@ def _of_stack(
     place = lambda keys: path_name(
         tuple(k for k in keys if key_name(k) not in manifest)
     )
-    group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
+    here = place(leaf.keys)
+    group = next((key_name(k) for k in leaf.keys if key_name(k) in manifest), None)
     if group is None:
-        return [Entry(place(keys), "")]
+        return [Entry(here, "", None, None, leaf)]
     if packed is not None:
         packed = packed._replace(moment=place(packed.moment))
     rows = rows_by_path(manifest[group], paths)
-    is_scalar, rest = jnp.ndim(leaf) == 0, (packed, _field(keys))
+    is_scalar = jnp.ndim(leaf.value) == 0
     return [
-        Entry(place(keys), path, None if is_scalar else at, *rest)
+        Entry(here, path, None if is_scalar else at, packed, leaf)
         for path, at in rows.items()
     ]
-
-
-def _field(keys: tuple) -> str:
-    """The innermost field of the state."""
-    fields = [key.name for key in keys if isinstance(key, jax.tree_util.GetAttrKey)]
-    return fields[-1] if fields else ""
 
 
 def _split(keys: tuple, known: set[str]) -> tuple[tuple, str]:

@@ -5,8 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from optax_matrix.transforms.wrappers.quantizer import UNSIGNED
-
 _KINDS = {
     "bools": np.bool_,
     "integers": jnp.integer,
@@ -21,29 +19,45 @@ def kind_of(dtype: Any) -> str:
     return next(found, f"arrays of dtype {dtype}")
 
 
-def typed(value: Any, dtype: Any, key: str, what: str = "portable") -> np.ndarray:
-    """An array on the host; raises unless it holds what arrays of this dtype hold."""
+def typed(
+    value: Any, dtype: Any, key: str, what: str = "portable", alone: bool = False
+) -> np.ndarray:
+    """An array on the host; raises unless it holds what arrays of this dtype hold.
+
+    A number that belongs to no parameter (``alone``) may be written as an integer.
+    """
     value = _named(np.asarray(value), dtype, key, what)
-    wanted = kind_of(dtype)
-    if kind_of(value.dtype) != wanted:
-        got, instead = value.dtype.name, "correct it, or leave it out and start afresh"
-        if value.dtype == np.uint8 and wanted == "real numbers":
-            got = "uint8, as the codes of `quantized`, without their scales"
-            instead = (
-                "pass all of to_portable(state, params), from which from_portable "
-                "restores the numbers"
-            )
+    wanted, got = kind_of(dtype), kind_of(value.dtype)
+    if alone and not value.ndim and (got, wanted) == ("integers", "real numbers"):
+        with np.errstate(over="ignore"):
+            exact = value.astype(dtype)
+        value = exact if float(exact) == int(value) else value
+        got = kind_of(value.dtype)
+    if got != wanted:
         raise ValueError(
             f"`{what}` must hold {wanted} for {key!r}, which is {dtype} in the state, "
-            f"got {got}; {instead}, or it was written by another version of "
-            "optax_matrix."
+            + _instead(value, wanted)
         )
-    if wanted == "integers" and (value.astype(dtype) != value).any():
+    if wanted == "integers" and (wrong := value[value.astype(dtype) != value]).size:
+        info = jnp.iinfo(dtype)
         raise ValueError(
             f"`{what}` must hold integers that {dtype} can hold for {key!r}, got "
-            f"{value.max()}; count from a smaller number."
+            f"{wrong[0]}; give numbers from {info.min} to {info.max}."
         )
     return value
+
+
+def _instead(value: np.ndarray, wanted: str) -> str:
+    """What is there in place of the wanted kind of number, and what to do."""
+    if value.dtype == np.uint8 and wanted == "real numbers":
+        return (
+            "got uint8, as the codes of `quantized`, without their scales; pass all of "
+            "to_portable(state, params), from which from_portable restores the numbers."
+        )
+    return (
+        f"got {value.dtype.name}: it was changed, or was written by another version of "
+        "optax_matrix; correct it, or leave it out and pass missing='init'."
+    )
 
 
 def _named(value: np.ndarray, dtype: Any, key: str, what: str) -> np.ndarray:
@@ -60,14 +74,9 @@ def _named(value: np.ndarray, dtype: Any, key: str, what: str) -> np.ndarray:
     )
 
 
-def check_signs(value: np.ndarray, field: str, of_matrices: bool, key: str, what: str):
-    """Raises if a field that cannot have negative numbers has some.
-
-    These are the second moments. What other programs call ``root`` or ``largest`` may
-    be something else.
-    """
-    fields = UNSIGNED if of_matrices else ("nu",)
-    if field in fields and kind_of(value.dtype) == "real numbers" and (value < 0).any():
+def check_signs(value: np.ndarray, key: str, what: str):
+    """Raises if a second moment that cannot have negative numbers has some."""
+    if kind_of(value.dtype) == "real numbers" and (value < 0).any():
         raise ValueError(
             f"`{what}` must hold no negative numbers in the second moment {key!r}, got "
             f"{value.min()}; the checkpoint is damaged: restore an earlier one."

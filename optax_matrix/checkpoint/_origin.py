@@ -24,7 +24,7 @@ class Origin:
     Attributes:
         place: The leading part of its keys in the portable form.
         method: Its method; empty if that has no name.
-        forms: `groups.form_of` of each parameter path, or of the pieces of one.
+        forms: `stacks.layout.form_of` of each parameter path, or of the pieces of one.
         sides: The sides that blocks work on, of those paths that have some.
     """
 
@@ -43,12 +43,21 @@ class Origin:
     def check(self, portable: Mapping[str, Any], moves: Moves) -> set[str]:
         """Raises if a portable form has another origin.
 
-        It returns the keys that it read. What the portable form lacks is not compared.
+        It returns the keys that it read. What the portable form lacks is not compared,
+        nor are the sides where it has no method and this has one.
         """
         found = self._check_method(portable, moves)
         if found is None:  # Something else was here.
             return set()
-        found |= self._check_sides(portable, moves)
+        carried = bool(self.method) and not found  # To another method, on purpose.
+        found |= self._check_forms(portable, moves)
+        lead, known = self._sides_in(portable, moves)
+        if carried:
+            return found | {key for key, _ in known.values()}
+        return found | self._check_sides(lead, known, moves)
+
+    def _check_forms(self, portable: Mapping[str, Any], moves: Moves) -> set[str]:
+        found = set[str]()
         for path, form in self.forms.items():
             before = self._at("manifest", path).before(moves)
             if before is None or before.key not in portable:
@@ -81,15 +90,7 @@ class Origin:
             )
         return found
 
-    def _check_sides(self, portable: Mapping[str, Any], moves: Moves) -> set[str]:
-        before = self._at("sides", "").before(moves)
-        if before is None:
-            return set()
-        lead, known = f"{before.key}/", {}
-        for key in portable:
-            if key.startswith(lead):
-                side, _, path = key.removeprefix(lead).partition("/")
-                known[path] = key, side
+    def _check_sides(self, lead: str, known: dict, moves: Moves) -> set[str]:
         found = set[str]()
         for path, side in self.sides.items():
             before = self._at("sides", path).before(moves)
@@ -101,10 +102,20 @@ class Origin:
                     "`portable` must hold state of the same sides, but that of "
                     f"{path!r} is of side {other!r}, and `state` is of {side!r}; "
                     "restore `side` or `orientation`, or, if you turned the arrays "
-                    f"yourself, leave out the entry {key}."
+                    f"yourself, leave out the entries {lead}..."
                 )
             found.add(key)
         return found
+
+    def _sides_in(self, portable: Mapping[str, Any], moves: Moves) -> tuple[str, dict]:
+        """The lead of the keys under ``sides``, and key and side of each old path."""
+        before, known = self._at("sides", "").before(moves), {}
+        lead = "" if before is None else f"{before.key}/"
+        for key in portable:
+            if lead and key.startswith(lead):
+                side, _, path = key.removeprefix(lead).partition("/")
+                known[path] = key, side
+        return lead, known
 
     def _at(self, field: str, path: str) -> Entry:
         return Entry(f"{self.place}/{field}" if self.place else field, path)

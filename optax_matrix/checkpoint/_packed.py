@@ -110,6 +110,14 @@ class Numbers:
         return codes if packed.codes else scales
 
 
-def is_rounding(key: str) -> bool:
-    """Whether this counts the roundings of a quantized state, which any may begin."""
-    return _ROUNDINGS.fullmatch(key) is not None
+def is_rounding(key: str, value: Any) -> bool:
+    """Whether this counts the roundings of a quantized state, which any may begin.
+
+    A parameter of this name has moments, which are no integers.
+    """
+    found = _ROUNDINGS.fullmatch(key) is not None
+    return (
+        found
+        and not np.ndim(value)
+        and jnp.issubdtype(jnp.result_type(value), np.integer)
+    )

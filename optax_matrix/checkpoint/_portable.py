@@ -127,7 +127,8 @@ def from_portable(
             other axes of the same leaf (another orientation of a square matrix, another
             order of heads) or of another ``side``; if a renaming concerns nothing, or
             nothing fits; if arrays are traced. To carry state over to another method on
-            purpose, leave out its entries under ``method``.
+            purpose, leave out its entries ``method/...``; sides are not compared then.
+            To use turned arrays of the same method, leave out ``sides/...``.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -168,7 +169,7 @@ def from_portable(
     check_moves(moves, found, portable, paths)
     if absent and missing == "error":
         raise ValueError(missing_state(absent, portable))
-    extra = sorted(key for key in set(portable) - used if not is_rounding(key))
+    extra = sorted(k for k in set(portable) - used if not is_rounding(k, portable[k]))
     if extra and unused == "error":
         raise ValueError(unused_state(extra))
     if absent and extra and not any(key in portable for _, _, key in found):
@@ -194,8 +195,9 @@ def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
                 "pad or cut the array to that shape in `portable` (new rows of a "
                 "vocabulary get zeros), or leave it out and pass missing='init'."
             )
-        value = typed(value, dtype, key)
-        check_signs(value, entry.field, rows is not None, key, "portable")
+        value = typed(value, dtype, key, alone=entry.is_whole)
+        if entry.is_unsigned:
+            check_signs(value, key, "portable")
         values.append((rows, value))
     whole = tuple(map(slice, shape))
     if not isinstance(leaf, jax.Array):

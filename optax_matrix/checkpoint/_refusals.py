@@ -6,7 +6,7 @@ from typing import Any
 from optax_matrix.checkpoint._entries import Entry, Moves, is_in
 from optax_matrix.tree.state import states_in
 
-_VERSION = "or it was written by another version of optax_matrix"
+_VERSION = "or was written by another version of optax_matrix"
 
 
 def check_params(params: Any, call: str) -> None:
@@ -76,19 +76,20 @@ def missing_state(absent: list[str], portable: Mapping[str, Any]) -> str:
         if all(f"{lead}/{key}" in portable for key in absent):
             return (
                 f"`portable` has no state for {some(absent)}, but has it under "
-                f"{lead!r}; pass places={{{lead!r}: ''}}, {_VERSION}."
+                f"{lead!r}; pass places={{{lead!r}: ''}}."
             )
     return (
-        f"`portable` has no state for {some(absent)}; pass rename={{old path: new "
-        f"path}}, or missing='init' if that is meant, {_VERSION}."
+        f"`portable` has no state for {some(absent)}: it has other names, {_VERSION}; "
+        "pass rename={old path: new path}, or missing='init' if that is meant."
     )
 
 
 def unused_state(extra: list[str]) -> str:
     """What to say of entries that a state has no place for."""
     return (
-        f"`portable` holds state of no use: {some(extra)}; pass rename={{old path: "
-        f"new path}}, or unused='drop' if that is meant, {_VERSION}."
+        f"`portable` holds state of no use, {some(extra)}: it has other names, "
+        f"{_VERSION}; pass rename={{old path: new path}}, or unused='drop' if that is "
+        "meant."
     )
 
 
@@ -96,8 +97,8 @@ def nothing_fits(absent: list[str], extra: list[str]) -> str:
     """What to say where all state would be fresh, and all entries dropped."""
     return (
         f"`portable` must hold some of what `state` keeps, but has {some(extra)} in "
-        f"place of {some(absent)}; pass places= or rename=, {_VERSION}; without it, "
-        "take tx.init(params)."
+        f"place of {some(absent)}: it has other names, {_VERSION}; pass places= or "
+        "rename=, or take tx.init(params) to start afresh."
     )
 
 

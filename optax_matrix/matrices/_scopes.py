@@ -35,7 +35,7 @@ class Scopes:
         return len(self.starting(scope, front)) == len(self.members[scope])
 
 
-@functools.cache
-def scopes_of(path: str) -> list[str]:
+@functools.lru_cache(maxsize=1 << 16)
+def scopes_of(path: str) -> tuple[str, ...]:
     """The paths above a leaf, the nearest first; the root is ``""``."""
-    return [*prefixes(path)[1:], ""]
+    return (*prefixes(path)[1:], "")

@@ -7,9 +7,15 @@ import optax
 import pytest
 from _registry import RECIPES, tree
 from _tiers import tiered
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.checkpoint import check_restored, from_portable, to_portable
+from optax_matrix.checkpoint import (
+    _fields,
+    check_restored,
+    from_portable,
+    to_portable,
+)
 from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED
 
 PARAMS = tree(0, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
@@ -108,14 +114,14 @@ def test_from_a_plain_state_to_one_in_eight_bits_and_back(name):
 @pytest.mark.broad
 @pytest.mark.parametrize("name", tiered(RECIPES))
 def test_a_check_of_a_state_sees_arrays_that_cannot_be(name):
-    """From the names of the fields alone."""
+    """From the types of the nodes and the names of their fields alone."""
     state = RECIPES[name](1e-2, other=optax.adamw(1e-2)).init(PARAMS)
     check_restored(state)
     portable = to_portable(state, PARAMS)
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
     for i, (keys, leaf) in enumerate(leaves):
         names = [k.name for k in keys if isinstance(k, jax.tree_util.GetAttrKey)]
-        if names[0] in ("method", "manifest", "sides", "zero_gradients"):
+        if names[0] in ("method", "manifest", "sides"):
             continue
         other = np.float32 if kind(leaf) == "i" else np.int32
         bad = [leaf.astype(other), leaf.astype(bool), leaf.astype(np.complex64)]
@@ -142,3 +148,16 @@ def test_second_moments_of_training_pass(name):
         _, state = update(grads, state, PARAMS)
     check_restored(state)
     from_portable(to_portable(state, PARAMS), state, PARAMS)
+
+
+def test_replicas_are_read_once(cpus, monkeypatch):
+    """Of an array on eight devices only the parts that differ."""
+    mesh, read = jax.make_mesh((4, 2), ("a", "b"), devices=cpus), []
+    monkeypatch.setattr(_fields, "check_signs", lambda x, *_: read.append(x.shape))
+    state = om.on_matrices(optax.scale_by_rms()).init(PARAMS)
+    for spec, part in ((P(), (1, 6, 3)), (P(None, "b"), (1, 3, 3))):
+        sharding = NamedSharding(mesh, spec)
+        moments = jax.device_put(state.inner_state, sharding)
+        check_restored(state._replace(inner_state=moments))
+        assert read == [part] * (6 // part[1])
+        read.clear()

@@ -112,3 +112,32 @@ def test_neither_placement_nor_bound_changes_it(name):
         portable = to_portable(state, params)
         sides.append([key for key in portable if key.startswith("sides/")])
     assert sides == [[f"sides/in/layers_{i}/kernel" for i in range(2)]] * 3
+
+
+def test_sides_are_not_compared_with_those_of_another_method():
+    """Whoever leaves out the method has carried the state over on purpose."""
+    (_, state), (_, fresh) = made("soap", "both"), made("shampoo", "out")
+    portable, loose = to_portable(state, PARAMS), {"missing": "init", "unused": "drop"}
+    with pytest.raises(ValueError, match="a state of shampoo, got one of soap"):
+        from_portable(portable, fresh, PARAMS, **loose)
+    carried = {key: x for key, x in portable.items() if not key.startswith("method/")}
+    check_restored(from_portable(carried, fresh, PARAMS, **loose))
+    with pytest.raises(ValueError, match=r"of no use, (?!.*sides/)"):
+        from_portable(carried, fresh, PARAMS, missing="init")
+
+
+def test_the_message_names_all_sides():
+    (_, state), (_, fresh) = made("soap", "in"), made("soap", "out")
+    with pytest.raises(ValueError, match=r"leave out the entries sides/\.\.\.$"):
+        from_portable(to_portable(state, PARAMS), fresh, PARAMS)
+
+
+def test_other_axes_are_no_other_side():
+    """The shorter side of a turned matrix is the other one."""
+    params, states = {"kernel": jnp.ones((4, 6))}, []
+    for axes in ((0, 1), (1, 0)):
+        spec = om.MatrixDimensionNumbers(*axes)
+        tx = small("galore", side="short", dimension_numbers={"kernel": spec})(0.1)
+        states.append(tx.init(params))
+    with pytest.raises(ValueError, match="restore the `dimension_numbers`"):
+        from_portable(to_portable(states[0], params), states[1], params)
