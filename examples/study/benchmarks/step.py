@@ -7,11 +7,12 @@
 All run in one process, with the same Newton-Schulz coefficients and iterations; ratios
 are to the last contestant. Every layer has seven kernels (q, k, v, o of width x width;
 gate, up, down of width x 2.69 width). Compiling is in processor seconds. Times of steps
-are medians; the contestants take turns, so that other work on the machine affects all. Low-rank methods have
-a rank of a quarter of the shorter side; those called `:renewed` compute a basis at
-every step, so that the difference is the cost of a renewal. `:monitored` adds
-`diagnostics.monitor` with its default measures. On a GPU the same is run in bfloat16,
-and the polar kernel's share of the device's matmul rate is measured.
+are medians; the contestants take turns, so that other work on the machine affects all
+alike. Low-rank methods have a rank of a quarter of the shorter side; those called
+`:renewed` compute a basis at every step, so that the difference is the cost of a
+renewal. `:monitored` adds `diagnostics.monitor` with its default measures. On a GPU the
+same is run in bfloat16, and the polar kernel's share of the device's matmul rate is
+measured.
 """
 
 import argparse
