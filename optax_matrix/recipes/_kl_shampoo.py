@@ -89,9 +89,11 @@ def kl_shampoo(
         at 0.1, so that updates hardly depend on the scale of the loss; the scale of the
         gradients is not averaged twice (by the letter a matrix whose gradients grow
         1e4-fold rests for a hundred steps, see ``tests/recipes/test_kl_shampoo.py``):
-        where a gradient is zero, both sides decay by the root of :math:`\beta_2`, and
-        where it has, whitened, a mean square above :math:`1 / (1 - \beta_2)`, one
-        number divides what it adds to both sides, and not what they keep;
+        where a gradient is zero, both sides decay by the root of :math:`\beta_2`; where
+        it makes up most of the averages of the rows, and of the columns, one number
+        divides what it adds to both sides, and not what they keep; a row that grows
+        alone so far, as one that comes back after steps without gradient, counts for
+        its own eigenvalue and hardly for those of the columns, nor a column for rows;
         the least eigenvalue of a side is 1e-6 of its largest, where the code bounds
         inverse roots by the length of the side, and by 10 and 4000, and has an epsilon
         of 1e-8, all of them absolute numbers; entries of updates in the frame that

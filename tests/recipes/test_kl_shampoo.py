@@ -97,6 +97,23 @@ def test_an_entry_that_is_an_outlier_leaves_the_others_alone():
     assert ratio.max() < 2
 
 
+@pytest.mark.broad
+@pytest.mark.parametrize("policy", ["identity", "eigen"])
+def test_a_row_or_column_that_comes_back_leaves_the_others_alone(policy):
+    """They fell to a fifth: the other side's averages had counted its growth."""
+    back = STEPS - 20
+    row, col = STREAM.copy(), STREAM.copy()
+    row[10:back, 0] = 0
+    col[10:back, :, 0] = 0
+    tx = om.scale_by_kl_shampoo(b1=0.0, b2=0.9, policy=policy)
+    updates, _ = run({"row": row, "col": col, "ordinary": STREAM}, tx)
+    others = {name: norms(x[:, 1:, 1:]) for name, x in updates.items()}
+    for name in ("row", "col"):
+        ratio = (others[name] / others["ordinary"])[back:]
+        assert ratio.min() > 0.5, name
+        assert ratio.max() < 2, name
+
+
 FORGETFUL = {  # So that averages decay as far in 200 steps as in 7,000 by default.
     "kl_shampoo": lambda **options: om.scale_by_kl_shampoo(b1=0.3, b2=0.5, **options),
     "kl_soap": lambda **options: om.scale_by_kl_soap(b1=0.3, b2=0.5, b3=0.5, **options),

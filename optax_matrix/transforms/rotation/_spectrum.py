@@ -78,18 +78,35 @@ def mix_spectrum(roots: Pair, x: jax.Array, decay: ArrayLike) -> Pair:
 
     Both sides would count a change of scale. Where it is so large that one gradient
     makes up most of the averages, and where there is none, the product counts it once.
+    A row or column that alone grows so far counts for its own average only.
     """
     rows, cols = roots
-    seen = [_rms(safe_divide(y, r[..., None])) for y, r in ((x.mT, cols), (x, rows))]
     old, new = (jnp.sqrt(jnp.asarray(b, rows.dtype)) for b in (decay, 1 - decay))
-    # The root mean square of what both sides have whitened is one, if nothing changes.
-    # It is a product of two, as it may overflow.
-    peak = jnp.max(seen[0], axis=-1, keepdims=True)
-    rest = _rms(safe_divide(safe_divide(seen[0], peak), rows)[..., None])
-    root = jnp.sqrt(new * peak) * jnp.sqrt(rest)
-    old = jnp.where(root > 0, old, jnp.sqrt(old))
-    mixed = lambda kept, rms: jnp.hypot(old * kept, new * rms / jnp.maximum(root, 1))
+    seen = [_rms(safe_divide(y, r[..., None])) for y, r in ((x.mT, cols), (x, rows))]
+    live = jnp.any(seen[0] > 0, axis=-1, keepdims=True)
+    # The share of a gradient in each average, and what most of them have in common.
+    top = jnp.finfo(rows.dtype).max  # The quotients may overflow.
+    share = lambda y, r: jnp.minimum(new * safe_divide(y, r), top)
+    own = [share(y, r) for y, r in zip(seen, roots, strict=True)]
+    common = [_typical(share, new) for share in own]
+    # A row that has grown by itself is not counted by the columns, nor vice versa.
+    lone = [jnp.maximum(a / b, 1) for a, b in zip(own, common, strict=True)]
+    root = jnp.sqrt(jnp.minimum(*common))
+    seen = [
+        _rms(safe_divide(y, (r * a)[..., None]))
+        for y, r, a in ((x.mT, cols, lone[1]), (x, rows, lone[0]))
+    ]
+    old = jnp.where(live, old, jnp.sqrt(old))
+    mixed = lambda kept, rms: jnp.hypot(old * kept, new * rms / root)
     return Pair(*(_with_floor(mixed(*pair)) for pair in zip(roots, seen, strict=True)))
+
+
+def _typical(share: jax.Array, usual: ArrayLike) -> jax.Array:
+    """The geometric mean of shares, at least one, of what has a part in the average."""
+    weight = jnp.minimum(share / usual, 1)
+    logs = weight * jnp.log(jnp.maximum(share, 1))
+    total = lambda x: jnp.sum(x, axis=-1, keepdims=True)
+    return jnp.exp(safe_divide(total(logs), total(weight)))
 
 
 def _rms(x: jax.Array) -> jax.Array:
