@@ -42,7 +42,7 @@ def norms(x):
 
 
 def ours(scales):
-    grads = STREAM * np.float32(scales)[:, None, None]
+    grads = STREAM * np.asarray(scales, np.float32)[:, None, None]
     return norms(run({"": grads}, om.scale_by_kl_shampoo())[0][""])
 
 
@@ -92,7 +92,7 @@ def test_an_entry_that_is_an_outlier_leaves_the_others_alone():
     outlier[AT, 0, 0] *= 1e6
     updates, _ = run({"outlier": outlier, "ordinary": STREAM}, tx)
     others = {name: norms(x[:, 1:, 1:]) for name, x in updates.items()}
-    ratio = (others["outlier"] / others["ordinary"])[AT:]
+    ratio = others["outlier"][AT:] / others["ordinary"][AT:]
     assert ratio.min() > 0.3
     assert ratio.max() < 2
 
@@ -109,7 +109,7 @@ def test_a_row_or_column_that_comes_back_leaves_the_others_alone(policy):
     updates, _ = run({"row": row, "col": col, "ordinary": STREAM}, tx)
     others = {name: norms(x[:, 1:, 1:]) for name, x in updates.items()}
     for name in ("row", "col"):
-        ratio = (others[name] / others["ordinary"])[back:]
+        ratio = others[name][back:] / others["ordinary"][back:]
         assert ratio.min() > 0.5, name
         assert ratio.max() < 2, name
 
