@@ -36,6 +36,7 @@ from optax_matrix.transforms.rotation._policies import (
 )
 from optax_matrix.transforms.rotation._spectrum import (
     balanced,
+    largest_eps,
     mix_spectrum,
     mix_whitened,
     no_spectrum,
@@ -111,7 +112,8 @@ def in_eigenbasis(
     With ``statistics="kl"`` S is the average of :math:`G C^{-1} G^\top`, where C is the
     factor of the other side: its rotation (or I) and eigenvalues, which every update
     averages in the rotated frame; the least one is 1e-6 of the largest. The base gets
-    their roots as ``spectrum``, by which `transforms.scale_by_spectrum` divides.
+    their roots as ``spectrum``, by which `transforms.scale_by_spectrum` divides, and
+    the largest machine epsilon of the stored momenta as ``eps``.
     Rounding noise is set to zero as in `rotate`.
 
     Args:
@@ -209,7 +211,7 @@ class _InEigenbasis:
 
         def run(x, spectrum, **known):
             if self.whitens:
-                known["spectrum"] = spectrum
+                known |= {"spectrum": spectrum, "eps": largest_eps(momentum)}
             with in_another_frame():
                 return self.base.update(x, state.base_state, **(extra_args | known))
 
