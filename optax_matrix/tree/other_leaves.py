@@ -19,10 +19,10 @@ def with_warning(other: Any, text: Callable[[Any], str | None]) -> Any:
         is_made = isinstance(other, optax.GradientTransformation)
         tx = optax.with_extra_args_support(other if is_made else other(params))
 
-        def init(leaves: Any) -> Any:
-            if jax.tree.leaves(leaves) and (said := text(leaves)):
+        def init(params: Any) -> Any:
+            if jax.tree.leaves(params) and (said := text(params)):
                 warnings.warn(said)  # noqa: B028 (shown once)
-            return tx.init(leaves)
+            return tx.init(params)
 
         return optax.GradientTransformationExtraArgs(init, tx.update)
 
@@ -44,7 +44,8 @@ def climbs(tx: optax.GradientTransformation, leaves: Any) -> bool:
                     for x in (1.0, 0.0)
                 )
                 updates, _ = tx.update(grads, tx.init(params), params)
-                return bool(optax.tree.vdot(updates, grads) > 0)
+                along: Any = optax.tree.vdot(updates, grads)
+                return bool(along > 0)
         except Exception:  # Of any optimizer's code, of any kind.
             continue
     return False
