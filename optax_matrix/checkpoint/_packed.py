@@ -24,6 +24,7 @@ from optax_matrix.transforms.wrappers.packing import (
 
 _SCALES = re.compile(rf"(?P<lead>(?:.*?/)?)scales/(?P<label>{LABEL})/(?P<rest>.+)")
 _ROUNDINGS = re.compile(r"(.*/)?scales/count")
+_INNER = "inner_state"
 
 
 class Packed(NamedTuple):
@@ -49,9 +50,6 @@ def quantized_nodes(state: Any, above: tuple = ()) -> Iterator[tuple[tuple, Any]
         if is_one(node):
             yield (keys := above + keys), node
             yield from quantized_nodes(node.inner_state, (*keys, GetAttrKey(_INNER)))
-
-
-_INNER = "inner_state"
 
 
 def as_plain(
@@ -111,13 +109,9 @@ class Numbers:
 
 
 def is_rounding(key: str, value: Any) -> bool:
-    """Whether this counts the roundings of a quantized state, which any may begin.
+    """Whether this is the count of roundings, which a quantized state may start anew.
 
-    A parameter of this name has moments, which are no integers.
+    The state of a parameter that is called ``scales/count`` is not an integer scalar.
     """
-    found = _ROUNDINGS.fullmatch(key) is not None
-    return (
-        found
-        and not np.ndim(value)
-        and jnp.issubdtype(jnp.result_type(value), np.integer)
-    )
+    is_count = not np.ndim(value) and np.asarray(value).dtype.kind in "iu"
+    return is_count and _ROUNDINGS.fullmatch(key) is not None

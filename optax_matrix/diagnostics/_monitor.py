@@ -11,10 +11,7 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix._mesh import without_axes
 from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import here, within
-from optax_matrix._surroundings.observation import (
-    Measure,
-    at_every,
-)
+from optax_matrix._surroundings.observation import Measure, at_every
 from optax_matrix.diagnostics._measures import (
     BLOCKS,
     OF_STACKS,
@@ -22,11 +19,7 @@ from optax_matrix.diagnostics._measures import (
     check_wanted,
     itself,
 )
-from optax_matrix.diagnostics._monitor_state import (
-    MonitorState,
-    crc_of,
-    values_of,
-)
+from optax_matrix.diagnostics._monitor_state import MonitorState, crc_of, values_of
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.tree.state import states_in
 
