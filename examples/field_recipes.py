@@ -84,24 +84,28 @@ def marin_hero(rate: Rate = 0.003291, other_rate: Rate = 0.000759) -> Optimizer:
     return om.muonh(rate, eps=6.04e-15, other_learning_rate=other_rate)
 
 
-def kimi_k3(rate: Rate) -> Optimizer:
-    """Kimi K3: Muon per head, at AdamW's size.
+def kimi_k3(rate: Rate, kv_b: tuple[int, int] = (128, 128)) -> Optimizer:
+    """Kimi K3: Muon per head, at AdamW's size, and QK-clip.
 
     Source: https://arxiv.org/abs/2607.24653, Section 2.5, as reported by
     https://github.com/deepspeedai/DeepSpeed/issues/8367; the rest is Kimi K2's, as in
     `torchtitan_kimi_k2`.
     Numbers: momentum 0.95 with Nesterov, five steps, 0.2 sqrt(max(m, n)) for each head,
-    weight decay 0.1.
-    Not reproduced: QK-clip (`om.clip_qk`, after the update); keys and values of a head
-    of `kv_b` as two matrices, here one. For flat kernels give
-    `dimension_numbers=om.matrices.split_heads(head_dim=...)` in place of `heads`.
-    Use: `tx = field_recipes.kimi_k3(2e-4)`; without a router drop `dimension_numbers`.
+    weight decay 0.1. The key and the value of a head of `kv_b` are two matrices, with
+    `qk_nope_head_dim` and `v_head_dim` rows. QK-clip follows each update:
+    `params = om.clip_qk(params, max_logits)`, with threshold 100.
+    Not reproduced: the schedule (1% warm-up).
+    Use: `tx = field_recipes.kimi_k3(2e-4)`, for `kv_b` of shape (rank, heads, dim);
+    flat kernels are in the guide. Without a router drop `include`.
     """
     return om.muon(
         rate,
         scaling="max",
         heads="split",
-        dimension_numbers=om.matrices.by_path(include="router"),
+        dimension_numbers=om.matrices.by_path(
+            include="router",
+            numbers={"kv_b": om.MatrixDimensionNumbers(-3, -1, output_sections=kv_b)},
+        ),
         weight_decay=0.1,
     )
 
@@ -133,7 +137,8 @@ def deepseek_v4(rate: Rate) -> Optimizer:
     head, norms and biases.
     Not reproduced: AdamW for biases and gates of hyper-connections whose names and
     shapes do not say so. Whether norms decay is not reported; here they do.
-    Use: `tx = field_recipes.deepseek_v4(2e-4)`; as for `kimi_k3`.
+    Use: `tx = field_recipes.deepseek_v4(2e-4)`; without a router drop
+    `dimension_numbers`.
     """
     return om.muon(
         rate,
@@ -185,10 +190,12 @@ def torchtitan_kimi_k2(rate: Rate = 2.2e-4) -> Optimizer:
     and distributed/flex_shard/dist_muon.py (read).
     Numbers: momentum 0.95 with Nesterov, five steps, 0.2 sqrt(max(m, n)) for each
     head, rate 2.2e-4 and weight decay 0.1 for all, AdamW(0.9, 0.95) for embedding,
-    head and vectors, which decay, too. Routers get Muon.
-    Not reproduced: QK-clip (qk_clip.py there, `om.clip_qk` here), the schedule, and
-    AdamW for the vision tower (exclude it with `by_path`).
-    Use: `tx = field_recipes.torchtitan_kimi_k2()`; as for `kimi_k3`.
+    head and vectors, which decay, too. Routers get Muon. QK-clip (qk_clip.py) follows
+    each update: `params = om.clip_qk(params, max_logits)`, with threshold 100.
+    Not reproduced: the schedule, and AdamW for the vision tower (exclude it with
+    `by_path`).
+    Use: `tx = field_recipes.torchtitan_kimi_k2()`; without a router drop
+    `dimension_numbers`.
     """
     return om.muon(
         rate,
@@ -281,7 +288,8 @@ def maxtext_muon(rate: Rate = 3e-5) -> Optimizer:
     the same rate (`learning_rate`, 3e-5). Routers get Muon.
     Not reproduced: optax corrects the bias of the momentum before it looks ahead.
     Directions differ in the first steps and agree after about a hundred.
-    Use: `tx = field_recipes.maxtext_muon(3e-4)`; as for `kimi_k3`.
+    Use: `tx = field_recipes.maxtext_muon(3e-4)`; without a router drop
+    `dimension_numbers`.
     """
     return om.muon(
         rate,

@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -24,11 +23,24 @@ def vary_like(tree: Any, like: Any) -> Any:
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return tree
-    marks = [jnp.any(x != x) for x in jax.tree.leaves(like)]
-    if not marks:
-        return tree
-    never = functools.reduce(jnp.logical_or, marks) & False
-    return jax.tree.map(lambda x: jnp.where(never, x, x), tree)
+    # A sum: derivatives can be transposed only if `like` enters linearly.
+    marks = [jnp.sum(_numbers(x), dtype=jnp.float32) for x in jax.tree.leaves(like)]
+    mark = sum(marks, jnp.zeros((), jnp.float32))
+
+    def varying(x: Array) -> Array:
+        y = _numbers(x)
+        y = jnp.where(False, mark.astype(y.dtype), y)
+        if y.dtype == x.dtype:
+            return y
+        return jax.random.wrap_key_data(y, impl=jax.random.key_impl(x))
+
+    return jax.tree.map(varying, tree)
+
+
+def _numbers(x: Array) -> Array:
+    """An array, or the numbers in an array of keys."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
 
 
 def explicit_spec(leaf: Any) -> tuple:

@@ -50,6 +50,11 @@ def test_a_block_refuses_vectors_or_handles_them(name, shape):
             step()
 
 
+def test_two_blocks_are_one_chain():
+    with pytest.raises(TypeError, match=r"on_matrices\(optax.chain\(a, b\)\).*`other`"):
+        om.on_matrices(om.momentum(0.9), om.orthogonalize())
+
+
 @pytest.mark.parametrize(
     "wrap", [lambda tx: tx, lambda tx: optax.chain(optax.clip(1.0), tx)]
 )

@@ -1,14 +1,6 @@
-"""The package stays small: a file that grows has to make room."""
+"""The counts of `size.py`."""
 
-import pytest
 import size
-
-TOTAL = sum(size.by_package().values(), size.collections.Counter())
-
-
-@pytest.mark.parametrize(("kind", "most"), [("code", 15_370), ("all", 34_150)])
-def test_the_package_is_no_longer_than(kind, most):
-    assert (TOTAL.total() if kind == "all" else TOTAL[kind]) <= most
 
 
 def test_kinds_of_lines():

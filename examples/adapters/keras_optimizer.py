@@ -181,4 +181,5 @@ class Matrix(keras.optimizers.Optimizer):
 
 def _is_label(keys: tuple) -> bool:
     """Whether an array says whose state this is."""
-    return any(getattr(key, "name", None) in ("manifest", "method") for key in keys)
+    labels = ("method", "manifest", "sides")
+    return any(getattr(key, "name", None) in labels for key in keys)

@@ -12,8 +12,11 @@ What MaxText's configuration says of Muon holds for the method: the rate and its
 schedule, `muon_beta`, `muon_weight_decay`, `mu_dtype`, `muon_include_routers`, and for
 the other leaves `adam_*`. So do `skip_step_on_spikes` and `trainable_parameters_mask`,
 which are around the optimizer. An argument of `use` takes precedence. The axes of the
-matrices are those of MaxText's `muon_utils`, with scanned layers where it has them.
-The trainers of RL and distillation cannot have Muon in MaxText 0.2.5, so not these.
+matrices are those of MaxText's `muon_utils`, counted without the axes that the model
+names as layers, stages and repeats: `muon_utils` expects layers on axis 1 alone, but
+pipelines and `param_scan_axis=0` have others in front. Its configuration refuses
+`opt_type: "muon"` for decoder blocks that it has not tested with Muon. The trainers of
+RL and distillation cannot have Muon in MaxText 0.2.5, so not these.
 """
 
 import dataclasses
@@ -23,7 +26,12 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import jax
 import optax
+
+import optax_matrix as om
+from optax_matrix.matrices.batch_names import LAYERS, STAGES, batch_axes
+from optax_matrix.matrices.boxes import boxes_of, names_of
 
 _HOOKS = ("optax_muon", "muon")  # Its name in MaxText 0.2.5, and before.
 _MUON_TYPES = ("optax_muon", "optax")
@@ -73,7 +81,8 @@ def use(recipe: Callable[..., Any], *, placement: Any = None, **options: Any) ->
                 "own implementation, which no other method can replace."
             )
         placed = _with_specs(placement, config, model, mesh)
-        muon = with_keywords_of_muon(recipe, **placed, **options)
+        given = functools.partial(axes_by_name, model=model)
+        muon = with_keywords_of_muon(recipe, axes=given, **placed, **options)
         hook = mock.Mock(side_effect=muon)
         with mock.patch.object(optimizers, name, hook):
             made = make()
@@ -88,13 +97,60 @@ def use(recipe: Callable[..., Any], *, placement: Any = None, **options: Any) ->
     optimizers.get_optimizer = get_optimizer
 
 
+def axes_by_name(numbers: Any, model: Any) -> om.matrices.PathRule:
+    """A rule of MaxText's numbers, counted in a kernel without its named batch axes.
+
+    The axis of experts is one of those, too; numbers from the end are counted the same
+    way.
+    """
+    from flax import nnx
+
+    params = nnx.split(model, nnx.Param, ...)[1]
+    names = {path: names_of(box) for path, box in boxes_of(params).items()}
+    is_leaf = lambda x: x is None or hasattr(x, "reduction_axis")
+    pairs = jax.tree.leaves_with_path(nnx.to_pure_dict(numbers), is_leaf=is_leaf)
+    table = {"/".join(str(key.key) for key in keys): x for keys, x in pairs}
+
+    def of_leaf(path: str, leaf: Any) -> tuple[Any, str]:
+        if path not in table:
+            raise ValueError(
+                f"MaxText's numbers must have an entry for {path!r}, got none; this "
+                "version of MaxText needs another adapter."
+            )
+        given, named = table[path], names.get(path, ())
+        if given is None or len(named) != len(leaf.shape):
+            return given, "given by MaxText"
+        counting = batch_axes(named)
+        kernel = [a for a in range(len(named)) if a not in counting]
+        sides = given.reduction_axis, given.output_axis
+        if any(not -len(kernel) <= a < len(kernel) for side in sides for a in side):
+            raise ValueError(
+                f"MaxText's numbers of {path!r} must be axes of its kernel, which has "
+                f"{len(kernel)} without the batch axes of {named}, got {sides}; give "
+                "`dimension_numbers` to `use`."
+            )
+        side = lambda axes: tuple(kernel[a] for a in axes)
+        numbers = om.MatrixDimensionNumbers(
+            side(given.reduction_axis),
+            side(given.output_axis),
+            layer_axis=tuple(a for a in counting if named[a] in (*STAGES, *LAYERS)),
+        )
+        return numbers, f"given by MaxText, axes {named}"
+
+    return om.matrices.PathRule(of_leaf)
+
+
 def with_keywords_of_muon(
-    recipe: Callable[..., Any], **options: Any
+    recipe: Callable[..., Any],
+    *,
+    axes: Callable[[Any], Any] = lambda numbers: numbers,
+    **options: Any,
 ) -> Callable[..., Any]:
     """A recipe that takes the arguments of `optax.contrib.muon`.
 
     The coefficients and steps of Newton-Schulz are MaxText's constants for Muon; the
-    method has its own. A momentum and its dtype go to recipes that have these.
+    method has its own. A momentum and its dtype go to recipes that have these. `axes`
+    makes its dimension numbers of Muon's.
     """
     known = inspect.signature(recipe).parameters
 
@@ -148,7 +204,7 @@ def with_keywords_of_muon(
             **{name: x for name, x in momentum.items() if name in known},
             "weight_decay": weight_decay,
             "weight_decay_mask": weight_decay_mask,
-            "dimension_numbers": muon_weight_dimension_numbers,
+            "dimension_numbers": axes(muon_weight_dimension_numbers),
             "other": other,
         }
         return recipe(learning_rate, **{**arguments, **options})

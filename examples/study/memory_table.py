@@ -8,6 +8,7 @@ two bytes per element, with the last layer trained by the method or by Adam.
 
 import argparse
 import functools
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -94,7 +95,10 @@ def shapes(size: Size):
 def count(method: str, size: Size, with_head: bool = False) -> StateBytes:
     """The state of a method, with the head among the matrices or trained by Adam."""
     options = {"dimension_numbers": WITH_HEAD} if with_head else {}
-    return state_bytes(METHODS[method](size.rank, **options), shapes(size))
+    with warnings.catch_warnings():
+        # Papers count Shampoo's factors of the head, too.
+        warnings.filterwarnings("ignore", "The square matrices of a side")
+        return state_bytes(METHODS[method](size.rank, **options), shapes(size))
 
 
 def gib(counted: StateBytes) -> float:

@@ -26,7 +26,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from examples.study.memory_table import SIZES, Size, shapes
-from optax_matrix.checkpoint.gathering import PIECE, pieces
+from optax_matrix._thresholds import Thresholds
+from optax_matrix.checkpoint.gathering import pieces
 from optax_matrix.recipes import METHODS
 
 RECIPES = {recipe.__name__: recipe for group in METHODS.values() for recipe in group}
@@ -75,7 +76,8 @@ def placed(size: Size, mesh: Mesh) -> dict[str, Any]:
 def arrays(state: optax.OptState) -> list[jax.ShapeDtypeStruct]:
     """Of an abstract state, the arrays of its portable form but for its origin."""
     named = jax.tree.leaves_with_path(state)
-    origin = {jax.tree_util.GetAttrKey(name) for name in ("manifest", "method")}
+    labels = ("method", "manifest", "sides")
+    origin = {jax.tree_util.GetAttrKey(name) for name in labels}
     return [raw(x) for keys, x in named if origin.isdisjoint(keys)]
 
 
@@ -85,7 +87,9 @@ def raw(x: Any) -> Any:
     return jax.eval_shape(jax.random.key_data, x) if is_key else x
 
 
-def cost(name: str, size: Size, mesh: Mesh, limit: int = PIECE) -> Cost:
+def cost(
+    name: str, size: Size, mesh: Mesh, limit: int = Thresholds.gathered_bytes
+) -> Cost:
     """What moves the state of a recipe with owners on all devices of the mesh."""
     params = placed(size, mesh)
     at = jax.tree.map(lambda x: x.sharding, params)

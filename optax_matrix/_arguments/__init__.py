@@ -21,7 +21,7 @@ from optax_matrix._arguments._checks import (
     check_callable,
     check_choice as check_choice,
     check_decay,
-    check_dtype,
+    check_dtype as check_dtype,
     check_flag as check_flag,
     check_not_negative as check_not_negative,
     check_not_negative_int,
@@ -31,10 +31,12 @@ from optax_matrix._arguments._checks import (
     check_rank,
     check_rate,
     check_share,
+    is_tiny as is_tiny,
 )
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
     check_called as check_called,
+    check_optimizer,
     injectable as injectable,
     is_function as is_function,
 )
@@ -67,3 +69,6 @@ Pattern = TypeAliasType(
     "Pattern", Annotated[str, check_pattern, "a regular expression"]
 )
 Dtype = TypeAliasType("Dtype", Annotated[DTypeLike, check_dtype])
+AnyOptimizer = TypeAliasType(
+    "AnyOptimizer", Annotated[Any, check_optimizer, "an optimizer"]
+)

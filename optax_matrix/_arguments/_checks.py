@@ -61,7 +61,10 @@ def check_callable(name: str, value: Any) -> None:
 
 
 def check_dtype(name: str, value: Any) -> None:
-    """Raises unless a value is a floating dtype or names one; an array is refused."""
+    """Raises unless a value is a floating dtype of 16 bits or more, or names one.
+
+    An array is refused.
+    """
     try:
         is_name = isinstance(value, str | type | np.dtype)
         floating = is_name and jnp.issubdtype(jnp.dtype(value), jnp.floating)
@@ -72,6 +75,18 @@ def check_dtype(name: str, value: Any) -> None:
             f"`{name}` must be a floating dtype or None, got {value!r}; pass "
             "jnp.bfloat16 or jnp.float32."
         )
+    if is_tiny(value):
+        state = " For a state in eight bits use om.quantized or om.quantize_state."
+        raise ValueError(
+            f"`{name}` must have 16 bits or more, got {jnp.dtype(value).name}, which "
+            "has no scale of its own and rounds small numbers to zero; pass "
+            f"jnp.bfloat16.{'' if name == 'compute_dtype' else state}"
+        )
+
+
+def is_tiny(dtype: Any) -> bool:
+    """Whether a dtype is floating and has eight bits or fewer."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 2
 
 
 def check_decay(name: str, value: Any) -> None:

@@ -42,6 +42,16 @@ def check_called(name: str, value: Any) -> None:
         )
 
 
+def check_optimizer(name: str, value: Any) -> None:
+    """Raises unless a value has ``init`` and ``update``, as `optax.MultiSteps` has."""
+    check_called(name, value)
+    if not (hasattr(value, "init") and hasattr(value, "update")):
+        raise ValueError(
+            f"`{name}` must be an optimizer, with `init` and `update`, got "
+            f"{type(value).__name__}; see the order of the arguments."
+        )
+
+
 def check_alike(name: str, value: Callable[..., Any], default: Callable) -> None:
     """Raises unless a function returns what the default of its argument returns.
 
@@ -98,7 +108,7 @@ def _known_difference(
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
+    return next(iter(str(error).splitlines()), "").rstrip(".")
 
 
 KERNELS: dict[str, dict[str, Callable[..., Any]]] = {}

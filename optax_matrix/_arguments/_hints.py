@@ -90,6 +90,11 @@ def hint(
     unknown = sorted(set(given) - set(known))
     if positional > 1 and "learning_rate" in known:
         return f"all but the learning rate are keywords, as in b1=0.9; {_PARAMS}"
+    if positional > 1 and "build" in known:
+        return (
+            "blocks are one chain, as in on_matrices(optax.chain(a, b)), and the "
+            "optimizer of the leaves that are not matrices is `other`."
+        )
     if "learning_rate" in unknown or (function.startswith("scale_by_") and not unknown):
         return (
             "it has no learning rate: write optax.chain("

@@ -8,7 +8,8 @@ it is in `Surroundings`, and nothing else reaches a block from the side:
 * `kernels.on_real_matrices` leaves out matrices that are not `real`, and lets devices
   compute together what is `shared`;
 * `observation.report` offers a value to measures that were asked for, in `found`;
-* `keeping.kept` lets matrices keep their state, those of `keeps`.
+* `keeping.kept` lets matrices keep their state, those of `keeps`;
+* `worked_sides.note_sides` tells which sides a block works on, in `sides`.
 
 Without surroundings, all of them do nothing, and the program is the same.
 """
@@ -42,6 +43,7 @@ class Surroundings:
         keeps: Booleans ``(batch,)`` for each stack, for one reason or more: whose
             state does not change.
         kept: Pairs of new and old arrays where that is so already, if collected.
+        sides: The `worked_sides.WorkedSides` of the state, if it has them.
     """
 
     limit: Limit | None = None
@@ -52,6 +54,7 @@ class Surroundings:
     found: dict[str, Stacks] | None = None
     keeps: Sequence[Stacks] = ()
     kept: list[tuple[Any, Any]] | None = None
+    sides: Any = None
 
 
 # A context variable, since a block is an optax transformation, and between it and

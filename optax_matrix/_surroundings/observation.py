@@ -26,11 +26,13 @@ class Measure:
         needs: Names of these values: ``"direction"``, the result of the chain, or those
             that blocks report.
         steps: Steps whose values are kept, the first step being 0; None for the last.
+        every: Without ``steps``, it is computed at steps 0, every, 2 every, ...
     """
 
     of: Callable[..., jax.Array]
     needs: tuple[str, ...]
     steps: tuple[int, ...] | None = None
+    every: int = 1
 
 
 class ObservedState(NamedTuple):
@@ -92,17 +94,22 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
             new, state = inner.update(updates, state, params, **extra_args)
         found["direction"] = new
         # Of matrices that are cut into blocks, values are trees.
-        whole = {n for n, x in found.items() if _is_of(x, new)}
-        values = {
-            name: {g: measure.of(*(found[n][g] for n in measure.needs)) for g in new}
-            for name, measure in measures.items()
-            if whole.issuperset(measure.needs)
-        }
-        return new, state, values
+        return new, state, {n: x for n, x in found.items() if _is_of(x, new)}
+
+    def values_of(found: dict[str, Stacks], name: str) -> dict[str, jax.Array]:
+        measure = measures[name]
+        groups = found["direction"]
+        return {g: measure.of(*(found[n][g] for n in measure.needs)) for g in groups}
 
     def init_fn(params):
         state = inner.init(params)
-        shapes = jax.eval_shape(lambda p, s: measured(p, s, p)[2], params, state)
+
+        def first(params, state):
+            found = measured(params, state, params)[2]
+            can = [n for n, m in measures.items() if found.keys() >= {*m.needs}]
+            return {name: values_of(found, name) for name in can}
+
+        shapes = jax.eval_shape(first, params, state)
 
         def start(name, x):
             steps = measures[name].steps
@@ -116,25 +123,37 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         return ObservedState(jnp.zeros((), jnp.int32), values, state)
 
     def update_fn(updates, state, params=None, **extra_args):
-        new, inner_state, values = measured(
+        new, inner_state, found = measured(
             updates, state.inner_state, params, **extra_args
         )
 
-        def kept(name, x, old):
-            steps = measures[name].steps
-            if steps is None:
-                return x.astype(old.dtype)
-            now = jnp.asarray(steps) == state.count
-            now = now.reshape(1, -1, *[1] * (x.ndim - 1))
-            return jnp.where(now, x[:, None].astype(old.dtype), old)
+        def kept(name: str, old: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            measure = measures[name]
+            cast = lambda: optax.tree.cast_like(values_of(found, name), old)
+            if measure.steps is None:
+                return at_every(measure.every, state.count, cast, old)
+            now = jnp.asarray(measure.steps) == state.count
+            put = lambda x, old: jnp.where(_beside(now, x), x[:, None], old)
+            return jax.tree.map(put, cast(), old)
 
-        values = {
-            name: {g: kept(name, values[name][g], old) for g, old in of_groups.items()}
-            for name, of_groups in state.values.items()
-        }
+        values = {name: kept(name, old) for name, old in state.values.items()}
         return new, ObservedState(state.count + 1, values, inner_state)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def at_every(
+    interval: int, count: jax.Array, value: Callable[[], Any], old: Any
+) -> Any:
+    """A new value at steps 0, interval, 2 interval, ...; in between the old one."""
+    if interval == 1:
+        return value()
+    return jax.lax.cond(count % interval == 0, value, lambda: old)
+
+
+def _beside(steps: jax.Array, x: jax.Array) -> jax.Array:
+    """One entry for each step in the shape of ``x[:, None]``."""
+    return steps.reshape(1, -1, *[1] * (x.ndim - 1))
 
 
 def _is_of(values: Any, stacks: Stacks) -> bool:

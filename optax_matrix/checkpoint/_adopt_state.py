@@ -3,21 +3,25 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix._arguments import checked
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import Recorder, recording
 from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.checkpoint._entries import (
     check_values,
     entries_by_leaf,
 )
+from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._portable import from_portable, to_portable
+from optax_matrix.checkpoint._refusals import some
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
-from optax_matrix.transforms.arguments import AnyOptimizer
+from optax_matrix.transforms.wrappers.packing import QuantizedState, unpacked
+from optax_matrix.tree.holders import held_state
 from optax_matrix.tree.state import states_in
 
 _COUNTS = ("count", "gradient_step")
@@ -98,6 +102,7 @@ def adopt_state(
             "`params` must have names, by which arrays are found, got one bare array; "
             "train a dict with one entry."
         )
+    source = held_state(source, "source")
     check_values(source, "source")
     given, counts = _read(source, set(paths.values()))
     counts = counts if count is None else {count}
@@ -110,7 +115,7 @@ def adopt_state(
     entries = _entries(state, paths)
     used: dict[tuple[str, str], str] = {}
     absent, filled = list[str](), set[str]()
-    for key, (place, path, shape) in entries.items():
+    for key, (place, path, shape, dtype, is_unsigned) in entries.items():
         leaf, _, piece = path.partition("#")
         if not path or _last(place) in (*_COUNTS, *_FRESH):
             continue
@@ -120,7 +125,9 @@ def adopt_state(
         if name is None or foreign:
             absent.append(key)
             continue
-        value = given[leaf][name]
+        value = typed(given[leaf][name], dtype, f"{name} of {leaf}", "source")
+        if is_unsigned:
+            check_signs(value, f"{name} of {leaf}", "source")
         if used.setdefault((leaf, name), role) != role and value.ndim:
             raise ValueError(
                 "`source` must name arrays such that each has one place in `tx`, got "
@@ -133,21 +140,25 @@ def adopt_state(
         portable[key] = _fitted(form(value), shape, f"{name!r} of {leaf!r}")
         filled.add(key)
     _check_complete(absent, given, used, missing, unused)
-    for key, (place, path, shape) in entries.items():
+    for key, (place, path, shape, *_) in entries.items():
         if _last(place) in _COUNTS and _goes_on(place, path, entries, filled):
             portable[key] = np.broadcast_to(_only(counts), shape)
-    return from_portable(portable, state, params)
+    # Of moments that were packed only their scales are left over.
+    return from_portable(portable, state, params, unused="drop")
 
 
 def _read(source: Any, known: set[str]) -> tuple[dict[str, dict], set[int]]:
     """The arrays of each parameter by name, and the counts of updates."""
     given, counts = dict[str, dict[str, np.ndarray]](), set[int]()
+    packed = lambda node: isinstance(node, QuantizedState)
+    plain = lambda node: unpacked(node) if packed(node) else node
+    source = jax.tree.map(plain, source, is_leaf=packed)
     for keys, leaf in leaves_with_keys(source):
         ends = (k for k in range(1, len(keys)) if path_name(keys[k:]) in known)
         start = next(ends, None)
         if start is None:
             field = _last(path_name(keys))
-            counts |= {int(leaf)} if field in _COUNTS else set()
+            counts |= {_number(leaf)} if field in _COUNTS else set()
             if field == "mini_step" and int(leaf):
                 raise ValueError(
                     "`source` must not be in the middle of an accumulation, got "
@@ -165,16 +176,30 @@ def _read(source: Any, known: set[str]) -> tuple[dict[str, dict], set[int]]:
     return given, counts
 
 
-def _entries(
-    state: Any, paths: Mapping[int, str]
-) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    """Place, path and shape of all state, by its key in the portable form."""
+def _number(count: Any) -> int:
+    """A count of updates; some programs have it as a float."""
+    if int(count) != count:
+        raise ValueError(
+            f"`source` must hold whole numbers of updates, got {count}; pass count=."
+        )
+    return int(count)
+
+
+def _entries(state: Any, paths: Mapping[int, str]) -> dict[str, tuple]:
+    """Place, path, shape, dtype and sign of all state, by key in the portable form.
+
+    Moments in eight bits are floats here, and their scales are left out.
+    """
     found = {}
     for leaf, entries in entries_by_leaf(state, paths):
         shape = np.shape(leaf)
         for entry in entries:
+            if entry.is_derived:
+                continue
             own = shape if entry.rows is None else (len(entry.rows), *shape[1:])
-            found[entry.key] = entry.place, entry.path, own
+            dtype = np.dtype(np.float32) if entry.packed else jnp.result_type(leaf)
+            about = entry.place, entry.path, own, dtype, entry.is_unsigned
+            found[entry.key] = about
     return found
 
 
@@ -229,7 +254,7 @@ def _check_complete(absent: list, given: dict, used: dict, missing: str, unused:
         absent = [k for k, mid, at in parts if mid and at.partition("#")[0] in adopted]
     if absent:
         raise ValueError(
-            f"`source` must hold all that `tx` keeps, but lacks {_some(absent)}; "
+            f"`source` must hold all that `tx` keeps, but lacks {some(absent)}; "
             "give them by name (`weight` is 1 - decay**count), treat the same leaves "
             "as matrices (`dimension_numbers`), or pass missing='init'."
         )
@@ -238,13 +263,9 @@ def _check_complete(absent: list, given: dict, used: dict, missing: str, unused:
     if not used or (rest and unused == "error"):
         raise ValueError(
             "`source` must hold arrays that `tx` keeps, but `tx` has no place for "
-            f"{_some(rest) or 'any'}; treat the same leaves as matrices "
+            f"{some(rest) or 'any'}; treat the same leaves as matrices "
             "(`dimension_numbers`), or pass unused='drop'."
         )
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
 
 
 def _goes_on(place: str, path: str, entries: Mapping, filled: set[str]) -> bool:
@@ -252,7 +273,7 @@ def _goes_on(place: str, path: str, entries: Mapping, filled: set[str]) -> bool:
     lead = place.removesuffix(_last(place))
     near = [
         key
-        for key, (other, at, _) in entries.items()
+        for key, (other, at, *_) in entries.items()
         if at and (at == path or not path) and other.startswith(lead)
         if _last(other) not in (*_COUNTS, *_FRESH)
     ]

@@ -4,8 +4,10 @@ import jax
 import optax
 
 from optax_matrix.checkpoint._entries import check_values
+from optax_matrix.checkpoint._fields import check_fields
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.layout import checksum
+from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import check_position, states_in
 
 
@@ -18,17 +20,21 @@ def check_restored(state: optax.OptState) -> None:
 
     Args:
         state: A restored optimizer state with concrete arrays, of one run or of several
-            (`jax.vmap`).
+            (`jax.vmap`), or what holds it as ``opt_state`` (``nnx.Optimizer``, Linen's
+            ``TrainState``).
 
     Raises:
-        ValueError: If a stack holds other matrices than those of its name, if there
-            is no state of `on_matrices`, or if the state is traced.
+        ValueError: If a stack holds other matrices than those of its name, or was made
+            for another side; if arrays hold another kind of number than their fields
+            do, or second moments negative ones; if there is no state of `on_matrices`,
+            or if the state is traced.
 
     Examples:
         >>> import jax.numpy as jnp, optax
         >>> from optax_matrix import on_matrices
         >>> check_restored(on_matrices(optax.trace(0.9)).init({"up": jnp.ones((3, 5))}))
     """
+    check_tuples(state, "state")
     check_values(state, "state")
     states = list(states_in(state))
     if not states:
@@ -49,3 +55,4 @@ def check_restored(state: optax.OptState) -> None:
                     "the state of other parameters; save optax_matrix.to_portable("
                     "state, params) and restore by from_portable(..., rename=...)."
                 )
+    check_fields(state)

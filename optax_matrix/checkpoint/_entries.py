@@ -9,7 +9,9 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from optax_matrix._paths import key_name, leaves_with_keys, path_name
+from optax_matrix._paths import key_name, path_name
+from optax_matrix.checkpoint._known import Known, known_leaves
+from optax_matrix.checkpoint._packed import Packed, as_plain, quantized_nodes
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.stacks.layout import FILLER
@@ -24,11 +26,17 @@ from optax_matrix.tree.state import (
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Part of a state leaf: its path in the state, parameter path, rows of a stack."""
+    """Part of a state leaf: its path in the state, parameter path, rows of a stack.
+
+    ``packed`` is how it belongs to a moment in eight bits, with the place of that
+    moment, and ``leaf`` what is known of the leaf.
+    """
 
     place: str
     path: str
     rows: np.ndarray | None = None
+    packed: Packed | None = None
+    leaf: Known | None = None
 
     @property
     def key(self) -> str:
@@ -36,14 +44,29 @@ class Entry:
         return "/".join(part for part in (self.place, self.path) if part)
 
     @property
+    def is_derived(self) -> bool:
+        """Whether it is there only because the state is in eight bits."""
+        is_scales = self.packed is not None and not self.packed.codes
+        return is_scales or (self.leaf is not None and self.leaf.counts_roundings)
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether it cannot be negative."""
+        return self.leaf is not None and self.leaf.is_unsigned
+
+    @property
     def is_whole(self) -> bool:
         """Whether it belongs to no parameter."""
         return not self.path and self.rows is None
 
     def before(self, moves: "Moves") -> "Entry | None":
-        """This entry before it was moved; None if it is new."""
+        """This entry before it was moved; None if it is new.
+
+        That of scales is the moment, from which they can be computed.
+        """
         path = _old(self.path, moves.rename) if self.path else ""
-        place = _old(self.place, moves.places)
+        place = self.place if self.packed is None else self.packed.moment
+        place = _old(place, moves.places)
         return None if path is None or place is None else Entry(place, path, self.rows)
 
 
@@ -94,36 +117,61 @@ def entries_by_leaf(
     bare = lambda node: unboxed(node)[0] if is_state(node) else node
     state = jax.tree.map(bare, state, is_leaf=is_state)
     manifests, known = manifests_of(state), set(paths.values())
-    for keys, leaf in leaves_with_keys(state):
+    nodes = dict(quantized_nodes(state))
+    for leaf in known_leaves(state):
+        keys = leaf.keys
         owners = [k for k in manifests if keys[: len(k)] == k]
         owner = max(owners, key=len, default=None)
         field = None if owner is None else key_name(keys[len(owner)])
+        if field in ("method", "manifest", "sides"):
+            yield leaf.value, []
+            continue
+        keys, packed = as_plain(keys, nodes)
+        leaf = leaf._replace(keys=keys)
         if owner is None or field in ("after", "other"):
-            yield leaf, [Entry(*_split(keys, known))]
-            continue
-        if field in ("manifest", "method"):
-            yield leaf, []
-            continue
-        manifest = manifests[owner]
-        place = path_name(tuple(k for k in keys if key_name(k) not in manifest))
-        group = next((key_name(k) for k in keys if key_name(k) in manifest), None)
-        if group is None:
-            yield leaf, [Entry(place, "")]
-            continue
-        rows = rows_by_path(manifest[group], paths)
-        scalar = jnp.ndim(leaf) == 0
-        yield (
-            leaf,
-            [Entry(place, path, None if scalar else at) for path, at in rows.items()],
-        )
+            yield leaf.value, [_like_a_parameter(leaf, packed, known)]
+        else:
+            yield leaf.value, _of_stack(leaf, packed, manifests[owner], paths)
 
 
-def _split(keys: tuple, known: set[str]) -> tuple[str, str]:
-    """Path in the state and parameter path of a leaf like a parameter, as Adam has."""
+def _like_a_parameter(leaf: Known, packed: Packed | None, known: set[str]) -> Entry:
+    """The entry of a leaf that may have the path of a parameter, as Adam's have."""
+    lead, path = _split(leaf.keys, known)
+    if packed is not None:
+        packed = packed._replace(moment=path_name(_split(packed.moment, known)[0]))
+    return Entry(path_name(lead), path, None, packed, leaf)
+
+
+def _of_stack(
+    leaf: Known,
+    packed: Packed | None,
+    manifest: Mapping[str, np.ndarray],
+    paths: Mapping[int, str],
+) -> list[Entry]:
+    """The entries of a leaf that may belong to the matrices of a stack."""
+    place = lambda keys: path_name(
+        tuple(k for k in keys if key_name(k) not in manifest)
+    )
+    here = place(leaf.keys)
+    group = next((key_name(k) for k in leaf.keys if key_name(k) in manifest), None)
+    if group is None:
+        return [Entry(here, "", None, None, leaf)]
+    if packed is not None:
+        packed = packed._replace(moment=place(packed.moment))
+    rows = rows_by_path(manifest[group], paths)
+    is_scalar = jnp.ndim(leaf.value) == 0
+    return [
+        Entry(here, path, None if is_scalar else at, packed, leaf)
+        for path, at in rows.items()
+    ]
+
+
+def _split(keys: tuple, known: set[str]) -> tuple[tuple, str]:
+    """Keys in the state and parameter path of a leaf like a parameter."""
     for start in range(len(keys)):
         if (path := path_name(keys[start:])) in known:
-            return "/".join(map(key_name, keys[:start])), path
-    return path_name(keys), ""
+            return keys[:start], path
+    return keys, ""
 
 
 def manifests_of(state: Any) -> dict[tuple, dict[str, np.ndarray]]:

@@ -17,12 +17,21 @@ from optax_matrix.checkpoint._entries import (
     Moves,
     check_values,
     entries_by_leaf,
-    is_in,
 )
+from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._origin import origins
+from optax_matrix.checkpoint._packed import Numbers, is_rounding
+from optax_matrix.checkpoint._refusals import (
+    check_flat,
+    check_moves,
+    check_params,
+    missing_state,
+    nothing_fits,
+    unused_state,
+)
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.stacks.checksums import paths_by_checksum
-from optax_matrix.tree.state import states_in
+from optax_matrix.tree.holders import check_itself, held_state
 
 
 def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
@@ -30,16 +39,19 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
     ``<path in the state>/<path>``. All other state is named by its path in the state.
-    Entries under ``method`` and ``manifest`` say whose state it is and which axes of
-    each leaf were rows and columns. The result does not depend on grouping,
-    ``max_batch``, sharding or the mesh, and can be saved by anything that saves a dict
-    of arrays, `numpy.savez` included. Arrays on several devices are gathered on the
-    host of every process, so all processes must call this function. Devices hold at
-    most 256 MiB of others' parts meanwhile. Arrays on one device that are no stacks are
-    those of the state: save them before a step that donates it.
+    Entries under ``method``, ``manifest`` and ``sides`` say whose state it is, which
+    axes of each leaf were rows and columns, and on which side blocks work. Moments in
+    eight bits have the names of others, and those under ``scales`` say what the codes
+    mean. The result does not depend on grouping, ``max_batch``, sharding or the mesh,
+    and can be saved by anything that saves a dict of arrays, `numpy.savez` included.
+    Arrays on several devices are gathered on the host of every process, so all
+    processes must call this function. Devices hold at most 256 MiB of others' parts
+    meanwhile. Arrays on one device that are no stacks are those of the state: save them
+    before a step that donates it.
 
     Args:
-        state: State of any optimizer that contains `on_matrices`.
+        state: State of any optimizer that contains `on_matrices`, or what holds it as
+            ``opt_state`` (``nnx.Optimizer``, Linen's ``TrainState``).
         params: The parameters that the state belongs to; only their paths matter.
 
     Returns:
@@ -57,12 +69,9 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
         >>> {k: v.shape for k, v in to_portable(tx.init(params), params).items()}
         {'manifest/up/kernel': (2,), 'inner_state/trace/up/kernel': (1, 5, 3)}
     """
-    if next(states_in(params), None):
-        raise ValueError(
-            "`params` must be the parameters, got a state; write to_portable(state, "
-            "params)."
-        )
+    check_params(params, "to_portable(state, params)")
     paths = paths_by_checksum(named_leaves(params))
+    state = held_state(state, "state")
     check_values(state, "state")
     flat: dict[str, Any] = {}
     for origin in origins(state, paths):
@@ -87,6 +96,9 @@ def from_portable(
 ) -> optax.OptState:
     """Fills a fresh optimizer state from its portable form.
 
+    Between a state with and one without `quantized` (or `quantize_state`), and between
+    two of other options, moments are converted.
+
     Args:
         portable: Result of `to_portable`, for these or other parameters.
         state: The state to fill, as ``tx.init(params)`` makes it. It determines
@@ -110,11 +122,13 @@ def from_portable(
         The filled state.
 
     Raises:
-        ValueError: If entries are missing, unused, or of another shape; if they are of
-            another method, or of other axes of the same leaf (another orientation of a
-            square matrix, another order of heads); if a renaming concerns nothing; if
-            arrays are traced. To carry state over to another method on purpose, leave
-            out its entries under ``method``.
+        ValueError: If entries are missing, unused, of another shape or another kind of
+            number, or negative in a second moment; if they are of another method, of
+            other axes of the same leaf (another orientation of a square matrix, another
+            order of heads) or of another ``side``; if a renaming concerns nothing, or
+            nothing fits; if arrays are traced. To carry state over to another method on
+            purpose, leave out its entries ``method/...``; sides are not compared then.
+            To use turned arrays of the same method, leave out ``sides/...``.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -124,10 +138,14 @@ def from_portable(
         >>> new = {"gate": jnp.ones((3, 5))}
         >>> state = from_portable(portable, tx.init(new), new, rename={"up": "gate"})
     """
+    check_params(params, "from_portable(portable, state, params)")
+    check_itself(state, "state")
+    check_flat(portable)
     paths = paths_by_checksum(named_leaves(params))
     check_values(state, "state")
     check_values(dict(portable), "portable")
     moves = Moves(rename or {}, places or {})
+    numbers = Numbers(portable)
     leaves, used, absent, found = [], set[str](), [], []
     for origin in origins(state, paths):
         used |= origin.check(portable, moves)
@@ -137,38 +155,50 @@ def from_portable(
             before = entry.before(moves)
             key = entry.key if before is None else before.key
             if before is not None:
-                used.add(key)
+                used |= numbers.keys_of(key)
                 found.append((before, entry, key))
             if before is None or key not in portable:
-                absent.append(key)
-            elif entry.is_whole and np.shape(portable[key]) != np.shape(_raw(leaf)):
+                absent += [] if entry.is_derived else [key]
+                continue
+            value = numbers.of(key, entry.packed)
+            if entry.is_whole and np.shape(value) != np.shape(_raw(leaf)):
                 absent.append(f"{key} of shape {np.shape(_raw(leaf))}")
             else:
-                parts.append((entry.rows, portable[key], key))
+                parts.append((entry, value, key))
         leaves.append(_fill(leaf, parts) if parts else leaf)
-    _check_moves(moves, found, portable, paths)
+    check_moves(moves, found, portable, paths)
     if absent and missing == "error":
-        raise ValueError(_complaint("has no state for", absent, "missing", "init"))
-    if (extra := sorted(set(portable) - used)) and unused == "error":
-        raise ValueError(_complaint("holds state of no use:", extra, "unused", "drop"))
+        raise ValueError(missing_state(absent, portable))
+    extra = sorted(k for k in set(portable) - used if not is_rounding(k, portable[k]))
+    if extra and unused == "error":
+        raise ValueError(unused_state(extra))
+    if absent and extra and not any(key in portable for _, _, key in found):
+        raise ValueError(nothing_fits(absent, extra))
     return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
 
-def _fill(leaf: Any, parts: list[tuple[np.ndarray | None, Any, str]]) -> Any:
+def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
     """The leaf with its parts replaced, which are rows of it or all of it.
 
     Each process fills what its own devices hold. Nothing is sent between devices.
     """
     raw, values = _raw(leaf), []
     shape = np.shape(raw)
-    for rows, value, key in parts:
+    dtype = raw.dtype if hasattr(raw, "dtype") else np.asarray(raw).dtype
+    for entry, value, key in parts:
+        rows = entry.rows
         wanted = shape if rows is None else (len(rows), *shape[1:])
         if np.shape(value) != wanted:
             raise ValueError(
                 f"`portable` must hold an array of shape {wanted} for {key!r}, got "
-                f"{np.shape(value)}; the layer's shape or dimension numbers changed."
+                f"{np.shape(value)}: the layer's shape or dimension numbers changed; "
+                "pad or cut the array to that shape in `portable` (new rows of a "
+                "vocabulary get zeros), or leave it out and pass missing='init'."
             )
-        values.append((rows, _typed(np.asarray(value), raw.dtype, key)))
+        value = typed(value, dtype, key, alone=entry.is_whole)
+        if entry.is_unsigned:
+            check_signs(value, key, "portable")
+        values.append((rows, value))
     whole = tuple(map(slice, shape))
     if not isinstance(leaf, jax.Array):
         return _filled(raw, whole, values)
@@ -202,60 +232,6 @@ def _place(at: Any) -> tuple:
     return tuple((one.start or 0, one.stop) for one in at)
 
 
-def _typed(value: np.ndarray, dtype: np.dtype, key: str) -> np.ndarray:
-    """The array with the dtype that `numpy.savez` does not know, such as bfloat16."""
-    if value.dtype.type is not np.void:
-        return value
-    if value.dtype.itemsize == dtype.itemsize and dtype.kind == "V":
-        return value.view(dtype)
-    if value.dtype.itemsize == 2:
-        return value.view(jnp.bfloat16)
-    raise ValueError(
-        f"`portable` must hold numbers, got {value.dtype.str[1:]} bytes of an unknown "
-        f"dtype for {key!r} of dtype {dtype}; save it as float32."
-    )
-
-
-def _check_moves(
-    moves: Moves,
-    found: list[tuple[Entry, Entry, str]],
-    portable: Mapping[str, Any],
-    paths: Mapping[int, str],
-) -> None:
-    """Raises if a move has nothing to give state to, or nothing to take it from.
-
-    ``found`` are every entry of the state as it was, as it is, and its old key.
-    """
-    for old, new in moves.places.items():
-        keys = [k for was, now, k in found if is_in(now.place, new)]
-        if not any(key in portable for key in keys):
-            raise ValueError(
-                f"`places` must move state from {old!r} in `portable` to {new!r} in "
-                "`state`, but there is none in both; correct it, or leave it out."
-            )
-    for old, new in moves.rename.items():
-        if not any(is_in(path, new) for path in paths.values()):
-            raise ValueError(
-                f"`rename` must give paths of `params`, got {new!r}, which `params` do "
-                "not have; correct it, or leave it out."
-            )
-        keys = [
-            k for was, now, k in found if is_in(was.path, old) and is_in(now.path, new)
-        ]
-        if keys and not any(key in portable for key in keys):
-            why = "does not have; correct it, or leave it out"
-            if any(f"/{old}/" in f"/{key}/" for key in portable):
-                why = (
-                    f"has, but under other fields than {keys[0]!r}: the parameter was "
-                    "no matrix, or is none now; keep that by `dimension_numbers`, or "
-                    "drop its state and pass missing='init'"
-                )
-            raise ValueError(
-                f"`rename` must take paths of `portable`, got {old!r}, which "
-                f"`portable` {why}."
-            )
-
-
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), dtypes.prng_key)
 
@@ -269,11 +245,3 @@ def _gathered(x: Any) -> Any:
     """The array, moved to the host if it is on several devices."""
     several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
     return on_host(x) if several else x
-
-
-def _complaint(what: str, keys: list[str], argument: str, value: str) -> str:
-    shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
-    return (
-        f"`portable` {what} {shown}; pass rename={{old path: new path}}, or "
-        f"{argument}={value!r} if that is meant."
-    )

@@ -11,7 +11,7 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from optax_matrix._arguments import checked
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import (
     Recorder,
     explicit_spec,
@@ -23,7 +23,7 @@ from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_n
 from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.stacks.layout import FILLER, Group, Layout, identities
-from optax_matrix.transforms.arguments import AnyOptimizer
+from optax_matrix.tree.holders import check_itself
 from optax_matrix.tree.state import check_one_run, check_structure, states_in
 
 Masks = Mapping[str, Array]
@@ -80,6 +80,7 @@ def reset_state(
         >>> (mu[0, :, 0] == 0).tolist()
         [False, True, False]
     """
+    check_itself(opt_state, "opt_state")
     masks = _masks(where, params)
     old, rebox = unboxed(opt_state)
     for _, node in states_in(old):

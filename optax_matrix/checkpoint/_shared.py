@@ -36,7 +36,7 @@ _SHARED = {
     ScaleByTrackedAdamState: {"vectors", "mu", "root"},
     SpoState: set(SpoState._fields),
 }
-_LABELS = {"method": EMPTY_LAYOUT, "manifest": EMPTY_LAYOUT}  # They hold no state.
+_LABELS = dict.fromkeys(("method", "manifest", "sides"), EMPTY_LAYOUT)  # No state.
 
 
 class StateLeaf(NamedTuple):

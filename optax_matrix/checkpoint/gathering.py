@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-PIECE = 2**28  # Bytes.
+from optax_matrix._thresholds import Thresholds
 
 
 class Pieces(NamedTuple):
@@ -53,7 +53,7 @@ def on_host(x: Any) -> np.ndarray:
     return gathered(x)
 
 
-def gathered(x: Any, limit: int = PIECE) -> np.ndarray:
+def gathered(x: Any, limit: int | None = None) -> np.ndarray:
     """An array with a `NamedSharding`, through pieces of at most `limit` bytes.
 
     A piece has at least one row of each part, however long a row is.
@@ -61,6 +61,7 @@ def gathered(x: Any, limit: int = PIECE) -> np.ndarray:
     kind = x.sharding.mesh.devices.flat[0].default_memory().kind
     sharding = x.sharding.with_memory_kind(kind)
     x = jax.device_put(x, sharding)  # Offloaded state comes back for this.
+    limit = limit or Thresholds.gathered_bytes
     plan = pieces(x.shape, x.dtype, sharding, limit)
     places = sharding.devices_indices_map(x.shape)
     parts = [places[device] for device in _holders(sharding)]

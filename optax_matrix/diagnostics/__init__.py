@@ -32,7 +32,8 @@ from optax_matrix.diagnostics._follow_policies import (
     follow_policies,
 )
 from optax_matrix.diagnostics._method_style import method_style
-from optax_matrix.diagnostics._monitor import MonitorState, monitor, read_monitor
+from optax_matrix.diagnostics._monitor import monitor
+from optax_matrix.diagnostics._monitor_state import MonitorState, read_monitor
 from optax_matrix.diagnostics._norms import (
     hyperspherical_energy,
     norm_spread,

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from optax_matrix._arguments import checked
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.transforms.arguments import AnyOptimizer
 from optax_matrix.tree.state import OnMatricesState, is_state
 
 SHARED = "(shared)"

@@ -10,6 +10,7 @@ from optax_matrix.checkpoint import to_portable
 from optax_matrix.transforms.low_rank import ProjectLowRankState
 from optax_matrix.transforms.rotation import InEigenbasisState, RotateState
 from optax_matrix.transforms.sides import Pair
+from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import OnMatricesState, states_in
 
 _LEAD = "inner_state/"
@@ -31,7 +32,7 @@ def by_parameter(
     That is ``{path: (matrices of the leaf, ...)}``, with ``path#k`` for further pieces.
     """
     held = {name: stack for name, stack in stacks.items() if stack is not None}
-    flat = to_portable(OnMatricesState({}, owner.manifest, held), params)
+    flat = to_portable(OnMatricesState({}, owner.manifest, {}, held), params)
     return {k.removeprefix(_LEAD): x for k, x in flat.items() if k.startswith(_LEAD)}
 
 
@@ -79,6 +80,7 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
                 held = [x for x in both if x is not None]
                 found[path] = both if len(held) == 2 else held[0]
     if not found:
+        check_tuples(opt_state, "opt_state")
         raise ValueError(
             "`opt_state` must hold bases or rotations, got a state without; pass that "
             "of a method with a low rank that stores its basis, or with a rotated "

@@ -9,16 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import unsplit, vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
 
-# For sides of 512 and 1024 compilers for TPU take 40 and 120 processor seconds for
-# their own decomposition, which halves the matrix recursively. That of a pair of blocks
-# is small.
-BLOCK = 128
 # Six to nine sweeps sufficed for every matrix tried.
 _MAX_SWEEPS = 20
 
@@ -30,7 +27,7 @@ def eigh(
 
     On a TPU, for large sides, by `eigh_by_blocks`.
     """
-    large = a.shape[-1] > 2 * BLOCK
+    large = a.shape[-1] > 2 * Thresholds.jacobi_block
     return looped_on_tpu(eigh_by_blocks, lapack.eigh, a) if large else lapack.eigh(a)
 
 
@@ -41,7 +38,7 @@ class _State(NamedTuple):
 
 
 def eigh_by_blocks(
-    a: Float[Array, "*batch n n"], block: int = BLOCK
+    a: Float[Array, "*batch n n"], block: int | None = None
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
     r"""`eigh` in one loop with a small body: Hestenes' one-sided Jacobi, by blocks.
 
@@ -57,7 +54,7 @@ def eigh_by_blocks(
     bound = norm_bound(a)
     shift = 1.5 * jnp.where(bound == 0, 1, bound)
     x = a + shift * jnp.eye(n, dtype=a.dtype)
-    x = _orthogonal_columns(x, block)
+    x = _orthogonal_columns(x, block or Thresholds.jacobi_block)
     v = x * inverse(jnp.sqrt(jnp.sum(x * x, axis=-2, keepdims=True)))
     # A Newton-Schulz step removes the rounding that the rotations left in V.
     v = 1.5 * v - 0.5 * full_dot(v, full_dot(v.mT, v))

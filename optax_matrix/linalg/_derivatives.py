@@ -19,7 +19,7 @@ from jaxtyping import Array
 from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._triangular import inverse_lower
 from optax_matrix.linalg.lapack import svd
-from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.products import along, full_dot
 from optax_matrix.linalg.scale import as_work, inverse, is_usable, unit_peak
 
 
@@ -44,12 +44,17 @@ def _q_factor_jvp(compute, primals, tangents):
     # A column without a part of its own in R is arbitrary: it counts as a constant.
     live = jnp.abs(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :] > least
     eye = jnp.broadcast_to(jnp.eye(r.shape[-1], dtype=r.dtype), r.shape)
-    z = full_dot(jnp.where(live, dy, 0), inverse_lower(jnp.where(live, r, eye).mT).mT)
-    # dX R^-1 = dQ + Q dR R^-1, where Q'dQ is skew and dR R^-1 upper triangular: so the
-    # part of Q'dX R^-1 below the diagonal is that of Q'dQ.
-    a = full_dot(q.mT, z)
-    below = jnp.tril(a, -1)
-    dq = full_dot(q, below - below.mT - a) + z
+    inverse_r = inverse_lower(jnp.where(live, r, eye).mT).mT
+
+    def of(dy: Array) -> Array:
+        # dX R^-1 = dQ + Q dR R^-1, where Q'dQ is skew and dR R^-1 upper triangular: so
+        # the part of Q'dX R^-1 below the diagonal is that of Q'dQ.
+        z = full_dot(jnp.where(live, dy, 0), inverse_r)
+        a = full_dot(q.mT, z)
+        below = jnp.tril(a, -1)
+        return full_dot(q, below - below.mT - a) + z
+
+    dq = along(of, y, dy)
     if previous is not None:
         dq = jnp.where(is_usable(y), dq, tangents[1].astype(dq.dtype))
     return out, dq.astype(out.dtype)
@@ -68,21 +73,25 @@ def _polar_factor_jvp(compute, rtol, primals, tangents):
     tall = x.shape[-2] > x.shape[-1]
     u, s, vt = svd(x.mT if tall else x)
     kept = s > rtol * jnp.max(s, axis=-1, keepdims=True)
-    udx = full_dot(u.mT, dx.mT if tall else dx)
-    a = full_dot(udx, vt.mT)
     left, right = s[..., :, None], s[..., None, :]
     large, small = jnp.maximum(left, right), jnp.minimum(left, right)
     both = kept[..., :, None] & kept[..., None, :]
     mixed = kept[..., :, None] ^ kept[..., None, :]
-    # Between kept values only the skew part counts, over their sum, which is safe for
-    # equal ones. A kept and a cut value mix over the difference of squares; two cut
-    # ones contribute nothing.
-    b = jnp.where(both, (a - a.mT) * inverse(large + small), 0)
-    between = (large * a + small * a.mT) * inverse(large**2 - small**2)
-    b = jnp.where(mixed, between, b)
-    rest = (kept * inverse(s))[..., :, None] * (udx - full_dot(a, vt))
-    d = full_dot(u, full_dot(b, vt) + rest)
-    return out, d.mT if tall else d
+
+    def of(dx: Array) -> Array:
+        udx = full_dot(u.mT, dx.mT if tall else dx)
+        a = full_dot(udx, vt.mT)
+        # Between kept values only the skew part counts, over their sum, which is safe
+        # for equal ones. A kept and a cut value mix over the difference of squares; two
+        # cut ones contribute nothing.
+        b = jnp.where(both, (a - a.mT) * inverse(large + small), 0)
+        between = (large * a + small * a.mT) * inverse(large**2 - small**2)
+        b = jnp.where(mixed, between, b)
+        rest = (kept * inverse(s))[..., :, None] * (udx - full_dot(a, vt))
+        d = full_dot(u, full_dot(b, vt) + rest)
+        return d.mT if tall else d
+
+    return out, along(of, x, dx)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -95,14 +104,18 @@ def singular_vectors(compute: Callable[[Array], Any], x: Array) -> Array:
 def _singular_vectors_jvp(compute, primals, tangents):
     (x,), (dx,) = primals, tangents
     u, s, vt = compute(x)
-    dxv = full_dot(dx, vt.mT)
-    a = full_dot(u.mT, dxv)
     left, right = s[..., :, None], s[..., None, :]
     # (r - l)(r + l) and not r**2 - l**2, which cancels for neighbors.
     gaps = _inverse_gaps((right - left) * (right + left))
-    inside = gaps * (a * right + left * a.mT)
-    outside = (dxv - full_dot(u, a)) * inverse(right)
-    return u, full_dot(u, inside) + outside
+
+    def of(dx: Array) -> Array:
+        dxv = full_dot(dx, vt.mT)
+        a = full_dot(u.mT, dxv)
+        inside = gaps * (a * right + left * a.mT)
+        outside = (dxv - full_dot(u, a)) * inverse(right)
+        return full_dot(u, inside) + outside
+
+    return u, along(of, x, dx)
 
 
 @jax.custom_jvp
@@ -115,9 +128,13 @@ def eigenvectors(x: Array) -> tuple[Array, Array]:
 def _eigenvectors_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
     w, q = eigenvectors(x)
-    a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
     gaps = _inverse_gaps(w[..., None, :] - w[..., :, None])
-    return (w, q), (jnp.diagonal(a, axis1=-2, axis2=-1), full_dot(q, gaps * a))
+
+    def of(dx: Array) -> tuple[Array, Array]:
+        a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
+        return jnp.diagonal(a, axis1=-2, axis2=-1), full_dot(q, gaps * a)
+
+    return (w, q), along(of, x, dx)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -128,19 +145,24 @@ def inverse_power(compute: Callable[..., Array], p: int, x: Array, eps: Array) -
 
 @inverse_power.defjvp
 def _inverse_power_jvp(compute, p, primals, tangents):
-    (x, eps), (dx, deps) = primals, tangents
+    x, eps = primals
     out = inverse_power(compute, p, x, eps)
     w, q = eigenvectors(x)
-    a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
-    w, top, dtop = jnp.maximum(w, 0), w[..., -1:], a[..., -1, -1:]
+    w, top = jnp.maximum(w, 0), w[..., -1:]
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    a = a + (deps * top + eps * dtop)[..., None] * eye
     root = (w + eps * jnp.maximum(top, 0)) ** (1 / p)
     left, right = root[..., :, None], root[..., None, :]
     # The divided difference of w**(-1/p), a sum without cancellation.
     powers = [left**k * right ** (p - 1 - k) for k in range(p)]
     slope = -inverse(left) * inverse(right) * inverse(sum(powers[1:], powers[0]))
-    return out, full_dot(full_dot(q, slope * a), q.mT)
+
+    def of(tangents: Any) -> Array:
+        dx, deps = tangents
+        a = full_dot(q.mT, full_dot(dx / 2 + dx.mT / 2, q))
+        a = a + (deps * top + eps * a[..., -1, -1:])[..., None] * eye
+        return full_dot(full_dot(q, slope * a), q.mT)
+
+    return out, along(of, primals, tangents)
 
 
 def _inverse_gaps(gaps: Array) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.products import Product
@@ -20,8 +21,7 @@ _PASSES = ((1e-4, 2.0), (1.0, 30.0), (0.0, 0.0), (0.0, 0.0))
 # The rounding of a Gram matrix is about an epsilon of its largest eigenvalue.
 _SHIFT = 2.0
 _SHIFT_GROWTH = 100.0
-# Columns are taken in up to four panels, of at least this many.
-_PANEL = 384
+# Columns are taken in up to four panels.
 _PANELS = 4
 
 
@@ -43,7 +43,7 @@ def fixed_passes(
     if passes is not None:
         return _passed(y, None, skip, shift, ((0.0, 0.0),) * passes, dot)
     n = y.shape[-1]
-    width = -(-n // max(1, min(_PANELS, n // _PANEL)))
+    width = -(-n // max(1, min(_PANELS, n // Thresholds.panel_columns)))
     found, done = None, jnp.ones_like(skip)
     for start in range(0, n, width):
         panel = y[..., start : start + width]

@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
+from optax_matrix._arguments import check_dtype
 from optax_matrix.linalg import pallas
 from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
@@ -91,9 +92,10 @@ def newton_schulz(
 
     Raises:
         ValueError: If ``coefficients``, ``steps``, ``preconditioning`` or ``kernel`` is
-            malformed, or the platform, ``compute_dtype`` or this version of JAX has no
-            kernel, or with ``kernel="pallas"`` ``x`` lies on several TPUs (call it in
-            `jax.shard_map` then, as `owners` does).
+            malformed, ``compute_dtype`` has eight bits, or the platform,
+            ``compute_dtype`` or this version of JAX has no kernel, or with
+            ``kernel="pallas"`` ``x`` lies on several TPUs (call it in `jax.shard_map`
+            then, as `owners` does).
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
@@ -208,7 +210,8 @@ def gram_newton_schulz(
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
 
     Raises:
-        ValueError: If ``coefficients`` or ``steps`` is malformed.
+        ValueError: If ``coefficients`` or ``steps`` is malformed, or ``compute_dtype``
+            has eight bits.
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
@@ -222,6 +225,8 @@ def gram_newton_schulz(
         <https://dao-ailab.github.io/blog/2026/gram-newton-schulz/>`_, 2026.
     """
     check_matrices(x)
+    if compute_dtype is not None:
+        check_dtype("compute_dtype", compute_dtype)
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     rows = rows_for(coefficients, steps)
     kernel = _gram_kernel(rows, restarts, eps, dtype)

@@ -19,6 +19,7 @@ from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.loops import batched_on_cuda
 from optax_matrix.linalg.precision import roots
+from optax_matrix.linalg.products import along
 from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
@@ -153,7 +154,7 @@ def _cayley_by_products_jvp(primals, tangents):
     (q,), (dq,) = primals, tangents
     g = _cayley_by_products(q)
     x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
-    return g, 2 * roots(x, roots(dq, x))
+    return g, along(lambda dq: 2 * roots(x, roots(dq, x)), q, dq)
 
 
 @checked

@@ -5,15 +5,13 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
 from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.scale import unit_peak
 
-# Compilers for TPU take 72 processor seconds for the reflections of a side of 2048, and
-# 16 for Cholesky QR of a side of 4096.
-_LARGE = 1024
 _SHIFT = 1e-7
 
 
@@ -27,7 +25,7 @@ def qr(
     Cholesky QR. The signs of the diagonal of R depend on the platform.
     """
     by_cholesky = partial(qr_by_cholesky, dot=dot)
-    if x.shape[-1] <= _LARGE:
+    if x.shape[-1] <= Thresholds.reflected_columns:
         return batched_on_cuda(by_cholesky, lapack.qr, x)
     return looped_on_tpu(by_cholesky, lapack.qr, x, cuda=by_cholesky)
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import unsplit
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg import lapack
 from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._polar_by_products import polar_by_products
@@ -13,9 +14,6 @@ from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.loops import batched_on_cuda, looped_on_tpu
 from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.scale import unit_peak
-
-# For a side of 512 compilers for TPU take 46 processor seconds for their decomposition.
-_LARGE = 256
 
 
 @traced_once
@@ -35,7 +33,7 @@ def svd(
     with an eigendecomposition and another QR.
     """
     by_polar = partial(svd_by_polar, dot=dot)
-    if min(x.shape[-2:]) <= _LARGE:
+    if min(x.shape[-2:]) <= Thresholds.svd_side:
         return batched_on_cuda(by_polar, lapack.svd, x)
     return looped_on_tpu(by_polar, lapack.svd, x, cuda=by_polar)
 

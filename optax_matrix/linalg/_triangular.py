@@ -7,14 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.lapack import cholesky, solve_lower
 from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import Product, full_dot, traced_once
-
-# For a side of 1024 compilers for TPU take 1 to 2 processor seconds for the loop over
-# panels, and 9 for a decomposition, an inverse and a product, which they unroll. For a
-# side of 2048 they take 2 for the inverse by halves, and 19 for a triangular solve.
-_BLOCK = 128
 
 
 @traced_once
@@ -38,8 +34,7 @@ def cholesky_quotient(
         \begin{pmatrix} L_{\cdot j} \\ Q_j \end{pmatrix} L_{k j}^\top \Bigr)
         L_{k k}^{-\top}
     """
-    large = a.shape[-1] > 2 * _BLOCK
-    if not large:
+    if a.shape[-1] <= 2 * Thresholds.triangular_block:
         return _whole_quotient(a, y, dot)
     loop, whole = (partial(f, dot=dot) for f in (quotient_by_panels, _whole_quotient))
     return looped_on_tpu(loop, whole, a, y)
@@ -51,10 +46,10 @@ def _whole_quotient(a: Array, y: Array, dot: Product) -> tuple[Array, Array]:
 
 
 def quotient_by_panels(
-    a: Array, y: Array, block: int = _BLOCK, dot: Product = full_dot
+    a: Array, y: Array, block: int | None = None, dot: Product = full_dot
 ) -> tuple[Array, Array]:
     """`cholesky_quotient` by panels of columns; the unit matrix fills the last one."""
-    n = a.shape[-1]
+    n, block = a.shape[-1], block or Thresholds.triangular_block
     side = -(-n // block) * block
     lead = [(0, 0)] * (a.ndim - 2)
     unit = jnp.eye(side, dtype=a.dtype).at[:n, :n].set(0)
@@ -94,7 +89,7 @@ def inverse_lower(
     triangular solve of side at most 128 remains for every size; the rest is products.
     """
     n = l.shape[-1]
-    levels = max(0, (-(-n // _BLOCK) - 1).bit_length())
+    levels = max(0, (-(-n // Thresholds.triangular_block) - 1).bit_length())
     side = -(-n // 2**levels) * 2**levels
     eye = jnp.eye(side, dtype=l.dtype)
     if side > n:

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from optax_matrix._arguments import check_dtype
 from optax_matrix._mesh import vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import has_narrow_products
 from optax_matrix.linalg.precision import current
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
@@ -21,7 +23,7 @@ from optax_matrix.linalg.scale import work_dtype
 
 Kernel = Callable[[Array, Product], Array]
 
-# Both thresholds come from five Newton-Schulz steps in float32 on two CPU cores
+# The thresholds come from five Newton-Schulz steps in float32 on two CPU cores
 # (medians, measured side by side). Times relative to one product of the whole stack:
 #   48 x 256 x 256: one matrix at a time 0.82, four at a time 0.73
 #   36 x 256 x 688: one at a time 0.72, four 0.71, two in Gram form 0.54
@@ -31,8 +33,6 @@ Kernel = Callable[[Array, Product], Array]
 #   1.3 (m = 256), 0.92 (512), 0.86 (1024), 0.80 (2048)
 # On accelerators the plain product of the whole stack stays: mirroring a block through
 # memory costs about as much as the saved product.
-_MIN_SIDE_IN_TURN = 64
-_MIN_SIDE_BLOCKED = 512
 
 
 def on_each_platform(
@@ -45,9 +45,10 @@ def on_each_platform(
     the whole stack at once.
     """
     count, side = math.prod(x.shape[:-2]), min(x.shape[-2:])
-    blocked = side >= _MIN_SIDE_BLOCKED
+    blocked = side >= Thresholds.blocked_side
     few = 1 if count % 2 else 2
-    in_turn = count > few and side >= _MIN_SIDE_IN_TURN and _can_loop(x)
+    large = side >= Thresholds.in_turn_side
+    in_turn = count > few and large and _can_loop(x)
 
     def whole(x: Array) -> Array:
         return kernel(x, symmetric_dot)
@@ -72,7 +73,7 @@ def in_turn_on_cpu(
     kernel: Callable[..., tuple],
     *stacks: Any,
     in_place: int = 0,
-    min_side: int = _MIN_SIDE_IN_TURN,
+    min_side: int | None = None,
 ) -> tuple[Any, ...]:
     """Apply a function to stacks; on a CPU, to one large matrix at a time.
 
@@ -85,7 +86,8 @@ def in_turn_on_cpu(
     """
     batch, (m, n) = stacks[0].shape[:-2], stacks[0].shape[-2:]
     count = math.prod(batch)
-    if count < 2 or min(m, n) < min_side or not _can_loop(stacks):
+    least = min_side or Thresholds.in_turn_side
+    if count < 2 or min(m, n) < least or not _can_loop(stacks):
         return kernel(*stacks)
 
     def on_cpu(*stacks: Any) -> Any:
@@ -105,6 +107,8 @@ def dtype_of_factors(
     compute_dtype = current().compute_dtype if compute_dtype is None else compute_dtype
     # `is`, since NumPy says that the dtype float64 equals None.
     is_open = compute_dtype is None or compute_dtype == "auto"
+    if not is_open:
+        check_dtype("compute_dtype", compute_dtype)
     return jnp.bfloat16 if kernel == "pallas" and is_open else compute_dtype
 
 

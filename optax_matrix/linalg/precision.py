@@ -49,11 +49,8 @@ import jax
 from jax.lax import DotAlgorithmPreset, Precision as Passes
 from jaxtyping import Array
 
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.products import Product, full_dot, lowered_dot
-
-# Above this number of columns the error of three bfloat16 passes comes close to that
-# at which `cholesky_qr` takes columns for not orthonormal.
-_MOST_COLUMNS = 2048
 
 
 class Products(NamedTuple):
@@ -157,7 +154,7 @@ def roots(x: Array, y: Array) -> Array:
 
 def of_columns(count: int) -> Product:
     """The product that makes so many columns orthonormal."""
-    return bases if count <= _MOST_COLUMNS else roots
+    return bases if count <= Thresholds.narrow_columns else roots
 
 
 def pinned(f: Callable[..., Any]) -> Callable[..., Any]:

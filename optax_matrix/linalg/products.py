@@ -12,17 +12,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import has_narrow_products
 from optax_matrix.linalg.loops import can_loop
 
 Product = Callable[[Array, Array], Array]
 
-# The TPU compiler unrolls a float32 product whose operands fit into fast memory. For
-# sides of 1024, inside a loop, that takes 10 processor seconds (v5e). In tiles it takes
-# one: of 256 x 256, or wider ones of at most this many multiplications.
-_TILE = 256
-_TILE_SIZE = 2**26
-_LARGE = 512
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -72,6 +67,16 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     return _by_platform(jnp.asarray(x), jnp.asarray(y), None, _HIGHEST)
 
 
+def along(f: Callable[[Any], Any], x: Any, dx: Any) -> Any:
+    """The value of a linear function at dx, for rules of derivatives.
+
+    JAX 0.8 and 0.9 cannot transpose a loop, such as that of `in_tiles`, that they have
+    not derived themselves. There it is the derivative at x, which has the type of dx.
+    """
+    is_able = jax.__version_info__ >= (0, 10)
+    return f(dx) if is_able else jax.jvp(f, (x,), (dx,))[1]
+
+
 def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Product:
     """A product of float32 matrices at a precision of each kind of accelerator.
 
@@ -88,8 +93,8 @@ def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Pro
     def derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (x, y), (dx, dy) = primals, tangents
         is_zero = lambda t: isinstance(t, jax.custom_derivatives.SymbolicZero)
-        terms = [product(dx, y)] if not is_zero(dx) else []
-        terms += [product(x, dy)] if not is_zero(dy) else []
+        terms = [along(lambda x: product(x, y), x, dx)] if not is_zero(dx) else []
+        terms += [along(lambda y: product(x, y), y, dy)] if not is_zero(dy) else []
         return product(x, y), functools.reduce(jnp.add, terms)
 
     # JAX would add up the cotangents of a branch in another order than those of a
@@ -108,7 +113,7 @@ def _by_platform(
     at = lambda precision: functools.partial(jnp.matmul, precision=precision)
     branches = {} if cuda is None else {"cuda": at(cuda)}
     pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
-    large = pairs and max(*x.shape[-2:], y.shape[-1]) >= _LARGE
+    large = pairs and max(*x.shape[-2:], y.shape[-1]) >= Thresholds.tiled_side
     if large and can_loop(x) and can_loop(y):
         branches["tpu"] = functools.partial(in_tiles, at(tpu))
     elif tpu is not _HIGHEST:
@@ -123,8 +128,9 @@ def in_tiles(product: Product, x: Array, y: Array) -> Array:
     batch, (m, k), n = x.shape[:-2], x.shape[-2:], y.shape[-1]
     count = math.prod(batch)
     x, y = x.reshape(count, m, k), y.reshape(count, k, n)
-    rows = min(m, _TILE)
-    cols = min(n, max(_TILE, _TILE_SIZE // (_TILE * max(k, 1)) // 128 * 128))
+    tile = Thresholds.tile_side
+    widest = Thresholds.tile_multiplications // (tile * max(k, 1)) // 128 * 128
+    rows, cols = min(m, tile), min(n, max(tile, widest))
     down, across = -(-m // rows), -(-n // cols)
 
     def one(i: Array, out: Array) -> Array:

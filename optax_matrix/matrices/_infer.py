@@ -6,7 +6,13 @@ from typing import Any
 
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._words import without_index
-from optax_matrix.matrices.boxes import is_box, names_of
+from optax_matrix.matrices.batch_names import BATCH, BESIDE_ANY, LAYERS, STAGES
+from optax_matrix.matrices.boxes import (
+    has_logical_names,
+    has_mesh_axes,
+    is_box,
+    names_of,
+)
 from optax_matrix.matrices.names import (
     RESIDUAL,
     Answer,
@@ -17,20 +23,23 @@ from optax_matrix.matrices.names import (
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 
+_HEADS = ("heads", "q_heads", "kv_heads")  # The dimension is behind them.
+
 
 def infer(
     model: Any,
     *,
     residual: Sequence[str] = RESIDUAL,
-    batch: Sequence[str] = ("layers", "layer", "expert", "experts", "stack"),
+    batch: Sequence[str] = BATCH,
     vocab: Sequence[str] = ("vocab", "vocabulary"),
-    layers: Sequence[str] = ("layers", "layer", "stack"),
+    layers: Sequence[str] = (*STAGES, *LAYERS),
 ) -> PathRule:
     """Makes a rule from the logical axis names of a model.
 
     A kernel whose first axis (apart from batch axes) is on the residual stream reads
     it: that axis is reduced, and all others are outputs. A kernel whose last axis is on
-    the stream writes it. Axes named in `batch` are batch axes. A leaf with a `vocab`
+    the stream writes it. Axes named in `batch` are batch axes. Heads and their
+    dimension are one side of other kernels of three axes. A leaf with a `vocab`
     axis is an embedding or head: it gets the other optimizer, except in the full-model
     mode of `aro`, where it is a matrix like any other. Leaves without names, and those
     that the default rule excludes by their path (biases, norms, embeddings, learned
@@ -45,7 +54,12 @@ def infer(
             Haliax model (its layers tell which axes are inputs), or any tree whose
             leaves carry axis names.
         residual: Names of the axis of the residual stream.
-        batch: Names of batch axes.
+        batch: Names of batch axes. By default they are those of layers, stages,
+            repeats and experts in T5X, Levanter and MaxText, which dimension numbers
+            of any kind must leave out of a matrix. Where names may be axes of the mesh
+            (an NNX variable or a Linen ``Partitioned`` that names no dimension, such as
+            "embed", and has no logical rules), only "layers", "layer", "expert",
+            "experts" and "stack" are.
         vocab: Names of the vocabulary axis.
         layers: Which of the names in `batch` are axes of layers.
 
@@ -69,16 +83,22 @@ def infer(
     }
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
+    own = {*residual, *vocab}
+    logical = {p for p in names if has_logical_names(boxes[p], own)}
+    may_be_mesh_axes = {*BATCH} - {*BESIDE_ANY} if batch is BATCH else ()
     sides = _sides_of_named_layers(model)
 
     def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
+        clear = {n: role for n, role in roles.items() if n not in may_be_mesh_axes}
+
         def of_leaf(path: str, leaf: Any) -> Answer:
             path_of_box = path if path in names else without_index(path)
             found = names.get(path_of_box, ())
             if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
                 return otherwise(path, leaf)
             known = sides.get(path_of_box)
-            return _by_names(found, roles, layers, known) or otherwise(path, leaf)
+            told = roles if path_of_box in logical else clear
+            return _by_names(found, told, layers, known) or otherwise(path, leaf)
 
         return of_leaf
 
@@ -94,7 +114,7 @@ def _by_names(
     sides: tuple[tuple, tuple] | None,
 ) -> Answer | None:
     kinds = [roles.get(name) for name in names]
-    if not any(kinds):
+    if not any(kinds) and not any(name in _HEADS for name in names):
         return None  # Mesh axes, or names that no argument lists.
     if "vocab" in kinds:
         return None, f"embedding or head: axes {names}"
@@ -120,8 +140,13 @@ def _by_names(
     if writes and not reads:
         reduction = tuple(matrix[:-1])
         return numbers(reduction, matrix[-1], residual="out"), reason
-    if len(matrix) == 2:
+    heads = [a for a in matrix if names[a] in _HEADS]
+    if len(matrix) == 2 and any(kinds):
         return numbers(matrix[0], matrix[1]), reason
+    if len(matrix) == 3 and heads == matrix[1:2]:
+        return numbers(matrix[0], tuple(matrix[1:])), reason
+    if len(matrix) == 3 and heads == matrix[:1]:
+        return numbers(tuple(matrix[:2]), matrix[2]), reason
     return None
 
 
@@ -142,7 +167,7 @@ def _axes_named(axes: Any) -> tuple[str, ...]:
 
 
 def _axis_names(box: Any) -> tuple[str | None, ...] | None:
-    """Names of the axes of a box, None if it has none or is no box."""
-    names = names_of(box) if is_box(box) else ()
+    """Names of the axes of a box that may be logical, None if there are none."""
+    names = names_of(box) if is_box(box) and not has_mesh_axes(box) else ()
     known = all(n is None or isinstance(n, (str, tuple)) for n in names)
     return names if names and known else None

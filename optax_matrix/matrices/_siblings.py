@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from optax_matrix._paths import prefixes
-from optax_matrix.matrices._words import name_of
+from optax_matrix.matrices._scopes import Scopes, Shape, scopes_of
+from optax_matrix.matrices._words import name_of, own_names
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
 from optax_matrix.matrices.view import make_view
 
@@ -47,18 +47,25 @@ class Leaf:
 
 
 class Siblings:
-    """The shapes of a tree, with questions about one path of them."""
+    """The shapes of a tree, with questions about one path of them.
+
+    What depends on a scope alone is found once for each scope: the work must not grow
+    faster than the number of leaves.
+    """
 
     def __init__(self, leaves: Mapping[str, Any]):
         self.shapes = {p: tuple(x.shape) for p, x in leaves.items()}
         self.names = {path: name_of(path) for path in self.shapes}
+        self.scopes = Scopes(self.shapes)
         self.stack = functools.cache(self._stack)
+        self._batch_axes = functools.cache(self._find_batch_axes)
         self._stacks_of = functools.cache(self._find_stacks)
-        self._all_start = functools.cache(self._do_all_start)
-        self.scopes: dict[str, list[str]] = defaultdict(list)
-        for path in self.shapes:
-            for scope in _scopes(path):
-                self.scopes[scope].append(path)
+        self._clear_sides = functools.cache(self._find_clear_sides)
+        self._has_flat_vector = functools.cache(self._find_flat_vector)
+        self._around_router = functools.cache(self._find_around_router)
+        self._of_three_axes = functools.cache(self._find_of_three_axes)
+        self._on_axis_one = functools.cache(self._find_on_axis_one)
+        self._kernels = functools.cache(self._find_kernels)
 
     def why_other(self, path: str) -> str | None:
         """Why a leaf is no kernel: a stack of vectors, or a router; else None."""
@@ -81,45 +88,39 @@ class Siblings:
         In the smallest scope that has such kernels, all leaves must have these axes in
         front, or such a kernel must be beside the leaf and have a side of its size.
         """
-        *front, size = self.shapes[path]
-        front = tuple(front)
-        for scope in _scopes(path):
-            stacks = self._stacks_of(scope, front)
-            if not stacks:
-                continue
-            if self._all_start(scope, front):
-                return True
-            parent = _scopes(path)[0]
-            return scope == parent and any(
-                _scopes(p)[0] == parent and self._is_clear(p, len(front), size)
-                for p in stacks
-            )
-        return False
+        *first, size = self.shapes[path]
+        front = tuple(first)
+        parent, *_ = around = scopes_of(path)
+        scope = next((x for x in around if self._stacks_of(x, front)), None)
+        if scope is None:
+            return False
+        if self.scopes.all_start(scope, front):
+            return True
+        return scope == parent and size in self._clear_sides(scope, front)
 
-    def _is_clear(self, path: str, front: int, size: int) -> bool:
-        """Whether a stack has a side of this size and few matrices for their sides."""
-        stack, sides = self.shapes[path][:front], self.shapes[path][front:]
-        return size in sides and max(stack) <= max(16, *sides) and min(sides) >= 8
+    def _find_clear_sides(self, scope: str, front: Shape) -> set[int]:
+        """Sides of the stacks in a module that have few matrices for their sides."""
+        n, found = len(front), set()
+        for path in self._stacks_of(scope, front):
+            stack, sides = self.shapes[path][:n], self.shapes[path][n:]
+            is_clear = max(stack) <= max(16, *sides) and min(sides) >= 8
+            if is_clear and scopes_of(path)[0] == scope:
+                found.update(sides)
+        return found
 
-    def _find_stacks(self, scope: str, front: tuple[int, ...]) -> list[str]:
-        return [p for p in self.scopes[scope] if self._is_stack(p, front)]
+    def _find_stacks(self, scope: str, front: Shape) -> list[str]:
+        n = len(front)
+        return [p for p in self.scopes.starting(scope, front) if self._is_stack(p, n)]
 
-    def _do_all_start(self, scope: str, front: tuple[int, ...]) -> bool:
-        return all(self._starts(p, front) for p in self.scopes[scope])
-
-    def _is_stack(self, path: str, front: tuple[int, ...]) -> bool:
-        shape, n = self.shapes[path], len(front)
-        if len(shape) < n + 2 or shape[:n] != front or self.names[path].is_vector:
+    def _is_stack(self, path: str, n: int) -> bool:
+        if len(self.shapes[path]) < n + 2 or self.names[path].is_vector:
             return False
         return self._batch_axes(path)[:n] == tuple(range(n))
 
-    def _batch_axes(self, path: str) -> tuple[int, ...]:
+    def _find_batch_axes(self, path: str) -> tuple[int, ...]:
         leaf = Leaf(self.shapes[path], None, stack=self.stack(path))
         leaf = dataclasses.replace(leaf, axes=self.axes(path))
         return make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path).batch_axes
-
-    def _starts(self, path: str, front: tuple[int, ...]) -> bool:
-        return self.shapes[path][: len(front)] == front
 
     def _stack(self, path: str) -> int:
         """One if a scope of the leaf is stacked, as its named vectors of two axes say.
@@ -128,14 +129,17 @@ class Siblings:
         scale by its name.
         """
         first = self.shapes[path][:1]
-        for scope in _scopes(path):
-            members = self.scopes[scope]
-            if not self._all_start(scope, first):
+        for scope in scopes_of(path):
+            if not self.scopes.all_start(scope, first):
                 return 0
-            vectors = (p for p in members if self.names[p].is_vector)
-            if any(len(self.shapes[p]) == 2 for p in vectors):
+            if self._has_flat_vector(scope):
                 return 1
         return 0
+
+    def _find_flat_vector(self, scope: str) -> bool:
+        members = self.scopes.members[scope]
+        vectors = (p for p in members if self.names[p].is_vector)
+        return any(len(self.shapes[p]) == 2 for p in vectors)
 
     def _is_router(self, path: str) -> bool:
         """A gate beside stacks of experts; not one beside an `up` of its own shape."""
@@ -143,14 +147,20 @@ class Siblings:
         name = self.names[path].path
         if not ROUTER.search(name) or len(shape) != 2 + self.stack(path):
             return False
-        parent = _scopes(self.names[path].module)[0]
-        around = self.scopes.get(parent, [])
-        if any(_UP.search(p) and self.shapes[p] == shape for p in around):
+        parent, n = scopes_of(self.names[path].module)[0], len(shape) - 2
+        ups, inside, counts = self._around_router(parent, n)
+        if shape in ups:
             return False
-        inside = [p.removeprefix(parent) for p in around if p != path]
-        n = len(shape) - 2
-        counts = {self.shapes[p][n] for p in around if len(self.shapes[p]) == n + 3}
-        return any(map(_EXPERTS.search, inside)) or bool(counts & set(shape[n:]))
+        others = len(inside) > (path in inside)
+        return others or bool(counts & set(shape[n:]))
+
+    def _find_around_router(self, scope: str, n: int) -> tuple[set, set, set]:
+        """Shapes of `up`, paths of experts, and sizes that count experts."""
+        around = self.scopes.members.get(scope, [])
+        shapes = self.shapes
+        ups = {shapes[p] for p in around if _UP.search(p)}
+        inside = {p for p in around if _EXPERTS.search(p.removeprefix(scope))}
+        return ups, inside, {shapes[p][n] for p in around if len(shapes[p]) == n + 3}
 
     def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.
@@ -175,14 +185,16 @@ class Siblings:
             if n > 3 and sizes == shape[-2:-1] and sizes != shape[-1:]:
                 return (*range(n - 2), n - 1), (n - 2,)
         if n == 3 and bias is None:
-            scope = self._scope(path)
-            kernels = (p for p in self.scopes[scope] if self._scope(p) == scope)
-            around = [s for p in kernels if len(s := self.shapes[p]) == 3]
+            around = self._of_three_axes(self._scope(path))
             if any(s[1:] == shape[:2] and s[0] != shape[0] for s in around):
                 return (0, 1), (2,)
             if any(s[:2] == shape[1:] and s[0] != shape[0] for s in around):
                 return (0,), (1, 2)
         return None
+
+    def _find_of_three_axes(self, scope: str) -> set[Shape]:
+        kernels = (p for p in self.scopes.members[scope] if self._scope(p) == scope)
+        return {s for p in kernels if len(s := self.shapes[p]) == 3}
 
     def _scope(self, path: str) -> str:
         """The scope that the module of a leaf is in."""
@@ -211,10 +223,13 @@ class Siblings:
 
     def is_of_unknown_side(self, path: str) -> bool:
         """Whether a ``weight`` could as well be ``(out, in)``."""
-        name = self.names[path].name
-        known = self._transposed(path) is not None or len(self._convention(path)) == 1
-        has_flax = any(p.rpartition("/")[2] == "kernel" for p in self.shapes)
-        return name == "weight" and not known and not has_flax
+        if self.names[path].name != "weight" or self._has_flax:
+            return False
+        return self._transposed(path) is None and len(self._convention(path)) != 1
+
+    @functools.cached_property
+    def _has_flax(self) -> bool:
+        return any(p.rpartition("/")[2] == "kernel" for p in self.shapes)
 
     def _convention(self, path: str) -> set[bool]:
         return self._conventions[self.names[path].name]
@@ -246,7 +261,7 @@ class Siblings:
         """Axes in front of a kernel, if its stack or the axes of its bias tell them."""
         bias = self._bias(path)
         in_front = len(self.shapes[path]) - 2
-        if bias and len(bias) == in_front + 1 and self._starts(path, bias[:-1]):
+        if bias and bias[:-1] == self.shapes[path][:in_front]:
             return in_front
         return min(self.stack(path), in_front)
 
@@ -262,30 +277,34 @@ class Siblings:
 
     def layers_on_axis_one(self, path: str) -> int | None:
         """The size of axis 1 if all leaves of a scope have it, and not one axis 0."""
-        for scope in _scopes(path):
-            shapes = [self.shapes[p] for p in self.scopes[scope]]
-            if sum(len(s) > 2 for s in shapes) < 2 or any(len(s) < 2 for s in shapes):
-                continue
-            kernels = {s[0] for s in shapes if len(s) > 2}
-            if len({s[1] for s in shapes}) == 1 and len(kernels) > 1:
-                return shapes[0][1]
-        return None
+        found = map(self._on_axis_one, scopes_of(path))
+        return next((size for size in found if size is not None), None)
 
-    def beside(self, path: str) -> dict[str, tuple[int, ...]]:
-        """The other kernels of the smallest scope that has some."""
-        for scope in _scopes(path):
-            found = {p: self.shapes[p] for p in self.scopes[scope] if p != path}
-            found = {
-                p: shape
-                for p, shape in found.items()
-                if len(shape) >= 2 and not self.names[p].is_vector
-            }
-            if found:
-                return found
-        return {}
+    def _find_on_axis_one(self, scope: str) -> int | None:
+        shapes = [self.shapes[p] for p in self.scopes.members[scope]]
+        if sum(len(s) > 2 for s in shapes) < 2 or any(len(s) < 2 for s in shapes):
+            return None
+        kernels = {s[0] for s in shapes if len(s) > 2}
+        same = len({s[1] for s in shapes}) == 1 and len(kernels) > 1
+        return shapes[0][1] if same else None
 
+    def beside(self, path: str, named: re.Pattern | None = None) -> Counter[Shape]:
+        """How many other kernels have which shape, in the smallest scope with some.
 
-@functools.cache
-def _scopes(path: str) -> list[str]:
-    """The paths above a leaf, the nearest first; the root is ``""``."""
-    return [*prefixes(path)[1:], ""]
+        With ``named``, only those are counted whose names match.
+        """
+        for scope in scopes_of(path):
+            own = Counter([self.shapes[path]] if self._is_kernel(path) else [])
+            if (self._kernels(scope, None) - own).total():
+                is_meant = named is None or named.search(own_names(path))
+                rest = self._kernels(scope, named)
+                return rest - own if is_meant else rest
+        return Counter()
+
+    def _find_kernels(self, scope: str, named: re.Pattern | None) -> Counter[Shape]:
+        kernels = filter(self._is_kernel, self.scopes.members[scope])
+        is_meant = lambda p: named is None or named.search(own_names(p))
+        return Counter(self.shapes[p] for p in kernels if is_meant(p))
+
+    def _is_kernel(self, path: str) -> bool:
+        return len(self.shapes[path]) >= 2 and not self.names[path].is_vector

@@ -32,7 +32,9 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
     :math:`\sqrt{\max(1, d/n)}`. By their names these are the projections to queries,
     keys and values, also fused ones, and the up-projections of latent attention
     (``q_b``, ``kv_b``). The projection of the output stays whole. ``heads="split"`` of
-    a recipe is this rule.
+    a recipe is this rule. Sizes in ``output_sections`` that ``otherwise`` gives and
+    ``head_dim`` does not divide stay: so the key and the value of each head of ``kv_b``
+    are two matrices.
 
     Args:
         otherwise: The rule that it changes: a `PathRule`, or None for the default rule.
@@ -96,8 +98,13 @@ def _by_heads(
     *heads, last = view.output_axes
     if heads:
         return of(last)
-    if head_dim is not None and view.rows % head_dim == 0:
-        return of(last, output_sections=view.rows // head_dim)
+    given = view.output_sections
+    sections = given if isinstance(given, tuple) else (view.rows,)
+    if head_dim is not None:
+        if not any(size % head_dim for size in sections):
+            return of(last, output_sections=view.rows // head_dim)
+        if len(sections) > 1 and not guessed:
+            return numbers  # As they were given, the sections are parts of heads.
     counted = set(view.batch_axes) - set(view.layer_axes or ())
     if counted and head_dim is None and not guessed:
         return numbers  # As they were given, the heads are a batch axis already.

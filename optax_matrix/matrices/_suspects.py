@@ -1,6 +1,7 @@
 """Leaves whose siblings and names leave open what they are."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,10 +90,8 @@ def _of_matrix(path: str, view: Any, reason: str, siblings: Siblings) -> str | N
 def _sections(path: str, cols: int, out: int, siblings: Siblings) -> Any:
     """Sizes of the matrices that a flat kernel may hold; None if it is one."""
     near = own_names(path)
-    beside = siblings.beside(path)
     if _THREE.search(near):
-        inside = [s for p, s in beside.items() if _OUT.search(own_names(p))]
-        for shape in inside:
+        for shape in siblings.beside(path, _OUT):
             heads = max((n for n in shape[-2:] if n < out), default=out)
             if 3 * heads != out and heads < out and (out - heads) % 2 == 0:
                 return (heads, (out - heads) // 2, (out - heads) // 2)
@@ -100,25 +99,26 @@ def _sections(path: str, cols: int, out: int, siblings: Siblings) -> Any:
     if _TWO.search(near):
         return 2
     if _CELL.search(path) and not _ONE_GATE.search(path) and out > cols:
-        hidden = {cols, *(n for shape in beside.values() for n in shape)}
+        hidden = {cols, *(n for shape in siblings.beside(path) for n in shape)}
         return next((k for k in (4, 3) if out % k == 0 and out // k in hidden), 4)
     if _MODULATION.search(path):
         return next((k for k in (9, 6, 3, 2) if out == k * cols), None)
     is_lone = side_by_name(path) or "lora" in near.lower()
-    return 2 if not is_lone and _is_gated(cols, out, beside) else None
+    return 2 if not is_lone and _is_gated(cols, out, siblings.beside(path)) else None
 
 
-def _is_gated(cols: int, out: int, beside: Mapping[str, tuple[int, ...]]) -> bool:
+def _is_gated(cols: int, out: int, beside: Counter[tuple[int, ...]]) -> bool:
     """Whether the only other kernel around takes half of the outputs back."""
-    kernels = list(beside.values())
-    return len(kernels) == 1 and 2 * kernels[0][-2] == out and kernels[0][-1] == cols
+    if beside.total() != 1:
+        return False
+    (shape,) = beside
+    return 2 * shape[-2] == out and shape[-1] == cols
 
 
 def _is_like_router(path: str, view: Any, siblings: Siblings) -> bool:
     if not ROUTER.search(own_names(path)):
         return False
-    beside = siblings.beside(path).values()
-    return view.rows * 4 <= view.cols and view.shape not in beside
+    return view.rows * 4 <= view.cols and view.shape not in siblings.beside(path)
 
 
 def _only_dense(guesses: Mapping[str, Any]) -> dict[str, str]:

@@ -6,12 +6,14 @@ of an NNX variable, the names of a Linen box, the axes of a haliax array. State 
 and without. No framework is imported: a box is made from a box.
 """
 
-from collections.abc import Callable, Container, Mapping
+import sys
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 import jax
 
 from optax_matrix._paths import group_of, leaves_with_keys, path_name
+from optax_matrix.matrices.batch_names import batch_axes, is_dimension
 
 _SHARDING = ("optimizer_sharding", "out_sharding", "sharding_names", "sharding")
 
@@ -32,10 +34,61 @@ def names_of(box: Any) -> tuple:
         return _names_of_axes(box)
     if _is_linen(box):
         return tuple(box.names)
-    key = _sharding_key(box)
-    said = None if key is None else box.get_metadata()[key]
-    said = getattr(said, "spec", said)  # Of a NamedSharding.
+    said = _said(box)
+    said = getattr(said, "spec", said)
     return () if said is None else tuple(said)
+
+
+def has_mesh_axes(box: Any) -> bool:
+    """Whether what a box says are axes of a mesh for certain: a NamedSharding's."""
+    return _is_variable(box) and hasattr(_said(box), "spec")
+
+
+def has_logical_names(box: Any, known: Collection[str] = ()) -> bool:
+    """Whether what a box says are logical names for certain.
+
+    An NNX variable and a Linen `Partitioned` hold those or axes of the mesh, which may
+    have the same names, such as "expert", but do not say what an axis is. They are
+    logical if one of them is that of a dimension or in ``known``, or stands for
+    something else by the rules.
+    """
+    if has_mesh_axes(box):
+        return False
+    metadata = box.get_metadata() if _is_variable(box) else {}
+    kind = metadata.get("linen_meta_type", type(box))  # Of what was a Linen box.
+    linen = {base.__name__ for base in kind.__mro__}
+    if _is_named(box) or "LogicallyPartitioned" in linen:
+        return True
+    names, rules = _flat(names_of(box)), dict(reversed(_rules(box)))
+    if any(is_dimension(name) or name in known for name in names):
+        return True
+    return any(_flat([rules.get(name, name)]) != [name] for name in names)
+
+
+def placed_names_of(box: Any) -> tuple:
+    """The same with mesh axes in place of the names of several batch axes.
+
+    A stack has one axis for all of them, which can have several mesh axes, but only one
+    logical name. Rules tell what names stand for, those of an NNX variable or of the
+    context; without rules for all of them, names stay as they are.
+    """
+    names = names_of(box)
+    several = batch_axes(names)
+    if len(several) < 2 or not _is_variable(box):
+        return names
+    rules = dict(reversed(_rules(box)))  # The first one of a name holds.
+    if not all(names[a] in rules for a in several):
+        return names
+    meant = {a: tuple(_flat([rules[names[a]]])) or None for a in several}
+    return tuple(meant.get(a, name) for a, name in enumerate(names))
+
+
+def _rules(box: Any) -> list[tuple[str, Any]]:
+    """What logical names stand for; Flax is not imported unless the box is its own."""
+    spmd = sys.modules.get("flax.core.spmd")
+    of_context = getattr(spmd, "get_logical_axis_rules", tuple)()
+    own = box.get_metadata().get("sharding_rules") if _is_variable(box) else ()
+    return [*(own or ()), *(of_context or ())]
 
 
 def boxed(
@@ -64,7 +117,8 @@ def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -
     """The tree of some leaves, by path, and that of all others; None elsewhere.
 
     A variable of NNX without its leaf, which NNX takes for a leaf, is what it holds:
-    None, or the `MaskedNode` of `optax.partition`.
+    None, or the `MaskedNode` of `optax.partition`. A tree without any node is `()`,
+    because optax takes None for parameters that were not passed.
     """
     hollow = lambda x: _is_variable(x) and not jax.tree.leaves(x)
     held = lambda x: jax.tree.leaves(x, is_leaf=lambda node: node is not x)[0]
@@ -72,7 +126,8 @@ def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -
     part = lambda kept: {p: x if (p in first) == kept else None for p, x in known}
     known = leaves.items()
     parts = [rebuild(part(True)), rebuild(part(False))]
-    return [jax.tree.map(empty, tree, is_leaf=_is_variable) for tree in parts]
+    trees = [jax.tree.map(empty, tree, is_leaf=_is_variable) for tree in parts]
+    return [() if tree is None else tree for tree in trees]
 
 
 def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -125,6 +180,12 @@ def _names_of_axes(x: Any) -> tuple[str, ...]:
     return tuple(axis.name for axis in x.axes)
 
 
+def _said(box: Any) -> Any:
+    """What an NNX variable says of its axes: a tuple, a spec, a NamedSharding, None."""
+    key = _sharding_key(box)
+    return None if key is None else box.get_metadata()[key]
+
+
 def _sharding_key(box: Any) -> str | None:
     metadata = box.get_metadata()
     return next((key for key in _SHARDING if metadata.get(key)), None)
@@ -150,9 +211,10 @@ def _box_like(like: Any, x: Any, spec: tuple) -> Any:
     metadata = {key: known[key] for key in kept if key in known}
     if not in_own_words:
         # In this order in every process, as it is a part of the compiled program's key.
-        axes = dict.fromkeys(x for x in spec if isinstance(x, str))
-        # The owners have placed it already, by axes of the mesh.
-        metadata["sharding_rules"] = tuple((axis, axis) for axis in axes)
+        axes = dict.fromkeys(x for x in spec if isinstance(x, str) and x not in own)
+        # They are axes of the mesh already.
+        rules = tuple((axis, axis) for axis in axes)
+        metadata["sharding_rules"] = (*(known.get("sharding_rules") or ()), *rules)
         if "eager_sharding" in metadata:
             metadata["eager_sharding"] = False
     key = _sharding_key(like) or "out_sharding"

@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._arguments import is_function
+from optax_matrix._mesh import context_mesh, visible_mesh
 from optax_matrix._paths import named_leaves, prefixes
+from optax_matrix.matrices.batch_names import refuse_inside
+from optax_matrix.matrices.boxes import boxes_of, has_logical_names, names_of
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
@@ -67,7 +70,14 @@ def decide(
         return {p: d.on_side(dimension_numbers.side(p)) for p, d in found.items()}
     rule = _rule(dimension_numbers, params)
     told = leaves_in_tree(params, leaves)
-    return {path: _decision(path, leaf, rule) for path, leaf in told.items()}
+    found = {path: _decision(path, leaf, rule) for path, leaf in told.items()}
+    # Of what is guessed, names are another opinion, and doubts tell.
+    given = views_of({path: d for path, d in found.items() if not d.is_guess})
+    if boxes := boxes_of(params) if given else {}:
+        logical = {p: box for p, box in boxes.items() if has_logical_names(box)}
+        names = {path: names_of(box) for path, box in logical.items()}
+        refuse_inside(names, given, visible_mesh(leaves) or context_mesh())
+    return found
 
 
 def _decision(path: str, leaf: Any, rule: Rule) -> Decision:

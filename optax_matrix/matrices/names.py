@@ -17,7 +17,10 @@ from optax_matrix.matrices._words import (
 )
 from optax_matrix.matrices.view import MatrixDimensionNumbers, Side, make_view
 
-RESIDUAL = ("embed", "d_model", "hidden")
+RESIDUAL = (
+    *("embed", "d_model", "hidden"),
+    *("embed_attn", "embed_moe", "embed_router", "embed_vocab"),
+)
 """Logical names of the axis of the residual stream."""
 LEAF = r"(/(kernel|weight|w))?$"
 _QKV = (

@@ -32,7 +32,10 @@ out of range is a `ValueError` when the optimizer is made.
 * ``other_learning_rate``: learning rate of that AdamW, a number (which stays constant)
   or a schedule; None for the recipe's choice.
 * ``other_weight_decay``: weight decay of that AdamW; None for that of the matrices.
-* ``nonfinite``: as in `on_matrices`; None for ``"propagate"``.
+* ``nonfinite``: what happens to a matrix whose gradient holds a NaN or infinity, for
+  each matrix by itself, as in `on_matrices`; None for ``"propagate"``, a NaN as its
+  update. Other leaves are up to their optimizer. `optax.apply_if_finite` around the
+  recipe skips the whole step.
 * ``zero_gradient``: what happens while the gradient of a matrix is zero (an expert
   without tokens, a head that is off). ``"fade"`` (None, too) multiplies the k-th update
   in a row by ``b1**k``, so that the matrix goes on for at most ``b1 / (1 - b1)``

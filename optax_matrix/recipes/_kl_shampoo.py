@@ -86,19 +86,27 @@ def kl_shampoo(
         identity and move by power steps, where the code decomposes once; at a renewal
         eigenvalues see the gradient in the new basis; they start at the root mean
         square of the first gradient, rounded to a power of two, where the code starts
-        at 0.1, so that updates hardly depend on the scale of the loss, and there is no
-        upper bound for their inverse roots; where a gradient is zero, or whitened has a
-        mean square above :math:`1 / (1 - \beta_2)`, both sides are divided by one
-        number, so that the scale of the gradients is not averaged twice (by the letter
-        a matrix whose gradients grow 1e4-fold rests for a hundred steps, see
-        ``tests/recipes/test_kl_shampoo.py``); there is no epsilon; rows and columns of
-        the rotated gradient and momentum that are rounding noise count as zero
-        (`rotate`); weight decay applies to the old weights, there to the new ones.
+        at 0.1, so that updates hardly depend on the scale of the loss; the scale of the
+        gradients is not averaged twice (by the letter a matrix whose gradients grow
+        1e4-fold rests for a hundred steps, see ``tests/recipes/test_kl_shampoo.py``):
+        where a gradient is zero, both sides decay by the root of :math:`\beta_2`; where
+        it makes up most of the averages of the rows, and of the columns, one number
+        divides what it adds to both sides, and not what they keep; a row that grows
+        alone so far, as one that comes back after steps without gradient, counts for
+        its own eigenvalue and hardly for those of the columns, nor a column for rows;
+        the least eigenvalue of a side is 1e-6 of its largest, where the code bounds
+        inverse roots by the length of the side, and by 10 and 4000, and has an epsilon
+        of 1e-8, all of them absolute numbers; entries of updates in the frame that
+        exceed :math:`\sqrt{\min(m, n) / (\beta_2 (1 - \beta_2))}` are reduced
+        (`scale_by_spectrum`), and no entry is divided by less than the rounding noise
+        of the stored momentum; rows and columns of the rotated gradient and momentum
+        that are rounding noise count as zero (`rotate`); weight decay applies to the
+        old weights, there to the new ones.
     """
 
     def chain(layout):
         rotated = in_eigenbasis(
-            scale_by_spectrum(),
+            scale_by_spectrum(b2),
             policy=policy,
             side=sides_within(layout, side, max_dim, block_size),
             qr=qr,

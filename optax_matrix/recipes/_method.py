@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.core
 import optax
 from jax.typing import ArrayLike
 
@@ -16,6 +18,7 @@ from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
 from optax_matrix.transforms.weight_size import add_decayed_weights
 from optax_matrix.tree import on_matrices
+from optax_matrix.tree.other_leaves import climbs, with_warning
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),
@@ -120,7 +123,35 @@ def optimizer_of_tree(
         method,
         arguments,
         after=None if method.is_step else after,
-        other=arguments["other"] or method.other or adamw,
+        other=with_warning(
+            arguments["other"] or method.other or adamw,
+            lambda leaves: _mistake_in_other_leaves(arguments, leaves),
+        ),
+    )
+
+
+def _mistake_in_other_leaves(arguments: Arguments, leaves: Any) -> str | None:
+    """What is probably meant otherwise: an ascent, or half a schedule."""
+    other, given = arguments["other"], arguments["other_learning_rate"]
+    rates = {"learning_rate": arguments["learning_rate"], "other_learning_rate": given}
+    if other is not None and climbs(other, leaves):
+        return (
+            "`other` must return finished steps, but its first update points along "
+            "the gradient, so the loss of the other leaves would increase. Pass an "
+            "optimizer with a learning rate, such as optax.adam(1e-3), or put "
+            "optax.scale_by_learning_rate(1e-3) behind it in optax.chain."
+        )
+    scheduled = [name for name, rate in rates.items() if callable(rate)]
+    if len(scheduled) != 1 or given is None:
+        return None
+    (constant,) = rates.keys() - set(scheduled)
+    is_traced = isinstance(rates[constant], jax.core.Tracer)  # It may have a schedule.
+    if is_traced or (constant == "other_learning_rate" and given == 0):
+        return None
+    return (
+        f"`{scheduled[0]}` is a schedule, but `{constant}` is a number, which stays "
+        f"constant. Pass a schedule for both: {constant}=lambda step: factor * "
+        f"schedule(step), or {constant}=optax.constant_schedule(...) if this is meant."
     )
 
 

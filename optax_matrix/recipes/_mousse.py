@@ -60,7 +60,8 @@ def mousse(
         root: The root; 8 is the power 0.125 of the paper.
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Longer sides have no factor; None for no bound. With ``block_size`` the
-            sides of blocks count.
+            sides of blocks count. The paper has no bound; `init` warns of a side of
+            more than 10,000 that is 16 times the other one.
         block_size: Largest side of the blocks that a matrix is cut into, each with
             factors of its own, as in Distributed Shampoo; the polar factor and the norm
             are those of the whole matrix. None for whole matrices, whose averages and

@@ -158,6 +158,12 @@ def oft():
     The angles between the neurons of a matrix and their norms do not change; zeros stay
     zero, as in `poet`. Blocks are never merged by default.
 
+    Where the gradients of a matrix keep to one direction, the neurons line up with it,
+    the gradients of the rotations vanish, and Adam's second moments follow. A gradient
+    that comes after that gives a step of full size: in 20,000 steps of a matrix with
+    gradients of rank one, the largest update was that of the first steps, and 5,000
+    times the median.
+
     Args:
         **options: Those of `poet`, without ``sides``.
 

@@ -51,6 +51,8 @@ def shampoo(
         side: ``"both"``, or one side only: ``"out"``, ``"in"``, ``"short"``.
         max_dim: Longer sides have no factor; None for no bound. With ``block_size`` the
             sides of blocks count, but ``"short"`` is a side of the whole matrix.
+            The paper has no bound; `init` warns of a side of more than 10,000 that is
+            16 times the other one.
         block_size: Largest side of the blocks that a matrix is cut into, each with
             factors of its own, as in Distributed Shampoo, whose paper has 1024 for
             most models and its code 128 (there a longer side than

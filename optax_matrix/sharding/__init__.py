@@ -55,7 +55,7 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
 
 from optax_matrix.sharding._owners import owners
 from optax_matrix.sharding._plan import plan
-from optax_matrix.sharding._planned import Plan, PlannedGroup
+from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
 from optax_matrix.sharding._state_rules import state_rules
 from optax_matrix.sharding._state_specs import state_specs
 from optax_matrix.sharding.teams._cost_model import CostModel
@@ -63,6 +63,7 @@ from optax_matrix.sharding.teams._cost_model import CostModel
 __all__ = [
     "CostModel",
     "Plan",
+    "PlannedChoice",
     "PlannedGroup",
     "owners",
     "plan",

@@ -1,11 +1,15 @@
 """Checks of the arguments of `owners`."""
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
+from optax_matrix._arguments import is_tiny
 from optax_matrix.sharding.teams._cost_model import CostModel
+
+T = TypeVar("T")
 
 
 def check_axes(mesh_axes: Any) -> None:
@@ -21,10 +25,31 @@ def check_axes(mesh_axes: Any) -> None:
         raise ValueError(f"`mesh_axes` must not repeat an axis, got {mesh_axes!r}.")
 
 
+def with_one_axis_argument(placement: type[T]) -> type[T]:
+    """A class that says how several axes are given, if they come one by one."""
+    made = placement.__init__
+
+    @functools.wraps(made)
+    def init(self: T, *args: Any, **kwargs: Any) -> None:
+        if len(args) > 1:
+            names = tuple(name for name in args if isinstance(name, str))
+            raise ValueError(
+                "`mesh_axes` must be one name or one tuple of names, and all other "
+                f"arguments keywords, got {', '.join(map(repr, args))}"
+                + (f"; write owners({names!r})." if names == args else ".")
+            )
+        made(self, *args, **kwargs)
+
+    placement.__init__ = init
+    return placement
+
+
 def check_wire_dtype(wire_dtype: Any) -> None:
     """Raises unless an argument is None or a floating dtype with float32's range."""
     try:
-        wide = wire_dtype is None or jnp.finfo(wire_dtype).maxexp >= 128
+        wide = wire_dtype is None or (
+            jnp.finfo(wire_dtype).maxexp >= 128 and not is_tiny(wire_dtype)
+        )
     except (TypeError, ValueError):
         wide = False
     if not wide:

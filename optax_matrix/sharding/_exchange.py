@@ -151,8 +151,7 @@ class Exchange:
     @functools.cached_property
     def _inner(self) -> list[int]:
         """Leaf axes within a matrix, in the leaf's order."""
-        view = self.ownership.view
-        return sorted(view.output_axes + view.reduction_axes)
+        return sorted(self.ownership.matrix_axes)
 
     @functools.cached_property
     def _local(self) -> list[int]:
@@ -182,9 +181,9 @@ class Exchange:
         Afterwards the mesh axes that split a leaf axis stand before it, major first,
         and the sides are in the view's order, output before reduction.
         """
-        view, matrices = self.ownership.view, len(self.split_axes)
+        matrices = len(self.split_axes)
         order = [matrices]
-        for a in view.output_axes + view.reduction_axes:
+        for a in self.ownership.matrix_axes:
             order += map(self.split_axes.index, self.ownership.spec[a])
             order.append(matrices + 1 + self._inner.index(a))
         return order

@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import shards
 from optax_matrix._paths import natural_order
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
@@ -26,9 +27,6 @@ from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
 from optax_matrix.stacks.layout import FILLER, Layout, chunks
 
 _FILLER = np.array(FILLER, np.uint32)
-
-LARGE = 512
-"""Shorter side of a matrix that keeps a device busy by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,11 +60,16 @@ class OwnerLayout(Layout):
 
     def owners_of(self, path: str) -> str:
         """Which owners have the matrices of a leaf, as in ``0-3, 6 of 8``."""
-        bundle = next(b for b in self.bundles if path in b.paths)
-        table, batch = bundle.ownership.table, bundle.ownership.view.batch
-        leaf = bundle.paths.index(path)
-        own = ((table >= leaf * batch) & (table < (leaf + 1) * batch)).any(axis=1)
-        return f"{_ranges(np.flatnonzero(own).tolist())} of {len(table)}"
+        own, leaf = self._ownerships[path]
+        first, end = leaf * own.view.batch, (leaf + 1) * own.view.batch
+        owners = np.unique(own.owners[first:end]).tolist()
+        return f"{_ranges(owners)} of {len(own.table)}"
+
+    @functools.cached_property
+    def _ownerships(self) -> dict[str, tuple[Ownership, int]]:
+        """For each path the ownership of its matrices, and the leaf's number there."""
+        numbered = [(b.ownership, enumerate(b.paths)) for b in self.bundles]
+        return {path: (own, i) for own, paths in numbered for i, path in paths}
 
     @functools.cached_property
     def full_specs(self) -> dict[str, PartitionSpec]:
@@ -101,7 +104,8 @@ class OwnerLayout(Layout):
             return {}
         padded = [n for n, g in self.groups.items() if (g.ids == _FILLER).all(1).any()]
         one = lambda name: len(manifest[name]) == 1
-        large = lambda name: min(self.groups[name].shape[1:]) >= LARGE
+        busy = Thresholds.busy_side
+        large = lambda name: min(self.groups[name].shape[1:]) >= busy
         return {
             name: jnp.any(manifest[name][:, :2] != _FILLER, axis=1)
             for name in padded

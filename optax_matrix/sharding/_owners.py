@@ -17,6 +17,7 @@ from optax_matrix.sharding._checks import (
     check_pad_to,
     check_teams,
     check_wire_dtype,
+    with_one_axis_argument,
 )
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._param_specs import (
@@ -40,6 +41,7 @@ from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Vi
 Teams = Literal["auto"] | CostModel | Mapping[tuple[int, int], int] | None
 
 
+@with_one_axis_argument
 @dataclasses.dataclass(frozen=True, eq=False)  # Specs are not hashable.
 class owners:
     r"""Gives every whole matrix to one device of the named mesh axes.

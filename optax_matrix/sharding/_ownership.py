@@ -62,6 +62,11 @@ class Ownership:
         return self.leaves * self.view.batch
 
     @functools.cached_property
+    def matrix_axes(self) -> tuple[int, ...]:
+        """Leaf axes that are part of a matrix."""
+        return self.view.output_axes + self.view.reduction_axes
+
+    @functools.cached_property
     def batch_mesh_axes(self) -> tuple[str, ...]:
         """Mesh axes that shard a batch axis of the leaves."""
         return tuple(x for a in self.view.batch_axes for x in self.spec[a])
@@ -120,6 +125,14 @@ class Ownership:
         owned = owned.swapaxes(1, 2).reshape(*(self.sizes[x] for x in axes), -1)
         order = [axes.index(x) for x in self.owner_axes]
         return owned.transpose(*order, -1).reshape(-1, self.matrices_per_owner)
+
+    @functools.cached_property
+    def owners(self) -> np.ndarray:
+        """The owner of each matrix, a row of `table`."""
+        found = np.empty(self.matrices, int)
+        rows = np.broadcast_to(np.arange(len(self.table))[:, None], self.table.shape)
+        found[self.table[self.table >= 0]] = rows[self.table >= 0]
+        return found
 
     def by_owner(self, x: Any) -> Any:
         """The matrices of a shard, padded with zeros, those of an owner together."""

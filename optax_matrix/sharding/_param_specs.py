@@ -140,10 +140,12 @@ def _missing(path: str, mesh: Any, given: Given) -> str:
         )
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     kinds = ", ".join(f"{name}: {kind}" for name, kind in pairs)
+    is_typed = set(mesh.axis_types) == {AxisType.Explicit}
+    typed = "give parameters that are on it" if is_typed else "make all axes Explicit"
     return (
         f"`param_specs` must say how {path!r} is sharded: types do not show it on this "
         f"mesh ({kinds}); pass owners(mesh_axes, param_specs={{path: PartitionSpec}}) "
-        "or owners.from_params(params, mesh_axes), or make all axes Explicit."
+        f"or owners.from_params(params, mesh_axes), or {typed}."
     )
 
 

@@ -7,31 +7,35 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import shards
 from optax_matrix._paths import named_leaves
 from optax_matrix.sharding._bundles import Bundle
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._ownership import Ownership
-from optax_matrix.sharding._planned import Plan, PlannedGroup
+from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
 from optax_matrix.sharding._state_specs import recorded
 from optax_matrix.sharding.teams._balance import loads
 from optax_matrix.sharding.teams._cost_model import CostModel, cost
-from optax_matrix.sharding.teams._team_sizes import with_teams
 
 
-def plan(
-    tx: optax.GradientTransformation, params: Any, param_specs: Any = None
-) -> Plan:
+@checked
+def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
     r"""Tells what a step costs each device, before anything is compiled.
 
     Work is relative. That of an m x n matrix, :math:`m \le n`, is
     :math:`4 m^2 n + 2 m^3`, as in a step of Newton-Schulz; other methods grow as fast
     with both sides. Padding counts only where mesh axes stay inside the matrices:
     elsewhere `orthogonalize` skips it (other blocks do not). Matrices that teams share
-    count as if `linalg.newton_schulz` were all the work on them. Nothing is measured;
-    ``python -m examples.study aot`` tells what a compiler makes of a step.
+    count as if `linalg.newton_schulz` were all the work on them.
+
+    Bytes are those of the exchange between shards and owners. The least is that of an
+    even exchange without padding: nearly 2 s P / N for P parameters of s bytes that N
+    devices split. Mesh axes that stay inside the matrices add what the partitioner
+    sends, which the plan does not know. Other choices of axes are listed if they have
+    at least 10% less work or bytes, and no other choice has less of both. Nothing is
+    measured; ``python -m examples.study aot`` tells what a compiler makes of a step.
 
     Args:
         tx: Any optimizer, with or without `on_matrices` inside.
@@ -57,11 +61,10 @@ def plan(
         group                   matrices  owners  shards  team  each  work  sent MiB
         4096x4096-out@c10bf2c8  32        32      256     1     1     100%  127.5
         busiest of 256 devices: 8.00x an even split
-        sent by a device: 127.5 MiB; its whole gradients: 64.0 MiB
+        sent by a device: 127.5 MiB, 8.0x the least; its whole gradients: 64.0 MiB
         state on a device: 64.0 MiB
-        owners(('tp',)): 1.00x, if the partitioner splits the rest evenly
-        owners(('fsdp',)): 2.00x, if the partitioner splits the rest evenly
-        owners(teams='auto'): 1.00x with newton_schulz, 616.0 MiB in teams
+        owners(('tp',)): 1.00x; 768.0 MiB or more, 48.2x the least, if the ...
+        owners(('fsdp',)): 2.00x; 126.0 MiB or more, 7.9x the least, if the ...
     """
     leaves = named_leaves(params)
     state, specs, found = recorded(tx, params, param_specs)
@@ -69,13 +72,13 @@ def plan(
     owned = [(x, wire) for x, wire in found.layouts if isinstance(x, OwnerLayout)]
     bundles = [(b, x, wire) for x, wire in owned for b in x.bundles]
     total = sum(_work(b.ownership) for b, _, _ in bundles)
-    layouts = [layout for layout, _ in owned if layout.bundles]
-    others = {
-        axes: work
-        for layout in layouts[:1]
+    layouts = [(layout, wire) for layout, wire in owned if layout.bundles]
+    others = [
+        choice
+        for layout, wire in layouts[:1]
         for axes in _subsets(tuple(sizes))
-        if (work := _busiest_with(layout, leaves, axes)) is not None
-    }
+        if (choice := _choice(layout, leaves, axes, wire)) is not None
+    ]
     arrays = zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True)
     return Plan(
         groups=tuple(_group(*each, leaves, total) for each in bundles),
@@ -86,8 +89,9 @@ def plan(
             for group in layout.groups.values()
         ),
         devices=math.prod(sizes.values()),
-        work=max(map(_busiest, layouts), default=1.0),
-        sent_in_teams=sum(_sent_in_teams(_of(x), x.cost_model) for x in layouts),
+        work=max((_busiest(x) for x, _ in layouts), default=1.0),
+        sent_in_teams=sum(_sent_in_teams(_of(x), x.cost_model) for x, _ in layouts),
+        least_sent=round(sum(_least_sent(*each, leaves) for each in bundles)),
         state_bytes=sum(
             x.size * x.dtype.itemsize // shards(spec, sizes) for x, spec in arrays
         ),
@@ -97,35 +101,60 @@ def plan(
             * leaves[b.paths[0]].dtype.itemsize
             for b, _, _ in bundles
         ),
-        others=tuple(sorted(others.items(), key=lambda item: (-len(item[0]), item[1]))),
-        replicated_axes=tuple(x for x in sizes if x not in _splitting(layouts)),
-        with_teams=_with_teams(layouts),
+        others=tuple(sorted(others, key=lambda x: (-len(x.axes), x.work))),
+        replicated_axes=tuple(x for x in sizes if x not in _splitting(owned)),
+        has_inside=any(layout.inside for layout, _ in layouts),
     )
 
 
-def _splitting(layouts: list[OwnerLayout]) -> set[str]:
+def _splitting(owned: list[tuple[OwnerLayout, Any]]) -> set[str]:
     """Mesh axes that split some matrix with owners."""
-    specs = (spec for layout in layouts for spec in layout.specs.values())
+    specs = (spec for layout, _ in owned for spec in layout.specs.values())
     return {axis for spec in specs for entry in spec for axis in entry}
 
 
 def _group(
     bundle: Bundle, layout: OwnerLayout, wire: Any, leaves: Any, total: float
 ) -> PlannedGroup:
-    own, path = bundle.ownership, bundle.paths[0]
-    dtype = jnp.dtype(leaves[path].dtype)
-    width = min(dtype.itemsize, jnp.dtype(wire or dtype).itemsize)
+    own = bundle.ownership
     return PlannedGroup(
         name=", ".join(bundle.stacks),
         shape=own.sides,
         matrices=own.matrices,
         owners=int((own.table >= 0).any(axis=1).sum()),
-        shards=own.devices(itertools.chain(*layout.specs[path])),
+        shards=own.devices(itertools.chain(*layout.specs[bundle.paths[0]])),
         team=own.team_size,
         each=own.matrices_per_owner,
         work=_work(own) / total,
-        sent=2 * width * bundle.exchange.numbers_sent,
+        sent=_sent(bundle, wire, leaves),
     )
+
+
+def _sent(bundle: Bundle, wire: Any, leaves: Any) -> int:
+    """Bytes that a device sends: gradients to owners, updates back."""
+    return 2 * _width(bundle, wire, leaves) * bundle.exchange.numbers_sent
+
+
+def _least_sent(bundle: Bundle, layout: OwnerLayout, wire: Any, leaves: Any) -> float:
+    """The same without padding, if all devices send equally much.
+
+    Devices that hold the same part of the leaves share the work and gather the updates,
+    or all do the same; whichever sends less.
+    """
+    own = bundle.ownership
+    spec = layout.specs[bundle.paths[0]]
+    split = own.devices([x for a in own.matrix_axes for x in spec[a]])
+    parts = own.devices(itertools.chain(*spec))
+    here = own.matrices * math.prod(own.sides) / parts
+    copies = math.prod(own.sizes.values()) / parts
+    exchanged, gathered = 2 * (1 - 1 / split), 1 - 1 / copies
+    numbers = here * min(exchanged, exchanged / copies + gathered)
+    return _width(bundle, wire, leaves) * numbers
+
+
+def _width(bundle: Bundle, wire: Any, leaves: Any) -> int:
+    dtype = jnp.dtype(leaves[bundle.paths[0]].dtype)
+    return min(dtype.itemsize, jnp.dtype(wire or dtype).itemsize)
 
 
 def _of(layout: OwnerLayout) -> list[Ownership]:
@@ -142,13 +171,16 @@ def _sent_in_teams(ownerships: list[Ownership], model: CostModel) -> int:
     return int(loads(ownerships, model).sent.max())
 
 
-def _busiest_with(layout: OwnerLayout, leaves: Any, axes: tuple[str, ...]) -> Any:
-    """Work with other owner axes; None if the matrices cannot be placed so."""
+def _choice(
+    layout: OwnerLayout, leaves: Any, axes: tuple[str, ...], wire: Any
+) -> PlannedChoice | None:
+    """Work and bytes with other owner axes; None if they cannot place the matrices."""
     try:
         other = owner_layout(leaves, layout.views, layout.specs, axes, layout.mesh)
     except ValueError:
         return None
-    return _busiest(other)
+    sent = sum(_sent(bundle, wire, leaves) for bundle in other.bundles)
+    return PlannedChoice(axes, _busiest(other), sent, bool(other.inside))
 
 
 def _busiest(layout: OwnerLayout) -> float:
@@ -174,18 +206,6 @@ def _relative(ownerships: list[Ownership]) -> float:
 
 def _even(ownerships: list[Ownership]) -> float:
     return sum(map(_work, ownerships)) / math.prod(ownerships[0].sizes.values())
-
-
-def _with_teams(layouts: list[OwnerLayout]) -> tuple[float, int] | None:
-    """Work and bytes in teams with ``teams="auto"``, where no teams are now."""
-    plain = [_of(layout) for layout in layouts]
-    if any(own.team_size > 1 for ownerships in plain for own in ownerships):
-        return None
-    if not layouts or any(layout.inside for layout in layouts):
-        return None
-    chosen = [with_teams(ownerships, "auto") for ownerships in plain]
-    sent = sum(_sent_in_teams(ownerships, CostModel()) for ownerships in chosen)
-    return (max(map(_relative, chosen)), sent) if sent else None
 
 
 def _subsets(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

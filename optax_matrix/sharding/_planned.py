@@ -1,6 +1,7 @@
 """What a plan says, and how it prints."""
 
 import dataclasses
+from typing import NamedTuple
 
 _MIB = 2**20
 
@@ -32,6 +33,27 @@ class PlannedGroup:
     sent: int
 
 
+class PlannedChoice(NamedTuple):
+    """Another choice of owner axes.
+
+    Attributes:
+        axes: The owner axes.
+        work: Work of the busiest device, as in `Plan`.
+        sent: Bytes that a device sends in a step, without teams.
+        has_inside: As in `Plan`.
+    """
+
+    axes: tuple[str, ...]
+    work: float
+    sent: int
+    has_inside: bool
+
+    def beats(self, work: float, sent: int) -> bool:
+        """Whether it has no more of either and less of one."""
+        most = self.work <= work and self.sent <= sent
+        return most and (self.work, self.sent) != (work, sent)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a step costs; prints as a table.
@@ -45,12 +67,15 @@ class Plan:
             twice as much on two slices that both do all of the work.
         sent_in_teams: Bytes that a device sends at most in teams in a step, if the
             kernel is `linalg.newton_schulz` with the steps and dtype of `CostModel`.
+        least_sent: Bytes that a device would send in a step without padding, if all
+            sent equally much, without teams.
         state_bytes: Bytes of the whole optimizer's state on a device.
         stack_bytes: Bytes of the gradients of a device's own matrices, whole.
-        others: For other owner axes the work of the busiest device, the least first.
+        others: All choices of owner axes; of equally many axes that with the least work
+            comes first.
         replicated_axes: Mesh axes that split no matrix with owners.
-        with_teams: Work and bytes in teams with ``owners(teams="auto")``; None if there
-            are teams already, or would be none.
+        has_inside: Whether mesh axes stay inside the matrices, where the partitioner
+            decides, and sends more.
     """
 
     groups: tuple[PlannedGroup, ...]
@@ -58,11 +83,12 @@ class Plan:
     devices: int
     work: float
     sent_in_teams: int
+    least_sent: int
     state_bytes: int
     stack_bytes: int
-    others: tuple[tuple[tuple[str, ...], float], ...]
+    others: tuple[PlannedChoice, ...]
     replicated_axes: tuple[str, ...]
-    with_teams: tuple[float, int] | None
+    has_inside: bool
 
     @property
     def sent(self) -> int:
@@ -89,8 +115,8 @@ class Plan:
         if self.groups:
             lines += [
                 f"busiest of {self.devices} devices: {self.work:.2f}x an even split",
-                f"sent by a device: {_mib(self.sent)} MiB; its whole gradients: "
-                f"{_mib(self.stack_bytes)} MiB",
+                f"sent by a device: {self._bytes(self.sent, self.has_inside)}; its "
+                f"whole gradients: {_mib(self.stack_bytes)} MiB",
             ]
         if self.sent_in_teams:
             lines += [
@@ -98,19 +124,28 @@ class Plan:
                 f"these teams by hand: teams={self.teams}",
             ]
         lines.append(f"state on a device: {_mib(self.state_bytes)} MiB")
-        better = [(axes, work) for axes, work in self.others if work < 0.9 * self.work]
-        for axes, work in better:
-            line = f"owners({axes!r}): {work:.2f}x, if the partitioner splits the rest"
-            along = ", ".join(repr(x) for x in axes if x in self.replicated_axes)
-            gathered = f"; updates are gathered along {along}" if along else ""
-            lines.append(f"{line} evenly{gathered}")
-        if self.with_teams and self.with_teams[0] < 0.9 * self.work:
-            work, sent = self.with_teams
-            lines.append(
-                f"owners(teams='auto'): {work:.2f}x with newton_schulz, "
-                f"{_mib(sent)} MiB in teams"
-            )
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(self._line, self.better)])
+
+    @property
+    def better(self) -> tuple[PlannedChoice, ...]:
+        """Choices with at least 10% less work or bytes, unless one has less of both."""
+        saves = lambda x: x.work < 0.9 * self.work or x.sent < 0.9 * self.sent
+        beaten = lambda x: any(y.beats(x.work, x.sent) for y in self.others)
+        return tuple(x for x in self.others if saves(x) and not beaten(x))
+
+    def _line(self, choice: PlannedChoice) -> str:
+        sent = self._bytes(choice.sent, choice.has_inside)
+        line = f"owners({choice.axes!r}): {choice.work:.2f}x; {sent}"
+        if choice.has_inside:
+            line += ", if the partitioner splits the rest evenly"
+        along = ", ".join(repr(x) for x in choice.axes if x in self.replicated_axes)
+        return f"{line}; updates are gathered along {along}" if along else line
+
+    def _bytes(self, sent: int, has_inside: bool) -> str:
+        said = f"{_mib(sent)} MiB" + (" or more" if has_inside else "")
+        if not self.least_sent:
+            return said
+        return f"{said}, {sent / self.least_sent:.1f}x the least"
 
 
 def _mib(size: int) -> str:

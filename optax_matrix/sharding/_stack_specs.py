@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from optax_matrix._paths import group_of, key_name
+from optax_matrix.matrices.batch_names import likeliest
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import Group, Layout
 
@@ -21,9 +22,10 @@ def stack_specs(
     """The specs of a state, each stack sharded by the names of its first leaf.
 
     A name goes to the axis of the state that is the leaf's: its rows, its columns, its
-    batch. If that axis does not exist (the reduced side of row statistics), was merged
-    or split away, or cannot be divided by the mesh, the name goes to the first axis
-    that can. Names that are no axes of the mesh are only carried over.
+    batch (of several logical names there, the one that is split most often). If that
+    axis does not exist (the reduced side of row statistics), was merged or split away,
+    or cannot be divided by the mesh, the name goes to the first axis that can. Names
+    that are no axes of the mesh are only carried over.
 
     All state of a stack has the same such name first on its batch axis. XLA computes
     wrong numbers where a batched product takes one axis of the mesh from the batch and
@@ -39,7 +41,7 @@ def stack_specs(
         group = group_of(keys, layout.groups)
         if group is None or not is_sharded(keys, x, group):
             return PartitionSpec(*[None] * len(x.shape))
-        wanted, every = _names(layout, group, specs)
+        wanted, every = _names(layout, group, specs, sizes)
         return _spec(x.shape, group, wanted, every, sizes)
 
     return jax.tree_util.tree_map_with_path(of_leaf, state)
@@ -54,20 +56,36 @@ def is_sharded(keys: tuple, x: Any, group: Group) -> bool:
 
 
 def _names(
-    layout: Layout, group: Group, specs: Mapping[str, Sequence]
+    layout: Layout,
+    group: Group,
+    specs: Mapping[str, Sequence],
+    sizes: Mapping[str, int],
 ) -> tuple[tuple[Axes, Axes, Axes], Axes]:
     """Names of ``(batch, out, in)`` of a stack, and all names of its first leaf."""
     views = [layout.views[member.path] for member in group.members]
     given = [tuple(specs.get(member.path, ())) for member in group.members]
-    stacks = [_view_names(*pair) for pair in zip(views, given, strict=True)]
+    pairs = zip(views, given, strict=True)
+    stacks = [_view_names(view, spec, sizes) for view, spec in pairs]
     batch, rows, cols = stacks[0]
     # The sum of the leaves' batches is divided by what divides each.
     batch = batch if all(stack[0] == batch for stack in stacks) else ()
     return (batch, rows, cols), tuple(x for entry in given[0] for x in _axes(entry))
 
 
-def _view_names(view: MatrixView, spec: tuple) -> tuple[Axes, Axes, Axes]:
-    batch, rows, cols = map(_axes, view.spec_of_piece(spec))
+def _view_names(
+    view: MatrixView, spec: tuple, sizes: Mapping[str, int]
+) -> tuple[Axes, Axes, Axes]:
+    """Names of ``(batch, out, in)``, of all batch axes if they are axes of the mesh.
+
+    Of logical names, which a framework translates, only one can be on an axis.
+    """
+    _, rows, cols = map(_axes, view.spec_of_piece(spec))
+    if not spec or view.output_sections != 1 or view.reduction_sections != 1:
+        return (), rows, cols
+    given = (spec[a] for a in view.batch_axes if a < len(spec) and view.shape[a] > 1)
+    batch = tuple(name for entry in given for name in _axes(entry))
+    if len(batch) > 1 and not all(name in sizes for name in batch):
+        batch = (likeliest(batch),)
     return batch, rows, cols
 
 

@@ -4,15 +4,16 @@ import re
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import PartitionSpec
 
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._paths import key_name
 from optax_matrix.sharding._state_specs import state_specs
 
 
+@checked
 def state_rules(
-    tx: optax.GradientTransformation, params: Any, param_specs: Any = None
+    tx: AnyOptimizer, params: Any, param_specs: Any = None
 ) -> tuple[tuple[str, PartitionSpec], ...]:
     """The specs of `state_specs` as rules, of which the first that matches holds.
 

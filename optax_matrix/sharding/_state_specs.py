@@ -6,6 +6,7 @@ import jax
 import optax
 from jax.sharding import PartitionSpec
 
+from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import (
     Recorder,
     recording,
@@ -23,9 +24,8 @@ from optax_matrix.sharding._param_specs import (
 )
 
 
-def state_specs(
-    tx: optax.GradientTransformation, params: Any, param_specs: Any = None
-) -> Any:
+@checked
+def state_specs(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Any:
     """The partition specs of ``tx.init(params)``, without computing it.
 
     Stacks of matrices are sharded over their owners (with ``placement=None``, like

@@ -16,15 +16,12 @@ from optax_matrix._mesh import (
     with_auto_axes,
 )
 from optax_matrix._surroundings import within
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import is_on_one_device
 from optax_matrix.sharding._auto_axes import keep_small_whole, spread
 from optax_matrix.sharding._stack_specs import stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
-
-# XLA copies what is computed as part of a joined stack and may stay as it is, such as a
-# basis, also where it stays: of larger stacks the copies cost more than is saved.
-_JOINED_ELEMENTS = 2**25
 
 
 class KeepSharding:
@@ -84,7 +81,8 @@ class KeepSharding:
     ) -> tuple[Leaves, Any]:
         """See `Placement.update`."""
         alone = all(map(is_on_one_device, leaves["updates"].values()))
-        few = lambda m, n: min(layout.largest_batch(m, n), _JOINED_ELEMENTS // (m * n))
+        most = Thresholds.joined_elements
+        few = lambda m, n: min(layout.largest_batch(m, n), most // (m * n))
 
         def run(leaves, state, arrays):
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}

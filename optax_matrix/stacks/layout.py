@@ -13,10 +13,12 @@ from jaxtyping import Array
 
 from optax_matrix._mesh import explicit_spec
 from optax_matrix._paths import named_leaves, natural_order
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.view import MatrixView, Side
+from optax_matrix.stacks.parts import parts
 
-STACK_ELEMENTS = 2**26
+STACK_ELEMENTS = Thresholds.stack_elements
 """Default bound of a stack on a device, in elements: 256 MiB in float32."""
 
 FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
@@ -85,7 +87,7 @@ class Group:
 
 def default_batch(rows: int, cols: int) -> int:
     """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
-    return max(1, STACK_ELEMENTS // (rows * cols))
+    return max(1, Thresholds.stack_elements // (rows * cols))
 
 
 def chunks(items: list[Any], limit: int, size: Callable[[Any], int]):
@@ -209,14 +211,15 @@ class Layout:
                 first, last = members[0], members[-1]
                 rows = slice(first.start, last.start + last.count)
                 if len(view.pieces) == 1:
-                    stacked = view.from_matrices([stacks[name][rows]])
-                    leaves |= {m.path: stacked[i] for i, m in enumerate(members)}
+                    found = parts(view.from_matrices([stacks[name][rows]]), 1)
+                    pairs = zip(members, found, strict=True)
+                    leaves |= {m.path: x[0] for m, x in pairs}
                     continue
-                for m in members:
-                    rows = slice(m.start, m.start + m.count)
-                    pieces.setdefault(m.path, {})[m.piece] = stacks[name][rows]
-        for path, parts in pieces.items():
-            ordered = [parts[i] for i in range(len(parts))]
+                found = parts(stacks[name][rows], first.count)
+                for m, x in zip(members, found, strict=True):
+                    pieces.setdefault(m.path, {})[m.piece] = x
+        for path, of_leaf in pieces.items():
+            ordered = [of_leaf[i] for i in range(len(of_leaf))]
             leaves[path] = self.views[path].from_matrices(ordered)[0]
         return leaves
 

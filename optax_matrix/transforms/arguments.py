@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from typing_extensions import TypeAliasType
 
-from optax_matrix._arguments import is_function
+from optax_matrix._arguments import is_function, is_tiny
 
 
 def check_transformation(name: str, value: Any) -> None:
@@ -19,13 +19,20 @@ def check_transformation(name: str, value: Any) -> None:
         )
 
 
-def check_optimizer(name: str, value: Any) -> None:
-    """Raises unless a value has ``init`` and ``update``, as `optax.MultiSteps` has."""
-    if not (hasattr(value, "init") and hasattr(value, "update")):
-        raise ValueError(
-            f"`{name}` must be an optimizer, with `init` and `update`, got "
-            f"{type(value).__name__}; see the order of the arguments."
-        )
+def zeros_of_state(params: Any, dtype: Any = None) -> Any:
+    """Zeros like parameters in a dtype, or in theirs if that has 16 bits or more."""
+
+    def zeros(leaf: Any) -> jax.Array:
+        made = jnp.zeros_like(leaf, dtype)
+        if is_tiny(made.dtype):
+            raise ValueError(
+                f"`params` must have 16 bits or more, got {made.dtype}, where moments "
+                "round to zero; train in bfloat16 or float32, or give the dtype of "
+                "the moments."
+            )
+        return made
+
+    return jax.tree.map(zeros, params)
 
 
 def check_mask(name: str, value: Any) -> None:
@@ -73,7 +80,4 @@ Transformation = TypeAliasType(
     Annotated[
         optax.GradientTransformation, check_transformation, "a gradient transformation"
     ],
-)
-AnyOptimizer = TypeAliasType(
-    "AnyOptimizer", Annotated[Any, check_optimizer, "an optimizer"]
 )

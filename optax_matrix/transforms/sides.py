@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._arguments import check_choice
+from optax_matrix._surroundings.worked_sides import note_sides
 from optax_matrix.linalg.scale import widened
 
 MatrixSide = Literal["out", "in", "short", "both"]
@@ -70,6 +71,13 @@ class SideView:
     rows: bool
     cols: bool
 
+    @property
+    def name(self) -> str:
+        """The side that this comes to."""
+        if not self.rows:
+            return "none"
+        return "both" if self.cols else "in" if self.transposed else "out"
+
     def turn(self, x: jax.Array) -> jax.Array:
         """Brings a stack into this view, or back."""
         return x.mT if self.transposed else x
@@ -84,6 +92,12 @@ class SideView:
 
 def side_views(side: Any, tree: Any) -> Any:
     """The `SideView` of every matrix; a single side becomes the rows."""
+    views = _views(side, tree)
+    note_sides(jax.tree.map(lambda view: view.name, views))
+    return views
+
+
+def _views(side: Any, tree: Any) -> Any:
     if isinstance(side, str):
         return jax.tree.map(lambda x: _view(side, x.shape), tree)
     try:
@@ -97,7 +111,9 @@ def side_views(side: Any, tree: Any) -> Any:
 
 
 def turned(views: Any, tree: Any) -> Any:
-    """A tree of stacks as a block sees them, at least float32."""
+    """A tree of stacks as a block sees them, at least float32; None for None."""
+    if tree is None:
+        return None
     wide = jax.tree.map(widened, tree)
     return jax.tree.map(lambda v, x: v.turn(x), views, wide)
 

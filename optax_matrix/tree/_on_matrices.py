@@ -1,12 +1,12 @@
 """Runs a transformation of matrix stacks on any parameter tree."""
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import optax
 
-from optax_matrix._arguments import check_called, check_choice, check_positive_int
-from optax_matrix.linalg.precision import Precision, check_precision
+from optax_matrix._arguments import PositiveInt, check_called, checked
+from optax_matrix.linalg.precision import Precision
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._nonfinite import NonFinite
@@ -17,6 +17,7 @@ from optax_matrix.tree._zero_gradient import ZeroGradient, check_zero_gradient, 
 OfTree = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
 
 
+@checked
 def on_matrices(
     build: Build | optax.GradientTransformation,
     *,
@@ -25,7 +26,7 @@ def on_matrices(
     name: str | None = None,
     dimension_numbers: Any = None,
     placement: Placement[Any] | None = None,
-    max_batch: int | None = None,
+    max_batch: PositiveInt | None = None,
     needs_params: bool = False,
     moves_zeros: bool = True,
     probe: bool = True,
@@ -117,10 +118,8 @@ def on_matrices(
         >>> float(updates["up"]["kernel"][0, 0]), float(updates["up"]["bias"][0])
         (2.0, -1.0)
     """
-    _check(name, placement, max_batch)
-    check_choice("nonfinite", nonfinite, get_args(NonFinite))
+    _check(name, placement)
     check_zero_gradient(zero_gradient)
-    check_precision("precision", precision)
     make = _as_build(build)
     check_arguments(make)
     wrapper = OnMatrices(
@@ -170,7 +169,7 @@ def _as_function(name: str, tx: Any) -> Any:
     return lambda params: optax.with_extra_args_support(make(params))
 
 
-def _check(name: Any, placement: Any, max_batch: Any) -> None:
+def _check(name: Any, placement: Any) -> None:
     if name is not None and (not isinstance(name, str) or not name or "/" in name):
         raise ValueError(f"`name` must be a name without '/', or None, got {name!r}.")
     is_placement = isinstance(placement, Placement) and not isinstance(placement, type)
@@ -179,5 +178,3 @@ def _check(name: Any, placement: Any, max_batch: Any) -> None:
             "`placement` must be None, optax_matrix.owners(mesh_axes, ...) or "
             f"optax_matrix.quantized(...), got {placement!r}."
         )
-    if max_batch is not None:
-        check_positive_int("max_batch", max_batch)

@@ -34,7 +34,7 @@ def placeholder_state(
     except Exception:
         inner = _OPAQUE
     method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
-    empty = OnMatricesState(method, _OPAQUE, inner)
+    empty = OnMatricesState(method, _OPAQUE, _OPAQUE, inner)
     # The placement may keep state of its own.
     state = placement.init(EMPTY_LAYOUT, lambda *_: empty, {}, [], False)
     is_empty = lambda x: isinstance(x, dict) and not x

@@ -1,10 +1,12 @@
 """Mistakes that `on_matrices` names before JAX or optax raises about a detail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from optax_matrix._arguments import is_tiny
 from optax_matrix._paths import flatten_named
 from optax_matrix.tree.state import is_state
 
@@ -19,6 +21,27 @@ def refuse_nested(inner_state: Any) -> None:
             "om.momentum(0.9) or a chain of blocks, but it contains "
             f"{' and '.join(names) or '`on_matrices`'}, which finds the matrices of a "
             "tree by itself; use that without `on_matrices`."
+        )
+
+
+def refuse_tiny(leaves: Mapping[str, Any], matrices: Iterable[str]) -> None:
+    """Raises if a matrix has a dtype of eight bits or fewer."""
+    found = [path for path in matrices if is_tiny(leaves[path].dtype)]
+    if found:
+        raise ValueError(
+            "`params` must hold matrices of 16 bits or more, got "
+            f"{jnp.dtype(leaves[found[0]].dtype).name} at {found[0]!r}, where steps "
+            "and momenta round to zero; train weights in bfloat16 or float32, and cast "
+            "them to eight bits where the model multiplies by them."
+        )
+
+
+def refuse_gradient(extra_args: Mapping[str, Any], method: str | None) -> None:
+    """Raises if a chain of one's own is to have the gradient of the whole tree."""
+    if method is None and extra_args.get("gradient") is not None:
+        raise ValueError(
+            "`gradient` must not be given to `on_matrices`, whose chain sees stacks of "
+            "matrices and not the tree; write on_matrices(with_gradient(chain))."
         )
 
 

@@ -20,8 +20,15 @@ from optax_matrix._paths import flatten_named, named_leaves
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
+from optax_matrix._surroundings.worked_sides import WorkedSides
 from optax_matrix.linalg.precision import Precision, using
-from optax_matrix.matrices.boxes import apart, boxed, boxes_of, names_of, unboxed
+from optax_matrix.matrices.boxes import (
+    apart,
+    boxed,
+    boxes_of,
+    placed_names_of,
+    unboxed,
+)
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
 from optax_matrix.matrices.view import MatrixView
@@ -40,9 +47,11 @@ from optax_matrix.tree._nonfinite import (
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
 from optax_matrix.tree._refusals import (
+    refuse_gradient,
     refuse_missing_params,
     refuse_missing_updates,
     refuse_nested,
+    refuse_tiny,
 )
 from optax_matrix.tree._replicated import warn_of_replicated
 from optax_matrix.tree._trial import Build
@@ -59,9 +68,11 @@ from optax_matrix.tree.state import (
     check_method,
     check_shapes,
     check_structure,
+    entries_of,
     entry_of,
     has_fields,
     is_ours,
+    sides_of,
     with_updates_only,
 )
 
@@ -103,6 +114,7 @@ class OnMatrices:
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
         views = self.views[_form(params, leaves)] = views_of(decisions)
+        refuse_tiny(leaves, views)
         if not self.moves_zeros:
             warn_of_zero_leaves(leaves, views, self.name or "this transformation")
         state = self._init_matrices(params, leaves, views)
@@ -120,11 +132,13 @@ class OnMatrices:
         arrays, join = split_arrays(self.build)
 
         def make_state(local, stacks, arrays):
-            with using(self.precision):
+            sides = WorkedSides(local.groups)
+            with using(self.precision), within(sides=sides):
                 inner_state = observed(join(arrays)(local)).init(stacks)
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
-            state = OnMatricesState(entry_of(self.name), manifest, inner_state)
+            labels = entry_of(self.name), manifest, entries_of(sides.labels())
+            state = OnMatricesState(*labels, inner_state)
             if self.on_zero != "fade":
                 return state
             return state._replace(zero_gradients=no_zeros(stacks))
@@ -138,7 +152,7 @@ class OnMatrices:
             known.note(state, specs(known.specs, known.mesh))
             known.layouts.append((layout, self.placement.wire_dtype))
         boxes = boxes_of(params)
-        names = {path: names_of(box) for path, box in boxes.items()}
+        names = {path: placed_names_of(box) for path, box in boxes.items()}
         mesh = visible_mesh(matrices) or context_mesh()
         return boxed(state, specs(names, mesh), boxes, layout.groups)
 
@@ -149,6 +163,7 @@ class OnMatrices:
         if not has_fields(state, **wanted):
             check_structure(self.init, state, tree)
         check_method(state, self.name)
+        refuse_gradient(extra_args, self.name)
         if self.needs_params and params is None:
             raise ValueError(
                 "`params` must be passed to `update`: this transformation uses the "
@@ -207,6 +222,8 @@ class OnMatrices:
     def _update_matrices(
         self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any
     ) -> tuple[dict[str, Any], Any]:
+        # A recipe is whole: its blocks square what they get, or pass a gradient along.
+        extra_args = {k: x for k, x in extra_args.items() if k != "gradient"}
         state, rebox = unboxed(state)
         layout = self.placement.layout(like, views, self.max_batch)
         check_manifest(layout, state)
@@ -226,10 +243,13 @@ class OnMatrices:
             keeps = keeping(self.nonfinite, self.on_zero, grads)
             kept, params = [], stacks.get("params")
             new: Any
-            with using(self.precision), within(keeps=keeps, kept=kept):
+            sides = WorkedSides(local.groups, sides_of(state))
+            around = within(keeps=keeps, kept=kept, sides=sides)
+            with using(self.precision), around:
                 new, inner_state = tx.update(
                     grads.finite, state.inner_state, params, **extra_args
                 )
+            sides.check_all()
             inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
             old = state.inner_state, state.zero_gradients
             held = inner_state, state.zero_gradients
@@ -263,7 +283,7 @@ def _init_other(other: optax.GradientTransformation, others: Any) -> Any:
     try:
         return other.init(others)
     except Exception as error:
-        if is_ours(error):
+        if is_ours(error) or isinstance(error, Warning):
             raise
         raise ValueError(
             "`other` must run on the tree with None in place of matrices, and its "

@@ -46,7 +46,8 @@ def heads_apart(
     """
 
     def only(tree: Any, ends: Any) -> Any:
-        keep = lambda path, x: x if ends[path].place == "last" else None
+        none = optax.MaskedNode()  # A tree of one leaf must not become None.
+        keep = lambda path, x: x if ends[path].place == "last" else none
         return map_named(keep, tree)
 
     def init(params: Any) -> Any:
@@ -65,8 +66,8 @@ def heads_apart(
         others, of_rest = rest.update(updates, state[1], params)
         own = only(updates, ends), state[0], only(params, ends)
         own, of_heads = heads.update(*own)
-        pick = lambda other, own: other if own is None else own
-        new = jax.tree.map(pick, others, own, is_leaf=lambda x: x is None)
-        return new, (of_heads, of_rest)
+        is_none = lambda own: isinstance(own, optax.MaskedNode)
+        pick = lambda other, own: other if is_none(own) else own
+        return jax.tree.map(pick, others, own), (of_heads, of_rest)
 
     return optax.GradientTransformation(init, update)

@@ -27,6 +27,9 @@ class OnMatricesState(NamedTuple):
         manifest: For each group its matrices in stack order, uint32 ``(count, 4)``:
             crc32 of the leaf's path, position in the leaf, crc32 of the leaf's shape,
             crc32 of the axes that are rows and columns.
+        sides: For each group of which blocks rotate or project a side one entry: its
+            key is that side, its value the crc32 of it, as in ``method``. The arrays of
+            a square matrix do not tell.
         inner_state: State of the transformation of the stacks. Leaves under a group's
             name are per matrix (batch axis in front) or scalars.
         after: State of the transformation `after`, None without one.
@@ -37,6 +40,7 @@ class OnMatricesState(NamedTuple):
 
     method: dict[str, Array]
     manifest: dict[str, Array]
+    sides: dict[str, dict[str, Array]]
     inner_state: optax.OptState
     after: Any = None
     other: Any = None
@@ -102,7 +106,8 @@ def check_structure(init: Callable, state: Any, params: Any) -> None:
     found = [f"{what} {_listed(paths)}" for what, paths in differences.items() if paths]
     raise ValueError(
         f"{must}, but it {' and '.join(found)}; pass tx.init(params), restore a "
-        "checkpoint of this optimizer, or pass updates for all its parameters."
+        "checkpoint of this optimizer, or pass updates for all its parameters; or it "
+        "was written by another version of optax_matrix."
     )
 
 
@@ -156,8 +161,18 @@ def states_in(tree: Any, above: tuple = ()) -> Iterator[tuple[tuple, OnMatricesS
 
 
 def entry_of(method: str | None) -> dict[str, Array]:
-    """The field ``method`` of a state."""
+    """The field ``method`` of a state: a name, and its crc32."""
     return {} if method is None else {method: jnp.asarray(_number(method))}
+
+
+def entries_of(sides: Mapping[str, str]) -> dict[str, dict[str, Array]]:
+    """The field ``sides`` of a state."""
+    return {group: entry_of(side) for group, side in sides.items()}
+
+
+def sides_of(state: OnMatricesState) -> dict[str, str]:
+    """The sides of each group."""
+    return {group: next(iter(entry)) for group, entry in state.sides.items()}
 
 
 def check_method(state: Any, method: str | None) -> None:
@@ -182,18 +197,21 @@ def check_method(state: Any, method: str | None) -> None:
 def check_position(state: OnMatricesState) -> None:
     """Raises if the state's labels are not where `init` puts them.
 
-    The number of the method is compared where it is visible. Of several runs at once,
-    as `jax.vmap` of `init` makes them, each has its own.
+    Their numbers are compared where they are visible. Of several runs at once, as
+    `jax.vmap` of `init` makes them, each has its own.
     """
     runs = runs_of(state)
-    for name, leaf in state.method.items():
-        (number,) = jax.tree.leaves(leaf)  # NNX wraps arrays.
-        other = _is_visible(number) and (np.asarray(number) != _number(name)).any()
-        if other or not _has(number, runs):
-            raise ValueError(
-                f"`state` is labeled as the state of {name}, but its number is that of "
-                f"another method, so it {_BY_POSITION}"
-            )
+    named = [("the state of {}", "method", state.method)]
+    named += [(f"that of side {{}} of {g}", "side", x) for g, x in state.sides.items()]
+    for what, kind, entry in named:
+        for name, leaf in entry.items():
+            (number,) = jax.tree.leaves(leaf)  # NNX wraps arrays.
+            other = _is_visible(number) and (np.asarray(number) != _number(name)).any()
+            if other or not _has(number, runs):
+                raise ValueError(
+                    f"`state` is labeled as {what.format(name)}, but its number is "
+                    f"that of another {kind}, so it {_BY_POSITION}"
+                )
 
 
 def runs_of(state: OnMatricesState) -> tuple[int, ...]:

@@ -5,7 +5,8 @@
 ``_adapters``             `extract_adapter`: what fine-tuning changed, as LoRA pairs;
                           `apply_adapter` adds it
 ``_clip_qk``              `clip_qk` scales down query and key kernels of heads whose
-                          logits passed a threshold (the QK-Clip of MuonClip)
+                          logits passed a threshold (the QK-Clip of MuonClip), also in
+                          latent attention (``_attentions``, ``_latent``)
 ``_average_weights``      `average_weights` keeps an average of them in the state;
 ``_evaluation_params``    `evaluation_params` gets it, or that of schedule-free, out
 ``_hyperball``            `hyperball` puts steps that keep the norm of each matrix

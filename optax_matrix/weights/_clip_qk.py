@@ -1,23 +1,33 @@
 """QK-Clip: query and key kernels are scaled down where attention logits are large."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from optax_matrix._arguments import NotNegativeInt, Positive, Share, checked
+from optax_matrix._arguments import (
+    NotNegativeInt,
+    Pattern,
+    Positive,
+    PositiveInt,
+    Share,
+    checked,
+)
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import map_named, named_leaves
-from optax_matrix.matrices.names import LORA_FACTOR
+from optax_matrix.weights._attentions import (
+    KEY,
+    KEY_VALUE,
+    QUERY,
+    find_attentions,
+    inputs,
+    logits_of,
+)
+from optax_matrix.weights._latent import latent_factors, nope_size, shared_key_size
 from optax_matrix.weights._sharding import replicated_beside
-
-_QUERY = r"(?i:q|query|w_?q|q(uery)?_proj)"
-_KEY = r"(?i:k|key|w_?k|k(ey)?_proj)"
 
 
 @checked
@@ -28,8 +38,10 @@ def clip_qk(
     *,
     balance: Share = 0.5,
     layer_axis: NotNegativeInt = 0,
-    query: str = _QUERY,
-    key: str = _KEY,
+    query: Pattern = QUERY,
+    key: Pattern = KEY,
+    key_value: Pattern = KEY_VALUE,
+    qk_nope_head_dim: PositiveInt | None = None,
 ) -> Any:
     r"""Scales queries and keys so that no attention logit of the last batch passes tau.
 
@@ -44,6 +56,25 @@ def clip_qk(
     below tau computes what it did before. Biases are scaled as their kernels are. Call
     it after the update of each step; the optimizer does not change (MuonClip is `muon`
     with ``scaling="max"`` and this).
+
+    In latent attention (MLA: DeepSeek, Kimi) each head has a key of its own, which
+    ``kv_b`` makes together with its value, and all heads share one with the position:
+
+    ============================  ======================================================
+    kernel                        factor
+    ============================  ======================================================
+    ``q_b``, numbers without      :math:`\gamma_h^a`
+    position
+    ``q_b``, rotated numbers      :math:`\gamma_h`
+    ``kv_b``, keys                :math:`\gamma_h^{1 - a}`
+    ``kv_b``, values              1
+    ``kv_a`` with the shared key  1
+    ============================  ======================================================
+
+    It is known by a ``kv_b``, ``kv_b_proj``, ``wkv_b`` or ``kv_up_proj``. Queries come
+    from ``q_b`` (``q_b_proj``, ``wq_b``) or, without a latent query, from ``q_proj``,
+    ``wq`` or ``query``. Within a head the numbers without position come first, and keys
+    before values, as in DeepSeek's programs and MaxText.
 
     Args:
         params: Parameters with query and key kernels ``(in, heads, dim)`` or
@@ -60,14 +91,18 @@ def clip_qk(
         layer_axis: Axis of scanned layers in the kernels and biases.
         query: Regular expression of the name of the query's module or leaf.
         key: The same for the key.
+        key_value: The same for the up-projection of latent attention.
+        qk_nope_head_dim: In latent attention, how many numbers of a head's query have
+            no position. None: its other numbers are as many as ``kv_a`` (``wkv_a``,
+            ``kv_a_proj_with_mqa``) has besides the latent vector.
 
     Returns:
         The tree with scaled kernels; dtypes and shardings stay the same.
 
     Raises:
         ValueError: If an attention has no logits, or logits no attention, if shapes do
-            not fit, or if queries or keys are normalized after their projection, which
-            would undo the scaling.
+            not fit or do not tell ``qk_nope_head_dim``, or if queries or keys are
+            normalized after their projection, which would undo the scaling.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -77,37 +112,47 @@ def clip_qk(
         >>> clipped["attn"]["query"][0, :, 0], clipped["attn"]["key"][0, :, 0]
         (Array([0.5, 2. ], dtype=float32), Array([0.5], dtype=float32))
 
+        Latent attention with heads of 3 + 2 numbers and values of 4:
+
+        >>> shapes = {"wq_b": (6, 1, 5), "wkv_a": (8, 7 + 2), "wkv_b": (7, 1, 3 + 4)}
+        >>> kernels = {name: jnp.ones(shape) for name, shape in shapes.items()}
+        >>> clipped = om.clip_qk(kernels, jnp.array([400.0]))
+        >>> clipped["wq_b"][0, 0].tolist(), clipped["wkv_b"][0, 0].tolist()
+        ([0.5, 0.5, 0.5, 0.25, 0.25], [0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0])
+
     References:
         Kimi Team, `Kimi K2 <https://arxiv.org/abs/2507.20534>`_, 2025, Section 2.1 and
-        Algorithm 1. It states the rule for heads with keys of their own, where it is
-        the one above: both kernels times :math:`\sqrt{\gamma_h}`. It leaves the key
-        that all heads of its latent attention share alone and scales queries by
-        :math:`\gamma_h`, so that no head changes another: here ``balance=1.0``. For
-        shared keys this function takes the smallest factor of their heads, and corrects
-        the query of each, to the same effect. Latent attention is not supported.
+        Algorithm 1, for heads with keys of their own and for latent attention, both
+        with a = 1/2. Where heads share a key and no other, it is not in the report;
+        here it gets the smallest factor of its heads, and the query of each is
+        corrected, to the same effect.
     """
     leaves = named_leaves(params)
-    _refuse_norms(leaves, query, key)
-    attentions: dict[str, dict[str, str]] = {}
-    for path in leaves:
-        if role := _role(path, query, key):
-            attentions.setdefault(role[0], {})[path] = role[1]
+    # First what makes values, too, which an expression for keys may fit.
+    names = {"key_value": key_value, "query": query, "key": key}
+    attentions = find_attentions(leaves, names)
     factors: dict[str, Array] = {}
-    for attention, largest in _by_attention(max_logits, attentions).items():
+    for attention, largest in logits_of(max_logits, attentions).items():
         largest = replicated_beside(largest, largest)
-        layers = largest.ndim - 1
-        sizes = largest.shape[:-1]
-        shapes = {
-            path: _without_layers(leaves[path], path, layer_axis, sizes)
-            for path in attentions[attention]
-        }
-        key_heads = _key_heads(attention, attentions[attention], shapes, largest)
-        by_part = _factors(largest, tau, balance, key_heads)
-        for path, part in attentions[attention].items():
-            factor = _spread(by_part[part], path, shapes[path])
-            factors[path] = jnp.moveaxis(
-                factor, range(layers), range(layer_axis, layer_axis + layers)
-            )
+        sizes, parts = largest.shape[:-1], attentions[attention]
+        shapes = {p: _one_layer(leaves[p], p, layer_axis, sizes) for p in parts}
+        widths = _widths(attention, parts, shapes)
+        is_latent = not {"key_value", "down"}.isdisjoint(parts.values())
+        key_heads = _key_heads(attention, widths, largest.shape[-1], is_latent)
+        gamma = _gamma(largest, tau)
+        if is_latent:
+            dims = {part: width // key_heads for part, width in widths.items()}
+            shared = shared_key_size(parts, shapes)
+            nope = nope_size(attention, dims, shared, qk_nope_head_dim)
+            by_part = latent_factors(gamma, balance, dims, nope)
+        else:
+            by_part = _factors(gamma, balance, key_heads)
+        of_layers = range(len(sizes))
+        placed = range(layer_axis, layer_axis + len(sizes))
+        for path, part in parts.items():
+            if part in by_part:
+                factor = _spread(by_part[part], path, shapes[path])
+                factors[path] = jnp.moveaxis(factor, of_layers, placed)
 
     def scaled(path: str, leaf: Any) -> Any:
         if path not in factors:
@@ -119,73 +164,14 @@ def clip_qk(
         return map_named(scaled, params)
 
 
-def _role(path: str, query: str, key: str) -> tuple[str, str] | None:
-    """The path of the attention that a leaf belongs to, and its part there."""
-    factor = LORA_FACTOR.search(path)
-    if factor and factor["factor"] in "aA":
-        return None  # It has the inputs, and B the outputs.
-    for place in (path, path[: factor.start()] if factor else path):
-        for which, names in (("query", query), ("key", key)):
-            found = re.fullmatch(rf"(?:(?P<scope>.*)/)?(?:{names})(?:/[^/]*)?", place)
-            if found:
-                return found["scope"] or "", which
-    return None
-
-
-def _refuse_norms(leaves: Any, query: str, key: str) -> None:
-    norm = re.compile(rf"(?:.*/)?(?:{query}|{key})_(?:\w*norm|ln)\w*(?:/.*)?")
-    if found := [path for path in leaves if norm.fullmatch(path)]:
-        raise ValueError(
-            "`params` must not normalize queries or keys after their projection, which "
-            f"undoes any scaling of the kernels, got {found[0]!r}; such a model bounds "
-            "its logits itself and needs no clip_qk."
-        )
-
-
-def _by_attention(max_logits: Any, attentions: Mapping[str, Any]) -> dict[str, Array]:
-    """The largest logits by attention, at least float32."""
-    found: dict[str, Array] = {}
-    for path, leaf in named_leaves(max_logits).items():
-        below = [a for a in attentions if _is_below(path, a)]
-        if not path and len(attentions) == 1:
-            below = list(attentions)
-        if not below:
-            raise ValueError(
-                f"`max_logits` must belong to attentions of `params`, got {path!r}, "
-                f"but queries and keys are in {sorted(attentions)}; give the path of "
-                "the module, and other names of query and key by `query` and `key`."
-            )
-        attention = max(below, key=len)
-        logits = jnp.asarray(leaf)
-        if not logits.ndim:
-            raise ValueError(
-                "`max_logits` must be (heads,) or (layers, heads), got a scalar at "
-                f"{path!r}; take the maximum over batch and positions only."
-            )
-        logits = logits.astype(np.promote_types(logits.dtype, np.float32))
-        found[attention] = jnp.maximum(found.get(attention, logits), logits)
-    if missing := sorted(set(attentions) - set(found)):
-        raise ValueError(
-            "`max_logits` must have the logits of every attention, got none for "
-            f"{missing[0]!r}; zeros leave it as it is."
-        )
-    return found
-
-
-def _is_below(path: str, module: str) -> bool:
-    """Whether a leaf is in a module; Linen has ``params`` in front of one of them."""
-    path, module = (f"{x}/".removeprefix("params/") for x in (path, module))
-    return module in ("", "/") or path.startswith(module)
-
-
-def _without_layers(
+def _one_layer(
     leaf: Any, path: str, axis: int, layers: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The shape of a kernel ``(in, ...)`` or bias of one layer."""
     shape = jnp.shape(leaf)
     end = axis + len(layers)
     rest = shape[:axis] + shape[end:]
-    if len(rest) - _inputs(path) not in (1, 2) or shape[axis:end] != layers:
+    if len(rest) - inputs(path) not in (1, 2) or shape[axis:end] != layers:
         raise ValueError(
             "`params` must have kernels (in, heads, dim) or (in, heads * dim), with "
             f"the layers {layers} of `max_logits` on axis {axis}, got {shape} for "
@@ -194,53 +180,60 @@ def _without_layers(
     return rest
 
 
-def _key_heads(
-    attention: str, parts: Mapping[str, str], shapes: Any, largest: Array
-) -> int:
-    """The number of key heads, which the kernels tell."""
-    widths = {
-        part: math.prod(shapes[path][1:])
-        for path, part in parts.items()
-        if _inputs(path)
-    }
-    if len(widths) < 2:
+def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, int]:
+    """The numbers per token that query and key kernels make, by part."""
+    made = {p: part for p, part in parts.items() if inputs(p) and part != "down"}
+    found = {part: math.prod(shapes[path][1:]) for path, part in made.items()}
+    if set(found) not in ({"query", "key"}, {"query", "key_value"}):
         raise ValueError(
             f"`params` must have a query and a key kernel in {attention!r}, got "
-            f"{sorted(parts)}; name them by `query` and `key`."
+            f"{sorted(parts)}; name them by `query` and `key`, or in latent attention "
+            "by `query` and `key_value`."
         )
-    heads = largest.shape[-1]
+    return found
+
+
+def _key_heads(
+    attention: str, widths: Mapping[str, int], heads: int, is_latent: bool
+) -> int:
+    """The number of key heads, which the kernels tell."""
     dim, rest = divmod(widths["query"], heads)
-    key_heads, rest_of_key = divmod(widths["key"], dim)
-    if rest or rest_of_key or heads % key_heads:
+    key_heads, more = heads, widths.get("key_value", widths.get("key", 0)) % heads
+    if not is_latent and not rest:
+        key_heads, more = divmod(widths["key"], dim)
+    if rest or more or not key_heads or heads % key_heads:
+        listed = [f"{width} for the {part}" for part, width in sorted(widths.items())]
         raise ValueError(
             f"`max_logits` must have one number for each query head, got {heads} for "
-            f"{attention!r}, whose queries have {widths['query']} and keys "
-            f"{widths['key']} numbers per token."
+            f"{attention!r}, whose kernels make {' and '.join(listed)} per token."
         )
     return key_heads
 
 
-def _factors(
-    largest: Array, tau: Any, balance: Any, key_heads: int
-) -> dict[str, Array]:
-    """The factors of query and key heads."""
+def _gamma(largest: Array, tau: Any) -> Array:
+    """The factor of each head's logits."""
     exceeds = jnp.isfinite(largest) & (largest > tau)
-    gamma = jnp.where(exceeds, tau / jnp.where(exceeds, largest, tau), 1.0)
+    return jnp.where(exceeds, tau / jnp.where(exceeds, largest, tau), 1.0)
+
+
+def _factors(gamma: Array, balance: Any, key_heads: int) -> dict[str, Array]:
+    """The factors ``(..., heads, 1)`` of queries and keys."""
     smallest = gamma.reshape(*gamma.shape[:-1], key_heads, -1).min(-1)
     of_key = smallest ** (1 - balance)
     shared = jnp.repeat(of_key, gamma.shape[-1] // key_heads, axis=-1)
-    return {"query": gamma / shared, "key": of_key}
+    return {"query": (gamma / shared)[..., None], "key": of_key[..., None]}
 
 
 def _spread(factor: Array, path: str, shape: tuple[int, ...]) -> Array:
-    """The factors with the axes of one layer's kernel or bias."""
-    ones = (1,) * _inputs(path)
+    """Factors ``(..., heads, dim)`` with the axes of one layer's kernel or bias."""
+    *layers, heads, dim = factor.shape
+    ones = (1,) * inputs(path)
     if len(shape) - len(ones) == 2:
-        return factor.reshape(*factor.shape[:-1], *ones, -1, 1)
-    factor = jnp.repeat(factor, shape[-1] // factor.shape[-1], axis=-1)
-    return factor.reshape(*factor.shape[:-1], *ones, -1)
-
-
-def _inputs(path: str) -> int:
-    """The number of axes of inputs: one for kernels, none for biases."""
-    return 0 if re.search(r"(^|/)(\w*bias|b)$", path) else 1
+        if shape[-2] != heads:
+            raise ValueError(
+                f"`params` must have kernels (in, heads, dim) with {heads} heads, or "
+                f"(in, heads * dim), got {shape} for {path!r}; reshape it."
+            )
+        return factor.reshape(*layers, *ones, heads, dim)
+    whole = jnp.broadcast_to(factor, (*layers, heads, shape[-1] // heads))
+    return whole.reshape(*layers, *ones, -1)

@@ -7,6 +7,7 @@ import jax
 import optax
 
 from optax_matrix._paths import flatten_named, named_leaves
+from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import OnMatricesState
 from optax_matrix.weights._average_weights import AverageWeightsState
 from optax_matrix.weights._stochastic_rounding import StochasticRoundingState
@@ -54,6 +55,7 @@ def evaluation_params(state: Any, params: Any) -> Any:
     """
     found = _nodes(state, *_AVERAGES)
     if not found:
+        check_tuples(state, "state")
         raise ValueError(
             "`state` must have averages of the weights; put om.average_weights or "
             "optax.contrib.schedule_free around the optimizer."

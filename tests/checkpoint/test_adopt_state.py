@@ -132,7 +132,7 @@ def after_count_steps(state):
 
     def fill(x):
         if x.ndim:
-            return jnp.asarray(rng.standard_normal(x.shape), x.dtype)
+            return jnp.asarray(rng.uniform(0.1, 1, x.shape), x.dtype)
         return jnp.full_like(x, COUNT) if x.dtype == jnp.int32 else x
 
     return jax.tree.map(fill, state)
@@ -351,8 +351,10 @@ def held(state):
     for key, array in om.to_portable(state, TREE).items():
         path = next((p for p in paths if key.endswith(f"/{p}")), None)
         place = key.removesuffix(f"/{path}")
-        if path and place != "manifest" and not place.endswith("zero_gradients"):
-            found[place, path] = np.asarray(array, "float32")
+        label = place.partition("/")[0] in ("manifest", "sides")
+        if path and not label and not place.endswith("zero_gradients"):
+            kind = np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None
+            found[place, path] = np.asarray(array, kind)
     for place, path in [at for at in found if at[0].endswith("/peak")]:
         place = place.removesuffix("/peak")
         peak, gram = (found.pop((f"{place}/{x}", path)) for x in ("peak", "normalized"))
@@ -379,3 +381,50 @@ def test_all_state_of_every_recipe_has_a_name(name):
     adopted = held(om.adopt_state(source, tx, TREE, count=COUNT))
     for at, array in held(state).items():
         np.testing.assert_allclose(adopted[at], array, rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("places", ["source", "target", "both"])
+def test_moments_in_eight_bits_on_either_side(places):
+    """They are the numbers that they stand for, and no codes are taken for numbers."""
+    eight = {"block_size": 8, "min_size": 1}
+    source = used(optax.adam(0.1), TREE)
+    packed = om.quantize_state(optax.adam(0.1), **eight)
+    if places != "target":
+        source = om.from_portable(om.to_portable(source, TREE), packed.init(TREE), TREE)
+    other = optax.adam(0.1) if places == "source" else om.adamw_8bit(0.1, **eight)
+    placement = None if places == "source" else om.quantized(**eight)
+    tx = om.muon(0.1, placement=placement, other=other)
+    state = om.adopt_state(source, tx, TREE, unused="drop")
+    plain = om.muon(0.1, other=optax.adam(0.1))
+    want = om.adopt_state(used(optax.adam(0.1), TREE), plain, TREE, unused="drop")
+    got = om.from_portable(
+        om.to_portable(state, TREE), plain.init(TREE), TREE, unused="drop"
+    )
+    for x, y in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mu": np.ones((4, 6), int)}, "`source` must hold real numbers for 'mu of up"),
+        ({"mu": np.full((4, 6), "1")}, "`source` must hold real numbers for 'mu of up"),
+        ({"nu": -np.ones(6, np.float32)}, "`source` must hold no negative numbers in"),
+        ({"count": 3.7}, "`source` must hold whole numbers of updates, got 3.7"),
+    ],
+)
+def test_another_kind_of_number_is_refused(wrong, message):
+    params = {"up": TREE["up"]}
+    moments = {
+        "mu": {"up/kernel": np.ones((4, 6)), "up/bias": np.ones(6)},
+        "nu": {"up/bias": np.ones(6)},
+        "count": 3.0,
+    }
+    tx = om.muon(RATE, other=optax.adamw(RATE))
+    om.adopt_state(moments, tx, params)
+    for name, x in wrong.items():
+        path = {"mu": "up/kernel", "nu": "up/bias"}.get(name)
+        held = x if path is None else {**moments[name], path: x}
+        with pytest.raises(ValueError, match=message):
+            om.adopt_state({**moments, name: held}, tx, params)

@@ -24,7 +24,7 @@ WHERE = {
     "embed": {"embedding": False},
     "temperature": False,
 }
-NOT_PER_LAYER = {"manifest", "paths", "values"}  # Of labels and of `monitor`.
+NOT_PER_LAYER = {"manifest", "sides", "paths", "values"}  # Of labels and of `monitor`.
 WHOLE = {"tall/kernel", "square/kernel", "square/bias"}
 
 
@@ -249,7 +249,10 @@ def test_eight_bit_moments_start_afresh_in_part():
     )
     (codes,), (scales,) = (
         x.values()
-        for x in (new.inner_state.inner_state[0].mu, new.inner_state.scales["0"]["mu"])
+        for x in (
+            new.inner_state.inner_state[0].mu,
+            new.inner_state.scales["signed_4"]["0"]["mu"],
+        )
     )
     mu = om.linalg.dequantize(codes, scales, block_size=4, batch_axes=1)
     (old,) = state.inner_state.inner_state[0].mu.values()

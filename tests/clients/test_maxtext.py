@@ -20,7 +20,7 @@ from clients._training import assert_close, update
 from flax import nnx
 
 import optax_matrix as om
-from examples.adapters.maxtext import use, with_keywords_of_muon
+from examples.adapters.maxtext import axes_by_name, use, with_keywords_of_muon
 
 LAYERS, EMBED, HEADS, DIM, MLP, EXPERTS = 3, 8, 2, 4, 6, 2
 numbers_of = optax.contrib.MuonDimensionNumbers
@@ -53,7 +53,7 @@ def transform_logic(path):
     """Axes by name; layers, if scanned, are axis 1."""
     if {"scale", "embedding"} & set(path):
         return None
-    if "moe" in path:
+    if "moe" in path and "gate" not in path:
         return numbers_of((-2,), (-1,))
     if "out" in path:
         return numbers_of((0, -2), (-1,))
@@ -241,6 +241,82 @@ def test_use_reaches_every_trainer(optimizers, hook):
     ):
         np.testing.assert_array_equal(x, y)
     assert getattr(made, hook) is optax.contrib.muon  # It is as before.
+
+
+NAMED = {  # As MaxText names the axes of one kernel.
+    ("self_attention", "query"): ("embed_attn", "q_heads", "kv"),
+    ("self_attention", "out"): ("heads", "kv", "embed_attn"),
+    ("mlp", "wo"): ("mlp", "embed"),
+    ("moe", "wo"): ("exp", "embed_moe", "mlp_moe"),
+    ("moe", "gate"): ("embed", None),
+}
+# Where `nnx.vmap` puts layers, from the inside out: the index and the name.
+STACKS = {
+    "one layer": [],
+    "scanned": [(1, "layers")],
+    "dense": [(1, "dense_layers")],
+    "param_scan_axis=0": [(0, "layers")],
+    "pipeline": [(0, "layers"), (0, "circular_repeats")],
+    "scanned in a pipeline": [
+        (1, "layers_per_stage"),
+        (0, "layers"),
+        (0, "circular_repeats"),
+    ],
+}
+
+
+def named_model(stack):
+    sizes = {"embed_attn": 8, "embed": 8, "embed_moe": 8, "kv": 4, "mlp": 6}
+    sizes |= {"mlp_moe": 6, "q_heads": 3, "heads": 3, "exp": 5, None: 5}
+    model = nnx.Module()
+    for (block, kernel), axes in NAMED.items():
+        names = list(axes)
+        for index, name in stack:
+            names.insert(index, name)
+        shape = tuple(sizes.get(name, 2) for name in names)
+        box = nnx.Param(
+            jnp.ones(shape), out_sharding=tuple(names), eager_sharding=False
+        )
+        inside = getattr(model, block, nnx.Dict())
+        inside[kernel] = box if block == "moe" else nnx.Dict(kernel=box)
+        setattr(model, block, inside)
+    return model
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_layers_wherever_they_are_stay_outside_of_the_matrices(stack):
+    model = named_model(STACKS[stack])
+    params = nnx.state(model, nnx.Param)
+    rule = axes_by_name(dimension_numbers(model), model)
+    views = om.stacks.make_layout(params, rule).views
+    count = 2 ** len(STACKS[stack])
+    assert {path: str(view) for path, view in views.items()} == {
+        "self_attention/query/kernel": f"{count}x (12, 8)",
+        "self_attention/out/kernel": f"{count}x (8, 12)",
+        "mlp/wo/kernel": f"{count}x (8, 6)",
+        "moe/wo": f"{5 * count}x (6, 8)",
+        "moe/gate": f"{count}x (5, 8)",
+    }
+    # The axes of layers are known, in their order.
+    order = [name for _, name in reversed(STACKS[stack])]
+    for path, view in views.items():
+        box = om.matrices.boxes.boxes_of(params)[path].out_sharding
+        assert [box[a] for a in view.layer_axes] == sorted(order, key=box.index)
+
+
+@pytest.mark.parametrize("axis", [0, -1, 1, -2, 2, -3])
+def test_numbers_of_either_sign_are_counted_in_the_kernel(axis):
+    model = named_model([(0, "layers")])
+    params, numbers = nnx.state(model, nnx.Param), dimension_numbers(model)
+    numbers["mlp"]["wo"]["kernel"] = numbers_of((axis,), ((axis + 1) % 2,))
+    rule = axes_by_name(numbers, model)
+    if axis in (2, -3):
+        message = r"of 'mlp/wo/kernel' must be axes of its kernel, which has 2.*got \("
+        with pytest.raises(ValueError, match=message):
+            om.stacks.make_layout(params, rule)
+        return
+    view = om.stacks.make_layout(params, rule).views["mlp/wo/kernel"]
+    assert (view.reduction_axes, view.batch_axes) == ((1 + axis % 2,), (0,))
 
 
 def test_use_leaves_other_optimizers_alone(optimizers):

@@ -139,6 +139,26 @@ def test_bounded_is_the_share_of_entries():
     assert read(state)["kernel"]["bounded"] == pytest.approx(1 / 4)
 
 
+def test_every_few_steps_the_values_are_those_of_that_step():
+    measures = ("update_rms", "update_cosine", "limited")
+    tx = om.on_matrices(optax.chain(om.momentum(0.5), om.limit_norm_growth(1.1)))
+    always = monitor(tx, measures, captures={"momentum": (1,)})
+    often = monitor(tx, measures, every=3, captures={"momentum": (1,)})
+    states, found = [m.init(tree(0)) for m in (always, often)], [{}, {}]
+    updates = [jax.jit(m.update) for m in (always, often)]
+    for step in range(5):
+        for i, update in enumerate(updates):
+            _, states[i] = update(tree(step), states[i], tree(0))
+            found[i][step] = read(states[i])["up/kernel"]
+    captured = [values[4].pop("momentum") for values in found]
+    np.testing.assert_array_equal(*captured)
+    for step in range(5):
+        at = step - step % 3
+        assert found[1][step].items() >= {n: found[0][at][n] for n in measures}.items()
+    assert found[0][1]["update_rms"] != found[0][0]["update_rms"]
+    assert (states[0].count, states[1].count) == (None, 5)
+
+
 def test_captures_keep_chosen_steps():
     tx = monitor(om.muon(0.1, b1=0.5, nesterov=False), captures={"polar_input": (0, 2)})
     seen, state = trained(tx, steps=4)
@@ -285,6 +305,7 @@ def test_state_is_stable_and_knows_its_parameters():
             "`measures` must be a tuple of names",
         ),
         (lambda: monitor(om.muon(0.1), captures={"x": (1,)}), "`captures` must be of"),
+        (lambda: monitor(om.muon(0.1), every=0), "`every` must be a positive int"),
         (
             lambda: monitor(om.muon(0.1), captures={"momentum": ()}),
             "integers from 0 on",
@@ -338,7 +359,9 @@ def test_a_monitor_inside_of_a_monitor():
 def test_monitors_inside_of_one_another_agree_on_the_steps_of_a_capture():
     inner = monitor(om.muon(0.1), captures={"direction": (0,)})
     read(trained(monitor(inner, captures={"direction": (0,)}))[1])
-    with pytest.raises(ValueError, match=r"`captures` must name the same steps"):
+    with pytest.raises(
+        ValueError, match=r"`captures` and `every` must name the same steps"
+    ):
         monitor(inner, captures={"direction": (2,)}).init(tree(0))
 
 

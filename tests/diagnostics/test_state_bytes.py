@@ -71,6 +71,7 @@ def test_names_are_those_of_the_method():
     own = {
         "method/soap",
         "manifest",
+        "sides/both",
         "zero_gradients",
         "momentum/mu",
         "momentum/weight",
@@ -87,7 +88,7 @@ def test_eight_bits():
     tx = om.muon(1e-3, placement=om.quantized())
     fields = state_bytes(tx, params).by_field()
     assert fields["mu"] == 64 * 70
-    assert fields["scales/mu"] == 4 * -(-64 * 70 // 256)
+    assert fields["scales/signed_256/mu"] == 4 * -(-64 * 70 // 256)
     fields = state_bytes(om.adamw_8bit(1e-3), params).by_group()
     assert fields == {"(shared)": 4, "kernel": 2 * (64 * 70 + 4 * -(-64 * 70 // 256))}
 

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ SHAPES = {
 SQUARE = SHAPES | {"mlp/up/kernel": (D, D), "mlp/up/bias": (D,)}
 KERNELS = ("attn/query/kernel", "attn/out/kernel", "mlp/up/kernel")
 ROUTED = (*KERNELS, "router/kernel")
+KV_B = "attn/kv_b/kernel"
 
 
 def clipped(grads, names=tuple(SHAPES)):
@@ -56,6 +58,7 @@ class Case:
     matrices: tuple = KERNELS
     split: bool = False
     square: bool = False
+    kv_b: tuple[int, int] | None = None  # Sizes of a head's key and value.
     before: Callable = lambda grads: grads
     rtol: float = 1e-9
 
@@ -84,11 +87,12 @@ CASES = {
     ),
     "marin_hero": Case(field_recipes.marin_hero(), ref.marin_matrix, ref.marin_other),
     "kimi_k3": Case(
-        field_recipes.kimi_k3(RATE),
+        field_recipes.kimi_k3(RATE, kv_b=(3, 2)),
         K2,
         ref.adamw(RATE, decay=0.1, vectors=False),
-        matrices=ROUTED,
+        matrices=(*ROUTED, KV_B),
         split=True,
+        kv_b=(3, 2),
     ),
     "glm_5": Case(
         field_recipes.glm_5(RATE),
@@ -150,8 +154,11 @@ def arrays(shapes, seed, scale=0.3):
     return {name: scale * rng.normal(size=shape) for name, shape in shapes.items()}
 
 
-def views(name, x, split):
+def views(name, x, split, kv_b=None):
     """The matrices of a kernel, outputs in the rows; writing to them writes to it."""
+    if name == KV_B:
+        parts = slice(kv_b[0]), slice(kv_b[0], None)
+        return [x[:, head, part].T for head in range(2) for part in parts]
     if name == "attn/query/kernel":
         return [x[:, h].T for h in range(2)] if split else [x.reshape(D, -1).T]
     return [x.reshape(-1, D).T if name == "attn/out/kernel" else x.T]
@@ -165,7 +172,8 @@ def restated(case, params, stream):
             if name not in case.matrices:
                 new[name] = case.other(name, w, grads[name], state[name])
                 continue
-            seen = (views(name, x[name], case.split) for x in (new, params, grads))
+            view = partial(views, name, split=case.split, kv_b=case.kv_b)
+            seen = (view(x[name]) for x in (new, params, grads))
             for i, (target, matrix, g) in enumerate(zip(*seen, strict=True)):
                 target[...] = case.matrix(matrix, g, state[name, i])
         params = new
@@ -190,6 +198,8 @@ def run(tx, params, stream):
 def test_a_line_is_the_formula_of_its_source(name):
     case = CASES[name]
     shapes = SQUARE if case.square else SHAPES
+    if case.kv_b:
+        shapes = shapes | {KV_B: (4, 2, sum(case.kv_b))}
     params = arrays(shapes, 0)
     stream = [arrays(shapes, seed) for seed in (1, 2, 3)]
     expected = restated(case, params, stream)

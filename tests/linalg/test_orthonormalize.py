@@ -16,7 +16,8 @@ from _matrices import (
 from _reference.rotations import qr
 
 from optax_matrix import linalg
-from optax_matrix.linalg import _cholesky_passes, _fixed_passes
+from optax_matrix._thresholds import Thresholds
+from optax_matrix.linalg import _cholesky_passes
 from optax_matrix.linalg._fixed_passes import fixed_passes
 
 
@@ -26,7 +27,7 @@ def cholesky_qr_on_cuda(x, **options):
 
 
 def cholesky_qr_in_panels(x, **options):
-    with mock.patch.object(_fixed_passes, "_PANEL", 3):
+    with mock.patch.object(Thresholds, "panel_columns", 3):
         return cholesky_qr_on_cuda(x, **options)
 
 

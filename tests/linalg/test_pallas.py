@@ -18,9 +18,11 @@ def test_a_kernel_has_a_known_name():
         newton_schulz(jnp.ones((2, 2)), kernel="cuda")
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.int32])
-def test_other_products_have_no_kernel(dtype):
-    with pytest.raises(ValueError, match="`compute_dtype` must be bfloat16, float32"):
+@pytest.mark.parametrize(
+    ("dtype", "rule"), [(jnp.float64, "bfloat16, float32"), (jnp.int32, "a floating")]
+)
+def test_other_products_have_no_kernel(dtype, rule):
+    with pytest.raises(ValueError, match=f"`compute_dtype` must be {rule}"):
         OWN(jnp.ones((2, 2)), compute_dtype=dtype)
 
 

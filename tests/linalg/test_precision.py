@@ -161,7 +161,10 @@ def test_on_a_cpu_every_policy_is_exact_to_the_bit(policy, cpus):
         dot = getattr(products_of(policy), name)
         for way, run in ways.items():
             ours, exact = run(dot)(x, y), run(full_dot)(x, y)
-            np.testing.assert_array_equal(ours, exact, err_msg=f"{name} {way}")
+            # JAX adds up the cotangents of x in an order of its own.
+            error = 1e-6 * np.max(np.abs(exact)) if way == "grad of both" else 0
+            equal = functools.partial(np.testing.assert_allclose, rtol=0, atol=error)
+            jax.tree.map(functools.partial(equal, err_msg=f"{name} {way}"), ours, exact)
 
 
 def test_export_for_one_platform_at_a_time():

@@ -98,6 +98,30 @@ def test_flat_heads_are_not_passed_over():
     assert seen(params, split_heads(given)) == {"query": view(N, H, D)}
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("flat", [False, True])
+def test_key_and_value_of_a_head_in_latent_attention_are_two_matrices(flat):
+    """As sections that are given, for kernels (rank, heads, dim) and flat ones."""
+    nope, value, rank = 5, 3, 6
+    g = np.random.default_rng(0).normal(size=(rank, N, nope + value))
+    kv_b = MatrixDimensionNumbers(-3, -1, output_sections=(nope, value))
+    if flat:
+        kv_b = MatrixDimensionNumbers(output_sections=(nope, value) * N)
+    rule = by_path(numbers={"kv_b": kv_b})
+    shape = (rank, N * (nope + value)) if flat else g.shape
+    grads = {"kv_b_proj": jnp.asarray(g).reshape(shape)}
+    options = {"polar": "polar_svd", "b1": 0.0, "scaling": "max"}
+    for given in (rule, split_heads(rule, head_dim=H if flat else None)):
+        tx = om.scale_by_muon(dimension_numbers=given, **options)
+        update = jax.jit(tx.update)(grads, tx.init(grads), grads)[0]["kv_b_proj"]
+        update = update.reshape(g.shape)
+        for head in range(N):
+            for part in (slice(nope), slice(nope, None)):
+                u, _, vt = np.linalg.svd(g[:, head, part], full_matrices=False)
+                wanted = 0.2 * max(len(u), vt.shape[1]) ** 0.5 * u @ vt
+                np.testing.assert_allclose(update[:, head, part], wanted, rtol=1e-9)
+
+
 def test_a_model_without_such_kernels_gets_a_warning():
     with pytest.warns(UnmatchedPatternWarning, match="`heads` has"):
         om.muon(0.1, heads="split").init({"up": jnp.ones((4, 8))})

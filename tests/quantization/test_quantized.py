@@ -119,7 +119,7 @@ def test_on_a_mesh(kind, owned, cpus):
     assert {k: np.shape(v) for k, v in here.items()} == {
         k: np.shape(v) for k, v in there.items()
     }
-    codes = "inner_state/inner_state/mu/b"
+    codes = "inner_state/mu/b"
     assert here[codes].dtype == np.uint8
     assert np.mean(np.asarray(here[codes]) == np.asarray(there[codes])) > 0.95
 

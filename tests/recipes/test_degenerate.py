@@ -282,9 +282,10 @@ def test_muons_rate_for_the_other_leaves_goes_with_the_scaling(
     scaling, given, expected
 ):
     params = {"bias": jnp.ones(3)}
-    for rate in (0.02, optax.constant_schedule(0.02)):
+    scheduled = given if given is None else optax.constant_schedule(given)
+    for rate, other in ((0.02, given), (optax.constant_schedule(0.02), scheduled)):
         tx = recipes.muon(
-            rate, scaling=scaling, other_learning_rate=given, weight_decay=0.0
+            rate, scaling=scaling, other_learning_rate=other, weight_decay=0.0
         )
         updates, _ = tx.update(params, tx.init(params), params)
         np.testing.assert_allclose(updates["bias"], -expected, rtol=1e-5)

@@ -1,5 +1,7 @@
 """`poet` and `oft`: what goes where, at which rate, and how large the state is."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,6 +175,17 @@ def test_drops_into_an_nnx_training_loop():
 def test_wrong_arguments_are_refused(recipe, options, message):
     with pytest.raises(ValueError, match=message):
         recipe(**{"learning_rate": 1e-3, **options})
+
+
+@pytest.mark.parametrize("variant", ["block", "full"])
+@pytest.mark.parametrize("block", [2.5, 256.0, float("inf"), {"in": 2.5, "out": 4}])
+def test_a_block_of_a_size_that_is_no_int_is_refused(block, variant):
+    """Only a fraction of the side, up to 1, may be a float."""
+    makers = om.poet, partial(om.spo, optax.sgd(0.1)), om.reparameterize
+    for make in makers:
+        rate = {"learning_rate": 1e-3} if make is om.poet else {}
+        with pytest.raises(ValueError, match="`block` must be an int of at least 2"):
+            make(**rate, block=block, variant=variant)
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from jax.sharding import AbstractMesh, PartitionSpec as P
 import optax_matrix as om
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.kernels import on_real_matrices
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
-from optax_matrix.sharding import _owner_layout
 from optax_matrix.sharding._owner_layout import owner_layout
 from optax_matrix.sharding._ownership import Ownership
 from optax_matrix.sharding.teams._balance import balanced
@@ -127,7 +127,7 @@ def test_only_stacks_as_they_are_skip_padding():
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_not_computed(kind, cpus, monkeypatch):
     """Eleven matrices on eight owners: eleven calls of the kernel, and not sixteen."""
-    monkeypatch.setattr(_owner_layout, "LARGE", 4)
+    monkeypatch.setattr(Thresholds, "busy_side", 4)
     mesh = make_mesh("fsdp4-tp2", kind, cpus)
     shapes = {f"up/{i}": (8, 16) for i in range(11)}
     specs = dict.fromkeys(shapes, P("fsdp", "tp"))

@@ -38,6 +38,44 @@ def test_axes_must_be_names(axes):
         om.owners(axes)
 
 
+def test_several_axes_are_one_tuple():
+    with _raises("`mesh_axes` must be one", "got 'a', 'b'", "owners(('a', 'b'))"):
+        om.owners("a", "b")  # pyright: ignore[reportCallIssue]
+    with _raises("`mesh_axes` must be one", "keywords, got 'a', 8."):
+        om.owners("a", 8)  # pyright: ignore[reportCallIssue]
+    assert om.owners(mesh_axes=("a", "b")).mesh_axes == ("a", "b")
+
+
+TAKE_AN_OPTIMIZER = {
+    "plan": om.sharding.plan,
+    "state_specs": om.state_specs,
+    "state_rules": om.sharding.state_rules,
+    "state_bytes": om.diagnostics.state_bytes,
+    "reset_state": lambda tx, params: om.reset_state(tx, params, params, "kernel"),
+    "adopt_state": lambda tx, params: om.adopt_state(params, tx, params),
+}
+
+
+@pytest.mark.parametrize("name", TAKE_AN_OPTIMIZER)
+def test_an_optimizer_is_made_and_comes_first(name):
+    run, params = TAKE_AN_OPTIMIZER[name], {"kernel": jnp.ones((8, 4))}
+    for make in (om.muon, optax.adamw):
+        called = f"call it: tx={make.__name__}(...)"
+        with _raises("`tx` must be what", "got the function itself", called):
+            run(make, params)
+    with _raises("`tx` must be an optimizer", "got dict; see the order"):
+        run(params, om.muon(0.1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_way_out_is_not_what_is_so_already(kind, cpus):
+    mesh, params = make_mesh("fsdp4-tp2", kind, cpus), {"kernel": jnp.ones((8, 4))}
+    ways = {"explicit": "give parameters that are on it"}
+    tx = om.muon(1.0, placement=om.owners("fsdp"))
+    with jax.set_mesh(mesh), _raises(ways.get(kind, "make all axes Explicit")):
+        om.sharding.plan(tx, params, NamedSharding(mesh, P("fsdp")))
+
+
 def test_axes_must_differ():
     with _raises("`mesh_axes` must not repeat", "('fsdp', 'tp', 'fsdp')"):
         om.owners(("fsdp", "tp", "fsdp"))

@@ -1,5 +1,7 @@
 """The cost of a step, from shapes and specs alone."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,6 +10,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 
 import optax_matrix as om
 from optax_matrix.sharding import plan
+from optax_matrix.sharding._planned import PlannedChoice
+from optax_matrix.sharding.teams import _team_sizes
 
 MESH = AbstractMesh((4, 2), ("fsdp", "tp"))
 SHAPES = {f"up_{i}": (8, 16) for i in range(3)} | {"bias": (16,)}
@@ -36,7 +40,13 @@ def test_three_matrices_on_eight_owners():
         momentum + adam < found.state_bytes < momentum + adam + 20 * (count + manifest)
     )
     # Two owners, each with four devices on one matrix: one of them has two.
-    assert dict(found.others)[("tp",)] == pytest.approx((2 / 4) / (3 / 8))
+    (tp,) = (x for x in found.others if x.axes == ("tp",))
+    assert tp.work == pytest.approx((2 / 4) / (3 / 8))
+    # Of two matrices, padding included, an owner lacks half; the same back.
+    assert (tp.sent, tp.has_inside) == (2 * 2 * (8 * 16 // 2) * 4, True)
+    assert tp.sent == _plan("tp").sent
+    # Three matrices, an eighth of each part at home, shared by eight devices.
+    assert found.least_sent == 2 * 3 * 7 * 16 * 4 // 8
 
 
 def test_bytes_follow_the_dtype_of_the_wire():
@@ -54,7 +64,9 @@ def test_axes_inside_matrices_share_the_work_and_compute_padding():
 def test_what_would_be_better_is_printed():
     text = str(_plan(("fsdp", "tp")))
     assert "busiest of 8 devices: 2.67x an even split" in text
-    assert "owners(('tp',)): 1.33x" in text
+    assert "sent by a device: 0.0 MiB, 2.7x the least; its" in text
+    assert "owners(('fsdp',)): 1.33x; 0.0 MiB or more, 2.3x the least, if the" in text
+    assert "owners(('tp',))" not in text  # It sends more, and has as much work.
     assert "better" not in text
     assert "owners(('fsdp', 'tp'))" not in text
 
@@ -67,7 +79,7 @@ def test_it_says_along_which_axes_only_updates_would_be_sent():
     found = plan(tx, shapes, specs)
     assert found.replicated_axes == ("slice",)
     line = next(x for x in str(found).splitlines() if "('slice', 'fsdp')" in x)
-    assert line.startswith("owners(('slice', 'fsdp')): 1.00x")
+    assert line.startswith("owners(('slice', 'fsdp')): 1.00x; ")
     assert line.endswith("; updates are gathered along 'slice'")
     assert "gathered" not in str(_plan(("fsdp", "tp")))
 
@@ -137,14 +149,11 @@ def test_automatic_plans_of_large_models(case):
     before = _plan_of(model, mesh)
     assert before.work == pytest.approx(whole, abs=0.001)
     assert before.sent_in_teams == 0
-    assert before.with_teams is not None
-    assert before.with_teams == pytest.approx((work, mib * 2**20), abs=0.001)
     found = _plan_of(model, mesh, teams="auto")
     assert (found.work, found.sent_in_teams) == pytest.approx(
         (work, mib * 2**20), abs=0.001
     )
     assert found.sent == before.sent + found.sent_in_teams
-    assert found.with_teams is None
     assert found.state_bytes == before.state_bytes
     assert found.teams[model[1], model[2]] == size
     assert _plan_of(model, mesh, teams=found.teams) == found
@@ -179,3 +188,89 @@ def test_without_owners():
     found = plan(om.muon(0.1), PARAMS, SHARDINGS)
     assert (found.without_owners, found.groups, found.others) == (3, (), ())
     assert "3 matrices stay where they are" in str(found)
+
+
+def test_a_choice_with_fewer_bytes_is_printed_though_it_has_more_work():
+    params, specs, mesh = _dense()
+    axes = ("fsdp", "tp"), ("fsdp",), ("tp",)
+    plans = {x: _dense_plan(params, specs, x) for x in axes}
+    for own, found in plans.items():
+        choices = {x.axes: x for x in found.others}
+        for x in axes:
+            assert choices[x].sent == plans[x].sent
+            assert choices[x].work == pytest.approx(plans[x].work)
+        assert {x.axes for x in found.better} == set(axes) - {own}
+    # Twice the bytes of all parameters over the devices, but for what is there already.
+    size = sum(x.size * 4 for x in params.values())
+    least = plans[("tp",)].least_sent
+    assert least == 2 * size / mesh.size * 63 / 64
+    assert all(found.least_sent == least < found.sent for found in plans.values())
+
+
+def test_least_bytes_where_devices_hold_the_same():
+    """Work is shared and updates gathered, or all do the same: what sends less."""
+    mesh = AbstractMesh((2, 8), ("slice", "fsdp"))
+    params = {
+        f"{i}/up": jax.ShapeDtypeStruct((64, 128), jnp.float32) for i in range(16)
+    }
+    part = 16 * 64 * 128 * 4 // 8
+
+    def least(spec):
+        specs = NamedSharding(mesh, spec)
+        owners = om.owners("fsdp", param_specs=specs)
+        return plan(om.muon(0.1, placement=owners), params, specs)
+
+    found = least(P("fsdp"))
+    assert found.least_sent == part * (7 / 8 + 1 / 2)
+    assert {x.axes: x.sent for x in found.others}["slice", "fsdp"] == found.least_sent
+    assert found.sent == part * 2 * 7 / 8
+    found = least(P())
+    assert found.least_sent == 0
+    assert "the least" not in str(found)
+
+
+def test_a_choice_that_another_one_beats_is_not_printed():
+    choice = lambda axes, work, sent: PlannedChoice((axes,), work, sent, False)
+    found = _plan(("fsdp", "tp"))
+    best, other, worse = (
+        choice("a", 1.0, 50),
+        choice("b", 2.0, 10),
+        choice("c", 1.0, 60),
+    )
+    found = dataclasses.replace(found, others=(best, worse, other))
+    assert found.better == (best, other)
+    same = choice("d", found.work, found.sent)
+    assert dataclasses.replace(found, others=(same,)).better == ()
+
+
+def _dense():
+    """The kernels of a small dense model; more devices than matrices of one shape."""
+    mesh = AbstractMesh((16, 4), ("fsdp", "tp"))
+    shapes = {f"{i}/{n}": (512, 512) for i in range(8) for n in "qkvo"}
+    shapes |= {f"{i}/{n}": (512, 1408) for i in range(8) for n in ("up", "gate")}
+    params = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
+    return params, NamedSharding(mesh, P("fsdp", "tp")), mesh
+
+
+def _dense_plan(params, specs, axes):
+    placement = om.owners(axes, param_specs=specs)
+    return plan(om.muon(0.1, placement=placement), params, specs)
+
+
+def test_teams_are_not_searched_unasked(monkeypatch):
+    def search(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(_team_sizes, "cheapest_sizes", search)
+    params, specs, _ = _dense()
+    make = lambda teams: om.muon(
+        0.1, placement=om.owners(("fsdp", "tp"), param_specs=specs, teams=teams)
+    )
+    for teams in (None, {(512, 512): 2}):
+        tx = make(teams)
+        plan(tx, params, specs)
+        om.state_specs(tx, params, specs)
+        om.describe(params, placement=om.owners("fsdp", param_specs=specs))
+        jax.eval_shape(tx.init, params)
+    with pytest.raises(AssertionError):
+        plan(make("auto"), params, specs)

@@ -14,6 +14,7 @@ import optax_matrix as om
 from optax_matrix.linalg import polar_svd
 from optax_matrix.transforms.second_moments.gram import mix_gram, no_gram, scaled
 
+NUMBERS = om.MatrixDimensionNumbers(0, 1)
 # Rounding of float32 in the products, of unit size.
 F32 = 1e-5
 
@@ -47,6 +48,31 @@ def test_a_sum_of_gram_matrices():
     for g in gs:
         gram = mix_gram(gram, scaled(jnp.asarray(g)), 1.0, 1.0)
     np.testing.assert_allclose(value(gram), sum(g @ g.T for g in gs), rtol=F32)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (5, 3, 4)], ids=["one row", "a stack"])
+def test_an_average_of_other_matrices_is_refused(shape):
+    """It was broadcast."""
+    x = scaled(jnp.ones((3, 4)))
+    with pytest.raises(ValueError, match=r"Gram matrices \(3, 3\) for matrices"):
+        mix_gram(no_gram(jnp.zeros(shape)), x, 0.9)
+
+
+WIDE = {"head": {"kernel": jax.ShapeDtypeStruct((64, 65_536), jnp.float32)}}
+MESSAGE = "a side of 65,536 have 1024 times the numbers of the matrix"
+
+
+@pytest.mark.parametrize("recipe", [om.shampoo, om.mousse])
+def test_statistics_of_a_wide_side_are_warned_of(recipe):
+    """Their state was 324 and 649 times the parameters, and nobody had said so."""
+    everything = lambda params: jax.tree.map(lambda _: NUMBERS, params)
+    init = lambda **options: jax.eval_shape(
+        recipe(0.1, dimension_numbers=everything, **options).init, WIDE
+    )
+    with pytest.warns(UserWarning, match=MESSAGE):
+        init()
+    for options in ({"max_dim": 10_000}, {"block_size": 1024}, {"side": "short"}):
+        init(**options)
 
 
 @pytest.mark.broad

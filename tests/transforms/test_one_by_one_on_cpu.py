@@ -8,7 +8,7 @@ import pytest
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.transforms.stochastic_primitives import _spo_step
+from optax_matrix._thresholds import Thresholds
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_one_by_one_is_the_same_as_at_once(hold, monkeypatch):
         return run(jnp.asarray(gaussian(2, 3, 6, 9, seed=1), jnp.float32))
 
     at_once = path()
-    monkeypatch.setattr(_spo_step, "_MIN_SIDE", 2)
+    monkeypatch.setattr(Thresholds, "primitives_side", 2)
     for ours, theirs in zip(*map(jax.tree.leaves, (path(), at_once)), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 

@@ -41,6 +41,7 @@ def bytes_of(tree):
 def test_what_is_stored_how():
     state = adam()[0].init(PARAMS)
     assert isinstance(state, QuantizedState)
+    signs = {"mu": "signed_256", "nu": "unsigned_256"}
     for name, field in (("mu", state.inner_state.mu), ("nu", state.inner_state.nu)):
         kinds = {k: (x.shape, x.dtype.name) for k, x in field.items()}
         assert kinds == {
@@ -48,7 +49,7 @@ def test_what_is_stored_how():
             "odd": ((50, 90), "uint8"),
             "b": ((128,), "float32"),  # Fewer than 4096 numbers.
         }
-        shapes = {k: x.shape for k, x in state.scales[name].items()}
+        shapes = {k: x.shape for k, x in state.scales[signs[name]][name].items()}
         assert shapes == {"w": (32,), "odd": (-(-4500 // 256),)}
     assert state.count is None
     counter = 4
@@ -59,8 +60,23 @@ def test_what_is_stored_how():
 @pytest.mark.broad
 def test_blocks_of_2048():
     state = om.quantize_state(optax.trace(0.9), block_size=2048).init(PARAMS)
-    shapes = {k: x.shape for k, x in state.scales["trace"].items()}
+    shapes = {k: x.shape for k, x in state.scales["signed_2048"]["trace"].items()}
     assert shapes == {"w": (4,), "odd": (3,)}
+
+
+@pytest.mark.parametrize(
+    "options", [{"block_size": 128}, {"signed": ("nu",), "unsigned": ("mu",)}]
+)
+def test_codes_of_other_options_are_refused(options):
+    """Blocks of 250 and 256 can have as many scales; nothing else tells them apart."""
+    old = om.quantize_state(optax.scale_by_adam())
+    new = om.quantize_state(optax.scale_by_adam(), **options)
+    with pytest.raises(ValueError, match=r"`state` must hold mu/\S* in eight bits as"):
+        jax.eval_shape(new.update, PARAMS, old.init(PARAMS))
+    state = old.init(PARAMS)
+    older = state._replace(scales=state.scales["signed_256"])
+    with pytest.raises(ValueError, match="another version of optax_matrix"):
+        old.update(PARAMS, older)
 
 
 def test_fields_are_a_choice():
@@ -316,7 +332,7 @@ def test_a_moment_that_does_not_change_keeps_its_codes(seed):
     _, new = jax.jit(tx.update)(draw(1), state)
     for before, after in (
         (state.inner_state.trace, new.inner_state.trace),
-        (state.scales["trace"], new.scales["trace"]),
+        tuple(s.scales["signed_256"]["trace"] for s in (state, new)),
     ):
         np.testing.assert_array_equal(before["w"], after["w"])
         assert (np.asarray(before["odd"]) != np.asarray(after["odd"])).mean() > 0.5

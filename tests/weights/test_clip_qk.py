@@ -233,6 +233,12 @@ ONES = np.ones(4)
         (KERNELS, np.ones(()), {}, "got a scalar at ''"),
         (KERNELS, np.ones((2, 4)), {}, "kernels .in, heads, dim."),
         ({"query": draw(D, 20)}, ONES, {}, "a query and a key kernel in ''"),
+        (
+            {**KERNELS, "query": draw(D, 1, 20)},
+            ONES,
+            {},
+            r"with 4 heads, or .*got \(6, 1, 20\) for 'query'",
+        ),
         ({**KERNELS, "q_norm": {"scale": ONES}}, ONES, {}, "got 'q_norm/scale'; such"),
         ({**KERNELS, "key_ln": {"scale": ONES}}, ONES, {}, "got 'key_ln/scale'; such"),
         ({"c_attn": draw(D, 60)}, {"c_attn": ONES}, {}, "belong to attentions"),

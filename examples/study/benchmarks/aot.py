@@ -39,6 +39,7 @@ of the shorter side. GPUs need `pip install '.[aot-cuda]'`.
 
 import argparse
 import ast
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -60,7 +61,8 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 MODELS = ("268M", "113M", "8B", "70B")
-GPUS = ("h100", "h200", "t4")
+HOPPER = ("h100", "h200")
+GPUS = (*HOPPER, "t4")
 PLATFORMS = (*GPUS, "v5e", "v5p", "v6e")
 COLUMNS = (
     "work/ideal",
@@ -171,6 +173,19 @@ def compiler_is_missing(platform: str | None = None) -> bool:
     )
 
 
+def why_too_old(platform: str | None) -> str | None:
+    """Why the installed jax does not know a chip, or None."""
+    version = importlib.metadata.version("jax")
+    parts = tuple(int(part) for part in version.split(".")[:2])
+    if platform not in HOPPER or parts >= (0, 11):
+        return None
+    return (
+        f"`--platform {platform}` needs jax 0.11 or later (Python 3.12 or later), to "
+        f"read the chip's description, got jax {version}; make an environment with a "
+        "later one, or pass --platform t4."
+    )
+
+
 def measure(args: argparse.Namespace) -> None:
     """Prints the table."""
     if args.platform:
@@ -278,6 +293,9 @@ def with_compiler(measure: Callable[[argparse.Namespace], None], args) -> int:
             f"error: the {kind} compiler is missing; pip install '.[{extra}]'",
             file=sys.stderr,
         )
+        return 2
+    if message := why_too_old(platform):
+        print(f"error: {message}", file=sys.stderr)
         return 2
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

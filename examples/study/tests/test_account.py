@@ -1,5 +1,6 @@
 """What is counted in the text of a compiled step."""
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -210,9 +211,24 @@ def test_without_the_cuda_compiler_one_line_says_what_to_install(monkeypatch, ca
     assert "pip install '.[aot-cuda]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("platform", aot.PLATFORMS)
+def test_a_jax_that_does_not_know_the_chip_is_named(platform, monkeypatch, capsys):
+    monkeypatch.setattr(aot, "compiler_is_missing", lambda _: False)
+    monkeypatch.setattr(aot, "measure", lambda _: print("measured"))
+    run = lambda: aot.main(["--platform", platform])
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.10.2")
+    is_hopper = platform in aot.HOPPER
+    assert run() == (2 if is_hopper else 0)
+    said = capsys.readouterr()
+    assert ("needs jax 0.11 or later (Python 3.12" in said.err) == is_hopper
+    assert ("measured" in said.out) != is_hopper
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.11.0.dev1")
+    assert run() == 0
+
+
 needs_cuda_compiler = pytest.mark.skipif(
-    aot.compiler_is_missing("h200"),
-    reason="needs the CUDA compiler: pip install '.[aot-cuda]'",
+    aot.compiler_is_missing("h200") or aot.why_too_old("h200") is not None,
+    reason="needs the CUDA compiler and jax 0.11: pip install '.[aot-cuda]'",
 )
 
 

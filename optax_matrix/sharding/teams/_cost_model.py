@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from optax_matrix._arguments import check_dtype
 from optax_matrix.matrices.view import MatrixView
 
 
@@ -33,7 +34,8 @@ class CostModel:
         compute_dtype: Dtype of the products, in which matrices are sent.
 
     Raises:
-        ValueError: If a number is not positive, or the dtype not floating.
+        ValueError: If a number is not positive, or the dtype not floating or of eight
+            bits.
 
     Examples:
         >>> import optax_matrix as om
@@ -56,13 +58,7 @@ class CostModel:
                     f"`{name}` must be a positive finite number, got {value!r}; see "
                     "the data sheet of the accelerator."
                 )
-        try:
-            jnp.finfo(self.compute_dtype)
-        except (TypeError, ValueError):
-            raise ValueError(
-                "`compute_dtype` must be a floating dtype, got "
-                f"{self.compute_dtype!r}; pass jnp.bfloat16 or jnp.float32."
-            ) from None
+        check_dtype("compute_dtype", self.compute_dtype)
 
 
 class Cost(NamedTuple):

@@ -12,6 +12,7 @@ from optax_matrix._arguments import Decay, Dtype, checked
 from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import report
 from optax_matrix.linalg.scale import check_matrices
+from optax_matrix.transforms.arguments import zeros_of_state
 
 
 class MomentumState(NamedTuple):
@@ -80,7 +81,7 @@ def momentum(
     """
 
     def init_fn(params):
-        mu = jax.tree.map(lambda p: jnp.zeros_like(p, dtype), params)
+        mu = zeros_of_state(params, dtype)
         wide = lambda p: np.promote_types(p.dtype, np.float32)
         weight = None
         if bias_correction:

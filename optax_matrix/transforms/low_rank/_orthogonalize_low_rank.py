@@ -11,6 +11,7 @@ from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import check_matrices, safe_divide, unit_peak, widened
+from optax_matrix.transforms.arguments import zeros_of_state
 from optax_matrix.transforms.low_rank._basis import rank_of
 
 
@@ -82,7 +83,7 @@ def orthogonalize_low_rank(
 
     def init_fn(params):
         jax.tree.map(check_matrices, params)
-        zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)
+        zeros = zeros_of_state(params, accumulator_dtype)
         starts = jax.tree.map(lambda p: rank_of(rank, min(p.shape[-2:])), params)
         if ids is None:
             draw = lambda p, r: jnp.broadcast_to(
@@ -93,7 +94,7 @@ def orthogonalize_low_rank(
         else:
             draw = lambda p, r, i: _drawn(i, p.shape[-1], r, widened(p).dtype)
             right = jax.tree.map(draw, params, starts, {n: ids[n] for n in params})
-        return OrthogonalizeLowRankState(jax.tree.map(zeros, params), right)
+        return OrthogonalizeLowRankState(zeros, right)
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args

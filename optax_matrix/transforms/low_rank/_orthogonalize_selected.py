@@ -10,6 +10,7 @@ from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix._mesh import unsplit
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.scale import check_matrices, widened
+from optax_matrix.transforms.arguments import zeros_of_state
 from optax_matrix.transforms.low_rank._basis import rank_of
 
 
@@ -72,8 +73,7 @@ def orthogonalize_selected(
 
     def init_fn(params):
         jax.tree.map(check_matrices, params)
-        zeros = lambda p: jnp.zeros_like(p, accumulator_dtype)
-        return OrthogonalizeSelectedState(jax.tree.map(zeros, params))
+        return OrthogonalizeSelectedState(zeros_of_state(params, accumulator_dtype))
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args

@@ -109,8 +109,8 @@ def project_low_rank(
       returns the new inner state. The statistic of the basis is transported as above.
 
     Args:
-        inner: Any transformation of stacks ``(..., r, n)``. It also gets the
-            coordinates as ``gradient``, which `scale_by_second_moment` squares.
+        inner: Any transformation of stacks ``(..., r, n)``. As ``gradient`` it gets the
+            coordinates, or those of a ``gradient`` that is given (`with_gradient`).
         combine: A function of ``(gradient, projected, answer, basis)``, the arrays of
             one stack with the projected side as rows; or a transformation, such as
             `compensate` or a chain that starts with it, whose updates are the outputs
@@ -208,12 +208,17 @@ class _ProjectLowRank:
     ) -> tuple[Any, ProjectLowRankState]:
         del params
         views = side_views(self.side, updates)
+        given = extra_args.pop("gradient", None)
         gradient = turned(views, updates)
         basis, held, inner_state = self._bases(gradient, state)
         sigma = jax.tree.map(coordinates, gradient, basis)
         track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
         held = jax.tree.map(track, sigma, held)
-        extra_args = {**extra_args, "gradient": sigma}
+        extra_args["gradient"] = sigma
+        if given is not None and given is not updates:
+            extra_args["gradient"] = jax.tree.map(
+                coordinates, turned(views, given), basis
+            )
         with in_another_frame():
             omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
         extra_args |= {"gradient": gradient, "projected": sigma, "basis": basis}

@@ -30,14 +30,15 @@ def scale_gradient(
         \quad \text{or} \quad
         \Delta = \sqrt{\alpha} \, G \, \|\omega\|_F / \|\sigma\|_F
 
-    The result is limited by `limit_norm_growth`. Nothing is projected back, so the
-    basis need not be orthonormal or stored. Where :math:`\sigma` is zero, the update is
-    zero. The state is one number per matrix, or empty without a limiter.
+    The norm is limited by `limit_norm_growth` before the factor :math:`\sqrt{\alpha}`,
+    so that a change of :math:`\alpha` shows at once and in full. Nothing is projected
+    back, so the basis need not be orthonormal or stored. Where :math:`\sigma` is zero,
+    the update is zero. The state is one number per matrix, or empty without a limiter.
 
     Args:
         per: ``"channel"`` for one factor per index of the side that is not projected;
             ``"tensor"`` for one per matrix.
-        scale: Number :math:`\alpha` under the square root.
+        scale: Number :math:`\alpha`; updates are proportional to its square root.
         limiter: Largest factor by which the norm of the update grows per step; None for
             no limit.
         max_shrink: Largest factor by which the remembered norm falls per step, as in

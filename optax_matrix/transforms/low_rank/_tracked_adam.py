@@ -124,9 +124,11 @@ def scale_by_tracked_adam(
         authors' code, which keeps E in the buffer of the gradient. Deviations: no
         epsilon, as nothing is divided by zero; coordinates that are rounding noise are
         set to zero, as in `project_low_rank`, and so are gradients that are not finite;
-        the state holds the square root of V, so that nothing overflows. If ``b1`` or
-        ``b2`` changes between steps, the bias corrections are those of their current
-        values.
+        the state holds the square root of V, so that nothing overflows; ratios beyond
+        Adam's largest are reduced, as in `scale_by_second_moment`: the difference of
+        :math:`\hat V` and :math:`\hat M^2` may leave almost nothing of V, and single
+        coordinates then were five times beyond it. If ``b1`` or ``b2`` changes between
+        steps, the bias corrections are those of their current values.
     """
     block = _TrackedAdam(
         adam=TrackedMoments(b1, b2),

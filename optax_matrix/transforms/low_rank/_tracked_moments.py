@@ -8,6 +8,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import safe_divide, safe_root
+from optax_matrix.transforms.second_moments.bounds import bounded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +44,10 @@ class TrackedMoments:
         b1, b2 = (jnp.asarray(b, sigma.dtype) for b in (self.b1, self.b2))
         mu = b1 * mu + (1 - b1) * sigma
         root = jnp.hypot(jnp.sqrt(b2) * root, jnp.sqrt(1 - b2) * sigma)
-        size = root / jnp.sqrt(_weight(b2, t, root.dtype))
-        return safe_divide(self.mean(mu, t), size), mu, root
+        weight = _weight(b2, t, root.dtype)
+        ratio = safe_divide(self.mean(mu, t), root / jnp.sqrt(weight))
+        # A carried second moment may be smaller than the momentum allows.
+        return bounded(ratio, jnp.sqrt(weight / (1 - b2))), mu, root
 
 
 def _weight(b: ArrayLike, t: jax.Array, dtype: DTypeLike) -> jax.Array:

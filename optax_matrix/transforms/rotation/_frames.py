@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from optax_matrix._surroundings import here
 from optax_matrix._surroundings.keeping import kept, movable, note_kept
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.rotation._policies import (
@@ -23,8 +24,6 @@ from optax_matrix.transforms.rotation._policies import (
 )
 from optax_matrix.transforms.sides import Pair
 from optax_matrix.transforms.turns import any_of, chosen
-
-SMALL = 16  # Longest side at which single entries count as noise.
 
 
 def no_rotation(x: jax.Array) -> jax.Array:
@@ -74,7 +73,7 @@ def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
     # Single small entries stay, for their signs are nearly always right, but not in
     # small matrices: there rows of signs often differ in one entry only, and then ARO's
     # rotated momentum has entries that are zero.
-    if max(x.shape[-2:]) <= SMALL:
+    if max(x.shape[-2:]) <= Thresholds.noise_side:
         live &= above
     return jnp.where(live, x, 0)
 

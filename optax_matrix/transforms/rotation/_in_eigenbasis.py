@@ -30,6 +30,7 @@ from optax_matrix.transforms.rotation._policies import (
 )
 from optax_matrix.transforms.rotation._spectrum import (
     balanced,
+    largest_eps,
     mix_spectrum,
     mix_whitened,
     no_spectrum,
@@ -92,7 +93,8 @@ def in_eigenbasis(
     where f is the ``base`` and M the momentum. If both sides rotate,
     :math:`\Delta = R f(R^\top M Q) Q^\top`, and Q follows from the average of
     :math:`G^\top G`. The base also gets the rotated gradient, as ``gradient``, which
-    `scale_by_second_moment` squares.
+    `scale_by_second_moment` squares. G is the input of the block or, where it is given
+    (`with_gradient`), the argument ``gradient``.
 
     ===============  ===================================================================
     ``eigen``        one power step, :math:`\mathrm{qr}(S R_{t-1})`
@@ -102,9 +104,10 @@ def in_eigenbasis(
 
     With ``statistics="kl"`` S is the average of :math:`G C^{-1} G^\top`, where C is the
     factor of the other side: its rotation (or I) and eigenvalues, which every update
-    averages in the rotated frame. The base gets their roots as ``spectrum``, by which
-    `transforms.scale_by_spectrum` divides. Rounding noise is set to zero as in
-    `rotate`.
+    averages in the rotated frame; the least one is 1e-6 of the largest. The base gets
+    their roots as ``spectrum``, by which `transforms.scale_by_spectrum` divides, and
+    the largest machine epsilon of the stored momenta as ``eps``.
+    Rounding noise is set to zero as in `rotate`.
 
     Args:
         base: A transformation of stacks, as in `rotate`.
@@ -181,12 +184,13 @@ class _InEigenbasis:
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, InEigenbasisState]:
         del params
-        extra_args.pop("gradient", None)
+        given = extra_args.pop("gradient", None)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
         views = side_views(self.side, updates)
-        m, gradient = turned(views, mean), turned(views, updates)
+        m = turned(views, mean)
+        gradient = turned(views, updates if given is None else given)
         spectrum = state.spectrum
         if self.whitens:
             begin = lambda x, roots: started(roots, x)
@@ -195,7 +199,7 @@ class _InEigenbasis:
 
         def run(x, spectrum, **known):
             if self.whitens:
-                known["spectrum"] = spectrum
+                known |= {"spectrum": spectrum, "eps": largest_eps(momentum)}
             with in_another_frame():
                 return self.base.update(x, state.base_state, **(extra_args | known))
 

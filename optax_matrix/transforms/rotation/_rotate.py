@@ -84,7 +84,8 @@ def rotate(
 
     Args:
         base: A transformation of stacks. It sees the rotated side as rows (with
-            ``side="in"`` matrices are transposed), and gets no parameters.
+            ``side="in"`` matrices are transposed), and gets no parameters. An argument
+            ``gradient`` (`with_gradient`) is turned with the momentum.
         policy: A name from the table, a `Policy` such as ``rgd(0.05, rounds=20)``, or a
             function from a `PolicyInput` to the rotation.
         side: ``"out"`` (rows), ``"in"`` (columns), ``"short"`` (rows if there are not
@@ -149,27 +150,30 @@ class _Rotate:
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, RotateState]:
         del params
-        extra_args.pop("gradient", None)  # It is not in the frame of the base.
+        given = extra_args.pop("gradient", None)
         views = side_views(self.side, updates)
-        m = turned(views, updates)
-        seen = partial(in_frame, self.policy, m)
+        m, gradient = turned(views, updates), turned(views, given)
+        seen = partial(in_frame, self.policy)
 
-        def run(x):
+        def run(x, **known):
             with in_another_frame():
-                return self.base.update(x, state.base_state, **extra_args)
+                return self.base.update(x, state.base_state, **(extra_args | known))
+
+        def answer(rotation, spans=False):
+            known = {} if gradient is None else {"gradient": seen(gradient, rotation)}
+            return run(seen(m, rotation, spans), **known)
 
         next_frame = NextFrame(
             self.policy,
             self.qr,
             base=lambda x: run(x)[0],
-            ahead=lambda rotation: run(seen(rotation))[0],
+            ahead=lambda rotation: answer(rotation)[0],
         )
         count, due = self._turn(state.count, m)
         rotation = next_frame(state.rotation, due, m)
         spans = due if self.policy.spans_range else False
-        out, base_state = run(seen(rotation, spans))
-        back = out_of
-        out = jax.tree.map(back, out, rotation)
+        out, base_state = answer(rotation, spans)
+        out = jax.tree.map(out_of, out, rotation)
         out = turned_back(views, out, updates)
         return out, RotateState(count, rotation, base_state)
 

@@ -193,18 +193,20 @@ class _Shared:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any):
         del params
-        extra.pop("gradient", None)  # It is not in the frame of the base.
         if not updates:
             return updates, state
         sets, views = self.sets, side_views(self.sides, updates)
-        mean = turned(views, updates)
+        given = extra.pop("gradient", None)
+        mean, gradient = turned(views, updates), turned(views, given)
         fixed = jax.lax.stop_gradient(mean)  # The peaks cancel out.
         peak = sets.largest({n: jnp.max(jnp.abs(x), (1, 2)) for n, x in fixed.items()})
         peaks = sets.of_each(peak)
         unit = {n: safe_divide(x, peaks[n][:, None, None]) for n, x in mean.items()}
         extra["sum_rows"] = lambda parts: sets.of_each(sets.total(parts))
         extra["peak"] = peaks
-        answer = functools.partial(self._answer, mean, state.base_state, extra)
+        answer = functools.partial(
+            self._answer, mean, gradient, state.base_state, extra
+        )
         rotation = self._next_rotation(answer, unit, peak > 0, state)
         out: Any
         out, base_state = answer(rotation)
@@ -219,12 +221,16 @@ class _Shared:
     def _frames(self, rotation: jax.Array) -> dict[str, Pair]:
         return {n: Pair(r, None) for n, r in self.sets.of_each(rotation).items()}
 
-    def _answer(self, mean: Any, base_state: Any, extra: Any, rotation: jax.Array):
+    def _answer(
+        self, mean: Any, gradient: Any, base_state: Any, extra: Any, rotation: jax.Array
+    ):
         """The output of the base in rotated frames, and its new state."""
         frames = self._frames(rotation)
-        rotated = in_frame(self.policy, mean, frames)
+        seen = functools.partial(in_frame, self.policy)
+        if gradient is not None:
+            extra = {**extra, "gradient": seen(gradient, frames)}
         with in_another_frame():
-            return self.base.update(rotated, base_state, **extra)
+            return self.base.update(seen(mean, frames), base_state, **extra)
 
     def _next_rotation(
         self, answer: Callable, unit: Any, live: jax.Array, state: RotateSharedState

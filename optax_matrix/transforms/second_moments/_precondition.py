@@ -18,7 +18,13 @@ from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
-from optax_matrix.transforms.second_moments.gram import Gram, mix_gram, no_gram, scaled
+from optax_matrix.transforms.second_moments.gram import (
+    Gram,
+    mix_gram,
+    no_gram,
+    scaled,
+    warn_of_wide_sides,
+)
 from optax_matrix.transforms.sides import (
     MatrixSides,
     Pair,
@@ -79,7 +85,9 @@ def precondition(
 
     or, with an ``inner`` transformation f,
     :math:`\Delta = L^{-1/p} f(L^{-1/p} M R^{-1/p}) R^{-1/p}`: f runs in whitened
-    coordinates, and the same factors map its output back to those of the parameters.
+    coordinates, and the same factors map its output back to those of the parameters. G
+    is the input of the block or, where it is given (`with_gradient`), the argument
+    ``gradient``, which f then gets whitened.
 
     Args:
         inner: A transformation of the whitened matrices, such as `orthogonalize`. It
@@ -167,6 +175,8 @@ class _Precondition:
         views = side_views(self.side, params)
         zeros = turned_zeros(views, params)
         blocks = in_blocks_of(self.size, zeros)
+        warn = lambda v, x: jax.tree.map(partial(warn_of_wide_sides, v), x)
+        jax.tree.map(warn, views, blocks)
         of_view = lambda f: lambda v, x: jax.tree.map(partial(v.pair, f), x)
         pairs = lambda f: jax.tree.map(of_view(f), views, blocks)
         return PreconditionState(
@@ -181,12 +191,13 @@ class _Precondition:
         self, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, PreconditionState]:
         del params
-        extra.pop("gradient", None)  # It is not whitened.
+        given = extra.pop("gradient", None)
         views = side_views(self.side, updates)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        blocks = in_blocks_of(self.size, turned(views, updates))
+        gradient = turned(views, updates if given is None else given)
+        blocks = in_blocks_of(self.size, gradient)
         gram = kept(jax.tree.map(self._mixed, views, blocks, state.gram), state.gram)
         on = None if state.count is None else begun(state.count, blocks)
         roots = self._roots(gram, state, on)
@@ -194,6 +205,8 @@ class _Precondition:
         out = jax.tree.map(self._whitened, turned(views, mean), *factors)
         inner_state = None
         if self.inner is not None:
+            if given is not None:
+                extra["gradient"] = jax.tree.map(self._whitened, gradient, *factors)
             with in_another_frame():
                 new, inner_state = self.inner.update(out, state.inner_state, **extra)
             out = jax.tree.map(self._whitened, new, *factors)

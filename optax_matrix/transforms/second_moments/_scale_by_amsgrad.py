@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, NotNegative, checked
 from optax_matrix.linalg.scale import safe_divide, widened
+from optax_matrix.transforms.arguments import zeros_of_state
 
 
 class ScaleByAmsgradState(NamedTuple):
@@ -76,7 +77,7 @@ def scale_by_amsgrad(
     def init_fn(params):
         start = lambda p: jnp.zeros_like(widened(p))
         zeros = [jax.tree.map(start, params) for _ in range(2)]
-        mu = optax.tree.zeros_like(params, dtype=mu_dtype)
+        mu = zeros_of_state(params, mu_dtype)
         return ScaleByAmsgradState(jnp.zeros((), jnp.int32), mu, *zeros)
 
     def update_fn(updates, state, params=None, **extra_args):

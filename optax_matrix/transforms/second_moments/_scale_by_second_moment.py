@@ -10,8 +10,7 @@ from optax_matrix._arguments import Decay, NotNegative, checked
 from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import is_observed, report
 from optax_matrix.linalg.scale import check_matrices, safe_divide, widened
-
-_ROUNDING = 1e-5  # At the first step many ratios are equal to the bound.
+from optax_matrix.transforms.second_moments import bounds
 
 
 class ScaleBySecondMomentState(NamedTuple):
@@ -114,13 +113,11 @@ def scale_by_second_moment(
 
     def divided(x, root, weight=None):
         ratio, bound = _quotient(x, root, weight, decay, eps, relative_eps)
-        if bounded:
-            within = _is_within(ratio, bound)
-            ratio = jnp.where(within, ratio, bound**2 / jnp.where(within, 1, ratio))
+        ratio = bounds.bounded(ratio, bound) if bounded else ratio
         return ratio.astype(x.dtype)
 
     def share_beyond(x, root, weight=None):
-        within = _is_within(*_quotient(x, root, weight, decay, eps, relative_eps))
+        within = bounds.is_within(*_quotient(x, root, weight, decay, eps, relative_eps))
         return jnp.mean(~within, axis=(-2, -1), dtype=jnp.float32)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -142,7 +139,3 @@ def _quotient(x, root, weight, decay, eps, relative_eps):
 
 def _is_zero(number):
     return isinstance(number, int | float) and number == 0
-
-
-def _is_within(ratio, bound):
-    return jnp.abs(ratio) <= (1 + _ROUNDING) * bound

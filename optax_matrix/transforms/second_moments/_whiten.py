@@ -94,7 +94,8 @@ def whiten(
         Q \leftarrow (I + a R + \tfrac{a^2}{2} R^2) \, Q, \qquad
         a = \min(-\mathrm{tr}(R Q) / \mathrm{tr}(R R Q), \, 1/8)
 
-    A gradient of zeros leaves the factors as they are.
+    A gradient of zeros leaves the factors as they are. G is the input of the block or,
+    where it is given (`with_gradient`), the argument ``gradient``.
 
     Args:
         statistics: What the factors whiten: ``"gradient"`` G, or ``"momentum"``, that
@@ -190,12 +191,14 @@ class _Whiten:
     def update(
         self, updates: Any, state: Any, params: Any = None, **extra_args: Any
     ) -> tuple[Any, WhitenState]:
-        del params, extra_args
+        del params
+        given = extra_args.get("gradient")
         views = side_views(self.side, updates)
         mean, momentum = updates, None
         if self.momentum is not None:
             mean, momentum = self.momentum.update(updates, state.momentum)
-        gradient, m = turned(views, updates), turned(views, mean)
+        gradient = turned(views, updates if given is None else given)
+        m = turned(views, mean)
         on = begun(state.count, gradient)
         at = lambda n, x: (n % self.interval == 0) & is_some(x)[..., 0, 0]
         due = movable(jax.tree.map(at, state.count, gradient))

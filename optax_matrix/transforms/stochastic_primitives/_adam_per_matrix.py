@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, NotNegative, checked
 from optax_matrix.linalg.scale import check_matrices, safe_divide, widened
+from optax_matrix.transforms.arguments import zeros_of_state
 
 
 class ScaleByAdamPerMatrixState(NamedTuple):
@@ -73,7 +74,7 @@ def scale_by_adam_per_matrix(
 
     def init_fn(params):
         jax.tree.map(check_matrices, params)
-        mu = jax.tree.map(lambda p: jnp.zeros_like(p, mu_dtype), params)
+        mu = zeros_of_state(params, mu_dtype)
         nu = jax.tree.map(lambda p: jnp.zeros_like(widened(p)), params)
         # Each array is a new one: a state with shared arrays cannot be donated.
         start = lambda p: jnp.zeros((*p.shape[:-2], 1, 1), p.dtype)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from optax_matrix._arguments import is_tiny
 from optax_matrix.linalg.random import hash_uint32
 
 
@@ -56,6 +57,11 @@ def fingerprint(x: jax.Array) -> jax.Array:
     It sums integers modulo 2^32, so that it depends neither on the order of the
     summation nor on sharding. One change in 2^32 goes undetected.
     """
+    if is_tiny(x.dtype):
+        raise ValueError(
+            f"`params` must have 16 bits or more, got {x.dtype}, in which rotated "
+            "weights lose their singular values; train them in bfloat16 or float32."
+        )
     kind = {16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint32}[jnp.finfo(x.dtype).bits]
     # Mixed with its place, so that two entries that change places are detected, too.
     bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)

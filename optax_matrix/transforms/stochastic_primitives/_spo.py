@@ -93,7 +93,8 @@ def spo(
         A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
 
     Raises:
-        ValueError: If an argument is out of range; at `update`, if `params` is missing.
+        ValueError: If an argument is out of range; at `init`, if parameters have eight
+            bits; at `update`, if `params` is missing.
 
     Examples:
         >>> import jax

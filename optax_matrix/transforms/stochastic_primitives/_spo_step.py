@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.permuted_blocks import (
     materialize,
     permute,
@@ -31,12 +32,6 @@ from optax_matrix.transforms.stochastic_primitives.merges import (
     where_due,
 )
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
-
-# Median time of a step with one matrix at a time, divided by that with whole stacks,
-# in float32 on two CPU cores, measured side by side: 1.4 and 0.7 (48 x 128 x 128,
-# blocks of 16 and 64), 1.0 and 0.7 (24 x 256 x 256, blocks of 16 and 256), 0.8 (8 x 512
-# x 512, blocks of 256).
-_MIN_SIDE = 256
 
 
 class SpoState(NamedTuple):
@@ -96,6 +91,12 @@ class Spo:
             raise ValueError(
                 "`params` must be passed to `update`, because primitives act on the "
                 "parameters; call tx.update(updates, state, params)."
+            )
+        if extra_args.get("gradient") is not None:
+            raise ValueError(
+                "`gradient` must not be given to `spo`, whose inner transformation "
+                "sees gradients of Q and none of the weights; write "
+                "spo(with_gradient(inner), ...)."
             )
         step = partial(self._step, updates, state, params, extra_args)
         expected = None
@@ -215,7 +216,8 @@ def _one_by_one_on_cpu(
     """
     structure = jax.tree.structure(trees[0])
     rows = zip(*map(structure.flatten_up_to, trees), strict=True)
-    run = partial(in_turn_on_cpu, kernel, in_place=in_place, min_side=_MIN_SIDE)
+    least = Thresholds.primitives_side
+    run = partial(in_turn_on_cpu, kernel, in_place=in_place, min_side=least)
     results = [run(*row) for row in rows]
     columns = range(in_place + 1)
     return tuple(structure.unflatten([row[i] for row in results]) for i in columns)

@@ -8,6 +8,7 @@ import optax
 
 from optax_matrix._arguments import Bound, Decay, Dtype, NotNegative, checked
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
+from optax_matrix.transforms.arguments import zeros_of_state
 
 
 class CorrectVarianceState(NamedTuple):
@@ -67,7 +68,7 @@ def correct_variance(
     """
 
     def init_fn(params):
-        return CorrectVarianceState(optax.tree.zeros_like(params, accumulator_dtype))
+        return CorrectVarianceState(zeros_of_state(params, accumulator_dtype))
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args

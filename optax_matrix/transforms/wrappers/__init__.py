@@ -20,4 +20,4 @@ from optax_matrix.transforms.wrappers._quantize_state import (
 from optax_matrix.transforms.wrappers._with_gradient import (
     with_gradient as with_gradient,
 )
-from optax_matrix.transforms.wrappers.quantizer import QuantizedState as QuantizedState
+from optax_matrix.transforms.wrappers.packing import QuantizedState as QuantizedState

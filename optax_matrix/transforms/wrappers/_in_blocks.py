@@ -25,8 +25,8 @@ def in_blocks(
     Args:
         inner: A transformation of stacks, such as `in_eigenbasis`. In the place of a
             leaf ``(..., m, n)`` that is cut it sees a dict with at most four stacks
-            ``(..., blocks, rows, cols)``. Other arguments of `update` than the
-            parameters are passed on as they are.
+            ``(..., blocks, rows, cols)``. Of the arguments of `update`, parameters and
+            ``gradient`` are cut, too, and others are passed on as they are.
         block_size: The largest side of a block; None for whole matrices.
 
     Returns:
@@ -59,6 +59,8 @@ def in_blocks(
     def update_fn(updates: Any, state: Any, params: Any = None, **extra_args: Any):
         if params is not None:
             params = in_blocks_of(size, params)
+        if extra_args.get("gradient") is not None:
+            extra_args["gradient"] = in_blocks_of(size, extra_args["gradient"])
         cut = in_blocks_of(size, updates)
         new, state = tx.update(cut, state, params, **extra_args)
         whole = jax.tree.map(lambda x, y: joined(size, y, x.shape), updates, new)

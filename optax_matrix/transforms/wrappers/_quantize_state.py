@@ -10,12 +10,8 @@ from optax_matrix._arguments import checked
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.wrappers._precision import keep_dtype
-from optax_matrix.transforms.wrappers.quantizer import (
-    SIGNED,
-    UNSIGNED,
-    QuantizedState,
-    Quantizer,
-)
+from optax_matrix.transforms.wrappers.packing import QuantizedState
+from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED, Quantizer
 
 _OPAQUE: Any = object()  # Stands for arrays when `optax.tree.map_params` calls `init`.
 

@@ -6,7 +6,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,39 +16,25 @@ from jax.sharding import NamedSharding, PartitionSpec
 from optax_matrix._arguments import check_not_negative_int, check_positive_int
 from optax_matrix._mesh import (
     explicit_spec,
-    keep_sharding,
     named_sharding,
     own_mesh,
     shards,
     with_auto_axes,
 )
-from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys, path_name
-from optax_matrix.linalg import dequantize, quantize
+from optax_matrix._paths import key_name, leaves_with_keys, path_name
 from optax_matrix.linalg.random import folded, seeded
+from optax_matrix.transforms.wrappers.packing import (
+    Packing,
+    QuantizedState,
+    is_opaque,
+    leaves_of,
+    map_leaves,
+    packed_at,
+    unpacked,
+)
 
 SIGNED = ("mu", "trace", "ema", "momentum")
 UNSIGNED = ("nu", "root", "largest")
-
-# For calls outside of other jits, as in `init`: compiles one program per shape.
-_STATIC = ("block_size", "signed", "batch_axes")
-_quantize = jax.jit(quantize, static_argnames=_STATIC)
-_dequantize = jax.jit(dequantize, static_argnames=_STATIC)
-
-
-class QuantizedState(NamedTuple):
-    """A state whose large moments are stored as one byte per number.
-
-    Attributes:
-        inner_state: The inner state, with large moments replaced by uint8 codes of the
-            same shape.
-        scales: For each of these moments the largest magnitude of each block, at least
-            float32, in nested dicts whose keys are the path to the moment.
-        count: Number of updates; None if rounding is to the nearest value.
-    """
-
-    inner_state: Any
-    scales: Any
-    count: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +80,7 @@ class Quantizer:
 
     def pack(self, state: Any) -> QuantizedState:
         """Packs the state of `init`."""
-        large = [k for k, x in _leaves(state) if self._is_large_moment(k, x)]
+        large = [k for k, x in leaves_of(state) if self._is_large_moment(k, x)]
         chosen = dict.fromkeys(large, ())
         count = None if self.seed is None else jnp.zeros((), jnp.int32)
         return self._packed(state, chosen, count)
@@ -104,26 +90,27 @@ class Quantizer:
 
         Blocks that did not change keep their codes.
         """
-        held = ((k, x, _look_up(old.scales, k)) for k, x in _leaves(old.inner_state))
-        chosen = {k: (x, scales) for k, x, scales in held if scales is not None}
+        held = ((k, x, packed_at(old.scales, k)) for k, x in leaves_of(old.inner_state))
+        chosen = {k: (x, found[1]) for k, x, found in held if found is not None}
         count = None if old.count is None else optax.safe_increment(old.count)
         return self._packed(state, chosen, count)
 
     def unpack(self, state: QuantizedState) -> Any:
         """The state that the transformation uses, with moments at least float32."""
-
-        def restore(keys, leaf):
-            scales = _look_up(state.scales, keys)
-            if scales is None:
-                return leaf
-            run = functools.partial(_dequantize, **self._options(keys))
-            return keep_sharding(run, leaf, scales)
-
-        return _map(restore, state.inner_state)
+        for keys, _ in leaves_of(state.inner_state):
+            found, own = packed_at(state.scales, keys), self._packing(keys)
+            if found is not None and found[0] != own:
+                raise ValueError(
+                    f"`state` must hold {path_name(keys)} in eight bits as {own.label} "
+                    f"(codes with or without signs, block_size), got {found[0].label}; "
+                    "restore the options, or carry the state over with "
+                    "optax_matrix.to_portable and from_portable."
+                )
+        return unpacked(state)
 
     def warn_if_idle(self, state: Any) -> None:
         """Warns if a state has large arrays, and none of them in a known field."""
-        large = [k for k, x in _leaves(state) if self._is_large(x)]
+        large = [k for k, x in leaves_of(state) if self._is_large(x)]
         if not large or any(map(self._field, large)):
             return
         fields = sorted({self._innermost(keys) or path_name(keys) for keys in large})
@@ -134,7 +121,7 @@ class Quantizer:
         )
 
     def _is_large_moment(self, keys: tuple, leaf: Any) -> bool:
-        if _is_opaque(leaf):
+        if is_opaque(leaf):
             _check_is_quantized(leaf)
         return self._is_large(leaf) and self._field(keys) is not None
 
@@ -156,12 +143,13 @@ class Quantizer:
                 return leaf
             noise = None if count is None else self._noise(keys, leaf, count)
             old = chosen[keys] or None
-            run = functools.partial(_quantize, **self._options(keys))
+            packing = self._packing(keys)
+            run = functools.partial(packing.pack, batch_axes=self.batch_axes)
             codes, found = _beside(leaf, run, noise=noise, old=old)
-            _put(scales, keys, found)
+            _put(scales.setdefault(packing.label, {}), keys, found)
             return codes
 
-        codes = _map(store, state)
+        codes = map_leaves(store, state)
         return QuantizedState(codes, scales, count)
 
     def _innermost(self, keys: tuple) -> str | None:
@@ -176,12 +164,8 @@ class Quantizer:
         field = self._innermost(keys)
         return field if field in self.signed | self.unsigned else None
 
-    def _options(self, keys: tuple) -> dict[str, Any]:
-        return {
-            "block_size": self.block_size,
-            "signed": self._field(keys) not in self.unsigned,
-            "batch_axes": self.batch_axes,
-        }
+    def _packing(self, keys: tuple) -> Packing:
+        return Packing(self._field(keys) not in self.unsigned, self.block_size)
 
     def _noise(self, keys: tuple, leaf: Any, count: Any) -> jax.Array:
         """Uniform numbers that do not depend on grouping or placement."""
@@ -219,11 +203,6 @@ def _beside(leaf: Any, run: Callable, **arguments: Any) -> tuple[jax.Array, jax.
     return with_auto_axes(inner, shardings)(leaf, arguments)
 
 
-def _is_opaque(node: Any) -> bool:
-    """Whether a node is a state of `on_matrices` or is already quantized."""
-    return isinstance(node, QuantizedState) or hasattr(node, "manifest")
-
-
 def _check_is_quantized(node: Any) -> None:
     inner = getattr(node, "inner_state", None)
     if hasattr(node, "manifest") and not isinstance(inner, QuantizedState):
@@ -232,22 +211,6 @@ def _check_is_quantized(node: Any) -> None:
             "could reach across two matrices; pass placement=om.quantized() and "
             "other=om.adamw_8bit(...) to the recipe (or `on_matrices`) instead."
         )
-
-
-def _leaves(state: Any) -> list[tuple[Any, Any]]:
-    return leaves_with_keys(state, _is_opaque)
-
-
-def _map(f: Callable[[tuple, Any], Any], state: Any) -> Any:
-    return map_with_keys(f, state, is_leaf=_is_opaque)
-
-
-def _look_up(scales: Any, keys: tuple) -> Any:
-    for name in map(key_name, keys):
-        if not isinstance(scales, dict) or name not in scales:
-            return None
-        scales = scales[name]
-    return None if isinstance(scales, dict) else scales
 
 
 def _put(scales: dict[str, Any], keys: tuple, value: Any) -> None:
