@@ -17,7 +17,7 @@ ALLOWED = {
     "matrices": set(),
     "stacks": {"matrices"},
     "sharding": {"_surroundings", "linalg", "matrices", "stacks"},
-    "tree": {"_surroundings", "matrices", "stacks", "sharding"},
+    "tree": {"_surroundings", "linalg", "matrices", "stacks", "sharding"},
     "checkpoint": {"matrices", "stacks", "tree", "transforms"},
     "quantization": {"matrices", "stacks", "sharding", "transforms"},
     "recipes": {"matrices", "stacks", "tree", "transforms", "linalg"},

@@ -1,6 +1,5 @@
 """Inverse p-th roots of symmetric positive semidefinite matrices."""
 
-from functools import partial
 from typing import Literal
 
 import jax
@@ -14,7 +13,7 @@ from optax_matrix.linalg._derivatives import inverse_power
 from optax_matrix.linalg._eigenbasis import check_square, eigenbasis
 from optax_matrix.linalg._largest_eigenvalue import largest_eigenvalue
 from optax_matrix.linalg._root_polynomials import root_polynomials
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import pinned, roots
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 InverseRootMethod = Literal["eigh", "newton"]
@@ -29,7 +28,6 @@ def inverse_root(
     *,
     eps: ArrayLike = 1e-6,
     method: InverseRootMethod = "eigh",
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch n n"]:
     r"""Compute :math:`(A + \epsilon \lambda_{\max}(A)\, I)^{-1/p}`.
 
@@ -58,7 +56,6 @@ def inverse_root(
         p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
         eps: Damping relative to the largest eigenvalue.
         method: ``"eigh"`` (much faster on a CPU) or ``"newton"`` (products only).
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Symmetric matrices of the shape of ``a``, float32 (or float64) for every input,
@@ -84,22 +81,22 @@ def inverse_root(
     check_square(x)
     y, peak = unit_peak(x / 2 + x.mT / 2)
     damping = jnp.asarray(eps, y.dtype)
-    kernel = partial(_by_eigh if method == "eigh" else _by_newton, dot=dot)
+    kernel = pinned(_by_eigh if method == "eigh" else _by_newton)
     root = inverse_power(kernel, int(p), y, damping)
     zero = jnp.all(y == 0, axis=(-2, -1), keepdims=True)
     return jnp.where(zero, jnp.zeros_like(root), root * peak ** (-1 / p))
 
 
-def _by_eigh(y: Array, eps: Array, p: int, dot: Product) -> Array:
+def _by_eigh(y: Array, eps: Array, p: int) -> Array:
     w, q = eigenbasis(y)
     w = jnp.maximum(w, 0.0)
     w = w + eps * w[..., :1]
     root = jnp.where(w > 0, jnp.where(w > 0, w, 1.0) ** (-1 / p), 0.0)
-    return dot(q * root[..., None, :], q.mT)
+    return roots(q * root[..., None, :], q.mT)
 
 
-def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
-    top, bound = largest_eigenvalue(y, dot)
+def _by_newton(y: Array, eps: Array, p: int) -> Array:
+    top, bound = largest_eigenvalue(y)
     eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), y.shape)
     largest = _MARGIN * (bound + eps * top)
     z = 1 / jnp.where(bound > 0, largest, 1.0)
@@ -107,14 +104,14 @@ def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
 
     def root(state: tuple[Array, ...], row: Array) -> tuple[Array, ...]:
         (m, x, inside), (a, b, c) = state, row
-        t = a * eye + b * m + c * dot(m, m)
+        t = a * eye + b * m + c * roots(m, m)
         # A negative eigenvalue that the damping does not outweigh would go to infinity.
         inside = inside & (jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True) < 2)
-        return t, jnp.where(inside, symmetric(dot(x, t)), x), inside
+        return t, jnp.where(inside, symmetric(roots(x, t)), x), inside
 
     def step(state: tuple[Array, ...], row: Array) -> tuple[tuple[Array, ...], None]:
         t, x, inside = root(state, row)
-        return (symmetric(dot(_power(t, p, dot), state[0])), x, inside), None
+        return (symmetric(roots(_power(t, p), state[0])), x, inside), None
 
     table = root_polynomials(p, float(jnp.finfo(y.dtype).eps))
     rows = jnp.asarray(table, y.dtype)
@@ -124,13 +121,13 @@ def _by_newton(y: Array, eps: Array, p: int, dot: Product) -> Array:
     return x * z ** (1 / p)
 
 
-def _power(t: Array, p: int, dot: Product) -> Array:
+def _power(t: Array, p: int) -> Array:
     """Raise to an integer power by repeated squaring."""
     result = None
     while p:
         if p % 2:
-            result = t if result is None else dot(result, t)
+            result = t if result is None else roots(result, t)
         p //= 2
-        t = dot(t, t) if p else t
+        t = roots(t, t) if p else t
     assert result is not None
     return result

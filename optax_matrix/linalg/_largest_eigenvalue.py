@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import vary_like
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import roots
 from optax_matrix.linalg.random import normal, seeded
 from optax_matrix.linalg.scale import safe_divide
 
@@ -14,7 +14,7 @@ _PRODUCTS = 64
 
 
 def largest_eigenvalue(
-    y: Float[Array, "*batch n n"], dot: Product = full_dot
+    y: Float[Array, "*batch n n"],
 ) -> tuple[Float[Array, "*batch 1 1"], Float[Array, "*batch 1 1"]]:
     """Estimate the largest eigenvalue from below, and bound it from above.
 
@@ -25,9 +25,9 @@ def largest_eigenvalue(
     """
     start = normal(seeded(0), y.shape[:-2], y.shape[-1], _VECTORS, y.dtype)
     unit = lambda v: safe_divide(v, jnp.sqrt(jnp.sum(v * v, axis=-2, keepdims=True)))
-    step = lambda _, v: unit(dot(y, v))
+    step = lambda _, v: unit(roots(y, v))
     v = jax.lax.fori_loop(0, _PRODUCTS, step, vary_like(unit(start), y))
-    image = dot(y, v)
+    image = roots(y, v)
     quotients = jnp.sum(v * image, axis=-2, keepdims=True)
     residuals = jnp.sqrt(jnp.sum((image - quotients * v) ** 2, axis=-2, keepdims=True))
     best = jnp.argmax(quotients, axis=-1, keepdims=True)

@@ -63,9 +63,10 @@ def newton_schulz(
             closer to one, and the result a little away from the factor of ``x``. With
             it goes the table `AOL`, of four steps.
         compute_dtype: Dtype of the factors of the products, which accumulate in
-            float32. None: the dtype of ``x``, but at least float32. ``"auto"``:
-            bfloat16 on TPUs and on CUDA devices from compute capability 8.0, unless
-            ``x`` is wider than float32, and that of None elsewhere.
+            float32. ``"auto"``: bfloat16 on TPUs and on CUDA devices from compute
+            capability 8.0, unless ``x`` is wider than float32, and the dtype of ``x``,
+            but at least float32, elsewhere. None: that of the policy in force
+            (``linalg.precision``), outside of `on_matrices` the dtype of ``x``.
         kernel: What forms the products: the compiler (``"xla"``), or kernels that
             compute little more than half of each symmetric product (``"pallas"``; in
             bfloat16 unless ``compute_dtype`` says otherwise): on Hopper GPUs in

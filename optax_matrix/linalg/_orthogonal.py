@@ -18,7 +18,8 @@ from optax_matrix._arguments import PositiveInt, checked
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
 from optax_matrix.linalg.loops import batched_on_cuda
-from optax_matrix.linalg.products import Product, along, full_dot, traced_once
+from optax_matrix.linalg.precision import roots
+from optax_matrix.linalg.products import along
 from optax_matrix.linalg.scale import as_work
 
 Blocks = Float[Array, "*batch b b"]
@@ -26,9 +27,7 @@ Orthogonal = Callable[[Array], Array]  # (..., b, b) skew -> (..., b, b) orthogo
 
 
 @checked
-def cayley_neumann(
-    q: Blocks, terms: PositiveInt = 4, *, dot: Product = full_dot
-) -> Blocks:
+def cayley_neumann(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     r"""Cayley transform with a truncated Neumann series for its inverse (POET's CNP).
 
     .. math::
@@ -52,7 +51,6 @@ def cayley_neumann(
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         terms: k, the highest power in the sum.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Nearly orthogonal matrices of determinant near one.
@@ -71,13 +69,11 @@ def cayley_neumann(
         The default k = 4 is that of Appendix J. The tables print k = 5, most likely
         counting the identity as a term; an even k gives a smaller error than k + 1.
     """
-    return _polynomial(q, [1.0, *[2.0] * terms, 1.0], dot)
+    return _polynomial(q, [1.0, *[2.0] * terms, 1.0])
 
 
 @checked
-def cayley_taylor(
-    q: Blocks, terms: PositiveInt = 4, *, dot: Product = full_dot
-) -> Blocks:
+def cayley_taylor(q: Blocks, terms: PositiveInt = 4) -> Blocks:
     r"""Taylor polynomial of the Cayley transform.
 
     .. math::
@@ -89,7 +85,6 @@ def cayley_taylor(
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         terms: k, the highest power.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Nearly orthogonal matrices.
@@ -106,10 +101,10 @@ def cayley_taylor(
         The first published code of POET computes this, with ``num_neumann_terms=5`` for
         k = 4. The ranking of the values of k in its Table 5 agrees with it.
     """
-    return _polynomial(q, [1.0, *[2.0] * terms], dot)
+    return _polynomial(q, [1.0, *[2.0] * terms])
 
 
-def cayley(q: Blocks, *, dot: Product = full_dot) -> Blocks:
+def cayley(q: Blocks) -> Blocks:
     r"""Exact Cayley transform :math:`(I + Q)(I - Q)^{-1}`, by a linear solve.
 
     On CUDA by a Cholesky factor of :math:`I + Q^\top Q` and products.
@@ -119,7 +114,6 @@ def cayley(q: Blocks, *, dot: Product = full_dot) -> Blocks:
 
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthogonal matrices.
@@ -128,13 +122,12 @@ def cayley(q: Blocks, *, dot: Product = full_dot) -> Blocks:
         >>> cayley(jnp.array([[0.0, 1.0], [-1.0, 0.0]])).round(4).tolist()
         [[0.0, 1.0], [-1.0, 0.0]]
     """
-    return _cayley(as_work(q), dot=dot).astype(q.dtype)
+    return _cayley(as_work(q)).astype(q.dtype)
 
 
-@traced_once
-def _cayley(q: Array, dot: Product) -> Array:
-    by_products = lambda q: _cayley_by_products(q, dot)
-    return batched_on_cuda(by_products, _cayley_by_solve, q)
+@partial(jax.jit, inline=True)
+def _cayley(q: Array) -> Array:
+    return batched_on_cuda(_cayley_by_products, _cayley_by_solve, q)
 
 
 def _cayley_by_solve(q: Array) -> Array:
@@ -142,32 +135,30 @@ def _cayley_by_solve(q: Array) -> Array:
     return solve(eye - q, eye + q)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _cayley_by_products(q: Array, dot: Product) -> Array:
+@jax.custom_jvp
+def _cayley_by_products(q: Array) -> Array:
     r"""`cayley` as :math:`2X - I`, :math:`X = (I - Q)^{-1} = (I + Q)(I + Q^T Q)^{-1}`.
 
     The Gram matrix has the square of the condition number, so that the inverse gets a
     step of Newton's method.
     """
     eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
-    l, quotient = cholesky_quotient(eye + dot(q.mT, q), eye + q, dot)
-    x = dot(quotient, inverse_lower(l, dot))
-    x = x + dot(x, eye - dot(eye - q, x))
+    l, quotient = cholesky_quotient(eye + roots(q.mT, q), eye + q, roots)
+    x = roots(quotient, inverse_lower(l, roots))
+    x = x + roots(x, eye - roots(eye - q, x))
     return 2 * x - eye
 
 
 @_cayley_by_products.defjvp
-def _cayley_by_products_jvp(dot, primals, tangents):
+def _cayley_by_products_jvp(primals, tangents):
     (q,), (dq,) = primals, tangents
-    g = _cayley_by_products(q, dot)
+    g = _cayley_by_products(q)
     x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
-    return g, along(lambda dq: 2 * dot(x, dot(dq, x)), q, dq)
+    return g, along(lambda dq: 2 * roots(x, roots(dq, x)), q, dq)
 
 
 @checked
-def exponential(
-    q: Blocks, squarings: PositiveInt = 4, *, dot: Product = full_dot
-) -> Blocks:
+def exponential(q: Blocks, squarings: PositiveInt = 4) -> Blocks:
     r"""Matrix exponential, by scaling and squaring.
 
     .. math::
@@ -180,7 +171,6 @@ def exponential(
     Args:
         q: Skew-symmetric matrices ``(..., b, b)``.
         squarings: j, the number of squarings.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthogonal matrices.
@@ -193,16 +183,14 @@ def exponential(
         [[0.99..., 0.099...], [-0.099..., 0.99...]]
     """
     coefficients = [1 / math.factorial(i) for i in range(9)]
-    g = _polynomial(as_work(q) / 2**squarings, coefficients, dot)
+    g = _polynomial(as_work(q) / 2**squarings, coefficients)
     for _ in range(squarings):
-        g = dot(g, g)
+        g = roots(g, g)
     return g.astype(q.dtype)
 
 
 @checked
-def inverse_of_orthogonal(
-    g: Blocks, steps: PositiveInt = 5, *, dot: Product = full_dot
-) -> Blocks:
+def inverse_of_orthogonal(g: Blocks, steps: PositiveInt = 5) -> Blocks:
     r"""Inverse of nearly orthogonal matrices, by Newton's method from the transpose.
 
     .. math::
@@ -216,16 +204,16 @@ def inverse_of_orthogonal(
     """
     x = as_work(g)
     eye = jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    error = dot(x, x.mT) - eye
+    error = roots(x, x.mT) - eye
     # The limit does not depend on the size.
     size = jax.lax.stop_gradient(jnp.linalg.norm(error, axis=(-2, -1), keepdims=True))
     inverse = x.mT / (1 + size / 2)
     for _ in range(steps):
-        inverse = dot(inverse, 2 * eye - dot(x, inverse))
+        inverse = roots(inverse, 2 * eye - roots(x, inverse))
     return inverse.astype(g.dtype)
 
 
-def _polynomial(q: Array, coefficients: Sequence[float], dot: Product) -> Array:
+def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     """Polynomial of a matrix with the fewest products (Paterson and Stockmeyer).
 
     Horner's rule in Q^h on chunks of h coefficients: ``h - 1`` products for the powers
@@ -238,7 +226,7 @@ def _polynomial(q: Array, coefficients: Sequence[float], dot: Product) -> Array:
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     powers = [jnp.broadcast_to(eye, x.shape), x]
     while len(powers) <= h:
-        powers.append(dot(powers[-1], x))
+        powers.append(roots(powers[-1], x))
 
     def chunk(i: int) -> Any:
         pairs = zip(coefficients[i : i + h], powers[:h], strict=False)
@@ -251,5 +239,5 @@ def _polynomial(q: Array, coefficients: Sequence[float], dot: Product) -> Array:
     else:
         value = chunk(last)
     for i in reversed(starts):
-        value = chunk(i) + dot(powers[h], value)
+        value = chunk(i) + roots(powers[h], value)
     return jnp.broadcast_to(value, x.shape).astype(q.dtype)

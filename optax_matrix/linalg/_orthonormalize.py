@@ -18,7 +18,7 @@ from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import of_columns, pinned
 from optax_matrix.linalg.scale import (
     as_work,
     check_matrices,
@@ -46,7 +46,6 @@ def qr_householder(
     x: Float[Array, "*batch m n"],
     *,
     previous: Float[Array, "*batch m n"] | None = None,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by reflections.
 
@@ -61,7 +60,6 @@ def qr_householder(
         previous: Orthonormal columns, of the shape of ``x``, that are returned for a
             matrix that is zero or not finite. None: the identity for a zero matrix, NaN
             for one that is not finite.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -74,7 +72,7 @@ def qr_householder(
         [[ 0.6 -0.8]
          [ 0.8  0.6]]
     """
-    return q_factor(partial(_qr_householder, dot=dot), x, previous)
+    return q_factor(pinned(_qr_householder), x, previous)
 
 
 @checked
@@ -85,7 +83,6 @@ def cholesky_qr(
     shift: ArrayLike = 1e-7,
     passes: PositiveInt | None = None,
     fallback: QRFallback = "previous",
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by Cholesky.
 
@@ -131,7 +128,6 @@ def cholesky_qr(
         fallback: What to return if the method fails: ``"previous"``, or with
             ``"householder"`` the result of :func:`qr_householder`, which is computed
             only if needed.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -151,7 +147,7 @@ def cholesky_qr(
         if the method fails for a matrix, only that matrix falls back, and not its
         batch. The paper prints :math:`X L^{-1}`.
     """
-    kernel = partial(_cholesky_qr, passes=passes, fallback=fallback, dot=dot)
+    kernel = partial(_cholesky_qr, passes=passes, fallback=fallback)
     return q_of_each(kernel, x, previous, shift)
 
 
@@ -165,12 +161,14 @@ def q_of_each(
         each = lambda x, previous: (kernel(x, previous, shift),)
         return in_turn_on_cpu(each, x, previous)[0]
 
-    return q_factor(compute, x, previous, jnp.asarray(shift, work_dtype(x.dtype)))
+    return q_factor(
+        pinned(compute), x, previous, jnp.asarray(shift, work_dtype(x.dtype))
+    )
 
 
-def _qr_householder(x: Array, previous: Array | None, dot: Product) -> Array:
+def _qr_householder(x: Array, previous: Array | None) -> Array:
     y, replacement, usable = _prepare(x, previous)
-    q = jnp.where(usable[..., None, None], _householder(y, dot), replacement)
+    q = jnp.where(usable[..., None, None], _householder(y), replacement)
     return q.astype(x.dtype)
 
 
@@ -180,17 +178,15 @@ def _cholesky_qr(
     shift: ArrayLike,
     passes: int | None,
     fallback: QRFallback,
-    dot: Product,
 ) -> Array:
     y, replacement, usable = _prepare(x, previous)
+    dot = of_columns(x.shape[-1])
     q, done = cholesky_passes(y, replacement, ~usable, shift, passes, dot)
     if fallback == "householder":
         failed = usable & ~done
         replacement = jax.lax.cond(
             jnp.any(failed),
-            lambda: jnp.where(
-                failed[..., None, None], _householder(y, dot), replacement
-            ),
+            lambda: jnp.where(failed[..., None, None], _householder(y), replacement),
             lambda: replacement,
         )
     elif previous is None:
@@ -198,8 +194,8 @@ def _cholesky_qr(
     return jnp.where((usable & done)[..., None, None], q, replacement).astype(x.dtype)
 
 
-def _householder(y: Array, dot: Product) -> Array:
-    q, r = qr(y, dot)
+def _householder(y: Array) -> Array:
+    q, r = qr(y, of_columns(y.shape[-1]))
     diagonal = jnp.diagonal(r, axis1=-2, axis2=-1)[..., None, :]
     return jnp.where(diagonal < 0, -q, q)
 

@@ -18,7 +18,7 @@ from optax_matrix.linalg._polar_by_products import polar_by_products
 from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.loops import batched_on_cuda
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import bases, pinned
 from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
 
 
@@ -26,7 +26,6 @@ def polar_svd(
     x: Float[Array, "*batch m n"],
     *,
     rtol: float | None = None,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`U V^\top` from the SVD.
 
@@ -36,7 +35,6 @@ def polar_svd(
         x: Matrices of shape ``(..., m, n)``.
         rtol: Singular values up to ``rtol`` times the largest count as zero. None:
             ten times the machine epsilon of the working precision.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -47,14 +45,13 @@ def polar_svd(
     """
     y, _ = unit_peak(as_work(x))
     cut = _rtol(rtol, y.dtype)
-    return polar_factor(partial(_compact_svd, dot=dot), cut, y).astype(x.dtype)
+    return polar_factor(pinned(_compact_svd), cut, y).astype(x.dtype)
 
 
 def polar_eigh(
     x: Float[Array, "*batch m n"],
     *,
     rtol: float | None = None,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`(X X^\top)^{-1/2} X` by an eigendecomposition.
 
@@ -67,7 +64,6 @@ def polar_eigh(
         x: Matrices of shape ``(..., m, n)``.
         rtol: Singular values up to ``rtol`` times the largest count as zero. None:
             the square root of ten times the machine epsilon.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -78,7 +74,7 @@ def polar_eigh(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(None, y.dtype) ** 0.5 if rtol is None else rtol
-    q = polar_factor(partial(_compact_eigh, dot=dot), cut, y)
+    q = polar_factor(pinned(_compact_eigh), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -86,7 +82,6 @@ def polar_qr(
     x: Float[Array, "*batch m n"],
     *,
     rtol: float | None = None,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor from a QR of the long side and a small SVD.
 
@@ -97,7 +92,6 @@ def polar_qr(
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rtol: As in :func:`polar_svd`.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -108,7 +102,7 @@ def polar_qr(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(partial(_compact_qr, dot=dot), cut, y)
+    q = polar_factor(pinned(_compact_qr), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
@@ -116,7 +110,6 @@ def polar_products(
     x: Float[Array, "*batch m n"],
     *,
     rtol: float | None = None,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor by products alone, for any condition number.
 
@@ -135,7 +128,6 @@ def polar_products(
             singular value, which is too high by a factor of ``m**(1 / 128)`` at most.
             Zero omits the removal; singular values at the level of rounding are then
             mapped to any value in [0, 1].
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.
@@ -150,48 +142,48 @@ def polar_products(
     """
     y, transposed = wide_unit_peak(x)
     cut = _rtol(rtol, y.dtype)
-    q = polar_factor(partial(_compact_products, dot=dot), cut, y)
+    q = polar_factor(pinned(_compact_products), cut, y)
     return (q.mT if transposed else q).astype(x.dtype)
 
 
-def _compact_products(y: Array, cut: float, dot: Product) -> Array:
+def _compact_products(y: Array, cut: float) -> Array:
     if y.shape[-2] > y.shape[-1]:
-        return _compact_products(y.mT, cut, dot).mT
-    u = polar_by_products(y, dot)
+        return _compact_products(y.mT, cut).mT
+    u = polar_by_products(y, bases)
     if cut:
-        h = dot(u, y.mT)
+        h = bases(u, y.mT)
         h = (h + h.mT) / 2
         eye = jnp.broadcast_to(jnp.eye(h.shape[-1], dtype=h.dtype), h.shape)
-        above = h - cut * norm_bound(h, dot) * eye
-        u = (u + dot(polar_by_products(above, dot, symmetric=True), u)) / 2
+        above = h - cut * norm_bound(h, bases) * eye
+        u = (u + bases(polar_by_products(above, bases, symmetric=True), u)) / 2
     return u
 
 
-def _compact_eigh(y: Array, rtol: float, dot: Product) -> Array:
-    w, v = eigh(dot(y, y.mT))
+def _compact_eigh(y: Array, rtol: float) -> Array:
+    w, v = eigh(bases(y, y.mT))
     kept = w > rtol**2 * jnp.max(w, axis=-1, keepdims=True)
     inverse_root = jnp.where(kept, jax.lax.rsqrt(jnp.where(kept, w, 1.0)), 0.0)
-    return dot(v * inverse_root[..., None, :], dot(v.mT, y))
+    return bases(v * inverse_root[..., None, :], bases(v.mT, y))
 
 
-def _compact_qr(y: Array, rtol: float, dot: Product) -> Array:
+def _compact_qr(y: Array, rtol: float) -> Array:
     def by_qr(y: Array) -> Array:
-        q, r = qr(y.mT, dot)
-        return dot(_by_svd(r.mT, rtol, dot), q.mT)
+        q, r = qr(y.mT, bases)
+        return bases(_by_svd(r.mT, rtol), q.mT)
 
-    return batched_on_cuda(partial(_compact_products, cut=rtol, dot=dot), by_qr, y)
+    return batched_on_cuda(partial(_compact_products, cut=rtol), by_qr, y)
 
 
-def _compact_svd(x: Array, rtol: float, dot: Product) -> Array:
+def _compact_svd(x: Array, rtol: float) -> Array:
     # On CUDA the SVD would be computed from a polar factor.
-    by_products = partial(_compact_products, cut=rtol, dot=dot)
-    return batched_on_cuda(by_products, partial(_by_svd, cut=rtol, dot=dot), x)
+    by_products = partial(_compact_products, cut=rtol)
+    return batched_on_cuda(by_products, partial(_by_svd, cut=rtol), x)
 
 
-def _by_svd(x: Array, cut: float, dot: Product) -> Array:
-    u, s, vt = svd(x, dot)
+def _by_svd(x: Array, cut: float) -> Array:
+    u, s, vt = svd(x, bases)
     kept = s > cut * jnp.max(s, axis=-1, keepdims=True)
-    return dot(u * kept[..., None, :].astype(u.dtype), vt)
+    return bases(u * kept[..., None, :].astype(u.dtype), vt)
 
 
 def _rtol(rtol: float | None, dtype: jnp.dtype) -> float:

@@ -1,7 +1,5 @@
 """One pass of shifted Cholesky QR, as ARO prints it."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,7 +8,7 @@ from jaxtyping import Array, Float
 from optax_matrix._arguments import Positive, checked
 from optax_matrix.linalg._orthonormalize import q_of_each, qr_householder
 from optax_matrix.linalg._triangular import cholesky_quotient
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import of_columns
 from optax_matrix.linalg.scale import as_work, is_some
 
 
@@ -20,7 +18,6 @@ def shifted_cholesky_qr(
     *,
     previous: Float[Array, "*batch m n"] | None = None,
     shift: Positive = 1e-7,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Compute Q of :math:`X = QR` by one pass of shifted Cholesky QR.
 
@@ -36,7 +33,6 @@ def shifted_cholesky_qr(
         previous: Orthonormal columns, of the shape of ``x``, that are returned for a
             matrix that is zero or not finite; None as in `qr_householder`.
         shift: The shift :math:`\epsilon`, an absolute number.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``x``. A matrix whose result is not finite is
@@ -55,13 +51,11 @@ def shifted_cholesky_qr(
         :math:`X L^{-1}`. Deviation: each matrix falls back by itself, where the paper
         decomposes its whole batch.
     """
-    return q_of_each(partial(_one_pass, dot=dot), x, previous, shift)
+    return q_of_each(_one_pass, x, previous, shift)
 
 
-def _one_pass(
-    x: Array, previous: Array | None, shift: ArrayLike, dot: Product
-) -> Array:
-    y = as_work(x)
+def _one_pass(x: Array, previous: Array | None, shift: ArrayLike) -> Array:
+    y, dot = as_work(x), of_columns(x.shape[-1])
     replacement = None if previous is None else previous.astype(y.dtype)
     eye = jnp.eye(y.shape[-1], dtype=y.dtype)
     # To the letter: the shift is absolute, so columns are not scaled before.
@@ -69,6 +63,6 @@ def _one_pass(
     _, q = cholesky_quotient(gram, y, dot)
     usable = jnp.all(jnp.isfinite(q), axis=(-2, -1), keepdims=True)
     usable &= is_some(y)
-    exact = lambda: qr_householder(y, previous=replacement, dot=dot)
+    exact = lambda: qr_householder(y, previous=replacement)
     safe = lambda: jnp.where(usable, q, exact())
     return jax.lax.cond(jnp.all(usable), lambda: q, safe).astype(x.dtype)

@@ -16,7 +16,8 @@ from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg._qr import qr as qr_decomposition
 from optax_matrix.linalg._svd import svd
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import bases, current, pinned, project
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import as_work, kept_apart, peak_or_one, unit_peak
 
@@ -28,7 +29,6 @@ def range_finder(
     *,
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m size"]:
     r"""Approximate the span of the leading left singular vectors.
 
@@ -46,7 +46,6 @@ def range_finder(
             matrices have the same initial columns.
         iterations: Number of repetitions.
         qr: Kernel that makes columns orthonormal.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthonormal columns ``(..., m, size)`` in the dtype of ``x``.
@@ -64,7 +63,7 @@ def range_finder(
         <https://arxiv.org/abs/0909.4061>`_, 2011, Algorithm 4.4, started on the other
         side: there is one QR per repetition and only one to compile.
     """
-    return _range(as_work(x), size, key, iterations, qr, dot)[0].astype(x.dtype)
+    return _range(as_work(x), size, key, iterations, qr)[0].astype(x.dtype)
 
 
 def randomized_left_vectors(
@@ -75,7 +74,6 @@ def randomized_left_vectors(
     oversampling: int = 8,
     iterations: int = 3,
     qr: Orthonormalize = cholesky_qr,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m rank"]:
     """Approximate the leading left singular vectors by `range_finder`.
 
@@ -88,7 +86,6 @@ def randomized_left_vectors(
         oversampling: Number of columns of the range beyond ``rank``.
         iterations: As in `range_finder`.
         qr: Kernel that makes columns orthonormal.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, in descending
@@ -107,21 +104,20 @@ def randomized_left_vectors(
     """
     y = as_work(x)
     size = max(rank, min(rank + oversampling, *y.shape[-2:]))
-    q, scale = _range(y, size, key, iterations, qr, dot)
-    b = dot((scale * q).mT, y)
-    _, w = eigenbasis(dot(b, b.mT))
-    return with_positive_peaks(dot(q, w[..., :rank])).astype(x.dtype)
+    q, scale = _range(y, size, key, iterations, qr)
+    b = project((scale * q).mT, y)
+    _, w = eigenbasis(project(b, b.mT))
+    return with_positive_peaks(project(q, w[..., :rank])).astype(x.dtype)
 
 
 def left_vectors(
-    x: Float[Array, "*batch m n"], rank: int, *, dot: Product = full_dot
+    x: Float[Array, "*batch m n"], rank: int
 ) -> Float[Array, "*batch m rank"]:
     """Compute the leading left singular vectors by a QR of the long side and an SVD.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
         rank: Number of vectors, at most the shorter side.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Orthonormal columns ``(..., m, rank)`` in the dtype of ``x``, in descending
@@ -132,15 +128,15 @@ def left_vectors(
         [[0.0], [1.0], [0.0]]
     """
     y, _ = unit_peak(as_work(x))
-    u = singular_vectors(partial(_thin_svd, dot=dot), y)
+    u = singular_vectors(pinned(_thin_svd), y)
     return with_positive_peaks(u[..., :rank]).astype(x.dtype)
 
 
-def _thin_svd(y: Array, dot: Product) -> tuple[Array, Array, Array]:
+def _thin_svd(y: Array) -> tuple[Array, Array, Array]:
     m, n = y.shape[-2:]
-    q, r = qr_decomposition(y if m > n else y.mT, dot)
-    u, s, vt = svd(r if m > n else r.mT, dot)
-    return (dot(q, u), s, vt) if m > n else (u, s, dot(vt, q.mT))
+    q, r = qr_decomposition(y if m > n else y.mT, bases)
+    u, s, vt = svd(r if m > n else r.mT, bases)
+    return (bases(q, u), s, vt) if m > n else (u, s, bases(vt, q.mT))
 
 
 def subspace_iteration(
@@ -152,7 +148,6 @@ def subspace_iteration(
     iterations: Int[ArrayLike, "*batch"] = 1,
     most: int = 10,
     qr: Orthonormalize = cholesky_qr,
-    dot: Product = full_dot,
 ) -> tuple[Float[Array, "*batch r"], Float[Array, "*batch m r"]]:
     r"""Move a basis towards the leading eigenvectors of a factored matrix.
 
@@ -175,7 +170,6 @@ def subspace_iteration(
         most: Largest number of iterations where it is traced; reverse-mode
             differentiation keeps memory for as many.
         qr: Kernel that makes columns orthonormal.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         The Ritz values :math:`\Lambda` in descending order, and the Ritz vectors in the
@@ -196,8 +190,10 @@ def subspace_iteration(
     most = int(iterations) if isinstance(iterations, numbers.Integral) else most
     number = jnp.asarray(iterations)[..., None, None]
     scale = jnp.asarray(scale, u.dtype)
-    matrices = core, y, scale
-    v = _iterated(qr, dot, most, number, vary_like(u, (matrices, number)), matrices)
+    matrices, dot = (core, y, scale), current().project
+    v = _iterated(
+        pinned(qr), dot, most, number, vary_like(u, (matrices, number)), matrices
+    )
     b = dot((scale * v).mT, y)
     s = dot(b, b.mT)
     if core is not None:
@@ -249,15 +245,12 @@ def _step(qr, dot, number: Array, u: Array, core: Array | None, y, scale) -> Cal
 def overlap(
     new: Float[Array, "*batch m r"],
     old: Float[Array, "*batch m r"],
-    *,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch r r"]:
     r"""Compute :math:`C = U_{new}^\top U_{old}`, which changes coordinates.
 
     Args:
         new: Orthonormal columns.
         old: The same.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices ``(..., r, r)``: ``C @ m`` are the coordinates, in the new basis, of
@@ -267,7 +260,7 @@ def overlap(
         >>> overlap(jnp.eye(3)[:, :2], jnp.eye(3)[:, 1:]).tolist()
         [[0.0, 0.0], [1.0, 0.0]]
     """
-    return dot(new.mT, old)
+    return project(new.mT, old)
 
 
 def _times_square(y: Array, scale: Array, v: Array, dot: Product) -> Array:
@@ -276,7 +269,7 @@ def _times_square(y: Array, scale: Array, v: Array, dot: Product) -> Array:
 
 
 def _range(
-    y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize, dot: Product
+    y: Array, size: int, key: Array, iterations: int, qr: Orthonormalize
 ) -> tuple[Array, Array]:
     """Columns that span the range, and the factors that y was multiplied by."""
     m, n = y.shape[-2:]
@@ -286,5 +279,5 @@ def _range(
             f"{m} x {n}; clip it."
         )
     q, scale = normal(key, y.shape[:-2], m, size, y.dtype), 1 / peak_or_one(y)
-    step = lambda _, q: qr(_times_square(y, scale, q, dot))
+    step = lambda _, q: qr(_times_square(y, scale, q, project))
     return jax.lax.fori_loop(0, iterations, step, vary_like(q, y)), scale

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Key
 from optax_matrix._mesh import unsplit, vary_like
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
 from optax_matrix.linalg.platforms import in_turn_on_cpu
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import bases
 from optax_matrix.linalg.random import for_each, normal
 
 
@@ -17,7 +17,6 @@ def complement_columns(
     key: Key[Array, "*keys"],
     *,
     leading: int | None = None,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m count"]:
     r"""Draw ``count`` columns, without replacement, of a basis of the complement.
 
@@ -42,7 +41,7 @@ def complement_columns(
     draw = lambda key: kept + jax.random.permutation(key, m - kept)[:count]
     drawn = for_each(draw, key.ndim)(key)
     at = jnp.broadcast_to(unsplit(drawn), (*basis.shape[:-2], count))
-    found = in_turn_on_cpu(lambda u, at: (_columns_of_q(u, at, dot),), basis, at)[0]
+    found = in_turn_on_cpu(lambda u, at: (_columns_of_q(u, at),), basis, at)[0]
     if kept == r:
         return found
     own = jnp.take_along_axis(basis, jnp.minimum(at, r - 1)[..., None, :], axis=-1)
@@ -55,7 +54,6 @@ def complement_subspace(
     key: Key[Array, "*keys"],
     *,
     qr: Orthonormalize = cholesky_qr,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m count"]:
     r"""Draw a uniformly random subspace of the complement, ``(..., m, count)``.
 
@@ -67,11 +65,11 @@ def complement_subspace(
     """
     _check_count(basis.shape[-2] - basis.shape[-1], count)
     x = normal(key, basis.shape[:-2], basis.shape[-2], count, basis.dtype)
-    step = lambda _, x: qr(x - dot(basis, dot(basis.mT, x)))
+    step = lambda _, x: qr(x - bases(basis, bases(basis.mT, x)))
     return jax.lax.fori_loop(0, 2, step, vary_like(x, basis))
 
 
-def _columns_of_q(u: Array, at: Array, dot: Product) -> Array:
+def _columns_of_q(u: Array, at: Array) -> Array:
     r"""Compute columns of :math:`Q = I - A A_1^{-\top} A^\top`, :math:`A = E - U S`."""
     m, r = u.shape[-2:]
     rows = jnp.take_along_axis(u, at[..., :, None], axis=-2)
@@ -80,7 +78,7 @@ def _columns_of_q(u: Array, at: Array, dot: Product) -> Array:
     a = u - signs[..., None, :] * eye
     each = jnp.arange(m).reshape((1,) * (u.ndim - 2) + (m, 1))
     e = (each == at[..., None, :]).astype(u.dtype)
-    return e + dot(a, signs[..., :, None] * x)
+    return e + bases(a, signs[..., :, None] * x)
 
 
 def _eliminated(top: Array, right: Array) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from optax_matrix._mesh import unsplit
 from optax_matrix.linalg._orthogonal import inverse_of_orthogonal
-from optax_matrix.linalg.products import Product, full_dot, traced_once
+from optax_matrix.linalg.precision import roots
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import as_work
 
@@ -80,7 +80,6 @@ def _take_rows(x: Array, rows: Array) -> Array:
 def rotate_columns(
     x: Float[Array, "*batch m n"],
     g: Float[Array, "*batch k b b"],
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Apply blocks to the rows: :math:`X \, \mathrm{diag}(G_i, I)^\top`."""
     (*batch, m, n), (k, b) = x.shape, g.shape[-3:-1]
@@ -88,7 +87,7 @@ def rotate_columns(
     # Zeros fill the last block; what it makes of them is cut off.
     widths = [(0, 0)] * (x.ndim - 1) + [(0, k * b - head.shape[-1])]
     blocks = jnp.pad(head, widths).reshape(*batch, m, k, b)
-    rotated = dot(jnp.moveaxis(blocks, -2, -3), g.mT)  # (..., k, m, b)
+    rotated = roots(jnp.moveaxis(blocks, -2, -3), g.mT)  # (..., k, m, b)
     rotated = jnp.moveaxis(rotated, -3, -2).reshape(*batch, m, k * b)
     return jnp.concatenate([rotated[..., :n], tail], axis=-1)
 
@@ -96,35 +95,32 @@ def rotate_columns(
 def rotate_rows(
     x: Float[Array, "*batch m n"],
     g: Float[Array, "*batch k b b"],
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Apply blocks to the columns: :math:`\mathrm{diag}(G_i, I) X`."""
     (*batch, m, n), (k, b) = x.shape, g.shape[-3:-1]
     head, tail = x[..., : k * b, :], x[..., k * b :, :]
     widths = [(0, 0)] * (x.ndim - 2) + [(0, k * b - head.shape[-2]), (0, 0)]
-    rotated = dot(g, jnp.pad(head, widths).reshape(*batch, k, b, n))
+    rotated = roots(g, jnp.pad(head, widths).reshape(*batch, k, b, n))
     rotated = rotated.reshape(*batch, k * b, n)[..., :m, :]
     return jnp.concatenate([rotated, tail], axis=-2)
 
 
-@traced_once
+@partial(jax.jit, inline=True)
 def rotate_sides(
     x: Float[Array, "*batch m n"],
     blocks: Mapping[str, Array],
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     """Apply blocks to both sides, or to those for which there are blocks."""
     if "in" in blocks:
-        x = rotate_columns(x, blocks["in"], dot)
-    return rotate_rows(x, blocks["out"], dot) if "out" in blocks else x
+        x = rotate_columns(x, blocks["in"])
+    return rotate_rows(x, blocks["out"]) if "out" in blocks else x
 
 
-@traced_once
+@partial(jax.jit, inline=True)
 def materialize(
     frame: Float[Array, "*batch m n"],
     blocks: Mapping[str, Array],
     perms: Mapping[str, Array],
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     r"""Apply primitives to both sides of matrices that are stored permuted.
 
@@ -136,21 +132,20 @@ def materialize(
     In POET's notation, where matrices are in x out and :math:`W = R W_0 P`, the blocks
     ``"in"`` are those of R and the blocks ``"out"`` are those of :math:`P^\top`.
     """
-    x = rotate_sides(as_work(frame), blocks, dot)
+    x = rotate_sides(as_work(frame), blocks)
     return unpermute(x, perms).astype(frame.dtype)
 
 
-@traced_once
+@partial(jax.jit, inline=True)
 def recover_frame(
     w: Float[Array, "*batch m n"],
     blocks: Mapping[str, Array],
     perms: Mapping[str, Array],
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m n"]:
     """Invert `materialize` in its first argument."""
     # Not the transposes, which differ by the orthogonality error of the blocks.
     inverses = {
-        side: inverse_of_orthogonal(g.astype(as_work(g).dtype), dot=dot)
+        side: inverse_of_orthogonal(g.astype(as_work(g).dtype))
         for side, g in blocks.items()
     }
-    return rotate_sides(permute(as_work(w), perms), inverses, dot).astype(w.dtype)
+    return rotate_sides(permute(as_work(w), perms), inverses).astype(w.dtype)

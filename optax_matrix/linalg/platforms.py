@@ -17,6 +17,7 @@ from optax_matrix._arguments import check_dtype
 from optax_matrix._mesh import vary_like
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import has_narrow_products
+from optax_matrix.linalg.precision import current
 from optax_matrix.linalg.products import Product, blocked_symmetric_dot
 from optax_matrix.linalg.scale import work_dtype
 
@@ -102,7 +103,8 @@ def in_turn_on_cpu(
 def dtype_of_factors(
     compute_dtype: DTypeLike | Literal["auto"] | None, kernel: str
 ) -> DTypeLike | Literal["auto"] | None:
-    """``compute_dtype``, or bfloat16 where a kernel is asked for without it."""
+    """``compute_dtype``, or the policy's; bfloat16 where a kernel is asked for."""
+    compute_dtype = current().compute_dtype if compute_dtype is None else compute_dtype
     # `is`, since NumPy says that the dtype float64 equals None.
     is_open = compute_dtype is None or compute_dtype == "auto"
     if not is_open:

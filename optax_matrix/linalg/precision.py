@@ -1,7 +1,6 @@
 r"""Which precision the products of a method have on each platform.
 
-Blocks and recipes take ``precision=`` and find here a product for each class of what
-they compute:
+A kernel or block multiplies by the function of the class of what it computes:
 
 ===============  =======================================================================
 ``project``      rotations into a frame and back, and power steps
@@ -12,7 +11,9 @@ they compute:
                  in a basis of low rank and what these leave out
 ===============  =======================================================================
 
-On accelerators a product of float32 matrices can be made of several of narrower ones:
+What they do is the policy in force where a step is traced, as `on_matrices` sets it by
+its argument ``precision`` (``using``); elsewhere products are exact. On accelerators a
+product of float32 matrices can be made of several of narrower ones:
 
 ==================  =================  ==============  =================  ==============
 policy, platform    project            statistics      bases              roots
@@ -40,18 +41,15 @@ when it is traced: from the mesh of the arrays, else from the default devices. C
 refuse programs that are exported for CUDA, too.
 """
 
+import functools
 from collections.abc import Callable
-from functools import lru_cache, partial, wraps
-from inspect import signature
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
+import jax
 from jax.lax import DotAlgorithmPreset, Precision as Passes
 from jaxtyping import Array
 
-from optax_matrix._arguments import KERNELS
 from optax_matrix._thresholds import Thresholds
-from optax_matrix.linalg._balanced_polar import balanced_polar
-from optax_matrix.linalg._newton_schulz import newton_schulz
 from optax_matrix.linalg.products import Product, full_dot, lowered_dot
 
 
@@ -73,26 +71,23 @@ class Products(NamedTuple):
     roots: Product = full_dot
     compute_dtype: Any = None
 
-    def of_columns(self, count: int) -> Product:
-        """The product that makes so many columns orthonormal."""
-        return self.bases if count <= Thresholds.narrow_columns else self.roots
-
 
 EXACT = Products()
 
 
-def _check_products(name: str, value: Any) -> None:
-    if not isinstance(value, Products):
+Policy = Literal["default", "fast", "exact"]
+
+
+def check_precision(name: str, value: Any) -> None:
+    """Raises unless a value is the name of a policy, or products."""
+    if not isinstance(value, Products) and value not in get_args(Policy):
         raise ValueError(
             f"`{name}` must be 'default', 'fast', 'exact' or a "
             f"`linalg.precision.Products`, got {value!r}."
         )
 
 
-Precision = (
-    Literal["default", "fast", "exact"]
-    | Annotated[Products, _check_products, "Products"]
-)
+Precision = Policy | Annotated[Products, check_precision, "Products"]
 
 
 def products_of(precision: Precision) -> Products:
@@ -100,7 +95,7 @@ def products_of(precision: Precision) -> Products:
     return precision if isinstance(precision, Products) else _named(precision)
 
 
-@lru_cache
+@functools.lru_cache
 def _named(precision: str) -> Products:
     if precision == "exact":
         return EXACT
@@ -122,36 +117,52 @@ def _named(precision: str) -> Products:
     )
 
 
-def with_products(kernel: Callable[..., Any], products: Products) -> Any:
-    """A kernel with the products of a policy; a user's own function as it is.
-
-    Options that a `functools.partial` has set stay.
-    """
-    function: Any = kernel
-    options: dict[str, Any] = {}
-    while isinstance(function, partial) and not function.args:
-        options = function.keywords | options
-        function = function.func
-    if products == EXACT:
-        return kernel
-    if function is balanced_polar:
-        inner = options.get("polar", newton_schulz)
-        return partial(kernel, polar=with_products(inner, products))
-    if function is newton_schulz:
-        return partial(kernel, **{"compute_dtype": products.compute_dtype} | options)
-    ours = lambda kind: any(function is known for known in KERNELS[kind].values())
-    mine = [kind for kind in ("qr", "polar", "orthogonal") if ours(kind)]
-    if not mine or "dot" in options or "dot" not in signature(function).parameters:
-        return kernel
-    if mine == ["qr"]:
-        return _orthonormal(kernel, products)
-    is_polar = mine == ["polar"]
-    return partial(kernel, dot=products.bases if is_polar else products.roots)
+# A context that JAX knows of: traces of one policy do not serve another. As with JAX's
+# own default precision, no block or kernel has to hand it on.
+_POLICY = jax.make_user_context(EXACT)
 
 
-def _orthonormal(qr: Callable[..., Array], products: Products) -> Callable[..., Array]:
-    @wraps(qr.func if isinstance(qr, partial) else qr)
-    def run(x: Array, *, previous: Array | None = None) -> Array:
-        return qr(x, previous=previous, dot=products.of_columns(x.shape[-1]))
+def using(precision: Precision) -> Any:
+    """A context manager: the policy of what is traced inside."""
+    return _POLICY(products_of(precision))
+
+
+def current() -> Products:
+    """The products of the policy in force."""
+    return _POLICY.value
+
+
+def project(x: Array, y: Array) -> Array:
+    """Multiply for rotations into a frame and back, and for power steps."""
+    return current().project(x, y)
+
+
+def statistics(x: Array, y: Array) -> Array:
+    """Multiply for averages of Gram matrices."""
+    return current().statistics(x, y)
+
+
+def bases(x: Array, y: Array) -> Array:
+    """Multiply for orthonormal columns and exact polar factors."""
+    return current().bases(x, y)
+
+
+def roots(x: Array, y: Array) -> Array:
+    """Multiply for roots, eigenvalues, skew-symmetric blocks and coordinates."""
+    return current().roots(x, y)
+
+
+def of_columns(count: int) -> Product:
+    """The product that makes so many columns orthonormal."""
+    return bases if count <= Thresholds.narrow_columns else roots
+
+
+def pinned(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under the policy of now: JAX traces derivatives later."""
+    products = current()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with using(products):
+            return f(*args, **kwargs)
 
     return run

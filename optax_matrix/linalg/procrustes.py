@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import bases, project
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal, seeded
 from optax_matrix.linalg.scale import safe_divide, safe_root
 
@@ -12,7 +13,7 @@ _LONGEST_STEP = 1 / 8
 
 
 def estimated_norm(
-    a: Float[Array, "*batch n n"], dot: Product = full_dot
+    a: Float[Array, "*batch n n"], dot: Product = project
 ) -> Float[Array, "*batch 1 1"]:
     """Estimate the spectral norm of symmetric or skew-symmetric matrices from below.
 
@@ -31,18 +32,16 @@ def estimated_norm(
     return peak * jnp.max(norms(v), axis=-2, keepdims=True)
 
 
-def procrustes_step(
-    q: Float[Array, "*batch n n"], dot: Product = full_dot
-) -> Float[Array, "*batch n n"]:
+def procrustes_step(q: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Rotate Q towards its symmetric polar factor: one step on the rotation group.
 
     With ``R = Q' - Q`` over its norm, ``exp(a R) Q`` has the largest trace, to second
     order, at ``a = -tr(R Q) / tr(R R Q)``, of which at most 1/8 is taken.
     """
     skew = q.mT - q
-    skew = safe_divide(skew, estimated_norm(skew, dot))
-    first = dot(skew, q)
-    second = dot(skew, first)
+    skew = safe_divide(skew, estimated_norm(skew, bases))
+    first = bases(skew, q)
+    second = bases(skew, first)
     trace = lambda x: jnp.trace(x, axis1=-2, axis2=-1)[..., None, None]
     slope, bend = trace(first), trace(second)
     best = slope / jnp.where(bend < 0, -bend, 1)

@@ -16,7 +16,8 @@ Methods that accumulate a statistic use :func:`power_step`.
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._orthonormalize import Orthonormalize, qr_householder
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import project
+from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import as_work, unit_peak
 
 
@@ -24,7 +25,7 @@ def cross_gram(
     x: Float[Array, "*batch m n"],
     y: Float[Array, "*batch k n"] | None = None,
     *,
-    dot: Product = full_dot,
+    dot: Product = project,
 ) -> Float[Array, "*batch m k"]:
     r"""Compute :math:`X Y^\top` up to a positive factor for each matrix.
 
@@ -36,7 +37,7 @@ def cross_gram(
     Args:
         x: Matrices of shape ``(..., m, n)``.
         y: Matrices of shape ``(..., k, n)``; None for X.
-        dot: Function that multiplies matrices; full precision by default.
+        dot: Function that multiplies matrices, of ``linalg.precision``.
 
     Returns:
         Matrices of shape ``(..., m, k)``, float32 (or float64), with entries of at
@@ -58,7 +59,6 @@ def power_step(
     basis: Float[Array, "*batch m k"],
     *,
     qr: Orthonormalize = qr_householder,
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m k"]:
     r"""Move a basis one power step towards the leading eigenvectors of a matrix.
 
@@ -73,7 +73,6 @@ def power_step(
         basis: Orthonormal columns ``(..., m, k)``; they stay as they are where ``a``
             is zero.
         qr: Kernel that makes the columns orthonormal.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Matrices of the shape and dtype of ``basis``.
@@ -90,13 +89,12 @@ def power_step(
         sorted by their Rayleigh quotients.
     """
     q = as_work(basis)
-    return qr(dot(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
+    return qr(project(as_work(a).astype(q.dtype), q), previous=q).astype(basis.dtype)
 
 
 def project_tangent(
     rotation: Float[Array, "*batch m k"],
     x: Float[Array, "*batch m k"],
-    dot: Product = full_dot,
 ) -> Float[Array, "*batch m k"]:
     r"""Project X onto the tangent space at R of matrices with orthonormal columns.
 
@@ -105,8 +103,8 @@ def project_tangent(
     """
     y = as_work(x)
     r = rotation.astype(y.dtype)
-    s = dot(r.mT, y)
-    return (y - dot(r, s + s.mT) / 2).astype(x.dtype)
+    s = project(r.mT, y)
+    return (y - project(r, s + s.mT) / 2).astype(x.dtype)
 
 
 def qr_retraction(

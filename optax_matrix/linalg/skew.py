@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import roots
 from optax_matrix.linalg.scale import as_work, safe_root, unit_peak
 
 
@@ -86,9 +86,7 @@ def from_skew(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch t"]:
     return q[..., rows, cols]
 
 
-def skew_norm(
-    q: Float[Array, "*batch b b"], *, dot: Product = full_dot
-) -> Float[Array, "*batch"]:
+def skew_norm(q: Float[Array, "*batch b b"]) -> Float[Array, "*batch"]:
     r"""Upper bound on the spectral norm of skew-symmetric matrices.
 
     .. math::
@@ -100,7 +98,6 @@ def skew_norm(
 
     Args:
         q: Matrices ``(..., b, b)``.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         One number per matrix, in the working precision.
@@ -112,7 +109,7 @@ def skew_norm(
     # The values of Q^4 are the fourth powers of Q's, each twice: the Frobenius norm of
     # Q^4 is a Schatten 8-norm of one of each pair, close to the largest.
     y, peak = unit_peak(as_work(q))
-    square = dot(y, y)
-    fourth = dot(square, square)
+    square = roots(y, y)
+    fourth = roots(square, square)
     total = jnp.sum(fourth * fourth, axis=(-2, -1))
     return peak[..., 0, 0] * safe_root(total / 2, 8)

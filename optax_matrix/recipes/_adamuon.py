@@ -91,7 +91,7 @@ def adamuon(
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *([optax.scale_by_sign()] if signed else []),
-            orthogonalize(polar, precision=common.get("precision", "default")),
+            orthogonalize(polar),
             in_float32(second_moment),
             matched(scaling),
         )

@@ -137,7 +137,6 @@ def alice(
     """
 
     def chain(layout):
-        precision = common.get("precision", "default")
         combine: Any = back_project
         if compensation is not None:
             usual = 1.0 if compensation == "fira" else 0.4
@@ -147,7 +146,6 @@ def alice(
                 decay=b1,
                 limiter=limiter,
                 max_shrink=max_shrink,
-                precision=precision,
             )
         steps = project_low_rank(
             coordinate_adam(b1, b2, False, mu_dtype, eps),
@@ -161,14 +159,12 @@ def alice(
                 sampling=sampling,
                 start=start,
                 qr=qr,
-                precision=precision,
             ),
             update_interval=update_interval,
             stagger=stagger,
             transport=transport,
             seed=seed,
             ids=layout.ids,
-            precision=precision,
         )
         return optax.chain(steps, optax.scale(scale))
 

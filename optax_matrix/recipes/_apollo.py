@@ -59,10 +59,9 @@ def _apollo(
     r"""APOLLO, by channel or by tensor, with any of three bases."""
 
     def chain(layout):
-        precision = common.get("precision", "default")
         drawn = gaussian_basis()
         if basis != "gaussian":
-            drawn = singular_basis(basis, qr, precision)
+            drawn = singular_basis(basis, qr)
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=scale_gradient(
@@ -77,7 +76,6 @@ def _apollo(
             transport=transport,
             seed=seed,
             ids=layout.ids,
-            precision=precision,
         )
 
     numbers = with_last_layer(last_layer, common)

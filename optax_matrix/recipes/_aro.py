@@ -128,7 +128,6 @@ def aro(
             "policy": policy,
             "qr": qr,
             "update_interval": update_interval,
-            "precision": common.get("precision", "default"),
         }
         if sharing is None:
             sides = oriented_sides(layout, orientation)

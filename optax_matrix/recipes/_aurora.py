@@ -81,7 +81,6 @@ def aurora(
                 polar or _TWELVE_STEPS,
                 rounds=rounds,
                 power=power,
-                precision=common.get("precision", "default"),
             ),
             scale_by_shape(scaling),
         )

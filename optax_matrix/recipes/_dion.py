@@ -71,7 +71,6 @@ def dion(
             qr=qr,
             ids=layout.ids,
             accumulator_dtype=mu_dtype,
-            precision=common.get("precision", "default"),
         )
         return optax.chain(steps, scale_by_shape(scaling))
 

@@ -74,7 +74,6 @@ def dion2(
         steps = orthogonalize_selected(
             fraction,
             decay=b1,
-            precision=common.get("precision", "default"),
             polar=polar or partial(newton_schulz, coefficients=_TABLE),
             accumulator_dtype=mu_dtype,
         )

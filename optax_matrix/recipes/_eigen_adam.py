@@ -95,7 +95,6 @@ def eigen_adam(
         return in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
-            precision=common.get("precision", "default"),
             side=oriented_sides(layout, orientation),
             qr=qr,
             update_interval=update_interval,

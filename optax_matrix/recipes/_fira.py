@@ -60,27 +60,24 @@ def _fira(
     plus = compensation == "fira_plus"
 
     def chain(layout):
-        precision = common.get("precision", "default")
         residual = compensate(
             compensation,
             scale=residual_scale if plus else residual_scale / scale,
             limiter=limiter,
             max_shrink=max_shrink,
-            precision=precision,
         )
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
             combine=optax.chain(residual, optax.scale(scale)),
             rank=rank,
             side=side,
-            basis=singular_basis(basis, qr, precision),
+            basis=singular_basis(basis, qr),
             update_interval=update_interval,
             phase=0,
             stagger=stagger,
             transport=transport,
             seed=seed,
             ids=layout.ids,
-            precision=precision,
         )
 
     numbers = with_last_layer(last_layer, common)

@@ -1,6 +1,5 @@
 """GaLore: Adam in a subspace of the gradient."""
 
-from functools import partial
 from typing import Unpack
 
 import optax
@@ -16,7 +15,6 @@ from optax_matrix._arguments import (
     Rate,
     Seed,
 )
-from optax_matrix.linalg.precision import products_of
 from optax_matrix.recipes._low_rank import (
     LastLayer,
     SingularBasis,
@@ -114,14 +112,12 @@ def galore(
     """
 
     def chain(layout):
-        precision = common.get("precision", "default")
-        back = partial(back_project, dot=products_of(precision).project)
         return project_low_rank(
             coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
-            combine=optax.chain(as_combining(back), optax.scale(scale)),
+            combine=optax.chain(as_combining(back_project), optax.scale(scale)),
             rank=rank,
             side=side,
-            basis=singular_basis(basis, qr, precision),
+            basis=singular_basis(basis, qr),
             update_interval=update_interval,
             phase=0,
             renew_below=renew_below,
@@ -129,7 +125,6 @@ def galore(
             transport=transport,
             seed=seed,
             ids=layout.ids,
-            precision=precision,
         )
 
     numbers = with_last_layer(last_layer, common)

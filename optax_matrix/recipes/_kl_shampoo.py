@@ -108,7 +108,6 @@ def kl_shampoo(
         rotated = in_eigenbasis(
             scale_by_spectrum(b2),
             policy=policy,
-            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim, block_size),
             qr=qr,
             update_interval=update_interval,

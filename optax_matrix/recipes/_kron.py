@@ -123,7 +123,6 @@ def kron(
             momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
             ids=layout.ids,
             seed=seed,
-            precision=common.get("precision", "default"),
         )
         clip = optax.identity() if max_entry is None else optax.clip(max_entry)
         return optax.chain(whitened, clip)

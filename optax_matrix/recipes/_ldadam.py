@@ -91,7 +91,6 @@ def ldadam(
             ids=layout.ids,
             qr=qr,
             mu_dtype=mu_dtype,
-            precision=common.get("precision", "default"),
         )
 
     numbers = with_last_layer(last_layer, common)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from optax_matrix._arguments import Kernel
-from optax_matrix.linalg.precision import Precision
 from optax_matrix.matrices import heads_as_matrices
 from optax_matrix.transforms import Basis, given_basis, svd_basis
 from optax_matrix.transforms.low_rank import coordinate_adam as coordinate_adam
@@ -14,12 +13,12 @@ Transport = Literal["keep", "carry", "reset"] | Kernel
 LastLayer = Literal["other", "method"]
 
 
-def singular_basis(basis: SingularBasis, qr: Any, precision: Precision) -> Basis:
+def singular_basis(basis: SingularBasis, qr: Any) -> Basis:
     """The basis of leading singular vectors, approximate or exact, or a given one."""
     if callable(basis):
         return given_basis(basis)
     method = "exact" if basis == "svd" else "randomized"
-    return svd_basis(method, qr=qr, precision=precision)
+    return svd_basis(method, qr=qr)
 
 
 def with_last_layer(last_layer: LastLayer, common: Mapping[str, Any]) -> Any:

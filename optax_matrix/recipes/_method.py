@@ -26,7 +26,7 @@ TREE_ONLY = {  # Arguments that do not concern the update of matrices.
 }
 _NOT_IN_CHAINS = TREE_ONLY | {
     *("dimension_numbers", "heads", "placement", "max_batch"),
-    *("nonfinite", "zero_gradient"),
+    *("nonfinite", "zero_gradient", "precision"),
     "scaling",  # A function of shapes.
 }
 
@@ -170,6 +170,7 @@ def _on_matrices(method: Method, arguments: Arguments, **rest: Any):
         moves_zeros=not method.is_step,
         nonfinite=arguments["nonfinite"] or "propagate",
         zero_gradient=_zero_gradient(method, arguments),
+        precision=arguments["precision"],
         probe=not method.couples and any(map(_is_foreign, inside)),
         **rest,
     )

@@ -105,12 +105,8 @@ def mousse(
     """
 
     def chain(layout):
-        precision = common.get("precision", "default")
         preconditioned = precondition(
-            orthogonalize(
-                polar or partial(newton_schulz, coefficients=YOU), precision=precision
-            ),
-            precision=precision,
+            orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
             root=root,
             side=sides_within(layout, side, max_dim, block_size),
             block_size=block_size,

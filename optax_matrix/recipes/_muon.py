@@ -77,7 +77,7 @@ def muon(
     def chain(layout):
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar, precision=common.get("precision", "default")),
+            orthogonalize(polar),
             scale_by_shape(scaling),
         )
 

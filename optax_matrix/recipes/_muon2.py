@@ -83,7 +83,6 @@ def muon2(
             with_gradient(moments),
             orthogonalize(
                 polar or partial(newton_schulz, steps=3),
-                precision=common.get("precision", "default"),
             ),
             scale_by_shape(scaling),
         )

@@ -79,7 +79,7 @@ def muon_plus(
         scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar, precision=common.get("precision", "default")),
+            orthogonalize(polar),
             *map(equilibrate, scalings),
             scale_by_shape(scaling),
         )

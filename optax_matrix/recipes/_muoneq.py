@@ -86,7 +86,7 @@ def muoneq(
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
             *map(equilibrate, scalings),
-            orthogonalize(polar, precision=common.get("precision", "default")),
+            orthogonalize(polar),
             scale_by_shape(scaling),
         )
 

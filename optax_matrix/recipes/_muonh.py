@@ -90,9 +90,7 @@ def muonh(
     def chain(layout):
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(
-                polar or _QUINTIC, precision=common.get("precision", "default")
-            ),
+            orthogonalize(polar or _QUINTIC),
             optax.scale(-1.0),
             finish_step("hyperball", learning_rate),
         )

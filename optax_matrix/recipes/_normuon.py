@@ -79,7 +79,7 @@ def normuon(
         sized = [preserve_norm(per_row) if keeps else per_row, matched(scaling)]
         return optax.chain(
             momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar, precision=common.get("precision", "default")),
+            orthogonalize(polar),
             *sized,
         )
 

@@ -119,16 +119,12 @@ def poet(
     rate_of_q: Any = q_decay
     wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
-    precision = common.get("precision", "default")
-
     def chain(layout):
         adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
         decay = optax.add_decayed_weights(rate_of_q)
         step = optax.scale_by_learning_rate(learning_rate)
         return spo(
-            bounded(
-                optax.chain(adam, decay, step), max_norm, kernel, merge_at, precision
-            ),
+            bounded(optax.chain(adam, decay, step), max_norm, kernel, merge_at),
             variant=variant,
             block=block,
             orthogonal=kernel,
@@ -140,7 +136,6 @@ def poet(
             ids=layout.ids,
             seed=seed,
             update_dtype=wire_dtype,
-            precision=precision,
         )
 
     return Method(

@@ -111,10 +111,9 @@ def scion(
     ends = partial(ends_of, first=first, last=last, dimension_numbers=given)
 
     def chain(layout):
-        precision = common.get("precision", "default")
         return optax.chain(
             momentum(b1, dtype=mu_dtype),
-            lmo(norm, radius, polar=polar, precision=precision),
+            lmo(norm, radius, polar=polar),
         )
 
     def of_leaf(end: End) -> optax.GradientTransformation:

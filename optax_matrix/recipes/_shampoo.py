@@ -91,7 +91,6 @@ def shampoo(
 
     def chain(layout):
         return precondition(
-            precision=common.get("precision", "default"),
             root=root,
             side=sides_within(layout, side, max_dim, block_size),
             block_size=block_size,

@@ -110,7 +110,6 @@ def soap(
         rotated = in_eigenbasis(
             scale_by_second_moment(b2, **options),
             policy=policy,
-            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim, block_size),
             qr=qr,
             update_interval=update_interval,

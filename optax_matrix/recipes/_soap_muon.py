@@ -100,15 +100,12 @@ def soap_muon(
     def chain(layout):
         base = optax.chain(
             scale_by_second_moment(b2, bias_correction=True),
-            orthogonalize(
-                polar or _SEVEN_STEPS, precision=common.get("precision", "default")
-            ),
+            orthogonalize(polar or _SEVEN_STEPS),
             compress_entries(power),
         )
         rotated = in_eigenbasis(
             base,
             policy=policy,
-            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim),
             qr=qr,
             update_interval=update_interval,

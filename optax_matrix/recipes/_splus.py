@@ -117,7 +117,6 @@ def splus(
         rotated = in_eigenbasis(
             smooth_sign(eps),
             policy=policy,
-            precision=common.get("precision", "default"),
             side=sides_within(layout, side, max_dim, block_size),
             qr=qr,
             update_interval=update_interval,

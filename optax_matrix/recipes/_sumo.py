@@ -132,8 +132,7 @@ def sumo(
     """
 
     def chain(layout):
-        precision = common.get("precision", "default")
-        polar_factor = orthogonalize(polar, precision=precision)
+        polar_factor = orthogonalize(polar)
         inner = [momentum(b1, dtype=mu_dtype), polar_factor]
         if limiter is not None:
             inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))
@@ -143,7 +142,7 @@ def sumo(
         steps = project(
             optax.chain(*inner),
             rank=rank,
-            basis=singular_basis(basis, qr, precision),
+            basis=singular_basis(basis, qr),
             update_interval=update_interval,
             phase=0,
             renew_below=renew_below,
@@ -151,7 +150,6 @@ def sumo(
             transport=transport,
             seed=seed,
             ids=layout.ids,
-            precision=precision,
         )
         return optax.chain(steps, matched(scaling), optax.scale(scale))
 

@@ -70,7 +70,7 @@ def swan(
     """
 
     def chain(layout):
-        whiten = orthogonalize(polar, precision=common.get("precision", "default"))
+        whiten = orthogonalize(polar)
         return optax.chain(
             equilibrate(partial(standardize_rows, eps=eps)),
             preserve_norm(whiten) if scaling == "norm" else whiten,

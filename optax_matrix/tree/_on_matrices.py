@@ -6,6 +6,7 @@ from typing import Any
 import optax
 
 from optax_matrix._arguments import PositiveInt, check_called, checked
+from optax_matrix.linalg.precision import Precision
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._nonfinite import NonFinite
@@ -31,6 +32,7 @@ def on_matrices(
     probe: bool = True,
     nonfinite: NonFinite = "propagate",
     zero_gradient: ZeroGradient = "follow",
+    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation of matrix stacks on the matrix leaves of a tree.
 
@@ -92,6 +94,8 @@ def on_matrices(
             ``"follow"`` leaves the transformation alone. ``"skip"`` neither updates the
             matrix nor changes its state; nothing that `after` does moves it. Counts
             that all matrices share go on.
+        precision: What the products of the transformation consist of on accelerators,
+            ``"default"``, ``"fast"`` or ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation for any tree of arrays (dict, NNX state, Linen variables,
@@ -132,6 +136,7 @@ def on_matrices(
         nonfinite=nonfinite,
         zero_gradient=zero_gradient,
         on_zero=kind_of(zero_gradient),
+        precision=precision,
     )
     return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
 

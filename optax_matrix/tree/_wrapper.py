@@ -21,6 +21,7 @@ from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
 from optax_matrix._surroundings.worked_sides import WorkedSides
+from optax_matrix.linalg.precision import Precision, using
 from optax_matrix.matrices.boxes import (
     apart,
     boxed,
@@ -91,6 +92,7 @@ class OnMatrices:
     nonfinite: NonFinite
     zero_gradient: ZeroGradient
     on_zero: OnZero
+    precision: Precision
     # The views that `init` found, by structure and shapes; `update` looks them up.
     views: dict[Any, dict[str, MatrixView]] = dataclasses.field(default_factory=dict)
     # The stacks that `init` has probed `build` with; it does so once for each set.
@@ -131,7 +133,7 @@ class OnMatrices:
 
         def make_state(local, stacks, arrays):
             sides = WorkedSides(local.groups)
-            with within(sides=sides):
+            with using(self.precision), within(sides=sides):
                 inner_state = observed(join(arrays)(local)).init(stacks)
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
@@ -242,7 +244,8 @@ class OnMatrices:
             kept, params = [], stacks.get("params")
             new: Any
             sides = WorkedSides(local.groups, sides_of(state))
-            with within(keeps=keeps, kept=kept, sides=sides):
+            around = within(keeps=keeps, kept=kept, sides=sides)
+            with using(self.precision), around:
                 new, inner_state = tx.update(
                     grads.finite, state.inner_state, params, **extra_args
                 )
@@ -271,7 +274,8 @@ class OnMatrices:
     def _refuse_coupling(self, layout: Layout) -> None:
         stacks = frozenset(layout.groups)
         if self.probe and stacks not in self.probed:
-            refuse_coupling(self.build, layout, self.needs_params)
+            with using(self.precision):
+                refuse_coupling(self.build, layout, self.needs_params)
             self.probed.add(stacks)
 
 

@@ -1,4 +1,4 @@
-"""The product that a kernel is given is the one with which it multiplies."""
+"""A kernel multiplies by the products of the policy in force, and by no others."""
 
 from functools import partial
 
@@ -8,6 +8,7 @@ import pytest
 
 from optax_matrix import linalg
 from optax_matrix.linalg import complement, permuted_blocks, rotations
+from optax_matrix.linalg.precision import Products, using
 
 KEY = jax.random.key(0)
 
@@ -79,14 +80,6 @@ KERNELS = {
         PERMS,
     ),
 }
-# Other kernels within, which have a product of their own.
-_GIVEN_QR = [
-    *("power_step", "range_finder", "randomized_left_vectors"),
-    *("subspace_iteration", "complement_subspace"),
-]
-WITH_QR = {name: {"qr": lambda x, **_: x} for name in _GIVEN_QR}
-
-
 # On a TPU eigenvectors of sides above 256 come from products that stay exact.
 EXACT = {("polar_svd", "tpu"), ("polar_qr", "tpu"), ("left_vectors", "tpu")}
 
@@ -95,11 +88,14 @@ def rough(x, y):
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGH)
 
 
-def products(name, platform, **options):
+ROUGH = Products(rough, rough, rough, rough)
+
+
+def products(name, platform, precision):
     """The lines of the lowered program that multiply matrices."""
     kernel, *args = KERNELS[name]
-    f = partial(kernel, **WITH_QR.get(name, {}), **options)
-    lowered = jax.jit(f).trace(*args).lower(lowering_platforms=(platform,))
+    with using(precision):
+        lowered = jax.jit(kernel).trace(*args).lower(lowering_platforms=(platform,))
     return [x for x in lowered.as_text().splitlines() if "dot_general" in x]
 
 
@@ -107,8 +103,8 @@ def products(name, platform, **options):
 @pytest.mark.quick("polar_eigh", "polar_qr-cpu")
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_all_products_are_those_that_the_kernel_is_given(name, platform):
-    ours, exact = (products(name, platform, **x) for x in ({"dot": rough}, {}))
+def test_all_products_are_those_of_the_policy(name, platform):
+    ours, exact = (products(name, platform, x) for x in (ROUGH, "exact"))
     # Not how often: JAX writes what it has traced once as one function.
     shapes = lambda lines: {line.rsplit(" : ", 1)[1] for line in lines}
     if platform == "tpu":  # Exact products of large matrices go tile by tile there.

@@ -20,7 +20,7 @@ from jax.sharding import (
 import optax_matrix as om
 from optax_matrix import linalg
 from optax_matrix.linalg import devices
-from optax_matrix.linalg.precision import EXACT, Products, products_of, with_products
+from optax_matrix.linalg.precision import Products, products_of, using
 from optax_matrix.linalg.products import full_dot
 
 CLASSES = ("project", "statistics", "bases", "roots")
@@ -38,8 +38,9 @@ TABLE = {  # As the docstring of the module has it, in the order of the classes.
 }
 
 
-def lowered(f, *xs, platform):
-    traced = jax.jit(f).trace(*xs)
+def lowered(f, *xs, platform, policy="exact"):
+    with using(policy):
+        traced = jax.jit(lambda *xs: f(*xs)).trace(*xs)
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
@@ -72,11 +73,14 @@ def test_the_product_of_each_class_on_each_platform(policy, platform, side):
 
 @pytest.mark.broad
 def test_many_columns_are_made_orthonormal_in_float32_on_a_tpu():
-    qr = with_products(linalg.cholesky_qr, products_of("default"))
-    of = lambda n: jax.ShapeDtypeStruct((n, n), jnp.float32)
-    assert set(precisions(lowered(qr, of(2048), platform="tpu"))) == {"HIGH"}
-    assert set(precisions(lowered(qr, of(2050), platform="tpu"))) == {"HIGHEST"}
-    assert set(precisions(lowered(qr, of(2050), platform="cuda"))) == {"tf32 x3"}
+    def found(n, platform):
+        x = jax.ShapeDtypeStruct((n, n), jnp.float32)
+        options = {"platform": platform, "policy": "default"}
+        return set(precisions(lowered(linalg.cholesky_qr, x, **options)))
+
+    assert found(2048, "tpu") == {"HIGH"}
+    assert found(2050, "tpu") == {"HIGHEST"}
+    assert found(2050, "cuda") == {"tf32 x3"}
 
 
 OLD = [
@@ -176,37 +180,52 @@ def test_export_for_one_platform_at_a_time():
 @pytest.mark.broad
 def test_derivatives_of_kernels_with_products_of_a_policy():
     x = jnp.asarray(gaussian(6, 4), jnp.float32)
-    qr = with_products(linalg.cholesky_qr, products_of("default"))
-    ours = jax.grad(lambda x: jnp.sum(qr(x) ** 3))(x)
-    exact = jax.grad(lambda x: jnp.sum(linalg.cholesky_qr(x) ** 3))(x)
-    np.testing.assert_array_equal(ours, exact)
+    gradient = jax.grad(lambda x: jnp.sum(linalg.cholesky_qr(x) ** 3))
+    with using("default"):
+        ours = gradient(x)
+    np.testing.assert_array_equal(ours, gradient(x))
 
 
-def test_a_users_function_and_his_options_stay():
-    products = products_of("default")
-    own = lambda x: x
-    assert with_products(own, products) is own
+KERNELS = (linalg.cholesky_qr, linalg.polar_qr, linalg.cayley, linalg.newton_schulz)
+
+
+@pytest.mark.parametrize("f", KERNELS)
+def test_every_kernel_obeys_the_policy_of_its_trace(f):
+    """Also where JAX keeps a trace of the same shapes under another policy."""
+    x = jax.ShapeDtypeStruct((1, 8, 8), jnp.float32)
+    exact = lowered(f, x, platform="cuda")
+    ours = lowered(f, x, platform="cuda", policy="default")
+    assert "HIGHEST" not in precisions(ours)
+    assert lowered(f, x, platform="cuda") == exact != ours
+
+
+def test_derivatives_obey_the_policy_of_the_value():
+    """JAX traces the rule of a derivative later, outside of the policy."""
+    x = jax.ShapeDtypeStruct((1, 8, 8), jnp.float32)
+
+    def value(x):
+        with using("default"):
+            return jnp.sum(linalg.polar_qr(x) ** 3)
+
+    text = lowered(jax.value_and_grad(jax.jit(value)), x, platform="cuda")
+    assert "tf32 x3" in precisions(text)
+
+
+def test_a_users_options_stay():
     half = functools.partial(linalg.newton_schulz, compute_dtype=jnp.float16)
-    assert with_products(half, products).keywords == {"compute_dtype": jnp.float16}
-    given = functools.partial(linalg.polar_qr, dot=full_dot)
-    assert with_products(given, products) is given
-    assert with_products(linalg.lapack.qr, products) is linalg.lapack.qr
-    three = functools.partial(linalg.newton_schulz, steps=3)
-    wanted = {"compute_dtype": "auto", "steps": 3}
-    assert with_products(three, products).keywords == wanted
-    for kernel in (linalg.cholesky_qr, linalg.polar_qr, linalg.newton_schulz):
-        assert with_products(kernel, EXACT) is kernel
+    x = jax.ShapeDtypeStruct((4, 64, 96), jnp.float32)
+    assert "bf16" not in lowered(half, x, platform="cuda", policy="default")
 
 
 @pytest.mark.parametrize("f", [linalg.newton_schulz, linalg.gram_newton_schulz])
 def test_newton_schulz_has_narrow_factors_on_accelerators(f):
-    polar = with_products(f, products_of("default"))
     x = jax.ShapeDtypeStruct((4, 64, 96), jnp.float32)
     narrow = f is linalg.newton_schulz  # The Gram form is unsafe in bfloat16.
+    options = {"policy": "default"}
     for platform in ("cuda", "tpu"):
-        assert ("bf16" in lowered(polar, x, platform=platform)) is narrow
+        assert ("bf16" in lowered(f, x, platform=platform, **options)) is narrow
     for platform in ("cpu", "rocm"):
-        assert "bf16" not in lowered(polar, x, platform=platform)
+        assert "bf16" not in lowered(f, x, platform=platform, **options)
 
 
 @pytest.mark.broad
@@ -228,4 +247,4 @@ def test_equal_names_have_equal_products():
 @pytest.mark.parametrize("value", ["half", None, 3])
 def test_other_words_are_refused(value):
     with pytest.raises(ValueError, match="`precision` must be"):
-        om.rotate(om.equilibrate(linalg.sinkhorn), precision=value)
+        om.on_matrices(om.equilibrate(linalg.sinkhorn), precision=value)

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.scale import column_norms
 
 
-def coordinates(g: jax.Array, u: jax.Array, dot: Product) -> jax.Array:
+def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:
     """Coordinates ``u.mT @ g``; entries that are rounding noise are set to zero."""
-    sigma = dot(u.mT, g)
+    sigma = roots(u.mT, g)
     noise = 8 * jnp.finfo(g.dtype).eps * g.shape[-2] ** 0.5
     size = column_norms(g)[..., None, :]
     return jnp.where(jnp.abs(sigma) > noise * size, sigma, 0)
@@ -23,8 +23,6 @@ def back_project(
     projected: jax.Array,
     answer: jax.Array,
     basis: jax.Array,
-    *,
-    dot: Product = full_dot,
 ) -> jax.Array:
     """The update of GaLore and SUMO: ``basis @ answer``.
 
@@ -33,13 +31,12 @@ def back_project(
         projected: Coordinates U'G, ``(..., r, n)``.
         answer: Output of the inner transformation for these coordinates.
         basis: Basis U, ``(..., m, r)``.
-        dot: Function that multiplies matrices; full precision by default.
 
     Returns:
         Updates ``(..., m, n)``.
     """
     del gradient, projected
-    return dot(basis, answer.astype(basis.dtype))
+    return project(basis, answer.astype(basis.dtype))
 
 
 def as_combining(combine: Any) -> optax.GradientTransformationExtraArgs:

@@ -9,8 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import AtLeastOne, Decay, NotNegative, checked
-from optax_matrix.linalg.precision import Precision, products_of
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.equilibration import equilibrate_with_ema
 from optax_matrix.transforms.update_size import limit_norm_growth
@@ -40,7 +39,6 @@ def compensate(
     limiter: AtLeastOne = 1.01,
     max_shrink: AtLeastOne | None = 2.0,
     min_share: NotNegative = 0.1,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Adds a term from the residual of the projection to a low-rank update.
 
@@ -74,8 +72,6 @@ def compensate(
         min_share: With ``"fira"``, the smallest norm of a column of :math:`\sigma`,
             relative to :math:`\sqrt{r / m} \, \|E_{\cdot i}\|`. It bounds columns of
             which the basis holds next to nothing; 0 for no bound, as in the paper.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation for the ``combine`` of `project_low_rank`. Its updates are the
@@ -106,10 +102,8 @@ def compensate(
         Fira's paper, while Fira's code subtracts the low-rank update with its scale.
         Fira+ rescales after limiting, so the limiter has no effect and is left out.
     """
-    products = products_of(precision)
     norms = equilibrate_with_ema(lambda x: (None, column_norms(x)), decay)
-    left_out = partial(residual, dot=products.roots)
-    sum_up = partial(_added, scale, products.project)
+    sum_up = partial(_added, scale)
     limit = limit_norm_growth(limiter, max_shrink=max_shrink)
 
     def init_fn(params):
@@ -134,7 +128,7 @@ def compensate(
                 "`compensate` must be the `combine` of project_low_rank, which passes "
                 "gradient, projected and basis, but it got no basis."
             )
-        c = jax.tree.map(left_out, gradient, projected, basis)
+        c = jax.tree.map(residual, gradient, projected, basis)
         equilibration, limited = state
         if kind == "optimal":
             c, equilibration = norms.update(c, equilibration)
@@ -151,13 +145,11 @@ def compensate(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def residual(
-    g: jax.Array, sigma: jax.Array, u: jax.Array, dot: Product = full_dot
-) -> jax.Array:
+def residual(g: jax.Array, sigma: jax.Array, u: jax.Array) -> jax.Array:
     """The part of a gradient that the basis does not span; noise is set to zero."""
     if u.shape[-1] >= u.shape[-2]:
         return jnp.zeros_like(g)
-    e = g - dot(u, sigma)
+    e = g - roots(u, sigma)
     noise = 8 * jnp.finfo(e.dtype).eps * e.shape[-2] ** 0.5
     live = column_norms(e) > noise * column_norms(g)
     return jnp.where(live[..., None, :], e, 0)
@@ -182,7 +174,5 @@ def _of_norm(c: jax.Array, omega: jax.Array) -> jax.Array:
     return safe_divide(c, matrix_norm(c)) * matrix_norm(omega)
 
 
-def _added(
-    scale: ArrayLike, dot: Product, omega: jax.Array, u: jax.Array, c: jax.Array
-) -> jax.Array:
-    return dot(u, omega.astype(u.dtype)) + jnp.asarray(scale, c.dtype) * c
+def _added(scale: ArrayLike, omega: jax.Array, u: jax.Array, c: jax.Array) -> jax.Array:
+    return project(u, omega.astype(u.dtype)) + jnp.asarray(scale, c.dtype) * c

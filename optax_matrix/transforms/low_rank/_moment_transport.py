@@ -10,7 +10,7 @@ import jax
 import optax
 
 from optax_matrix._arguments import check_choice
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import project
 
 TRANSPORTS = ("carry", "keep", "reset")
 LINEAR = ("mu", "trace", "ema")
@@ -42,18 +42,16 @@ def check_transport(
         )
 
 
-def carry_moments(
-    state: Any, overlaps: Any, side: str = "rows", dot: Product = full_dot
-) -> Any:
+def carry_moments(state: Any, overlaps: Any, side: str = "rows") -> Any:
     """Transports the fields ``mu``, ``trace`` and ``ema`` of all states in a state.
 
     Other known fields are kept, unknown ones that hold arrays raise. ``side`` is where
     the basis is in the coordinates: ``"rows"`` of ``(..., r, n)``, or ``"columns"``.
     """
-    carry = lambda part: carry_moments(part, overlaps, side, dot)
+    carry = lambda part: carry_moments(part, overlaps, side)
     if hasattr(state, "_fields"):
         return state._replace(
-            **{name: _field(state, name, overlaps, side, dot) for name in state._fields}
+            **{name: _field(state, name, overlaps, side) for name in state._fields}
         )
     if isinstance(state, tuple | list):
         return type(state)(map(carry, state))
@@ -64,24 +62,24 @@ def carry_moments(
     return state
 
 
-def _field(state: Any, name: str, overlaps: Any, side: str, dot: Product) -> Any:
+def _field(state: Any, name: str, overlaps: Any, side: str) -> Any:
     value = getattr(state, name)
     if name in LINEAR:
-        return jax.tree.map(lambda c, m: _carried(c, m, side, dot), overlaps, value)
+        return jax.tree.map(lambda c, m: _carried(c, m, side), overlaps, value)
     if name in INVARIANT or name in QUADRATIC:
         return value
     if _holds_arrays(value):
         raise ValueError(_message(f"the field {name!r}", type(state).__name__))
-    return carry_moments(value, overlaps, side, dot)
+    return carry_moments(value, overlaps, side)
 
 
-def _carried(c: jax.Array, m: Any, side: str, dot: Product) -> Any:
+def _carried(c: jax.Array, m: Any, side: str) -> Any:
     if isinstance(m, optax.MaskedNode):
         return m
     if not hasattr(m, "astype"):
         raise ValueError(_message("a moment in pieces", type(m).__name__))
     wide = m.astype(c.dtype)
-    return (dot(c, wide) if side == "rows" else dot(wide, c.mT)).astype(m.dtype)
+    return (project(c, wide) if side == "rows" else project(wide, c.mT)).astype(m.dtype)
 
 
 def _holds_arrays(value: Any) -> bool:

@@ -8,7 +8,7 @@ import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg.precision import Precision, products_of, with_products
+from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import check_matrices, safe_divide, unit_peak, widened
 from optax_matrix.transforms.arguments import zeros_of_state
@@ -37,7 +37,6 @@ def orthogonalize_low_rank(
     qr: Kernel = cholesky_qr,
     ids: Any = None,
     accumulator_dtype: Dtype | None = None,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Returns the leading part of the momentum as a product of orthonormal factors.
 
@@ -61,8 +60,6 @@ def orthogonalize_low_rank(
             from which its first right factor is drawn; None draws the same factor for
             all matrices of a shape.
         accumulator_dtype: Dtype of the momentum; None for the parameter's.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -83,8 +80,6 @@ def orthogonalize_low_rank(
         Deviations: no epsilon in the norms of the columns; columns that are noise are
         ignored, as above.
     """
-    products = products_of(precision)
-    dot, qr = products.project, with_products(qr, products)
 
     def init_fn(params):
         jax.tree.map(check_matrices, params)
@@ -113,12 +108,12 @@ def orthogonalize_low_rank(
 
     def step(g, m, q):
         b, peak = unit_peak(widened(m).astype(q.dtype) + g.astype(q.dtype))
-        p = qr(dot(b, q), previous=_eye(b, q.shape[-1]))
-        r = dot(b.mT, p)
-        kept = b - (1 - jnp.asarray(decay, b.dtype)) * dot(p, r.mT)
+        p = qr(project(b, q), previous=_eye(b, q.shape[-1]))
+        r = project(b.mT, p)
+        kept = b - (1 - jnp.asarray(decay, b.dtype)) * project(p, r.mT)
         unit = safe_divide(r, _live_norms(r, b))
         new = jnp.where(jnp.any(unit != 0, axis=-2, keepdims=True), unit, q)
-        return dot(p, unit.mT).astype(g.dtype), (peak * kept).astype(m.dtype), new
+        return project(p, unit.mT).astype(g.dtype), (peak * kept).astype(m.dtype), new
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

@@ -9,7 +9,6 @@ import optax
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
 from optax_matrix._mesh import unsplit
 from optax_matrix.linalg import newton_schulz
-from optax_matrix.linalg.precision import Precision, products_of, with_products
 from optax_matrix.linalg.scale import check_matrices, widened
 from optax_matrix.transforms.arguments import zeros_of_state
 from optax_matrix.transforms.low_rank._basis import rank_of
@@ -33,7 +32,6 @@ def orthogonalize_selected(
     decay: Decay = 0.95,
     polar: Kernel = newton_schulz,
     accumulator_dtype: Dtype | None = None,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Replaces the largest rows of the momentum by their polar factor.
 
@@ -51,8 +49,6 @@ def orthogonalize_selected(
         decay: Decay rate :math:`\mu` of the rows that were applied.
         polar: Kernel that returns the polar factor.
         accumulator_dtype: Dtype of the momentum; None for the parameter's.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -73,7 +69,7 @@ def orthogonalize_selected(
         code. Deviation: under sharding the rows of the whole matrix are compared
         (``selection_scope="global"`` there), and the side does not depend on the mesh.
     """
-    kernel = with_products(polar, products_of(precision))
+    kernel = polar
 
     def init_fn(params):
         jax.tree.map(check_matrices, params)

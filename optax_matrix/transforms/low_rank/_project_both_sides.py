@@ -14,8 +14,6 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
-from optax_matrix.linalg.precision import Precision, products_of
-from optax_matrix.linalg.products import Product
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._find_basis import find_basis
 from optax_matrix.transforms.low_rank._moment_transport import (
@@ -38,7 +36,6 @@ def project_both_sides(
     transport: Literal["keep", "carry", "reset"] = "keep",
     seed: Seed = 0,
     ids: Any = None,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in two subspaces.
 
@@ -62,8 +59,6 @@ def project_both_sides(
         transport: ``"keep"``, ``"carry"`` or ``"reset"``, as in `project_low_rank`.
         seed: Seed of the random numbers.
         ids: As in `project_low_rank`.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. Its
@@ -87,7 +82,7 @@ def project_both_sides(
     References:
         SUMO, Definition C.1.
     """
-    found = find_basis(basis, precision)
+    found = find_basis(basis)
     check_transport(transport, found.stored, stagger, renew_below)
     options: dict[str, Any] = {
         "basis": found,
@@ -96,13 +91,11 @@ def project_both_sides(
         "renew_below": renew_below,
         "stagger": stagger,
         "ids": ids,
-        "precision": precision,
     }
     of_rows = of_cols = transport
     if transport == "carry":
-        dot = products_of(precision).project
-        of_rows = partial(_carry_rows, dot=dot)
-        of_cols = partial(carry_moments, side="columns", dot=dot)
+        of_rows = _carry_rows
+        of_cols = partial(carry_moments, side="columns")
     if transport == "reset":
         of_rows = "keep"  # The projection of the columns resets its inner state.
     columns = project_low_rank(
@@ -134,7 +127,7 @@ def _transposed(inner: optax.GradientTransformation) -> Any:
     )
 
 
-def _carry_rows(state: Any, overlaps: Any, dot: Product) -> Any:
+def _carry_rows(state: Any, overlaps: Any) -> Any:
     """`carry_moments` for a change of U; ``state`` is that of the projection onto V."""
-    inner_state = carry_moments(state.inner_state, overlaps, dot=dot)
+    inner_state = carry_moments(state.inner_state, overlaps)
     return state._replace(inner_state=inner_state)

@@ -20,7 +20,6 @@ from optax_matrix._arguments import (
 from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
-from optax_matrix.linalg.precision import Precision, products_of
 from optax_matrix.linalg.scale import is_usable
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import (
@@ -79,7 +78,6 @@ def project_low_rank(
     transport: Any = "keep",
     seed: Seed = 0,
     ids: Any = None,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in a subspace.
 
@@ -143,8 +141,6 @@ def project_low_rank(
         ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
             on which its random numbers depend; None gives all matrices of a stack the
             same numbers.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -168,10 +164,7 @@ def project_low_rank(
         Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1 (with the alternative
         criterion of a renewal, on which its Theorem 3.8 rests).
     """
-    products = products_of(precision)
-    if combine is back_project:
-        combine = partial(back_project, dot=products.project)
-    found = find_basis(basis, precision)
+    found = find_basis(basis)
     check_transport(transport, found.stored, stagger, renew_below)
 
     block = _ProjectLowRank(
@@ -179,12 +172,8 @@ def project_low_rank(
         combine=as_combining(combine),
         rank=rank,
         side=side,
-        renewal=Renewal(
-            found, update_interval, phase, stagger, seed, renew_below, products
-        ),
-        transport=partial(carry_moments, dot=products.project)
-        if transport == "carry"
-        else transport,
+        renewal=Renewal(found, update_interval, phase, stagger, seed, renew_below),
+        transport=carry_moments if transport == "carry" else transport,
         ids=ids,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
@@ -222,13 +211,14 @@ class _ProjectLowRank:
         given = extra_args.pop("gradient", None)
         gradient = turned(views, updates)
         basis, held, inner_state = self._bases(gradient, state)
-        project = partial(coordinates, dot=self.renewal.products.roots)
-        sigma = jax.tree.map(project, gradient, basis)
+        sigma = jax.tree.map(coordinates, gradient, basis)
         track = lambda x, h: h._replace(tracked=self.renewal.basis.track(h.tracked, x))
         held = jax.tree.map(track, sigma, held)
         extra_args["gradient"] = sigma
         if given is not None and given is not updates:
-            extra_args["gradient"] = jax.tree.map(project, turned(views, given), basis)
+            extra_args["gradient"] = jax.tree.map(
+                coordinates, turned(views, given), basis
+            )
         with in_another_frame():
             omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
         extra_args |= {"gradient": gradient, "projected": sigma, "basis": basis}

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import overlap
-from optax_matrix.linalg.precision import EXACT, Products
-from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import is_some, matrix_norm
 from optax_matrix.transforms.low_rank._basis import (
@@ -55,7 +53,6 @@ class Renewal:
         seed: Seed of the keys.
         below: Norm of the coordinates in the old basis at which one matrix is renewed
             besides; None for no such renewals.
-        products: The products of each class.
     """
 
     basis: Basis
@@ -64,7 +61,6 @@ class Renewal:
     stagger: bool
     seed: int
     below: Any = None
-    products: Products = EXACT
 
     def keys(self, count: jax.Array, ids: list) -> list:
         """A key for each matrix, the same until the next update that may renew it."""
@@ -125,7 +121,7 @@ class Renewal:
 
         def renewed(find: Find, held: dict, inner_state: Any) -> tuple[dict, Any]:
             parts = [{i: x[i] for i in group} for x in (gradient, live, held, keys)]
-            one = functools.partial(_renewed, self.products.project, find, due)
+            one = functools.partial(_renewed, find, due)
             found = jointly(one, *parts, low)
             new = held | {i: held[i]._replace(vectors=u) for i, (u, _) in found.items()}
             if move is None:
@@ -151,7 +147,7 @@ class Renewal:
         if self.below is None:
             return None
         u = held.vectors
-        sigma = coordinates(g, u, self.products.roots)
+        sigma = coordinates(g, u)
         return live & is_some(u) & (matrix_norm(sigma) <= self.below)
 
     def _phases(self, number: int) -> list[int]:
@@ -186,14 +182,14 @@ def _in_turn(turns: list[Turn]) -> Turn:
 
 
 def _renewed(
-    dot: Product, find, due, g, live, held: BasisState, key, low
+    find, due, g, live, held: BasisState, key, low
 ) -> tuple[jax.Array, jax.Array]:
     """Bases of a stack, new where they are due or missing, and U_new' U_old."""
     old = held.vectors
     wanted = due | ~is_some(old)
     where = live & (wanted if low is None else wanted | low)
     u = new_vectors(find, g, held, key, where)
-    return u, jnp.where(where, overlap(u, old, dot=dot), identity_overlap(old.mT))
+    return u, jnp.where(where, overlap(u, old), identity_overlap(old.mT))
 
 
 def new_vectors(

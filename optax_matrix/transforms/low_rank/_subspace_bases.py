@@ -1,6 +1,5 @@
 """Bases of subspaces: singular vectors, tracked eigenvectors, random columns."""
 
-from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -21,8 +20,7 @@ from optax_matrix.linalg import (
     randomized_left_vectors,
     subspace_iteration,
 )
-from optax_matrix.linalg.precision import Precision, products_of, with_products
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.precision import statistics
 from optax_matrix.linalg.random import normal
 from optax_matrix.linalg.scale import is_some, peak_or_one
 from optax_matrix.transforms.low_rank._basis import (
@@ -46,7 +44,6 @@ def svd_basis(
     oversampling: NotNegativeInt = 8,
     iterations: PositiveInt = 3,
     qr: Kernel = cholesky_qr,
-    precision: Precision = "default",
 ) -> Basis:
     """A basis of leading left singular vectors of the gradient (GaLore, SUMO).
 
@@ -57,8 +54,6 @@ def svd_basis(
         iterations: Number of iterations, as in `linalg.randomized_left_vectors`.
         qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank` that tracks nothing.
@@ -66,12 +61,10 @@ def svd_basis(
     Raises:
         ValueError: If an argument is out of range.
     """
-    products = products_of(precision)
-    qr = with_products(qr, products)
 
     def refresh(s: Subspace) -> jax.Array:
         if method == "exact":
-            return left_vectors(s.gradient, s.rank, dot=products.bases)
+            return left_vectors(s.gradient, s.rank)
         return randomized_left_vectors(
             s.gradient,
             s.rank,
@@ -79,7 +72,6 @@ def svd_basis(
             oversampling=oversampling,
             iterations=iterations,
             qr=qr,
-            dot=products.project,
         )
 
     return Basis(nothing_tracked, tracked_as_it_was, refresh)
@@ -95,7 +87,6 @@ def subspace_basis(
     start: Start = "randomized",
     tracks: bool | None = None,
     qr: Kernel = cholesky_qr,
-    precision: Precision = "default",
 ) -> Basis:
     r"""A basis from subspace iteration on a tracked average, with switching (Alice).
 
@@ -130,8 +121,6 @@ def subspace_basis(
         tracks: Whether to track :math:`\tilde Q`; None for ``decay != 0``, which is
             True for a traced decay.
         qr: Kernel that orthonormalizes columns.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank`.
@@ -144,12 +133,10 @@ def subspace_basis(
     """
     if tracks is None:
         tracks = not (isinstance(decay, int | float) and decay == 0)
-    products = products_of(precision)
-    qr = with_products(qr, products)
 
     def switched(ritz: jax.Array, s: Subspace) -> jax.Array:
         l = rank_of(leading, s.rank)
-        draw = Draw(s.key, sampling, qr, products.bases)
+        draw = Draw(s.key, sampling, qr)
         return SWITCHES[switch](ritz, l, draw)
 
     def refresh(s: Subspace) -> jax.Array:
@@ -163,22 +150,21 @@ def subspace_basis(
             iterations=steps,
             most=_FIRST_STEPS,
             qr=qr,
-            dot=products.project,
         )[1]
         return switched(ritz, s)
 
     def mix(gram: Gram, sigma: jax.Array) -> Gram:
-        return mix_gram(gram, scaled(sigma), decay, dot=products.statistics)
+        return mix_gram(gram, scaled(sigma), decay)
 
     def first(s: Subspace) -> jax.Array:
-        return switched(left_vectors(s.gradient, s.rank, dot=products.bases), s)
+        return switched(left_vectors(s.gradient, s.rank), s)
 
     return Basis(
         init=no_gram if tracks else nothing_tracked,
         track=mix if tracks else tracked_as_it_was,
         refresh=refresh,
         start=first if start == "exact" else None,
-        move=partial(_turned_gram, products.statistics) if tracks else None,
+        move=_turned_gram if tracks else None,
     )
 
 
@@ -207,21 +193,17 @@ def orthonormal_basis(
     *,
     stored: bool = True,
     qr: Kernel = cholesky_qr,
-    precision: Precision = "default",
 ) -> Basis:
     """An orthonormal basis of a uniformly random subspace.
 
     Args:
         stored: Whether the basis is part of the state, as in `gaussian_basis`.
         qr: Kernel that orthonormalizes columns.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A basis for `project_low_rank`.
     """
     draw = gaussian_basis().refresh
-    qr = with_products(qr, products_of(precision))
     return Basis(
         nothing_tracked, tracked_as_it_was, lambda s: qr(draw(s)), stored=stored
     )
@@ -277,5 +259,5 @@ def _factored(s: Subspace, decay: ArrayLike, tracks: bool) -> tuple[Any, jax.Arr
     return core, jnp.sqrt(1 - decay) / scale
 
 
-def _turned_gram(dot: Product, gram: Gram, c: jax.Array) -> Gram:
-    return gram._replace(normalized=dot(dot(c, gram.normalized), c.mT))
+def _turned_gram(gram: Gram, c: jax.Array) -> Gram:
+    return gram._replace(normalized=statistics(statistics(c, gram.normalized), c.mT))

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from optax_matrix.linalg import Orthonormalize
 from optax_matrix.linalg.complement import complement_columns, complement_subspace
-from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.random import normal
 
 Switch = Literal["complement", "full_basis", "gaussian_mix", "gaussian", "none"]
@@ -21,13 +20,12 @@ class Draw(NamedTuple):
     key: Any
     sampling: Sampling
     qr: Orthonormalize
-    dot: Product
 
     def __call__(self, ritz: jax.Array, leading: int, count: int) -> jax.Array:
-        key, sampling, qr, dot = self
+        key, sampling, qr = self
         if sampling == "columns":
-            return complement_columns(ritz, count, key, leading=leading, dot=dot)
-        return complement_subspace(ritz[..., :leading], count, key, qr=qr, dot=dot)
+            return complement_columns(ritz, count, key, leading=leading)
+        return complement_subspace(ritz[..., :leading], count, key, qr=qr)
 
 
 def _none(ritz: jax.Array, leading: int, draw: Draw) -> jax.Array:

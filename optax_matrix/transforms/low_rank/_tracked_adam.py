@@ -12,12 +12,7 @@ from jax.typing import ArrayLike
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Seed, checked
 from optax_matrix._surroundings.keeping import kept
 from optax_matrix.linalg import cholesky_qr, overlap
-from optax_matrix.linalg.precision import (
-    Precision,
-    Products,
-    products_of,
-    with_products,
-)
+from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import is_some, unit_peak
 from optax_matrix.transforms.low_rank._basis import (
@@ -72,7 +67,6 @@ def scale_by_tracked_adam(
     ids: Any = None,
     qr: Kernel = cholesky_qr,
     mu_dtype: Dtype | None = None,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs Adam in a subspace that takes one power step at every update.
 
@@ -109,8 +103,6 @@ def scale_by_tracked_adam(
         ids: Identity of each matrix, as in `project_low_rank`.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         mu_dtype: Dtype of the momentum and the error; None for float32.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -138,19 +130,17 @@ def scale_by_tracked_adam(
         coordinates then were five times beyond it. If ``b1`` or ``b2`` changes between
         steps, the bias corrections are those of their current values.
     """
-    products = products_of(precision)
     block = _TrackedAdam(
-        adam=TrackedMoments(b1, b2, products.project),
+        adam=TrackedMoments(b1, b2),
         rho=rho,
         rank=rank,
         side=side,
         error_feedback=error_feedback,
-        first=svd_basis(start, qr=qr, precision=precision).refresh,
+        first=svd_basis(start, qr=qr).refresh,
         seed=seed,
         ids=ids,
-        qr=with_products(qr, products),
+        qr=qr,
         mu_dtype=mu_dtype,
-        products=products,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -167,7 +157,6 @@ class _TrackedAdam:
     ids: Any
     qr: Any
     mu_dtype: Any
-    products: Products
 
     def init(self, params: Any) -> ScaleByTrackedAdamState:
         seen = turned_zeros(side_views(self.side, params), params)
@@ -240,23 +229,21 @@ class _TrackedAdam:
     def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
         axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Used where there is no basis.
         rho, u = jnp.asarray(self.rho, x.dtype), jnp.where(is_some(u), u, axes)
-        dot = self.products.project
-        b, _ = unit_peak(rho * dot(u, mean) + (1 - rho) * x)
-        return self.qr(unit_peak(dot(b, dot(b.mT, u)))[0], previous=u)
+        b, _ = unit_peak(rho * project(u, mean) + (1 - rho) * x)
+        return self.qr(unit_peak(project(b, project(b.mT, u)))[0], previous=u)
 
     def _step(self, count, x, old, new, mu, root):
         """The update of one stack, its new moments and its error."""
-        dot, exact, dtype = self.products.project, self.products.roots, mu.dtype
-        sigma, change = coordinates(x, new, exact), overlap(new, old, dot=dot)
+        sigma, change, dtype = coordinates(x, new), overlap(new, old), mu.dtype
         mu = mu.astype(x.dtype)
-        carried = dot(change, mu)
+        carried = project(change, mu)
         root = self.adam.carried_root(change, mu, root, count)
-        left = x - exact(new, sigma)
-        lost = exact(old, mu) - exact(new, carried)
+        left = x - roots(new, sigma)
+        lost = roots(old, mu) - roots(new, carried)
         b1 = jnp.asarray(self.adam.b1, x.dtype)
         error = left + b1 / (1 - b1) * lost
         out, mu, root = self.adam.step(sigma, carried, root, count + 1)
-        return dot(new, out), mu.astype(dtype), root, error.astype(dtype)
+        return project(new, out), mu.astype(dtype), root, error.astype(dtype)
 
     def _rank(self, seen: jax.Array) -> int:
         return rank_of(self.rank, min(seen.shape[-2:]))

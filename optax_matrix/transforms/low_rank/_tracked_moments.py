@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import safe_divide, safe_root
 from optax_matrix.transforms.second_moments.bounds import bounded
 
@@ -18,12 +18,10 @@ class TrackedMoments:
     Attributes:
         b1: Decay rate of the momentum.
         b2: Decay rate of the second moment.
-        dot: Function that multiplies matrices.
     """
 
     b1: ArrayLike
     b2: ArrayLike
-    dot: Product
 
     def mean(self, mu: jax.Array, t: jax.Array) -> jax.Array:
         """The bias-corrected momentum of ``t`` steps."""
@@ -38,7 +36,7 @@ class TrackedMoments:
         size = jnp.max(jnp.maximum(jnp.abs(m), r), axis=-2, keepdims=True)
         size = jax.lax.stop_gradient(size)  # It cancels out.
         m, r = safe_divide(m, size), safe_divide(r, size)
-        variance = self.dot(c * c, r * r - m * m) + self.dot(c, m) ** 2
+        variance = project(c * c, r * r - m * m) + project(c, m) ** 2
         return safe_root(jnp.abs(variance) * weight) * size
 
     def step(self, sigma: jax.Array, mu: jax.Array, root: jax.Array, t: jax.Array):

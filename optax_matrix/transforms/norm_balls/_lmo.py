@@ -7,7 +7,6 @@ import optax
 
 from optax_matrix._arguments import Kernel, Positive, checked
 from optax_matrix.linalg import newton_schulz, scale_columns, scale_rows
-from optax_matrix.linalg.precision import Precision
 from optax_matrix.transforms.equilibration import equilibrate
 from optax_matrix.transforms.orthogonalization import orthogonalize
 from optax_matrix.transforms.update_size import scale_by_shape
@@ -29,7 +28,6 @@ def lmo(
     *,
     one_hot: bool = False,
     polar: Kernel = newton_schulz,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""The direction of steepest ascent under a norm, of length ``radius`` in it.
 
@@ -52,7 +50,6 @@ def lmo(
         radius: The radius :math:`\rho`.
         one_hot: Whether inputs are one-hot.
         polar: Kernel that returns the polar factor, for ``"spectral"``.
-        precision: As in `orthogonalize`.
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``. The sign
@@ -74,7 +71,7 @@ def lmo(
         added to norms.
     """
     kernel = {
-        "spectral": lambda: orthogonalize(polar, precision=precision),
+        "spectral": lambda: orthogonalize(polar),
         "row": lambda: equilibrate(partial(scale_rows, eps=0.0)),
         "column": lambda: equilibrate(partial(scale_columns, eps=0.0)),
         "sign": optax.scale_by_sign,

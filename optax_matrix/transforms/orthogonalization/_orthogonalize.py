@@ -9,14 +9,11 @@ from optax_matrix._arguments import KERNELS, Kernel, checked
 from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix._surroundings.observation import report
 from optax_matrix.linalg import balanced_polar, newton_schulz
-from optax_matrix.linalg.precision import Precision, products_of, with_products
 
 
 @checked
 def orthogonalize(
     polar: Kernel = newton_schulz,
-    *,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Replaces every matrix by its polar factor.
 
@@ -28,8 +25,6 @@ def orthogonalize(
     Args:
         polar: Function of matrices ``(..., m, n)``, such as `newton_schulz`,
             `polar_svd`, or ``functools.partial(newton_schulz, steps=7)``.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``.
@@ -46,12 +41,11 @@ def orthogonalize(
         >>> abs(updates["w"].round(3)).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    kernel = with_products(polar, products_of(precision))
 
     def update_fn(updates, params):
         del params
         report("polar_input", updates)
-        return on_real_matrices(kernel, updates, transposable=_is_polar(kernel))
+        return on_real_matrices(polar, updates, transposable=_is_polar(polar))
 
     return optax.with_extra_args_support(optax.stateless(update_fn))
 

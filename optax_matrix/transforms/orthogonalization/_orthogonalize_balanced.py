@@ -6,7 +6,6 @@ import optax
 
 from optax_matrix._arguments import Kernel, Positive, PositiveInt, checked
 from optax_matrix.linalg import balanced_polar, newton_schulz
-from optax_matrix.linalg.precision import Precision
 from optax_matrix.transforms.orthogonalization._orthogonalize import orthogonalize
 
 
@@ -16,7 +15,6 @@ def orthogonalize_balanced(
     *,
     rounds: PositiveInt = 2,
     power: Positive = 0.5,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Replaces every matrix by a polar factor whose rows have nearly equal norms.
 
@@ -27,8 +25,6 @@ def orthogonalize_balanced(
         polar: Kernel that returns the polar factor, as in `orthogonalize`.
         rounds: Number of polar factors, each from rows scaled by the last one.
         power: Exponent of that scaling.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A stateless transformation of trees whose leaves are ``(..., m, n)``.
@@ -48,4 +44,4 @@ def orthogonalize_balanced(
         Dewulf et al., `Aurora <https://arxiv.org/abs/2606.27715>`_, 2026.
     """
     balanced = partial(balanced_polar, rounds=rounds, power=power, polar=polar)
-    return orthogonalize(balanced, precision=precision)
+    return orthogonalize(balanced)

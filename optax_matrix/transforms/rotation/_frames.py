@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from optax_matrix._surroundings import here
 from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._thresholds import Thresholds
-from optax_matrix.linalg.precision import Products
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.rotation._policies import (
     Orthonormalize,
@@ -33,18 +32,18 @@ def no_rotation(x: jax.Array) -> jax.Array:
     return jnp.broadcast_to(eye, (*x.shape[:-1], x.shape[-2]))
 
 
-def into(x: jax.Array, rotation: Pair, dot: Product) -> jax.Array:
+def into(x: jax.Array, rotation: Pair) -> jax.Array:
     """Rotates matrices into the frame of the base: ``R' x Q``."""
     rows, cols = rotation
-    x = x if rows is None else dot(rows.mT, x)
-    return x if cols is None else dot(x, cols)
+    x = x if rows is None else project(rows.mT, x)
+    return x if cols is None else project(x, cols)
 
 
-def out_of(x: jax.Array, rotation: Pair, dot: Product) -> jax.Array:
+def out_of(x: jax.Array, rotation: Pair) -> jax.Array:
     """Rotates matrices back to the frame of the parameters: ``R x Q'``."""
     rows, cols = rotation
-    x = x if rows is None else dot(rows, x.astype(rows.dtype))
-    return x if cols is None else dot(x, cols.mT)
+    x = x if rows is None else project(rows, x.astype(rows.dtype))
+    return x if cols is None else project(x, cols.mT)
 
 
 def without_noise(x: jax.Array, rotation: Pair, source: jax.Array) -> jax.Array:
@@ -102,11 +101,9 @@ def leading_square(spans: jax.Array | bool, x: jax.Array, rotation: Pair) -> jax
     return jnp.where(inside | elsewhere, x, 0)
 
 
-def in_frame(
-    policy: Policy, dot: Product, matrices: Any, rotation: Any, spans: Any = False
-) -> Any:
+def in_frame(policy: Policy, matrices: Any, rotation: Any, spans: Any = False) -> Any:
     """A tree of matrices as the base sees them: rotated, without noise."""
-    x = jax.tree.map(functools.partial(into, dot=dot), matrices, rotation)
+    x = jax.tree.map(into, matrices, rotation)
     if spans is True:
         x = jax.tree.map(functools.partial(leading_square, True), x, rotation)
     elif spans is not False:
@@ -124,14 +121,12 @@ class NextFrame(NamedTuple):
         qr: The kernel that makes columns orthonormal.
         base: The base as a function of the rotated momentum alone.
         ahead: Function from rotations to the output of the base in that frame.
-        products: The products of each class.
     """
 
     policy: Policy
     qr: Orthonormalize
     base: Callable[[Any], Any]
     ahead: Callable[[Any], Any]
-    products: Products
 
     def __call__(self, last: Any, due: Any, momentum: Any, grams: Any = None) -> Any:
         """The new rotations where a renewal is due, the last ones elsewhere.
@@ -172,17 +167,15 @@ class NextFrame(NamedTuple):
     def _inputs(self, m, d, rotation: Pair, gram: Pair, base: Callable) -> Pair:
         """What the policy gets for each side; both sides start from the old frame."""
         (rows, cols), grams = rotation, _normalized(gram)
-        tools = self.qr, self.products
         if rows is None:
             return rotation
         if cols is None:
-            return Pair(PolicyInput(m, d, rows, grams.rows, *tools, base), None)
-        dot = self.products.project
-        left, right = dot(m, cols), dot(m.mT, rows)
+            return Pair(PolicyInput(m, d, rows, grams.rows, self.qr, base), None)
+        left, right = project(m, cols), project(m.mT, rows)
         turned = lambda x: base(x.mT).mT
         return Pair(
-            PolicyInput(left, d, rows, grams.rows, *tools, base),
-            PolicyInput(right, d.mT, cols, grams.cols, *tools, turned),
+            PolicyInput(left, d, rows, grams.rows, self.qr, base),
+            PolicyInput(right, d.mT, cols, grams.cols, self.qr, turned),
         )
 
     def _bases(self, momentum: Any) -> Any:

@@ -13,12 +13,6 @@ from optax_matrix._arguments import Decay, Kernel, PositiveInt, checked
 from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg.precision import (
-    Precision,
-    Products,
-    products_of,
-    with_products,
-)
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation._frames import (
     NextFrame,
@@ -88,7 +82,6 @@ def in_eigenbasis(
     update_interval: PositiveInt = 1,
     momentum: Transformation | None = None,
     renew_after: bool = False,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation in the eigenbasis of averaged Gram matrices.
 
@@ -129,8 +122,6 @@ def in_eigenbasis(
         momentum: Transformation from gradients to M, such as `momentum`
             (``om.momentum(0.9)``), in the frame of the parameters; None for M = G.
         renew_after: Whether to renew the rotation after the update, for the next one.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -150,18 +141,16 @@ def in_eigenbasis(
     References:
         The family of SOAP, Eigen-Adam and SPlus; with ``"kl"`` that of KL-Shampoo.
     """
-    products = products_of(precision)
     rotating = _InEigenbasis(
         base=optax.with_extra_args_support(base),
         policy=find_policy(policy),
         side=side,
-        qr=with_products(qr, products),
+        qr=qr,
         interval=update_interval,
         whitens=statistics == "kl",
         decay=decay,
         momentum=momentum,
         renew_after=renew_after,
-        products=products,
     )
     return optax.GradientTransformationExtraArgs(rotating.init, rotating.update)
 
@@ -177,7 +166,6 @@ class _InEigenbasis:
     decay: ArrayLike
     momentum: optax.GradientTransformation | None
     renew_after: bool
-    products: Products
 
     def init(self, params: Any) -> InEigenbasisState:
         views = side_views(self.side, params)
@@ -203,7 +191,7 @@ class _InEigenbasis:
         views = side_views(self.side, updates)
         m = turned(views, mean)
         gradient = turned(views, updates if given is None else given)
-        dot, spectrum = self.products.project, state.spectrum
+        spectrum = state.spectrum
         if self.whitens:
             begin = lambda x, roots: started(roots, x)
             spectrum = jax.tree.map(begin, gradient, spectrum)
@@ -216,7 +204,7 @@ class _InEigenbasis:
                 return self.base.update(x, state.base_state, **(extra_args | known))
 
         def answer(rotation, spectrum):
-            seen = partial(in_frame, self.policy, dot, rotation=rotation)
+            seen = partial(in_frame, self.policy, rotation=rotation)
             return run(seen(m), spectrum, gradient=seen(gradient))
 
         next_frame = NextFrame(
@@ -224,7 +212,6 @@ class _InEigenbasis:
             self.qr,
             base=lambda x: run(x, spectrum)[0],
             ahead=lambda rotation: answer(rotation, spectrum)[0],
-            products=self.products,
         )
         count, due = self._turn(state.count, gradient)
         new = next_frame(state.rotation, due, m, gram)
@@ -232,7 +219,7 @@ class _InEigenbasis:
         if self.whitens:
             final, gram = self._next_spectrum(spectrum, gram, gradient, used)
         out, base_state = answer(used, final)
-        out = jax.tree.map(partial(out_of, dot=dot), out, used)
+        out = jax.tree.map(out_of, out, used)
         out = turned_back(views, out, updates)
         new_state = InEigenbasisState(count, momentum, new, gram, base_state, final)
         return out, new_state
@@ -249,20 +236,18 @@ class _InEigenbasis:
     def _mixed(self, views: Any, gradient: Any, state: Any, spectrum: Any) -> Any:
         """The averages of the Gram matrices, with those of this gradient."""
         if self.whitens:
-            mix = partial(mix_whitened, decay=self.decay, products=self.products)
+            mix = partial(mix_whitened, decay=self.decay)
             rest = state.gram, state.rotation, spectrum
             return jax.tree.map(mix, views, gradient, *rest)
-        dot = self.products.statistics
-        mix = lambda x, old: mix_gram(old, x, self.decay, dot=dot)
+        mix = lambda x, old: mix_gram(old, x, self.decay)
         pair = lambda v, x, old: v.pair(mix, scaled(x), old)
         return jax.tree.map(pair, views, gradient, state.gram)
 
     def _next_spectrum(self, spectrum, gram, gradient, rotation) -> tuple[Any, Any]:
         """The eigenvalues with this gradient in the frame of the base; of like size."""
-        dot = self.products.project
 
         def mix(x, pair, roots):
-            seen = without_noise(into(x, pair, dot), pair, x)
+            seen = without_noise(into(x, pair), pair, x)
             return mix_spectrum(roots, seen, self.decay)
 
         spectrum = jax.tree.map(mix, gradient, rotation, spectrum)

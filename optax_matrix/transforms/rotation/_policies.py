@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from optax_matrix._arguments import Positive, PositiveInt, check_callable, checked
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg import cross_gram, eigenbasis, polar_qr
-from optax_matrix.linalg.precision import EXACT, Products
+from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.rotations import project_tangent, qr_retraction
 from optax_matrix.linalg.scale import is_some, matrix_norm, unit_peak
 
 Orthonormalize = Callable[..., jax.Array]
-Kernel = Callable[[jax.Array, jax.Array, Orthonormalize, Products], jax.Array]
+Kernel = Callable[[jax.Array, jax.Array, Orthonormalize], jax.Array]
 
 
 class PolicyInput(NamedTuple):
@@ -31,7 +31,6 @@ class PolicyInput(NamedTuple):
         gram: The averaged Gram matrix, ``(..., p, p)``, of arbitrary scale; None where
             the rotation follows from the momentum alone.
         qr: The kernel that makes columns orthonormal.
-        products: The products of each class (``linalg.precision``).
         base: The base f as a function of a matrix in the place of the rotated momentum,
             with the state of this step, which it leaves as it is. A base without state
             takes other shapes, too. It gets no ``gradient``, also in `in_eigenbasis`.
@@ -43,14 +42,10 @@ class PolicyInput(NamedTuple):
     rotation: jax.Array
     gram: jax.Array | None
     qr: Orthonormalize
-    products: Products = EXACT
     base: Callable[[jax.Array], jax.Array] | None = None
 
 
-def _q_factor(
-    x: jax.Array, old: jax.Array, qr: Orthonormalize, products: Products
-) -> jax.Array:
-    del products
+def _q_factor(x: jax.Array, old: jax.Array, qr: Orthonormalize) -> jax.Array:
     return qr(x, previous=old)
 
 
@@ -69,8 +64,8 @@ class Policy:
         target: Function of a `PolicyInput` that returns square matrices, from which
             ``kernel`` finds the rotation; `step` is called where it returns None. What
             different stacks have of one size then goes through one call of ``kernel``.
-        kernel: Function of these matrices, the current rotation, ``qr`` and
-            ``products``; by default the Q factor.
+        kernel: Function of these matrices, the current rotation and
+            ``qr``; by default the Q factor.
 
     Examples:
         The second variant of ARO's Remark 12, and gradient ascent in more steps:
@@ -105,7 +100,7 @@ PolicyLike = Annotated[
 
 
 def _alignment(x: PolicyInput) -> jax.Array:
-    return cross_gram(x.momentum, x.direction, dot=x.products.project)
+    return cross_gram(x.momentum, x.direction)
 
 
 def _is_tall(x: PolicyInput) -> bool:
@@ -115,7 +110,7 @@ def _is_tall(x: PolicyInput) -> bool:
 def _spanning(x: PolicyInput, v: jax.Array) -> jax.Array:
     """An orthogonal matrix whose leading columns are the Q factor of M V."""
     p, q = x.momentum.shape[-2:]
-    mv = x.products.project(unit_peak(x.momentum)[0], v)
+    mv = project(unit_peak(x.momentum)[0], v)
     padding = [(0, 0)] * (mv.ndim - 1) + [(0, p - q)]
     return x.qr(jnp.pad(mv, padding), previous=x.rotation)
 
@@ -133,7 +128,7 @@ def _aro_target(x: PolicyInput) -> jax.Array | None:
 
 def _power_input(x: PolicyInput) -> PolicyInput:
     """A power step on M M' is the alignment of M with R' M."""
-    direction = x.products.project(x.rotation.mT, x.momentum)
+    direction = project(x.rotation.mT, x.momentum)
     return x._replace(direction=direction)
 
 
@@ -143,12 +138,12 @@ def _eigen(x: PolicyInput) -> jax.Array:
 
 def _eigen_target(x: PolicyInput) -> jax.Array | None:
     if x.gram is not None:
-        return x.products.project(x.gram, x.rotation)
+        return project(x.gram, x.rotation)
     return None if _is_tall(x) else _alignment(_power_input(x))
 
 
 def _eigen_exact(x: PolicyInput) -> jax.Array:
-    gram = cross_gram(x.momentum.mT, dot=x.products.roots)
+    gram = cross_gram(x.momentum.mT, dot=roots)
     return _spanning(x, eigenbasis(gram)[1])
 
 
@@ -157,23 +152,18 @@ def _exact_target(x: PolicyInput) -> jax.Array | None:
         return x.gram
     if _is_tall(x):
         return None
-    return cross_gram(x.momentum, dot=x.products.roots)
+    return cross_gram(x.momentum, dot=roots)
 
 
-def _eigenvectors(
-    gram: jax.Array, old: jax.Array, qr: Orthonormalize, products: Products
-) -> jax.Array:
-    del qr, products
+def _eigenvectors(gram: jax.Array, old: jax.Array, qr: Orthonormalize) -> jax.Array:
+    del qr
     return _unless_zero(gram, eigenbasis(gram)[1], old)
 
 
-def _polar(
-    x: jax.Array, old: jax.Array, qr: Orthonormalize, products: Products
-) -> jax.Array:
+def _polar(x: jax.Array, old: jax.Array, qr: Orthonormalize) -> jax.Array:
     # No singular value is cut off, not even zeros: a rotation must have full rank.
     del qr
-    dot = products.of_columns(x.shape[-1])
-    return _unless_zero(x, polar_qr(x, rtol=-1.0, dot=dot), old)
+    return _unless_zero(x, polar_qr(x, rtol=-1.0), old)
 
 
 def _unless_zero(x: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
@@ -206,14 +196,12 @@ def rgd(step_size: Positive = 0.1, rounds: PositiveInt = 10) -> Policy:
     return Policy(_stay, rounds=rounds, target=_alignment, kernel=ascend)
 
 
-def _ascend(
-    step_size, gradient: jax.Array, old: jax.Array, qr, products: Products
-) -> jax.Array:
+def _ascend(step_size, gradient: jax.Array, old: jax.Array, qr) -> jax.Array:
     norm = matrix_norm(gradient)
     gradient = gradient * (
         step_size * old.shape[-1] ** 0.5 / jnp.where(norm == 0, 1, norm)
     )
-    tangent = project_tangent(old, gradient, products.project)
+    tangent = project_tangent(old, gradient)
     return qr_retraction(old, tangent, qr=qr)
 
 
@@ -254,7 +242,7 @@ def next_rotations(policy: Policy, inputs: Any) -> Any:
     targets = {i: find(x) for i, x in enumerate(leaves)}
     targets = {i: x for i, x in targets.items() if x is not None}
     old = {i: leaves[i].rotation for i in targets}
-    kernel = lambda x, old: policy.kernel(x, old, leaves[0].qr, leaves[0].products)
+    kernel = lambda x, old: policy.kernel(x, old, leaves[0].qr)
     found = jointly(kernel, targets, old)
     new = [found[i] if i in found else policy.step(x) for i, x in enumerate(leaves)]
     return structure.unflatten(new)

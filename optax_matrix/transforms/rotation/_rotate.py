@@ -11,12 +11,6 @@ import optax
 from optax_matrix._arguments import Kernel, PositiveInt, checked
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg.precision import (
-    Precision,
-    Products,
-    products_of,
-    with_products,
-)
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation._frames import (
     NextFrame,
@@ -64,7 +58,6 @@ def rotate(
     side: MatrixSides = "short",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation in a frame that follows the momentum M, its input.
 
@@ -103,8 +96,6 @@ def rotate(
         update_interval: Number K of updates between renewals of the rotation, at
             updates 1, K + 1, 2K + 1, ... of each matrix, counted from its first
             momentum that is not zero.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -127,14 +118,12 @@ def rotate(
         second moment of a base is that of the new frame (Remark 7; the line in Section
         4.3 that mixes both frames is a misprint); noise is set to zero.
     """
-    products = products_of(precision)
     rotating = _Rotate(
         base=optax.with_extra_args_support(base),
         policy=find_policy(policy),
         side=side,
-        qr=with_products(qr, products),
+        qr=qr,
         interval=update_interval,
-        products=products,
     )
     return optax.GradientTransformationExtraArgs(rotating.init, rotating.update)
 
@@ -146,7 +135,6 @@ class _Rotate:
     side: Any
     qr: Callable[..., jax.Array]
     interval: int
-    products: Products
 
     def init(self, params: Any) -> RotateState:
         views = side_views(self.side, params)
@@ -165,7 +153,7 @@ class _Rotate:
         given = extra_args.pop("gradient", None)
         views = side_views(self.side, updates)
         m, gradient = turned(views, updates), turned(views, given)
-        seen = partial(in_frame, self.policy, self.products.project)
+        seen = partial(in_frame, self.policy)
 
         def run(x, **known):
             with in_another_frame():
@@ -180,14 +168,12 @@ class _Rotate:
             self.qr,
             base=lambda x: run(x)[0],
             ahead=lambda rotation: answer(rotation)[0],
-            products=self.products,
         )
         count, due = self._turn(state.count, m)
         rotation = next_frame(state.rotation, due, m)
         spans = due if self.policy.spans_range else False
         out, base_state = answer(rotation, spans)
-        back = partial(out_of, dot=self.products.project)
-        out = jax.tree.map(back, out, rotation)
+        out = jax.tree.map(out_of, out, rotation)
         out = turned_back(views, out, updates)
         return out, RotateState(count, rotation, base_state)
 

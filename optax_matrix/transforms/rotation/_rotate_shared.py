@@ -15,12 +15,7 @@ import optax
 from optax_matrix._arguments import Kernel, PositiveInt, check_choice, checked
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
-from optax_matrix.linalg.precision import (
-    Precision,
-    Products,
-    products_of,
-    with_products,
-)
+from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.rotation._frames import in_frame, out_of
@@ -112,7 +107,6 @@ def rotate_shared(
     policy: PolicyName | PolicyLike = "aro",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation in a rotated frame that a set of matrices shares.
 
@@ -138,8 +132,6 @@ def rotate_shared(
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         update_interval: Number K of updates between renewals of the rotations, at
             updates 1, K + 1, 2K + 1, ...
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of dicts of stacks ``(b, m, n)``.
@@ -162,15 +154,13 @@ def rotate_shared(
     """
     for side in sides.values():
         check_choice("sides", side, ("out", "in"))
-    products = products_of(precision)
     shared = _Shared(
         optax.with_extra_args_support(base),
         sets,
         sides,
         find_policy(policy),
-        with_products(qr, products),
+        qr,
         update_interval,
-        products,
     )
     return optax.GradientTransformationExtraArgs(shared.init, shared.update)
 
@@ -183,7 +173,6 @@ class _Shared:
     policy: Policy
     qr: Callable[..., jax.Array]
     interval: int
-    products: Products
 
     def init(self, params: Any) -> RotateSharedState:
         seen = turned_zeros(side_views(self.sides, params), params)
@@ -222,8 +211,7 @@ class _Shared:
         out: Any
         out, base_state = answer(rotation)
         frames = self._frames(rotation)
-        dot = self.products.project
-        out = {n: out_of(x, frames[n], dot) for n, x in out.items()}
+        out = {n: out_of(x, frames[n]) for n, x in out.items()}
         out = turned_back(views, out, updates)
         count = state.count
         if count is not None:
@@ -238,7 +226,7 @@ class _Shared:
     ):
         """The output of the base in rotated frames, and its new state."""
         frames = self._frames(rotation)
-        seen = functools.partial(in_frame, self.policy, self.products.project)
+        seen = functools.partial(in_frame, self.policy)
         if gradient is not None:
             extra = {**extra, "gradient": seen(gradient, frames)}
         with in_another_frame():
@@ -265,9 +253,8 @@ class _Shared:
         """Each set as one matrix: its alignments, or its Gram matrices, summed."""
         uses = self.policy.uses_direction
         partner = answer(rotation)[0] if uses else unit
-        dot = self.products.project
-        parts = {n: dot(x, partner[n].mT) for n, x in unit.items()}
+        parts = {n: project(x, partner[n].mT) for n, x in unit.items()}
         whole = self.sets.total(parts)
         eye = jnp.broadcast_to(jnp.eye(whole.shape[-1], dtype=whole.dtype), whole.shape)
         gram = None if uses else whole
-        return PolicyInput(whole, eye, rotation, gram, self.qr, self.products)
+        return PolicyInput(whole, eye, rotation, gram, self.qr)

@@ -15,7 +15,7 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, checked
-from optax_matrix.linalg.precision import Products
+from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import column_norms, matrix_norm, safe_divide
 from optax_matrix.transforms.second_moments.bounds import bounded
 from optax_matrix.transforms.second_moments.gram import mix_gram, scaled
@@ -57,19 +57,17 @@ def mix_whitened(
     rotation: Pair,
     roots: Pair,
     decay: ArrayLike,
-    products: Products,
 ) -> Pair:
     """Adds G C^-1 G' to the average of each side; C is the factor of the other one."""
-    dot, mix = products.project, partial(mix_gram, dot=products.statistics)
-    turned = gradient if rotation.cols is None else dot(gradient, rotation.cols)
+    turned = gradient if rotation.cols is None else project(gradient, rotation.cols)
     rows = safe_divide(turned, roots.cols[..., None, :])
     turned = gradient.mT
     if rotation.rows is not None:
-        turned = dot(turned, rotation.rows)
+        turned = project(turned, rotation.rows)
     cols = safe_divide(turned, roots.rows[..., None, :])
     return Pair(
-        mix(old.rows, scaled(rows), decay) if view.rows else None,
-        mix(old.cols, scaled(cols), decay) if view.cols else None,
+        mix_gram(old.rows, scaled(rows), decay) if view.rows else None,
+        mix_gram(old.cols, scaled(cols), decay) if view.cols else None,
     )
 
 

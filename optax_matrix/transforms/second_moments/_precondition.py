@@ -14,8 +14,7 @@ from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import inverse_root
-from optax_matrix.linalg.precision import Precision, Products, products_of
-from optax_matrix.linalg.products import Product
+from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.blocks import cut, in_blocks_of, joined
@@ -76,7 +75,6 @@ def precondition(
     block_size: PositiveInt | None = None,
     momentum: Transformation | None = None,
     graft: bool = False,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by inverse roots of its Gram matrices.
 
@@ -115,8 +113,6 @@ def precondition(
             weight, and roots as many. A matrix without a longer side stays whole.
         momentum: Transformation from updates to :math:`M`; None for :math:`M = G`.
         graft: Whether to give :math:`\Delta` the norm of the output of ``inner``.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -147,21 +143,17 @@ def precondition(
         raise ValueError(
             "`bias_correction` must be False for sums, got True; set `decay`."
         )
-    products = products_of(precision)
     block = _Precondition(
         inner=None if inner is None else optax.with_extra_args_support(inner),
         momentum=momentum,
         side=side,
         decay=decay,
         corrects=bias_correction,
-        inverse=partial(
-            inverse_root, p=root, eps=eps, method=method, dot=products.roots
-        ),
+        inverse=partial(inverse_root, p=root, eps=eps, method=method),
         p=root,
         interval=update_interval,
         size=block_size,
         graft=graft,
-        products=products,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -178,7 +170,6 @@ class _Precondition:
     interval: int
     size: int | None
     graft: bool
-    products: Products
 
     def init(self, params: Any) -> PreconditionState:
         views = side_views(self.side, params)
@@ -227,14 +218,12 @@ class _Precondition:
 
     def _mixed(self, view: SideView, blocks: Any, old: Any) -> Any:
         decay, weight = (1.0, 1.0) if self.decay is None else (self.decay, None)
-        dot = self.products.statistics
-        mix = lambda x, old: mix_gram(old, x, decay, weight, dot)
+        mix = lambda x, old: mix_gram(old, x, decay, weight)
         pair = lambda x, old: view.pair(mix, scaled(x), old)
         return jax.tree.map(pair, blocks, old)
 
     def _whitened(self, x: jax.Array, roots: Any, scales: Any) -> jax.Array:
-        whitened = partial(_whitened, self.products.project)
-        blocks = jax.tree.map(whitened, cut(self.size, x), roots, scales)
+        blocks = jax.tree.map(_whitened, cut(self.size, x), roots, scales)
         return joined(self.size, blocks, x.shape)
 
     def _roots(self, gram: Any, state: PreconditionState, on: Any) -> Any:
@@ -290,10 +279,10 @@ def _of_sides(values: Any, gram: Any) -> list[Any]:
     return jax.tree.leaves(jax.tree.map(same, values, gram))
 
 
-def _whitened(dot: Product, x: jax.Array, root: Pair, scale: Pair) -> jax.Array:
+def _whitened(x: jax.Array, root: Pair, scale: Pair) -> jax.Array:
     x = widened(x)
-    x = x if root.rows is None else dot(root.rows, scale.rows * x)
-    return x if root.cols is None else dot(scale.cols * x, root.cols)
+    x = x if root.rows is None else project(root.rows, scale.rows * x)
+    return x if root.cols is None else project(scale.cols * x, root.cols)
 
 
 def _resized(x: jax.Array, like: jax.Array) -> jax.Array:

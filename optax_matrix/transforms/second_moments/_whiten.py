@@ -20,7 +20,6 @@ from optax_matrix._arguments import (
 )
 from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
-from optax_matrix.linalg.precision import Precision, Products, products_of
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import inverse, is_some, unit_peak
 from optax_matrix.transforms.arguments import Transformation
@@ -74,7 +73,6 @@ def whiten(
     momentum: Transformation | None = None,
     ids: Any = None,
     seed: Seed = 0,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by factors that whiten its gradients.
 
@@ -119,8 +117,6 @@ def whiten(
             from which its noise is drawn; None draws the same for all matrices of a
             shape.
         seed: Seed of the noise.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -151,7 +147,6 @@ def whiten(
         not change P; the vectors that estimate norms are the same at every step; X is
         scaled to entries of at most 1e15.
     """
-    products = products_of(precision)
     block = _Whiten(
         of_momentum=statistics == "momentum",
         side=side,
@@ -164,7 +159,6 @@ def whiten(
         momentum=momentum,
         ids=ids,
         seed=seed,
-        products=products,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -182,7 +176,6 @@ class _Whiten:
     momentum: optax.GradientTransformation | None
     ids: Any
     seed: int
-    products: Products
 
     def init(self, params: Any) -> WhitenState:
         views = side_views(self.side, params)
@@ -259,14 +252,13 @@ class _Whiten:
         size = self.damping * rms(x) + jnp.finfo(x.dtype).eps * abs(x)
         noise = size * normal(key, tuple(batch), m, n, x.dtype)
         begun = Pair(factor.rows * start, factor.cols * start)
-        options = {"rate": self.rate, "decay": self.decay, "products": self.products}
-        new = fitted(x + noise, begun, bound, **options)
+        new = fitted(x + noise, begun, bound, rate=self.rate, decay=self.decay)
         return jax.tree.map(partial(chosen, due), new, (factor, bound))
 
     def _limited(self, m: jax.Array, factor: Pair) -> jax.Array:
         """The whitened matrices, with root mean squares up to the limit."""
         m, peak = unit_peak(m)
-        x = product(self.products.project, m, factor)
+        x = product(m, factor)
         if self.max_rms is not None:
             peak = jnp.minimum(peak, self.max_rms * inverse(rms(x)))
         return x * peak

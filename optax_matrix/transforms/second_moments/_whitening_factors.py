@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg.precision import Products
+from optax_matrix.linalg.precision import project, statistics
 from optax_matrix.linalg.procrustes import estimated_norm, procrustes_step
-from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import matrix_norm, unit_peak
 from optax_matrix.transforms.sides import Pair, SideView
 
@@ -41,13 +40,12 @@ def fitted(
     *,
     rate: ArrayLike,
     decay: ArrayLike,
-    products: Products,
 ) -> tuple[Pair, Pair]:
     """The factors after a step towards whitening these matrices, and the bounds."""
     x, peak = unit_peak(x)
-    x = product(products.project, x, factor)
+    x = product(x, factor)
     x = x * jnp.minimum(peak, _LARGEST / unit_peak(x)[1])
-    moved = partial(_moved, rate=rate, decay=decay, products=products)
+    moved = partial(_moved, rate=rate, decay=decay)
     rows, left = moved(x, factor.rows, bound.rows)
     cols, right = moved(x.mT, factor.cols, bound.cols)
     largest = lambda q: jnp.max(abs(q), axis=(-2, -1), keepdims=True)
@@ -62,13 +60,12 @@ def _moved(
     *,
     rate: ArrayLike,
     decay: ArrayLike,
-    products: Products,
 ) -> tuple[jax.Array, jax.Array]:
     """The factor of the rows of whitened matrices, and its bound."""
     n = x.shape[-1]
     if _is_matrix(q):
-        c = products.statistics(x, x.mT)
-        size = estimated_norm(c, products.project)
+        c = statistics(x, x.mT)
+        size = estimated_norm(c)
     else:
         c = jnp.sum(x * x, axis=-1, keepdims=True)
         size = jnp.max(c, axis=-2, keepdims=True)
@@ -78,14 +75,14 @@ def _moved(
     c = c / bound
     if not _is_matrix(q):
         return q - rate * (c - n / bound) * q, bound
-    q = q - rate * (products.project(c, q) - n / bound * q)
-    return procrustes_step(q, products.bases), bound
+    q = q - rate * (project(c, q) - n / bound * q)
+    return procrustes_step(q), bound
 
 
-def product(dot: Product, x: jax.Array, factor: Pair) -> jax.Array:
+def product(x: jax.Array, factor: Pair) -> jax.Array:
     """The matrices times ``Q'Q`` of both sides."""
     for q in factor:
-        x = (dot(q.mT, dot(q, x)) if _is_matrix(q) else q * q * x).mT
+        x = (project(q.mT, project(q, x)) if _is_matrix(q) else q * q * x).mT
     return x
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_matrix.linalg.products import Product, full_dot
+from optax_matrix.linalg.precision import statistics
 from optax_matrix.linalg.scale import is_some, unit_peak
 from optax_matrix.transforms.sides import SideView
 
@@ -64,7 +64,6 @@ def mix_gram(
     x: Scaled,
     decay: ArrayLike,
     weight: ArrayLike | None = None,
-    dot: Product = full_dot,
 ) -> Gram:
     r"""Adds a Gram matrix to an average or a sum; a zero matrix only decays it.
 
@@ -88,7 +87,7 @@ def mix_gram(
     scale = jnp.maximum(jnp.sqrt(decay) * old.peak, x.peak)
     safe = jnp.where(scale == 0, 1, scale)
     kept = decay * (old.peak / safe) ** 2 * old.normalized
-    new = weight * (x.peak / safe) ** 2 * dot(x.unit, x.unit.mT)
+    new = weight * (x.peak / safe) ** 2 * statistics(x.unit, x.unit.mT)
     return Gram(kept + new, scale)
 
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix.linalg.permuted_blocks import materialize, recover_frame
-from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     fingerprint,
@@ -27,17 +26,16 @@ def with_edits(
     applied: jax.Array,
     perms: Any,
     blocks: Any,
-    dot: Product,
 ) -> jax.Array:
     """The frame, with outside changes to the parameters folded in."""
     changed = edited(w, applied)
 
     def fold():
-        exact = materialize(frame, blocks, perms, dot)
+        exact = materialize(frame, blocks, perms)
         # Entries that differ only by the rounding of their dtype keep all digits.
         wide = widened(w)
         exact = jnp.where(rounded(exact, w.dtype) == wide, exact, wide)
-        new = recover_frame(exact, blocks, perms, dot)
+        new = recover_frame(exact, blocks, perms)
         return jnp.where(changed[..., None, None], new, frame)
 
     return decide(jnp.any(changed), fold, lambda: frame)

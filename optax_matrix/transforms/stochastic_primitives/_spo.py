@@ -6,7 +6,6 @@ import optax
 
 from optax_matrix._arguments import Dtype, Kernel, Positive, PositiveInt, Seed, checked
 from optax_matrix.linalg import cayley
-from optax_matrix.linalg.precision import Precision, products_of, with_products
 from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.stochastic_primitives._spo_step import Spo
 from optax_matrix.transforms.stochastic_primitives.merges import (
@@ -37,7 +36,6 @@ def spo(
     ids: Any = None,
     seed: Seed = 0,
     update_dtype: Dtype | None = None,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains orthogonal factors of the parameters and so preserves singular values.
 
@@ -90,8 +88,6 @@ def spo(
         update_dtype: Dtype that updates are rounded to before they are applied, if it
             is narrower than that of the parameters, as with ``wire_dtype`` of `owners`.
             Knowing it, `spo` does not mistake the rounding for an outside change.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``; it needs `params`.
@@ -122,16 +118,13 @@ def spo(
         rejects; moments are reset, as in that code; ``merge_at``.
     """
     blocks = rotated_blocks(block, sides, variant)
-    products = products_of(precision)
-    kernel = with_products(orthogonal, products)
-    primitives = Primitives(blocks, variant, kernel, seed)
+    primitives = Primitives(blocks, variant, orthogonal, seed)
     spo = Spo(
         inner=optax.with_extra_args_support(inner),
         primitives=primitives,
-        merges=Merges(primitives, merge_interval, merge_at, ids, products.roots),
+        merges=Merges(primitives, merge_interval, merge_at, ids),
         resets=reset == "moments",
         stored=hold == "stored",
         update_dtype=update_dtype,
-        dot=products.roots,
     )
     return optax.GradientTransformationExtraArgs(spo.init, spo.update)

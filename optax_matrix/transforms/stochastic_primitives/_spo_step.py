@@ -18,7 +18,6 @@ from optax_matrix.linalg.permuted_blocks import (
     rotate_sides,
 )
 from optax_matrix.linalg.platforms import in_turn_on_cpu
-from optax_matrix.linalg.products import Product
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.stochastic_primitives._edits import edited, with_edits
 from optax_matrix.transforms.stochastic_primitives._fingerprint import (
@@ -69,7 +68,6 @@ class Spo:
     resets: bool
     stored: bool
     update_dtype: Any
-    dot: Product
 
     def init(self, params: Any) -> SpoState:
         merges = jax.tree.map(lambda w: jnp.zeros(w.shape[:-2], jnp.int32), params)
@@ -169,12 +167,12 @@ class Spo:
         """The permuted W_0 of the current parameters, and the gradient of Q."""
         blocks, of_blocks = jax.vjp(lambda q: self.primitives.blocks(q, w), q)
         if self.stored:
-            frame = with_edits(decide, frame, w, applied, perms, blocks, self.dot)
+            frame = with_edits(decide, frame, w, applied, perms, blocks)
         else:
-            frame = recover_frame(frame, blocks, perms, self.dot)
+            frame = recover_frame(frame, blocks, perms)
         # The derivative is that of the permuted W. W itself would be permuted back, and
         # its gradient permuted again.
-        of_w = jax.vjp(lambda blocks: rotate_sides(frame, blocks, self.dot), blocks)[1]
+        of_w = jax.vjp(lambda blocks: rotate_sides(frame, blocks), blocks)[1]
         (out,) = of_blocks(*of_w(permute(g.astype(frame.dtype), perms)))
         most = float(jnp.finfo(frame.dtype).max) ** 0.5 / 16
         return frame, jax.tree.map(lambda x: jnp.clip(x, -most, most), out)
@@ -185,7 +183,7 @@ class Spo:
         """The update; the frame, if merges are on; a fingerprint of the new W."""
         del place
         blocks = self.primitives.blocks
-        at = lambda q: materialize(frame, blocks(q, frame), perms, self.dot)
+        at = lambda q: materialize(frame, blocks(q, frame), perms)
         target = at(new_q)
         if not self.stored:
             # Adding a difference keeps rounding of the inverses from accumulating.

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from optax_matrix._mesh import vary_like
-from optax_matrix.linalg.products import Product
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.transforms.stochastic_primitives.skew_bound import reached
 
@@ -23,7 +22,6 @@ class Merges:
     interval: int | None
     merge_at: Any
     ids: Any
-    dot: Product
 
     def due(self, count: Any, q: Any, params: Any) -> Any:
         """Which matrices to merge, ``(...)`` per leaf; None if none ever is."""
@@ -35,7 +33,7 @@ class Merges:
             due = jnp.broadcast_to(every, w.shape[:-2])
             if self.merge_at is None:
                 return due
-            return due | reached(sides, self.merge_at, self.dot)
+            return due | reached(sides, self.merge_at)
 
         return jax.tree.map(one, params, q)
 

@@ -22,8 +22,6 @@ from optax_matrix.linalg import (
     skew_norm,
     to_skew,
 )
-from optax_matrix.linalg.precision import Precision, products_of
-from optax_matrix.linalg.products import Product, full_dot
 from optax_matrix.linalg.scale import safe_divide
 from optax_matrix.linalg.skew import triangle_side, triangle_size
 
@@ -38,7 +36,6 @@ def bounded(
     max_norm: Any,
     orthogonal: Any,
     merge_at: Any,
-    precision: Precision = "default",
 ) -> Any:
     """A transformation of Q that keeps it within a bound; None means no bound.
 
@@ -57,11 +54,7 @@ def bounded(
             f"`merge_at` must not exceed `max_norm` ({bound} here), got {merge_at}; "
             "Q never gets there."
         )
-    return (
-        inner
-        if bound is None
-        else optax.chain(inner, limit_skew_norm(bound, precision=precision))
-    )
+    return inner if bound is None else optax.chain(inner, limit_skew_norm(bound))
 
 
 def kernel_for(orthogonal: Any, terms: int | None) -> Any:
@@ -78,8 +71,6 @@ def kernel_for(orthogonal: Any, terms: int | None) -> Any:
 @checked
 def limit_skew_norm(
     max_norm: Positive = BOUND,
-    *,
-    precision: Precision = "default",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Limits the norm of skew-symmetric blocks Q.
 
@@ -95,8 +86,6 @@ def limit_skew_norm(
 
     Args:
         max_norm: The bound s, above zero.
-        precision: Precision of products on accelerators: ``"default"``, ``"fast"`` or
-            ``"exact"`` (``linalg.precision``).
 
     Returns:
         A transformation of trees of triangles ``(..., b (b - 1) / 2)``, the format of
@@ -116,11 +105,10 @@ def limit_skew_norm(
         >>> print(optax.apply_updates(q, updates)["w"])
         [[0.5]]
     """
-    dot = products_of(precision).roots
 
     def limited(update: jax.Array, q: jax.Array) -> jax.Array:
         new = q + update
-        norm = block_norms(new, dot, "params")[..., None]
+        norm = block_norms(new, "params")[..., None]
         scaled = safe_divide(new, norm) * max_norm
         return jnp.where(norm > max_norm, scaled - q, update)
 
@@ -140,7 +128,7 @@ def limit_skew_norm(
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def block_norms(triangles: jax.Array, dot: Product, name: str = "q") -> jax.Array:
+def block_norms(triangles: jax.Array, name: str = "q") -> jax.Array:
     """Upper bounds on the norms ``(...)`` of blocks, computed one matrix at a time."""
     side = triangle_side(triangles.shape[-1])
     if triangle_size(side) != triangles.shape[-1]:
@@ -148,20 +136,18 @@ def block_norms(triangles: jax.Array, dot: Product, name: str = "q") -> jax.Arra
             f"`{name}` must be triangles (..., b (b - 1) / 2), got shape "
             f"{triangles.shape}; apply this to the Q of `spo` or `reparameterize` only."
         )
-    norm = lambda x: skew_norm(to_skew(x, side), dot=dot)
+    norm = lambda x: skew_norm(to_skew(x, side))
     # JAX cannot loop over an axis that is sharded over an Explicit mesh.
     if triangles.ndim < 3 or jax.typeof(triangles).sharding.spec[0] is not None:
         return norm(triangles)
     return jax.lax.map(norm, triangles)
 
 
-def reached(
-    q: Mapping[str, jax.Array], merge_at: ArrayLike, dot: Product = full_dot
-) -> jax.Array:
+def reached(q: Mapping[str, jax.Array], merge_at: ArrayLike) -> jax.Array:
     """Which matrices, ``(...)``, have a block whose norm has reached ``merge_at``.
 
     Norms that `limit_skew_norm` brought to the same value count as having reached it.
     """
     least = (1 - _ROUNDING) * merge_at
-    due = [jnp.any(block_norms(x, dot) >= least, axis=-1) for x in q.values()]
+    due = [jnp.any(block_norms(x) >= least, axis=-1) for x in q.values()]
     return functools.reduce(jnp.logical_or, due)
