@@ -86,14 +86,12 @@ def muonh(
         matrices keep the norm of their initialization, there that before each step;
         Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar or _QUINTIC),
-            optax.scale(-1.0),
-            finish_step("hyperball", learning_rate),
-        )
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        orthogonalize(polar or _QUINTIC),
+        optax.scale(-1.0),
+        finish_step("hyperball", learning_rate),
+    )
 
     def other(params: Any) -> optax.GradientTransformation:
         given: Any = common.get("other_learning_rate")

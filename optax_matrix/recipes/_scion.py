@@ -110,11 +110,10 @@ def scion(
         numbers = by_path(numbers=said, otherwise=given)
     ends = partial(ends_of, first=first, last=last, dimension_numbers=given)
 
-    def chain(layout):
-        return optax.chain(
-            momentum(b1, dtype=mu_dtype),
-            lmo(norm, radius, polar=polar),
-        )
+    chain = optax.chain(
+        momentum(b1, dtype=mu_dtype),
+        lmo(norm, radius, polar=polar),
+    )
 
     def of_leaf(end: End) -> optax.GradientTransformation:
         if end.place == "vector":

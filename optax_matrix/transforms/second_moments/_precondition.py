@@ -95,7 +95,7 @@ def precondition(
         root: The root :math:`p`.
         side: ``"both"``, ``"out"`` (L alone), ``"in"`` (R alone), ``"short"``; or a
             dict that gives one of them, or ``"none"``, for each leaf of a dict of
-            stacks.
+            stacks, or a function of the layout, as in `rotate`.
         decay: Decay rate :math:`\beta` of the averages; None for sums.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
         eps: Term added to the diagonals, relative to the largest eigenvalue.
