@@ -196,10 +196,10 @@ def decayed_weights(
     mask: Any = arguments.get("weight_decay_mask")
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
-    if is_function(mask) and params is not None:
-        # Without boxes it is a prefix of trees with and without them.
-        mask = unboxed(_called_mask(mask, params))[0]
     if mask is not None and params is not None:
+        if is_function(mask):
+            # Without boxes it is a prefix of trees with and without them.
+            mask = unboxed(_called_mask(mask, params))[0]
         check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)

@@ -93,15 +93,15 @@ def muonh(
         finish_step("hyperball", learning_rate),
     )
 
+    of_heads = finish_step("hyperball", learning_rate, radius="current")
+    heads = optax.chain(optax.scale(-1.0), of_heads)
+
     def other(params: Any) -> optax.GradientTransformation:
         given: Any = common.get("other_learning_rate")
         rate = rate_of_others(learning_rate, _OTHERS, given)
         rest = optax.chain(
             decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(rate),
-        )
-        heads = optax.chain(
-            optax.scale(-1.0), finish_step("hyperball", learning_rate, radius="current")
         )
         return optax.chain(
             optax.scale_by_adam(0.9, 0.95, eps, mu_dtype=mu_dtype),
