@@ -77,13 +77,13 @@ def random_with_cond(layout):
 
 def low_rank(layout):
     """A tracked basis, renewed at every other step, whose moments go with it."""
+    del layout
     return project_low_rank(
         optax.trace(0.9),
         rank=2,
         basis=subspace_basis(0.9, leading=1, qr=qr_householder),
         update_interval=2,
         transport="carry",
-        ids={name: group.ids for name, group in layout.groups.items()},
     )
 
 

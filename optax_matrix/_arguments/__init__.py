@@ -31,7 +31,6 @@ from optax_matrix._arguments._checks import (
     check_rank,
     check_rate,
     check_share,
-    is_tiny as is_tiny,
 )
 from optax_matrix._arguments._functions import (
     KERNELS as KERNELS,
@@ -45,6 +44,7 @@ from optax_matrix._arguments._rules import (
     checked as checked,
     is_number as is_number,
     members as members,
+    unchecked as unchecked,
 )
 
 # Aliases, so that `help` shows `b1: Decay` and not what it stands for.

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_matrix._arguments._functions import KERNELS, check_called
+from optax_matrix._dtypes import is_tiny
 
 
 def check_choice(
@@ -82,11 +83,6 @@ def check_dtype(name: str, value: Any) -> None:
             "has no scale of its own and rounds small numbers to zero; pass "
             f"jnp.bfloat16.{'' if name == 'compute_dtype' else state}"
         )
-
-
-def is_tiny(dtype: Any) -> bool:
-    """Whether a dtype is floating and has eight bits or fewer."""
-    return jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 2
 
 
 def check_decay(name: str, value: Any) -> None:

@@ -37,15 +37,37 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
     ValueError: `decay` must be in [0, 1), got 2.0; pass another number.
     """
     check = Checker(factory.__name__, inspect.signature(factory, eval_str=True))
+    parameters = check.signature.parameters.items()
+    kernels = [key for key, p in parameters if check_callable in rules(p.annotation)]
 
     @functools.wraps(factory)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = check(args, kwargs)
+        for key in kernels:
+            bound.arguments[key] = unchecked(bound.arguments[key])
         return factory(*bound.args, **bound.kwargs)
 
     shown: Any = run
+    shown.check = check
     shown.__signature__ = injectable(check.signature, is_number)
     return run
+
+
+def unchecked(f: Any) -> Any:
+    """A function without its check of arguments, or a partial one of them.
+
+    The options of a ``partial`` are checked here. A block calls its kernels in every
+    trace of a step, always with the same options.
+    """
+    is_partial = isinstance(f, functools.partial)
+    plain = f.func if is_partial else f
+    check: Checker | None = getattr(plain, "check", None)
+    if check is None or (is_partial and f.args):
+        return f
+    plain = plain.__wrapped__
+    return (
+        functools.partial(plain, **check.options(f.keywords)) if is_partial else plain
+    )
 
 
 class Checker:
@@ -60,27 +82,41 @@ class Checker:
         self.kernels = {
             key: defaults[key]
             for key, p in parameters
-            if inspect.isroutine(defaults[key]) and is_kernel(p.annotation)
+            if inspect.isroutine(defaults[key])
+            and rules(p.annotation) == [check_callable]
         }
 
     def __call__(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
         """The arguments of a call, defaults included; kernels as functions."""
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            said = hint(self.name, kwargs, list(self.signature.parameters), len(args))
-            raise TypeError(f"{self.name}() {error}; {said}") from None
+        bound = self._bound(self.signature.bind, args, kwargs)
         bound.apply_defaults()
-        for name, value in bound.arguments.items():
-            is_name = isinstance(value, str) and name in KERNELS
-            if is_name or isinstance(value, np.generic):
-                bound.arguments[name] = plain(name, value)
-        for name, value in bound.arguments.items():
-            self.rules[name](name, value)
+        self._check(bound.arguments)
         for name, default in self.kernels.items():
             if bound.arguments[name] is not default:
                 check_alike(name, bound.arguments[name], default)
         return bound
+
+    def options(self, keywords: dict[str, Any]) -> dict[str, Any]:
+        """Some of the arguments of later calls, checked."""
+        found = self._bound(self.signature.bind_partial, (), keywords).arguments
+        self._check(found)
+        return found
+
+    def _bound(self, bind: Callable, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        try:
+            return bind(*args, **kwargs)
+        except TypeError as error:
+            said = hint(self.name, kwargs, list(self.signature.parameters), len(args))
+            raise TypeError(f"{self.name}() {error}; {said}") from None
+
+    def _check(self, arguments: dict[str, Any]) -> None:
+        """Checks arguments, those given by name or as NumPy's numbers as they are."""
+        for name, value in arguments.items():
+            is_name = isinstance(value, str) and name in KERNELS
+            if is_name or isinstance(value, np.generic):
+                arguments[name] = plain(name, value)
+        for name, value in arguments.items():
+            self.rules[name](name, value)
 
 
 def members(annotation: Any) -> list[Any]:
@@ -101,10 +137,9 @@ def is_number(annotation: Any) -> bool:
     return jax.Array in plain or (float in plain and int not in plain)
 
 
-def is_kernel(annotation: Any) -> bool:
-    """Whether an argument is a function and nothing else."""
-    rules = [getattr(m, "__metadata__", (None,))[0] for m in members(annotation)]
-    return rules == [check_callable]
+def rules(annotation: Any) -> list[Any]:
+    """The rule of each type that an argument may have; None for types without one."""
+    return [getattr(m, "__metadata__", (None,))[0] for m in members(annotation)]
 
 
 def rule_of(annotation: Any) -> Callable[[str, Any], None]:

@@ -9,7 +9,9 @@ it is in `Surroundings`, and nothing else reaches a block from the side:
   compute together what is `shared`;
 * `observation.report` offers a value to measures that were asked for, in `found`;
 * `keeping.kept` lets matrices keep their state, those of `keeps`;
-* `worked_sides.note_sides` tells which sides a block works on, in `sides`.
+* `worked_sides.note_sides` tells which sides a block works on, in `sides`;
+* `layouts.identities_of` tells which matrices they are, and `layouts.of_layout`
+  evaluates an argument that is a function of the `layout`.
 
 Without surroundings, all of them do nothing, and the program is the same.
 """
@@ -44,6 +46,7 @@ class Surroundings:
             state does not change.
         kept: Pairs of new and old arrays where that is so already, if collected.
         sides: The `worked_sides.WorkedSides` of the state, if it has them.
+        layout: The `stacks.Layout` of the matrices that this device has.
     """
 
     limit: Limit | None = None
@@ -55,6 +58,7 @@ class Surroundings:
     keeps: Sequence[Stacks] = ()
     kept: list[tuple[Any, Any]] | None = None
     sides: Any = None
+    layout: Any = None
 
 
 # A context variable, since a block is an optax transformation, and between it and

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from optax_matrix._paths import group_of, leaves_with_keys
-from optax_matrix.stacks.layout import EMPTY_LAYOUT, Group, Layout
+from optax_matrix.stacks.layout import Group, Layout, group_matrices
 from optax_matrix.transforms import (
     InEigenbasisState,
     OrthogonalizeLowRankState,
@@ -36,7 +36,8 @@ _SHARED = {
     ScaleByTrackedAdamState: {"vectors", "mu", "root"},
     SpoState: set(SpoState._fields),
 }
-_LABELS = dict.fromkeys(("method", "manifest", "sides"), EMPTY_LAYOUT)  # No state.
+# No state: no leaf of these fields belongs to a stack.
+_LABELS = dict.fromkeys(("method", "manifest", "sides"), group_matrices({}, {}))
 
 
 class StateLeaf(NamedTuple):

@@ -65,6 +65,13 @@ def rows_for(
     table: Sequence[Sequence[float]] | np.ndarray, steps: int
 ) -> list[Quintic]:
     """One row per step as floats, the last one repeated; ValueError if malformed."""
+    try:
+        return list(_known_rows(table, steps))
+    except TypeError:  # Of arguments that have no hash.
+        return _rows(table, steps)
+
+
+def _rows(table: Any, steps: Any) -> list[Quintic]:
     check_positive_int("steps", steps)
     if not _is_table(table):
         raise ValueError(
@@ -73,6 +80,10 @@ def rows_for(
         )
     rows: Any = [tuple(float(c) for c in row) for row in table]
     return (rows + rows[-1:] * steps)[:steps]
+
+
+# Every trace of a step asks for the same rows.
+_known_rows = functools.lru_cache(typed=True)(_rows)
 
 
 def _is_table(table: Any) -> bool:

@@ -118,7 +118,7 @@ def refuse_unmatched(dimension_numbers: Any, params: Any, paths: Iterable[str]) 
 
 def _called(dimension_numbers: Any, params: Any) -> Any:
     """Dimension numbers, or those that a function makes of the parameters."""
-    is_rule = isinstance(dimension_numbers, (PathRule, Oriented))
+    is_rule = isinstance(dimension_numbers, (PathRule, Oriented, type(None)))
     if is_rule or not is_function(dimension_numbers):
         return dimension_numbers
     made = dimension_numbers(params)

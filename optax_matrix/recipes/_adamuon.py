@@ -80,21 +80,20 @@ def adamuon(
     """
     signed = variant == "sign"
 
-    def chain(layout):
-        usual = b1 if signed else 0.999
-        second_moment = optax.scale_by_rms(
-            usual if b2 is None else b2,
-            eps,
-            eps_in_sqrt=False,
-            bias_correction=not signed,
-        )
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            *([optax.scale_by_sign()] if signed else []),
-            orthogonalize(polar),
-            in_float32(second_moment),
-            matched(scaling),
-        )
+    usual = b1 if signed else 0.999
+    second_moment = optax.scale_by_rms(
+        usual if b2 is None else b2,
+        eps,
+        eps_in_sqrt=False,
+        bias_correction=not signed,
+    )
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        *([optax.scale_by_sign()] if signed else []),
+        orthogonalize(polar),
+        in_float32(second_moment),
+        matched(scaling),
+    )
 
     return Method(chain)
 

@@ -135,38 +135,35 @@ def alice(
         ``scale=1.0, switch="none", transport="carry", start="exact"``, it is
         ``eigen_adam(policy="eigen_exact")`` with the same ``update_interval``.
     """
-
-    def chain(layout):
-        combine: Any = back_project
-        if compensation is not None:
-            usual = 1.0 if compensation == "fira" else 0.4
-            combine = compensate(
-                compensation,
-                scale=usual if residual_scale is None else residual_scale,
-                decay=b1,
-                limiter=limiter,
-                max_shrink=max_shrink,
-            )
-        steps = project_low_rank(
-            coordinate_adam(b1, b2, False, mu_dtype, eps),
-            combine=combine,
-            rank=rank,
-            side=side,
-            basis=subspace_basis(
-                b3,
-                leading=leading,
-                switch=switch,
-                sampling=sampling,
-                start=start,
-                qr=qr,
-            ),
-            update_interval=update_interval,
-            stagger=stagger,
-            transport=transport,
-            seed=seed,
-            ids=layout.ids,
+    combine: Any = back_project
+    if compensation is not None:
+        usual = 1.0 if compensation == "fira" else 0.4
+        combine = compensate(
+            compensation,
+            scale=usual if residual_scale is None else residual_scale,
+            decay=b1,
+            limiter=limiter,
+            max_shrink=max_shrink,
         )
-        return optax.chain(steps, optax.scale(scale))
+    steps = project_low_rank(
+        coordinate_adam(b1, b2, False, mu_dtype, eps),
+        combine=combine,
+        rank=rank,
+        side=side,
+        basis=subspace_basis(
+            b3,
+            leading=leading,
+            switch=switch,
+            sampling=sampling,
+            start=start,
+            qr=qr,
+        ),
+        update_interval=update_interval,
+        stagger=stagger,
+        transport=transport,
+        seed=seed,
+    )
+    chain = optax.chain(steps, optax.scale(scale))
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_rate=0.05, other_b2=0.999)

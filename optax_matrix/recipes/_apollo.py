@@ -57,26 +57,23 @@ def _apollo(
     **common: Unpack[Common],
 ) -> Method:
     r"""APOLLO, by channel or by tensor, with any of three bases."""
-
-    def chain(layout):
-        drawn = gaussian_basis()
-        if basis != "gaussian":
-            drawn = singular_basis(basis, qr)
-        return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
-            combine=scale_gradient(
-                norm, scale=scale, limiter=limiter, max_shrink=max_shrink
-            ),
-            rank=rank,
-            side=side,
-            basis=drawn,
-            update_interval=update_interval,
-            phase=0,
-            stagger=stagger,
-            transport=transport,
-            seed=seed,
-            ids=layout.ids,
-        )
+    drawn = gaussian_basis()
+    if basis != "gaussian":
+        drawn = singular_basis(basis, qr)
+    chain = project_low_rank(
+        coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
+        combine=scale_gradient(
+            norm, scale=scale, limiter=limiter, max_shrink=max_shrink
+        ),
+        rank=rank,
+        side=side,
+        basis=drawn,
+        update_interval=update_interval,
+        phase=0,
+        stagger=stagger,
+        transport=transport,
+        seed=seed,
+    )
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_b2=0.999, stops=True)

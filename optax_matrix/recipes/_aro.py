@@ -123,25 +123,22 @@ def aro(
     if sharing is None:
         numbers = oriented(numbers, orientation)
 
-    def chain(layout):
-        options: dict[str, Any] = {
-            "policy": policy,
-            "qr": qr,
-            "update_interval": update_interval,
-        }
-        if sharing is None:
-            sides = oriented_sides(layout, orientation)
-            rotated = rotate(aro_base(base, b2), side=sides, **options)
-        else:
-            member, count = residual_sets(layout, sharing)
-            rotated = rotate_shared(
-                aro_base(base, b2, jointly=joint),
-                Sets(member, count, layout.axes),
-                sides={name: group.residual for name, group in layout.groups.items()},
-                **options,
-            )
-        average = momentum(b1, dtype=mu_dtype)
-        return optax.chain(average, rotated, matched(scaling))
+    options: dict[str, Any] = {
+        "policy": policy,
+        "qr": qr,
+        "update_interval": update_interval,
+    }
+    if sharing is None:
+        side = lambda layout: oriented_sides(layout, orientation)
+        rotated = rotate(aro_base(base, b2), side=side, **options)
+    else:
+        rotated = rotate_shared(
+            aro_base(base, b2, jointly=joint),
+            lambda layout: Sets(*residual_sets(layout, sharing), layout.axes),
+            sides=lambda layout: {n: g.residual for n, g in layout.groups.items()},
+            **options,
+        )
+    chain = optax.chain(momentum(b1, dtype=mu_dtype), rotated, matched(scaling))
 
     other = None
     if full_model:

@@ -73,17 +73,15 @@ def aurora(
         authors' code (not the Riemannian version). Deviations: there are no floors
         under the norms of rows; Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize_balanced(
-                polar or _TWELVE_STEPS,
-                rounds=rounds,
-                power=power,
-            ),
-            scale_by_shape(scaling),
-        )
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        orthogonalize_balanced(
+            polar or _TWELVE_STEPS,
+            rounds=rounds,
+            power=power,
+        ),
+        scale_by_shape(scaling),
+    )
 
     return Method(chain)
 

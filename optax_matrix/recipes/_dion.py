@@ -63,16 +63,13 @@ def dion(
         policy="eigen", orientation="out")``, but its right factor is that of the last
         step.
     """
-
-    def chain(layout):
-        steps = orthogonalize_low_rank(
-            rank,
-            decay=b1,
-            qr=qr,
-            ids=layout.ids,
-            accumulator_dtype=mu_dtype,
-        )
-        return optax.chain(steps, scale_by_shape(scaling))
+    steps = orthogonalize_low_rank(
+        rank,
+        decay=b1,
+        qr=qr,
+        accumulator_dtype=mu_dtype,
+    )
+    chain = optax.chain(steps, scale_by_shape(scaling))
 
     return Method(chain, stops=False)
 

@@ -69,15 +69,13 @@ def dion2(
         code, whose defaults these are. Deviations: those of `orthogonalize_selected`;
         Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        steps = orthogonalize_selected(
-            fraction,
-            decay=b1,
-            polar=polar or partial(newton_schulz, coefficients=_TABLE),
-            accumulator_dtype=mu_dtype,
-        )
-        return optax.chain(steps, scale_by_shape(scaling))
+    steps = orthogonalize_selected(
+        fraction,
+        decay=b1,
+        polar=polar or partial(newton_schulz, coefficients=_TABLE),
+        accumulator_dtype=mu_dtype,
+    )
+    chain = optax.chain(steps, scale_by_shape(scaling))
 
     return Method(chain, stops=False)
 

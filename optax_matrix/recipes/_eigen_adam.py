@@ -85,22 +85,20 @@ def eigen_adam(
         largest are reduced (``bounded``). At a renewal the second moment stays in the
         old basis, as there.
     """
-
-    def chain(layout):
-        options = {
-            "bias_correction": bias_correction,
-            "bounded": bounded,
-            "relative_eps": eps,
-        }
-        return in_eigenbasis(
-            scale_by_second_moment(b2, **options),
-            policy=policy,
-            side=oriented_sides(layout, orientation),
-            qr=qr,
-            update_interval=update_interval,
-            decay=b3,
-            momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
-        )
+    options = {
+        "bias_correction": bias_correction,
+        "bounded": bounded,
+        "relative_eps": eps,
+    }
+    chain = in_eigenbasis(
+        scale_by_second_moment(b2, **options),
+        policy=policy,
+        side=lambda layout: oriented_sides(layout, orientation),
+        qr=qr,
+        update_interval=update_interval,
+        decay=b3,
+        momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
+    )
 
     numbers = oriented(common.get("dimension_numbers"), orientation)
     return Method(chain, dimension_numbers=numbers)

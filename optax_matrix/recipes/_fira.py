@@ -59,26 +59,24 @@ def _fira(
     r"""Fira and Fira+, by ``compensation``."""
     plus = compensation == "fira_plus"
 
-    def chain(layout):
-        residual = compensate(
-            compensation,
-            scale=residual_scale if plus else residual_scale / scale,
-            limiter=limiter,
-            max_shrink=max_shrink,
-        )
-        return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
-            combine=optax.chain(residual, optax.scale(scale)),
-            rank=rank,
-            side=side,
-            basis=singular_basis(basis, qr),
-            update_interval=update_interval,
-            phase=0,
-            stagger=stagger,
-            transport=transport,
-            seed=seed,
-            ids=layout.ids,
-        )
+    residual = compensate(
+        compensation,
+        scale=residual_scale if plus else residual_scale / scale,
+        limiter=limiter,
+        max_shrink=max_shrink,
+    )
+    chain = project_low_rank(
+        coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
+        combine=optax.chain(residual, optax.scale(scale)),
+        rank=rank,
+        side=side,
+        basis=singular_basis(basis, qr),
+        update_interval=update_interval,
+        phase=0,
+        stagger=stagger,
+        transport=transport,
+        seed=seed,
+    )
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)

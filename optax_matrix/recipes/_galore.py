@@ -110,22 +110,19 @@ def galore(
         an update less; ratios beyond Adam's largest are reduced
         (`scale_by_second_moment`).
     """
-
-    def chain(layout):
-        return project_low_rank(
-            coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
-            combine=optax.chain(as_combining(back_project), optax.scale(scale)),
-            rank=rank,
-            side=side,
-            basis=singular_basis(basis, qr),
-            update_interval=update_interval,
-            phase=0,
-            renew_below=renew_below,
-            stagger=stagger,
-            transport=transport,
-            seed=seed,
-            ids=layout.ids,
-        )
+    chain = project_low_rank(
+        coordinate_adam(b1, b2, bias_correction, mu_dtype, eps),
+        combine=optax.chain(as_combining(back_project), optax.scale(scale)),
+        rank=rank,
+        side=side,
+        basis=singular_basis(basis, qr),
+        update_interval=update_interval,
+        phase=0,
+        renew_below=renew_below,
+        stagger=stagger,
+        transport=transport,
+        seed=seed,
+    )
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)

@@ -103,19 +103,17 @@ def kl_shampoo(
         that are rounding noise count as zero (`rotate`); weight decay applies to the
         old weights, there to the new ones.
     """
-
-    def chain(layout):
-        rotated = in_eigenbasis(
-            scale_by_spectrum(b2),
-            policy=policy,
-            side=sides_within(layout, side, max_dim, block_size),
-            qr=qr,
-            update_interval=update_interval,
-            statistics="kl",
-            decay=b2,
-            momentum=momentum(b1, dtype=mu_dtype),
-        )
-        return in_blocks(rotated, block_size)
+    rotated = in_eigenbasis(
+        scale_by_spectrum(b2),
+        policy=policy,
+        side=lambda layout: sides_within(layout, side, max_dim, block_size),
+        qr=qr,
+        update_interval=update_interval,
+        statistics="kl",
+        decay=b2,
+        momentum=momentum(b1, dtype=mu_dtype),
+    )
+    chain = in_blocks(rotated, block_size)
 
     return Method(chain)
 

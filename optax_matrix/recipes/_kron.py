@@ -109,23 +109,20 @@ def kron(
         examples; ``max_dim`` is that of psgd_jax and rollfast, there without bound.
         Of psgd_jax, whose factors are triangular (``dQ="EQ"``), this is another method.
     """
-
-    def chain(layout):
-        whitened = whiten(
-            statistics,
-            side=sides_within(layout, "both", max_dim, max_skew=max_skew),
-            factor_rate=factor_rate,
-            bound_decay=bound_decay,
-            damping=damping,
-            init_scale=init_scale,
-            max_rms=max_rms,
-            update_interval=update_interval,
-            momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
-            ids=layout.ids,
-            seed=seed,
-        )
-        clip = optax.identity() if max_entry is None else optax.clip(max_entry)
-        return optax.chain(whitened, clip)
+    whitened = whiten(
+        statistics,
+        side=lambda layout: sides_within(layout, "both", max_dim, max_skew=max_skew),
+        factor_rate=factor_rate,
+        bound_decay=bound_decay,
+        damping=damping,
+        init_scale=init_scale,
+        max_rms=max_rms,
+        update_interval=update_interval,
+        momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
+        seed=seed,
+    )
+    clip = optax.identity() if max_entry is None else optax.clip(max_entry)
+    chain = optax.chain(whitened, clip)
 
     return Method(chain)
 

@@ -77,21 +77,18 @@ def ldadam(
         ``b1`` or ``b2`` changes between steps, the bias corrections are those of their
         current values.
     """
-
-    def chain(layout):
-        return scale_by_tracked_adam(
-            b1,
-            b2,
-            rho=rho,
-            rank=rank,
-            side=side,
-            error_feedback=error_feedback,
-            start=start,
-            seed=seed,
-            ids=layout.ids,
-            qr=qr,
-            mu_dtype=mu_dtype,
-        )
+    chain = scale_by_tracked_adam(
+        b1,
+        b2,
+        rho=rho,
+        rank=rank,
+        side=side,
+        error_feedback=error_feedback,
+        start=start,
+        seed=seed,
+        qr=qr,
+        mu_dtype=mu_dtype,
+    )
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_b2=0.99, stops=False)

@@ -63,13 +63,11 @@ def mars_adamw(
         a whole parameter; the two differ for stacked layers. If ``b1`` changes between
         steps, Adam's bias correction is that of its current value.
     """
-
-    def chain(layout):
-        scale = scale_by_amsgrad if amsgrad else optax.scale_by_adam
-        return optax.chain(
-            correct_variance(gamma, b1, max_norm, accumulator_dtype=mu_dtype),
-            in_float32(scale(b1, b2, eps, mu_dtype=mu_dtype)),
-        )
+    scale = scale_by_amsgrad if amsgrad else optax.scale_by_adam
+    chain = optax.chain(
+        correct_variance(gamma, b1, max_norm, accumulator_dtype=mu_dtype),
+        in_float32(scale(b1, b2, eps, mu_dtype=mu_dtype)),
+    )
 
     return Method(chain)
 

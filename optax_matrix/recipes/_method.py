@@ -13,7 +13,6 @@ from optax_matrix._arguments import is_function
 from optax_matrix._paths import map_named
 from optax_matrix.matrices.boxes import unboxed
 from optax_matrix.matrices.vectors import vectors_of
-from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
 from optax_matrix.transforms.weight_size import add_decayed_weights
@@ -43,8 +42,7 @@ class Method:
     vectors (biases, norms) do not decay.
 
     Attributes:
-        chain: ``chain(layout)``, the transformation of stacks of matrices. It reads the
-            recipe's arguments, traced or not, from the function around it.
+        chain: The transformation of stacks of matrices.
         dimension_numbers: Which leaves are matrices, if not what the user passed.
         weight_decay: Decay rate, if not what the user passed.
         wrap_decay: Function of the transformation that adds the weight decay.
@@ -61,7 +59,7 @@ class Method:
             and uses the parameters by itself, and weight decay leaves matrices alone.
     """
 
-    chain: Callable[[Layout], optax.GradientTransformation]
+    chain: optax.GradientTransformation
     dimension_numbers: Any = None
     weight_decay: Any = None
     wrap_decay: Wrap = lambda tx: tx
@@ -198,10 +196,10 @@ def decayed_weights(
     mask: Any = arguments.get("weight_decay_mask")
     if mask is None and isinstance(rate, int | float) and rate == 0:
         return optax.identity()
-    if is_function(mask) and params is not None:
-        # Without boxes it is a prefix of trees with and without them.
-        mask = unboxed(_called_mask(mask, params))[0]
     if mask is not None and params is not None:
+        if is_function(mask):
+            # Without boxes it is a prefix of trees with and without them.
+            mask = unboxed(_called_mask(mask, params))[0]
         check_fits("weight_decay_mask", mask, params)
     if arguments.get("cautious_decay"):
         return add_cautious_decay(rate, mask)

@@ -103,21 +103,19 @@ def mousse(
         that no eigendecomposition is compiled; ``scaling="max"`` is Moonlight's, which
         gives updates of AdamW's size.
     """
-
-    def chain(layout):
-        preconditioned = precondition(
-            orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
-            root=root,
-            side=sides_within(layout, side, max_dim, block_size),
-            block_size=block_size,
-            decay=b2,
-            eps=eps,
-            method=method,
-            update_interval=update_interval,
-            momentum=momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            graft=True,
-        )
-        return optax.chain(preconditioned, scale_by_shape(scaling))
+    preconditioned = precondition(
+        orthogonalize(polar or partial(newton_schulz, coefficients=YOU)),
+        root=root,
+        side=lambda layout: sides_within(layout, side, max_dim, block_size),
+        block_size=block_size,
+        decay=b2,
+        eps=eps,
+        method=method,
+        update_interval=update_interval,
+        momentum=momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        graft=True,
+    )
+    chain = optax.chain(preconditioned, scale_by_shape(scaling))
 
     return Method(chain)
 

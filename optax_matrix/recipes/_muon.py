@@ -73,13 +73,11 @@ def muon(
         Newton-Schulz runs in bfloat16 on TPUs and recent NVIDIA GPUs, as the authors'
         does, and in at least float32 on CPUs and with ``precision="exact"``.
     """
-
-    def chain(layout):
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar),
-            scale_by_shape(scaling),
-        )
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        orthogonalize(polar),
+        scale_by_shape(scaling),
+    )
 
     is_moonlight = scaling == "max" or isinstance(scaling, TargetRms)
     if weight_decay is None:

@@ -74,18 +74,16 @@ def muon2(
         ``scaling="max"`` and the weight decay are those of `muoneq`, for
         AdamW's learning rate.
     """
-
-    def chain(layout):
-        moments = optax.chain(
-            momentum(b1, dtype=mu_dtype), scale_by_second_moment(b2, bounded=False)
-        )
-        return optax.chain(
-            with_gradient(moments),
-            orthogonalize(
-                polar or partial(newton_schulz, steps=3),
-            ),
-            scale_by_shape(scaling),
-        )
+    moments = optax.chain(
+        momentum(b1, dtype=mu_dtype), scale_by_second_moment(b2, bounded=False)
+    )
+    chain = optax.chain(
+        with_gradient(moments),
+        orthogonalize(
+            polar or partial(newton_schulz, steps=3),
+        ),
+        scale_by_shape(scaling),
+    )
 
     return Method(chain)
 

@@ -74,15 +74,13 @@ def muon_plus(
         Nesterov momentum is on as in the authors' code, and off in MuonEq's copy.
         Deviations: ``eps`` is relative; Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar),
-            *map(equilibrate, scalings),
-            scale_by_shape(scaling),
-        )
+    scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        orthogonalize(polar),
+        *map(equilibrate, scalings),
+        scale_by_shape(scaling),
+    )
 
     return Method(chain)
 

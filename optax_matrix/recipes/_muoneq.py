@@ -80,15 +80,13 @@ def muoneq(
         :math:`\beta_{t+1}`, which differs only if ``b1`` changes between steps;
         Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            *map(equilibrate, scalings),
-            orthogonalize(polar),
-            scale_by_shape(scaling),
-        )
+    scalings = [partial(scale, eps=eps) for scale in _SCALINGS[mode]]
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        *map(equilibrate, scalings),
+        orthogonalize(polar),
+        scale_by_shape(scaling),
+    )
 
     return Method(chain)
 

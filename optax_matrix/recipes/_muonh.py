@@ -86,14 +86,15 @@ def muonh(
         matrices keep the norm of their initialization, there that before each step;
         Newton-Schulz has the precision of `muon`'s.
     """
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        orthogonalize(polar or _QUINTIC),
+        optax.scale(-1.0),
+        finish_step("hyperball", learning_rate),
+    )
 
-    def chain(layout):
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar or _QUINTIC),
-            optax.scale(-1.0),
-            finish_step("hyperball", learning_rate),
-        )
+    of_heads = finish_step("hyperball", learning_rate, radius="current")
+    heads = optax.chain(optax.scale(-1.0), of_heads)
 
     def other(params: Any) -> optax.GradientTransformation:
         given: Any = common.get("other_learning_rate")
@@ -101,9 +102,6 @@ def muonh(
         rest = optax.chain(
             decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(rate),
-        )
-        heads = optax.chain(
-            optax.scale(-1.0), finish_step("hyperball", learning_rate, radius="current")
         )
         return optax.chain(
             optax.scale_by_adam(0.9, 0.95, eps, mu_dtype=mu_dtype),

@@ -72,16 +72,14 @@ def normuon(
         of zeros stay zero instead of an epsilon; a polar factor that is all zero leaves
         :math:`v` unchanged; Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        per_row = equilibrate_with_ema(row_rms, b2)
-        keeps = scaling != "rms" and not isinstance(scaling, TargetRms)
-        sized = [preserve_norm(per_row) if keeps else per_row, matched(scaling)]
-        return optax.chain(
-            momentum(b1, nesterov=nesterov, dtype=mu_dtype),
-            orthogonalize(polar),
-            *sized,
-        )
+    per_row = equilibrate_with_ema(row_rms, b2)
+    keeps = scaling != "rms" and not isinstance(scaling, TargetRms)
+    sized = [preserve_norm(per_row) if keeps else per_row, matched(scaling)]
+    chain = optax.chain(
+        momentum(b1, nesterov=nesterov, dtype=mu_dtype),
+        orthogonalize(polar),
+        *sized,
+    )
 
     return Method(chain)
 

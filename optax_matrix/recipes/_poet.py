@@ -119,24 +119,22 @@ def poet(
     rate_of_q: Any = q_decay
     wire_dtype = getattr(common.get("placement"), "wire_dtype", None)
 
-    def chain(layout):
-        adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
-        decay = optax.add_decayed_weights(rate_of_q)
-        step = optax.scale_by_learning_rate(learning_rate)
-        return spo(
-            bounded(optax.chain(adam, decay, step), max_norm, kernel, merge_at),
-            variant=variant,
-            block=block,
-            orthogonal=kernel,
-            merge_interval=merge_interval,
-            merge_at=merge_at,
-            sides=sides,
-            reset=reset,
-            hold=hold,
-            ids=layout.ids,
-            seed=seed,
-            update_dtype=wire_dtype,
-        )
+    adam = scale_by_adam_per_matrix(b1, b2, eps, mu_dtype=mu_dtype)
+    decay = optax.add_decayed_weights(rate_of_q)
+    step = optax.scale_by_learning_rate(learning_rate)
+    chain = spo(
+        bounded(optax.chain(adam, decay, step), max_norm, kernel, merge_at),
+        variant=variant,
+        block=block,
+        orthogonal=kernel,
+        merge_interval=merge_interval,
+        merge_at=merge_at,
+        sides=sides,
+        reset=reset,
+        hold=hold,
+        seed=seed,
+        update_dtype=wire_dtype,
+    )
 
     return Method(
         chain,

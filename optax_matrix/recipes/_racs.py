@@ -89,15 +89,13 @@ def racs(
         thousands of steps; ``max_rms``, which acts on 0.4% of the updates of the
         examples' tiny LLaMA, all in the first ten steps.
     """
-
-    def chain(layout):
-        scales = partial(rank_one_scales, rounds=rounds)
-        options = {"bias_correction": bias_correction, "max_rms": max_rms}
-        return optax.chain(
-            equilibrate_with_ema(scales, b1, **options),
-            limit_norm_growth(limiter, max_shrink=max_shrink),
-            optax.scale(scale),
-        )
+    scales = partial(rank_one_scales, rounds=rounds)
+    options = {"bias_correction": bias_correction, "max_rms": max_rms}
+    chain = optax.chain(
+        equilibrate_with_ema(scales, b1, **options),
+        limit_norm_growth(limiter, max_shrink=max_shrink),
+        optax.scale(scale),
+    )
 
     return Method(chain, other_b2=0.999, other_rate=0.05, stops=True)
 

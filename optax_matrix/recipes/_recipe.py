@@ -6,9 +6,7 @@
     ) -> Method:
         '''What `help` shows.'''
 
-        def chain(layout):
-            return optax.chain(...)
-
+        chain = optax.chain(...)
         return Method(chain)
 
     scale_by_name = direction(name)
@@ -43,7 +41,6 @@ from optax_matrix.recipes._method import (
     optimizer_of_tree,
     update_of_matrices,
 )
-from optax_matrix.stacks.layout import Layout
 from optax_matrix.transforms.arguments import Mask, Transformation
 from optax_matrix.tree import NonFinite, OnZero
 
@@ -159,7 +156,7 @@ def _public(made: _Recipe, name: str, doc: str | None, transformation: Any) -> A
         method = made.factory(**arguments)
         arrays = {k: x for k, x in arguments.items() if isinstance(x, jax.Array)}
         if arrays:
-            chain = _chain_of_arrays(made.factory, arguments, arrays)
+            chain: Any = _chain_of_arrays(made.factory, arguments, arrays)
             method = dataclasses.replace(method, chain=chain)
         of_name = dataclasses.replace(method, name=name.removeprefix("scale_by_"))
         return transformation(of_name, arguments)
@@ -181,13 +178,13 @@ def _chain_of_arrays(
 ) -> Any:
     """The chain of a method as a function of the arrays among its arguments.
 
-    A chain reads them from its factory, but JAX does not let a function on a mesh with
-    Explicit axes read arrays from the function around it. `on_matrices` hands those of
-    a ``Partial`` on, and the factory runs once more with them.
+    A chain holds them, but JAX does not let a function on a mesh with Explicit axes
+    read arrays that it holds. `on_matrices` passes the arrays of a ``Partial`` to the
+    step, where the factory makes the chain again from them.
     """
 
-    def chain(layout: Layout, **arrays: jax.Array) -> optax.GradientTransformation:
-        return factory(**{**arguments, **arrays}).chain(layout)
+    def chain(_: Any, **arrays: jax.Array) -> optax.GradientTransformation:
+        return factory(**{**arguments, **arrays}).chain
 
     return jax.tree_util.Partial(chain, **arrays)
 

@@ -5,15 +5,25 @@ from typing import Any, Unpack
 
 import optax
 
-from optax_matrix._arguments import Decay, Dtype, Kernel, Pattern, Positive, Rate
+from optax_matrix._arguments import (
+    Decay,
+    Dtype,
+    Kernel,
+    Pattern,
+    Positive,
+    Rate,
+    unchecked,
+)
 from optax_matrix.matrices import by_path
-from optax_matrix.matrices.ends import End, ends_of
+from optax_matrix.matrices.ends import ends_of
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.recipes._method import Method, decayed_others
 from optax_matrix.recipes._recipe import Common, direction, recipe
 from optax_matrix.transforms import keep_dtype, lmo, match_rms, momentum
 from optax_matrix.transforms.norm_balls import BallNorm, EndNorm
 from optax_matrix.tree.ends import by_end
+
+_keep_dtype = unchecked(keep_dtype)  # Called in every trace of a step.
 
 
 @recipe
@@ -110,29 +120,24 @@ def scion(
         numbers = by_path(numbers=said, otherwise=given)
     ends = partial(ends_of, first=first, last=last, dimension_numbers=given)
 
-    def chain(layout):
-        return optax.chain(
-            momentum(b1, dtype=mu_dtype),
-            lmo(norm, radius, polar=polar),
-        )
+    average = momentum(b1, dtype=mu_dtype)
+    chain = optax.chain(average, lmo(norm, radius, polar=polar))
 
-    def of_leaf(end: End) -> optax.GradientTransformation:
-        if end.place == "vector":
-            return match_rms(radius)
-        if end.place == "inner":
-            return lmo("sign", radius)
-        if end.place == "first":
-            size: Any = radius / 3 if first_radius is None else first_radius
-            return lmo(first_norm, size, one_hot=True)
-        ratio = 60.0 if end.place == "tied" else 10.0 / 3.0
+    size: Any = radius / 3 if first_radius is None else first_radius
+    of_place = {
+        "vector": match_rms(radius),
+        "inner": lmo("sign", radius),
+        "first": lmo(first_norm, size, one_hot=True),
+    }
+    for place, ratio in (("tied", 60.0), ("last", 10.0 / 3.0)):
         size = ratio * radius if last_radius is None else last_radius
-        return lmo(last_norm, size)
+        of_place[place] = lmo(last_norm, size)
 
     def other(params: Any) -> optax.GradientTransformation:
-        steps = by_end(of_leaf, ends, params)
+        steps = by_end(of_place, ends, params)
         rate: Any = common.get("other_learning_rate")
         return optax.chain(
-            keep_dtype(optax.chain(momentum(b1, dtype=mu_dtype), steps)),
+            _keep_dtype(optax.chain(average, steps)),
             decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )

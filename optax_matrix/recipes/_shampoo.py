@@ -88,19 +88,17 @@ def shampoo(
         so that no eigendecomposition is compiled. Sums never forget an unclipped
         gradient of 1e20: chain `optax.clip_by_global_norm` in front.
     """
-
-    def chain(layout):
-        return precondition(
-            root=root,
-            side=sides_within(layout, side, max_dim, block_size),
-            block_size=block_size,
-            decay=b2,
-            bias_correction=bias_correction,
-            eps=eps,
-            method=method,
-            update_interval=update_interval,
-            momentum=None if b1 is None else momentum(b1, dtype=mu_dtype),
-        )
+    chain = precondition(
+        root=root,
+        side=lambda layout: sides_within(layout, side, max_dim, block_size),
+        block_size=block_size,
+        decay=b2,
+        bias_correction=bias_correction,
+        eps=eps,
+        method=method,
+        update_interval=update_interval,
+        momentum=None if b1 is None else momentum(b1, dtype=mu_dtype),
+    )
 
     return Method(chain)
 

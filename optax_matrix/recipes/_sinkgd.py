@@ -60,10 +60,8 @@ def sinkgd(
         <https://arxiv.org/abs/2502.06742>`_, 2025. Deviation: the update is scaled to
         the root mean square of Adam's, by ARO's rule.
     """
-
-    def chain(layout):
-        kernel = partial(sinkhorn, rounds=rounds, scheme=scheme)
-        return optax.chain(equilibrate(kernel), matched(scaling))
+    kernel = partial(sinkhorn, rounds=rounds, scheme=scheme)
+    chain = optax.chain(equilibrate(kernel), matched(scaling))
 
     return Method(chain)
 

@@ -100,24 +100,22 @@ def soap(
         beyond Adam's largest are reduced (``bounded``); weight decay applies to the old
         weights, there to the new ones.
     """
-
-    def chain(layout):
-        options = {
-            "bias_correction": bias_correction,
-            "bounded": bounded,
-            "relative_eps": eps,
-        }
-        rotated = in_eigenbasis(
-            scale_by_second_moment(b2, **options),
-            policy=policy,
-            side=sides_within(layout, side, max_dim, block_size),
-            qr=qr,
-            update_interval=update_interval,
-            statistics=statistics,
-            decay=b3,
-            momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
-        )
-        return in_blocks(rotated, block_size)
+    options = {
+        "bias_correction": bias_correction,
+        "bounded": bounded,
+        "relative_eps": eps,
+    }
+    rotated = in_eigenbasis(
+        scale_by_second_moment(b2, **options),
+        policy=policy,
+        side=lambda layout: sides_within(layout, side, max_dim, block_size),
+        qr=qr,
+        update_interval=update_interval,
+        statistics=statistics,
+        decay=b3,
+        momentum=momentum(b1, bias_correction=bias_correction, dtype=mu_dtype),
+    )
+    chain = in_blocks(rotated, block_size)
 
     return Method(chain)
 

@@ -96,23 +96,21 @@ def soap_muon(
         corrections, which the polar factor makes void; the norm that is restored is
         that of the computed polar factor, there the root of the shorter side.
     """
-
-    def chain(layout):
-        base = optax.chain(
-            scale_by_second_moment(b2, bias_correction=True),
-            orthogonalize(polar or _SEVEN_STEPS),
-            compress_entries(power),
-        )
-        rotated = in_eigenbasis(
-            base,
-            policy=policy,
-            side=sides_within(layout, side, max_dim),
-            qr=qr,
-            update_interval=update_interval,
-            decay=b3,
-            momentum=momentum(b1, dtype=mu_dtype),
-        )
-        return optax.chain(rotated, scale_by_shape(scaling))
+    base = optax.chain(
+        scale_by_second_moment(b2, bias_correction=True),
+        orthogonalize(polar or _SEVEN_STEPS),
+        compress_entries(power),
+    )
+    rotated = in_eigenbasis(
+        base,
+        policy=policy,
+        side=lambda layout: sides_within(layout, side, max_dim),
+        qr=qr,
+        update_interval=update_interval,
+        decay=b3,
+        momentum=momentum(b1, dtype=mu_dtype),
+    )
+    chain = optax.chain(rotated, scale_by_shape(scaling))
 
     return Method(chain)
 

@@ -112,20 +112,18 @@ def splus(
         c / (m + n), where the authors' PyTorch code gives it the rate of vectors;
         weight decay applies to the old weights, in that code to the new ones.
     """
-
-    def chain(layout):
-        rotated = in_eigenbasis(
-            smooth_sign(eps),
-            policy=policy,
-            side=sides_within(layout, side, max_dim, block_size),
-            qr=qr,
-            update_interval=update_interval,
-            decay=b2,
-            momentum=momentum(b1, dtype=mu_dtype),
-            renew_after=True,
-        )
-        rotated = in_blocks(rotated, block_size)
-        return optax.chain(rotated, scale_by_shape("sum"), optax.scale(scale))
+    rotated = in_eigenbasis(
+        smooth_sign(eps),
+        policy=policy,
+        side=lambda layout: sides_within(layout, side, max_dim, block_size),
+        qr=qr,
+        update_interval=update_interval,
+        decay=b2,
+        momentum=momentum(b1, dtype=mu_dtype),
+        renew_after=True,
+    )
+    rotated = in_blocks(rotated, block_size)
+    chain = optax.chain(rotated, scale_by_shape("sum"), optax.scale(scale))
 
     numbers = common.get("dimension_numbers")
     return Method(

@@ -130,28 +130,25 @@ def sumo(
         default; the polar factor of a rank-deficient momentum is the compact one; those
         of `project_low_rank`.
     """
-
-    def chain(layout):
-        polar_factor = orthogonalize(polar)
-        inner = [momentum(b1, dtype=mu_dtype), polar_factor]
-        if limiter is not None:
-            inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))
-        project = project_both_sides
-        if side != "both":
-            project = partial(project_low_rank, side=side)
-        steps = project(
-            optax.chain(*inner),
-            rank=rank,
-            basis=singular_basis(basis, qr),
-            update_interval=update_interval,
-            phase=0,
-            renew_below=renew_below,
-            stagger=stagger,
-            transport=transport,
-            seed=seed,
-            ids=layout.ids,
-        )
-        return optax.chain(steps, matched(scaling), optax.scale(scale))
+    polar_factor = orthogonalize(polar)
+    inner = [momentum(b1, dtype=mu_dtype), polar_factor]
+    if limiter is not None:
+        inner.append(limit_norm_growth(limiter, max_shrink=max_shrink))
+    project = project_both_sides
+    if side != "both":
+        project = partial(project_low_rank, side=side)
+    steps = project(
+        optax.chain(*inner),
+        rank=rank,
+        basis=singular_basis(basis, qr),
+        update_interval=update_interval,
+        phase=0,
+        renew_below=renew_below,
+        stagger=stagger,
+        transport=transport,
+        seed=seed,
+    )
+    chain = optax.chain(steps, matched(scaling), optax.scale(scale))
 
     numbers = with_last_layer(last_layer, common)
     return Method(chain, dimension_numbers=numbers, other_b2=0.999)

@@ -68,14 +68,12 @@ def swan(
         all leaves (``scaling``); ``eps`` is relative; rows that are constant up to
         rounding become zero; Newton-Schulz has the precision of `muon`'s.
     """
-
-    def chain(layout):
-        whiten = orthogonalize(polar)
-        return optax.chain(
-            equilibrate(partial(standardize_rows, eps=eps)),
-            preserve_norm(whiten) if scaling == "norm" else whiten,
-            scale_by_shape("none" if scaling == "norm" else scaling),
-        )
+    whiten = orthogonalize(polar)
+    chain = optax.chain(
+        equilibrate(partial(standardize_rows, eps=eps)),
+        preserve_norm(whiten) if scaling == "norm" else whiten,
+        scale_by_shape("none" if scaling == "norm" else scaling),
+    )
 
     return Method(chain, other_b2=0.999)
 

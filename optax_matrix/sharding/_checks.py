@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
-from optax_matrix._arguments import is_tiny
+from optax_matrix._dtypes import is_tiny
 from optax_matrix.sharding.teams._cost_model import CostModel
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ Stacking copies matrices, so a stack has at most ``STACK_ELEMENTS`` numbers;
 """
 
 from optax_matrix.stacks.layout import (
-    EMPTY_LAYOUT,
     STACK_ELEMENTS,
     Group,
     Layout,
@@ -21,7 +20,6 @@ from optax_matrix.stacks.orientation import oriented_sides
 from optax_matrix.stacks.placement import Placement
 
 __all__ = [
-    "EMPTY_LAYOUT",
     "STACK_ELEMENTS",
     "Group",
     "Layout",

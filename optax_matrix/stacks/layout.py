@@ -230,10 +230,6 @@ class Layout:
         return [(view, list(members)) for (view, _), members in runs]
 
 
-EMPTY_LAYOUT = Layout(groups={}, views={})
-"""A layout without groups, with which `on_matrices` calls a build for a trial."""
-
-
 def make_layout(
     params: Any, dimension_numbers: Any = None, max_batch: int | None = None
 ) -> Layout:

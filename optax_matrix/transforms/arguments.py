@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import optax
 from typing_extensions import TypeAliasType
 
-from optax_matrix._arguments import is_function, is_tiny
+from optax_matrix._arguments import is_function
+from optax_matrix._dtypes import is_tiny
 
 
 def check_transformation(name: str, value: Any) -> None:

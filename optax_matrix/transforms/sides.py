@@ -13,17 +13,23 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._arguments import check_choice
+from optax_matrix._surroundings.layouts import of_layout
 from optax_matrix._surroundings.worked_sides import note_sides
 from optax_matrix.linalg.scale import widened
 
 MatrixSide = Literal["out", "in", "short", "both"]
 ProjectedSide = Literal["out", "in", "short", "long"]
+_SIDES = "out", "in", "short", "long", "both", "none"
 
 
 def check_side(name: str, value: Any) -> None:
-    """Raises unless a value is a `MatrixSide`, or a dict of them or ``"none"``."""
+    """Raises unless a value is a `MatrixSide`, or a dict of them or ``"none"``.
+
+    A function of the layout passes. The dict that it returns is checked in a step.
+    """
     names = get_args(MatrixSide)
-    _check_names(name, value, names, (*names, "none"))
+    if not callable(value):
+        _check_names(name, value, names, (*names, "none"))
 
 
 def check_projected_side(name: str, value: Any) -> None:
@@ -47,7 +53,8 @@ def _check_names(
         )
 
 
-MatrixSides = Annotated[MatrixSide | Mapping[str, str], check_side]
+SidesOfLayout = Callable[[Any], Mapping[str, str]]
+MatrixSides = Annotated[MatrixSide | Mapping[str, str] | SidesOfLayout, check_side]
 ProjectedSides = Annotated[ProjectedSide | Mapping[str, str], check_projected_side]
 
 
@@ -92,7 +99,7 @@ class SideView:
 
 def side_views(side: Any, tree: Any) -> Any:
     """The `SideView` of every matrix; a single side becomes the rows."""
-    views = _views(side, tree)
+    views = _views(of_layout("side", side), tree)
     note_sides(jax.tree.map(lambda view: view.name, views))
     return views
 
@@ -134,6 +141,12 @@ def _view(side: str, shape: tuple[int, ...]) -> SideView:
         raise ValueError(
             f"leaves must be matrices (..., m, n), got shape {shape}; give the other "
             "leaves to another optimizer (`on_matrices`), or add an axis."
+        )
+    if side not in _SIDES:
+        raise ValueError(
+            f"`side` must be one of {', '.join(_SIDES)}, got {side!r} for matrices "
+            f"(..., {shape[-2]}, {shape[-1]}); correct the dict, or the function of "
+            "the layout that returns it."
         )
     rows, cols = shape[-2:]
     turned = {"in": True, "short": rows > cols, "long": rows < cols}

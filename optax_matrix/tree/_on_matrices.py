@@ -9,8 +9,8 @@ from optax_matrix._arguments import PositiveInt, check_called, checked
 from optax_matrix.linalg.precision import Precision
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
+from optax_matrix.tree._build import Build, as_build
 from optax_matrix.tree._nonfinite import NonFinite
-from optax_matrix.tree._trial import Build, check_arguments
 from optax_matrix.tree._wrapper import OnMatrices
 from optax_matrix.tree._zero_gradient import ZeroGradient, check_zero_gradient, kind_of
 
@@ -47,11 +47,12 @@ def on_matrices(
             static `Layout`. It must treat each matrix independently, also matrices of
             zeros. State that belongs to matrices must be under the name of their stack
             with the batch axis in front, as ``jax.tree.map`` over the stacks makes it.
-            `on_matrices` calls `build` once with `stacks.EMPTY_LAYOUT`, which has no
-            groups, so that invalid arguments of blocks raise at once. If `build` uses
-            arrays, traced or not, make it a ``jax.tree_util.Partial`` of them: JAX does
-            not let a function on a mesh with Explicit axes read arrays from the
-            function around it.
+            Blocks know the layout where they run, so that most chains need no function
+            of it. Such a function is called in `init` and in every trace of `update`,
+            and invalid arguments of its blocks raise in `init`. If `build` uses arrays,
+            traced or not, make it a ``jax.tree_util.Partial`` of them: JAX does not let
+            a function on a mesh with Explicit axes read arrays from the function around
+            it.
         after: Transformation of the matrices' updates in the shape of the tree, with
             None in place of other leaves: weight decay, learning rate.
         other: Optimizer of all leaves that are not matrices. It runs on the tree with
@@ -105,10 +106,11 @@ def on_matrices(
         parameter; `state_specs` has the shardings.
 
     Raises:
-        ValueError: If an argument is out of range, here or in `build`; at `init`, if
-            dimension numbers do not fit or the transformation couples matrices; at
-            `update`, if the state belongs to other matrices or another method, or a
-            gradient has another shape than its parameter.
+        ValueError: If an argument is out of range; at `init`, if a block that `build`
+            makes refuses an argument, dimension numbers do not fit or the
+            transformation couples matrices; at `update`, if the state belongs to other
+            matrices or another method, or a gradient has another shape than its
+            parameter.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -120,11 +122,9 @@ def on_matrices(
     """
     _check(name, placement)
     check_zero_gradient(zero_gradient)
-    make = _as_build(build)
-    check_arguments(make)
     wrapper = OnMatrices(
         name=name,
-        build=make,
+        build=as_build(build),
         after=_as_function("after", after),
         other=_as_function("other", other),
         dimension_numbers=dimension_numbers,
@@ -139,18 +139,6 @@ def on_matrices(
         precision=precision,
     )
     return optax.GradientTransformationExtraArgs(wrapper.init, wrapper.update)
-
-
-def _as_build(build: Any) -> Any:
-    if isinstance(build, optax.GradientTransformation):
-        return lambda _: build
-    if not callable(build):
-        raise ValueError(
-            "`build` must be a transformation, such as optax.chain(*blocks), or a "
-            f"callable build(layout) that returns one, got {type(build).__name__}."
-        )
-    check_called("build", build)
-    return build
 
 
 def _as_function(name: str, tx: Any) -> Any:

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import ObservedState
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
-from optax_matrix.stacks.layout import EMPTY_LAYOUT, group_matrices
+from optax_matrix.stacks.layout import group_matrices
 from optax_matrix.stacks.placement import Placement
-from optax_matrix.tree._trial import Build
+from optax_matrix.tree._build import Build
 from optax_matrix.tree.state import OnMatricesState, entry_of
 
 _OPAQUE: Any = object()  # Stands for arrays that belong to no parameter.
@@ -36,7 +36,7 @@ def placeholder_state(
     method: Any = dict.fromkeys(entry_of(name), _OPAQUE)
     empty = OnMatricesState(method, _OPAQUE, _OPAQUE, inner)
     # The placement may keep state of its own.
-    state = placement.init(EMPTY_LAYOUT, lambda *_: empty, {}, [], False)
+    state = placement.init(group_matrices({}, {}), lambda *_: empty, {}, [], False)
     is_empty = lambda x: isinstance(x, dict) and not x
     fill = lambda x: _OPAQUE if is_empty(x) else x  # By stack, too.
     inner = jax.tree.map(fill, state.inner_state, is_leaf=is_empty)
@@ -49,7 +49,7 @@ def _of_one_matrix(build: Build, placeholder: Any) -> Any:
     view = make_view((4, 6), MatrixDimensionNumbers(residual="out"))
     like = {"kernel": jax.ShapeDtypeStruct(view.shape, jnp.float32)}
     layout = group_matrices(like, {"kernel": view})
-    with within(measures={}):
+    with within(measures={}, layout=layout):
         init = lambda leaves: build(layout).init(layout.stack(leaves))
         state = jax.eval_shape(init, like)
     by_stack = lambda x: isinstance(x, dict) and set(x) == set(layout.groups)

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_matrix._surroundings import within
 from optax_matrix.stacks.layout import Group, Layout, Member, identities
-from optax_matrix.tree._trial import Build
+from optax_matrix.tree._build import Build
 from optax_matrix.tree.state import is_ours
 
 _SIDE = 6
@@ -36,7 +37,8 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
     if not layout.groups:
         return
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
-    _refuse_shapes(build, small[0], needs_params)
+    with within(layout=small[0]):
+        _refuse_shapes(build, small[0], needs_params)
     if not _coupled([build, build], small, needs_params):
         return
     culprits = [
@@ -139,9 +141,10 @@ def _runner(build: Build, layout: Layout, needs_params: bool) -> Callable:
     """A function that returns updates and state after a few steps."""
     tx = lambda: optax.with_extra_args_support(build(layout))
     x = _stacks(layout, 0, is_loud=False)
-    init = _compiled(lambda x: tx().init(x), x)
-    args = x, init(x), x if needs_params else None
-    update = _compiled(lambda *args: tx().update(*args), *args)
+    with within(layout=layout):
+        init = _compiled(lambda x: tx().init(x), x)
+        args = x, init(x), x if needs_params else None
+        update = _compiled(lambda *args: tx().update(*args), *args)
 
     def run(is_loud: bool = False):
         *steps, last = (_stacks(layout, seed, is_loud) for seed in range(_STEPS + 1))

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_matrix._arguments import is_tiny
+from optax_matrix._dtypes import is_tiny
 from optax_matrix._paths import flatten_named
 from optax_matrix.tree.state import is_state
 

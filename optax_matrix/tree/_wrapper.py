@@ -37,6 +37,7 @@ from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.tree._arrays import split_arrays
+from optax_matrix.tree._build import Build
 from optax_matrix.tree._nonfinite import (
     NonFinite,
     check_finite,
@@ -54,7 +55,6 @@ from optax_matrix.tree._refusals import (
     refuse_tiny,
 )
 from optax_matrix.tree._replicated import warn_of_replicated
-from optax_matrix.tree._trial import Build
 from optax_matrix.tree._zero_gradient import (
     OnZero,
     ZeroGradient,
@@ -133,7 +133,7 @@ class OnMatrices:
 
         def make_state(local, stacks, arrays):
             sides = WorkedSides(local.groups)
-            with using(self.precision), within(sides=sides):
+            with using(self.precision), within(sides=sides, layout=local):
                 inner_state = observed(join(arrays)(local)).init(stacks)
             refuse_nested(inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
@@ -244,7 +244,7 @@ class OnMatrices:
             kept, params = [], stacks.get("params")
             new: Any
             sides = WorkedSides(local.groups, sides_of(state))
-            around = within(keeps=keeps, kept=kept, sides=sides)
+            around = within(keeps=keeps, kept=kept, sides=sides, layout=local)
             with using(self.precision), around:
                 new, inner_state = tx.update(
                     grads.finite, state.inner_state, params, **extra_args

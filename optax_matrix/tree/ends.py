@@ -1,7 +1,7 @@
 """Transformations of leaves that are no matrices, by their place in the model."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from optax_matrix.stacks.zeros import zero_leaves
 
 
 def by_end(
-    of_leaf: Callable[[End], Any],
+    of_place: Mapping[str, optax.GradientTransformation],
     ends: Callable[[Any], dict[str, End]],
     whole: Any,
 ) -> optax.GradientTransformation:
@@ -24,7 +24,7 @@ def by_end(
         found = ends(updates if whole is None else whole)
 
         def of(path: str, x: jax.Array) -> jax.Array:
-            view, tx = found[path].view, of_leaf(found[path])
+            view, tx = found[path].view, of_place[found[path].place]
             if not x.size:
                 return x
             run = lambda x: tx.update(x, tx.init(x))[0]

@@ -1,5 +1,6 @@
 """The state of `on_matrices`, whose it is, and what `update` refuses."""
 
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from jaxtyping import Array
 
 from optax_matrix._paths import leaves_with_keys, path_name
 from optax_matrix.stacks.layout import Layout
-from optax_matrix.tree._trial import raised_in
 
 
 class OnMatricesState(NamedTuple):
@@ -48,8 +48,12 @@ class OnMatricesState(NamedTuple):
 
 
 def is_ours(error: Exception) -> bool:
-    """Whether an error says what to do already."""
-    return isinstance(error, ValueError) and raised_in(error, "optax_matrix")
+    """Whether an error says what to do already: its last frame is in this package."""
+    if not isinstance(error, ValueError):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    module = frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] == "optax_matrix"
 
 
 def with_updates_only(params: Any, updates: Any) -> Any:

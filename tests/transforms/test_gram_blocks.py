@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _identities import identified
 from _matrices import gaussian, matrix_with_singular_values
 from _reference import rotations as ref
 
@@ -301,10 +302,11 @@ def test_the_first_right_factor_belongs_to_the_matrix():
     """Not to its place, its neighbours or its stack."""
     ids = {"w": np.array([[1, 0], [2, 0], [1, 1]], np.uint32)}
     w = {"w": jnp.zeros((3, 4, 6))}
-    right = om.orthogonalize_low_rank(2, ids=ids).init(w).right["w"]
+    tx = om.orthogonalize_low_rank(2)
+    right = identified(tx, ids).init(w).right["w"]
     assert right.shape == (3, 6, 2)
     turned = {"w": ids["w"][::-1].copy()}
-    other = om.orthogonalize_low_rank(2, ids=turned).init(w).right["w"]
+    other = identified(tx, turned).init(w).right["w"]
     np.testing.assert_allclose(other[::-1], right, atol=1e-6)
     assert jnp.abs(right[0] - right[1]).max() > 0.1
     assert jnp.abs(right[0] - right[2]).max() > 0.1

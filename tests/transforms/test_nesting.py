@@ -1,13 +1,13 @@
 """Blocks in one another: what the inner one sees and reports is of its own matrices."""
 
 import collections
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _identities import identified
 from _matrices import gaussian
 
 import optax_matrix as om
@@ -107,8 +107,8 @@ def test_numbers_of_numpy_keep_the_dtype(rule):
 
 def test_identities_belong_to_names_in_any_order():
     ids = {"a": np.array([[1], [2]], np.uint32), "b": np.array([[3], [4]], np.uint32)}
-    make = functools.partial(om.project_low_rank, optax.identity(), rank=2)
-    tx = make(basis="gaussian", ids=ids)
+    tx = om.project_low_rank(optax.identity(), rank=2, basis="gaussian")
+    tx = identified(tx, ids)
     other = gaussian(2, 4, 6, seed=1).astype(np.float32)
     plain = two_updates(tx, {"a": W["w"], "b": other})
     turned = two_updates(tx, collections.OrderedDict(b=other, a=W["w"]))

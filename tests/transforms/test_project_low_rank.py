@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _identities import identified
 from _matrices import gaussian, matrix_with_singular_values
 from _reference import low_rank as ref
 
@@ -238,7 +239,8 @@ def test_matrices_draw_by_their_identity():
     options = {"rank": 2, "basis": orthonormal_basis(), "update_interval": 1}
 
     def vectors(rows):
-        tx = om.project_low_rank(optax.identity(), ids={"w": ids[rows]}, **options)
+        tx = om.project_low_rank(optax.identity(), **options)
+        tx = identified(tx, {"w": ids[rows]})
         states = run(tx, np.broadcast_to(g[rows], (2, len(rows), *SHAPE)))[1]
         return bases(states)
 

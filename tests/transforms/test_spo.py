@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _identities import identified
 from _matrices import gaussian, orthonormal
 from _reference import poet as ref
 
@@ -19,6 +20,12 @@ from optax_matrix.transforms.stochastic_primitives.merges import reset_moments
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
+
+
+def identified_spo(*args, **options):
+    return identified(om.spo(*args, **options), IDS)
+
+
 SHAPE = (2, 7, 10)  # (count, out, in): blocks of 4 leave a remainder on both sides
 ADAM = partial(optax.adam, eps=1e-6)
 SIDES = {"both": ("in", "out"), "in": ("in",), "out": ("out",)}
@@ -80,8 +87,8 @@ def test_trajectory_is_the_papers(case, hold):
     options = CASES[case]
     k = 2 if case == "k=2" else 4
     map_ = partial(cayley_neumann, terms=k)
-    tx = om.spo(
-        ADAM(0.02), **options, orthogonal=map_, hold=hold, merge_interval=4, ids=IDS
+    tx = identified_spo(
+        ADAM(0.02), **options, orthogonal=map_, hold=hold, merge_interval=4
     )
     params, noises = start(jnp.float64), noise(10)
     path, _, _ = run(tx, params, noises)
@@ -113,7 +120,7 @@ def test_trajectory_is_the_papers(case, hold):
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_gradients_of_q_are_those_through_materialize():
-    tx = om.spo(optax.sgd(1.0), block=4, orthogonal=cayley_neumann, ids=IDS)
+    tx = identified_spo(optax.sgd(1.0), block=4, orthogonal=cayley_neumann)
     frame = start(jnp.float64)
     state = tx.init(frame)
     q = {
@@ -145,7 +152,7 @@ def test_gradients_of_q_are_those_through_materialize():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_applied_updates_are_no_edits(dtype):
     """Bit for bit: rounding of the update and of its sum is foreseen."""
-    tx = om.spo(ADAM(0.02), block=4, merge_interval=None, ids=IDS)
+    tx = identified_spo(ADAM(0.02), block=4, merge_interval=None)
     params = start(dtype)
     _, states, _ = run(tx, params, noise(30))
     first = tx.init(params).frame["w"]
@@ -165,14 +172,12 @@ def test_applied_updates_are_no_edits(dtype):
     ],
 )
 def test_an_edit_is_folded_into_the_frame_and_not_undone(dtype, hold):
-    tx = om.spo(ADAM(0.02), block=4, merge_interval=None, hold=hold, ids=IDS)
+    tx = identified_spo(ADAM(0.02), block=4, merge_interval=None, hold=hold)
     _, _, (params, state) = run(tx, start(dtype), noise(8))
     edit = jnp.asarray(gaussian(*SHAPE[1:], seed=5), dtype)
     edited = {"w": params["w"].at[1].add(edit)}
     zero = jax.tree.map(jnp.zeros_like, edited)
-    still = om.spo(
-        optax.set_to_zero(), block=4, merge_interval=None, hold=hold, ids=IDS
-    )
+    still = identified_spo(optax.set_to_zero(), block=4, merge_interval=None, hold=hold)
     state = state._replace(inner_state=still.init(params).inner_state)
     updates, new = jax.jit(still.update)(zero, state, edited)
     # To rounding of W, or of an R that is not quite orthogonal at worst.
@@ -188,7 +193,7 @@ def test_an_edit_is_folded_into_the_frame_and_not_undone(dtype, hold):
 
 @pytest.mark.slow
 def test_weight_decay_after_it_shrinks_all_singular_values():
-    spo = om.spo(ADAM(0.01), block=4, merge_interval=5, ids=IDS)
+    spo = identified_spo(ADAM(0.01), block=4, merge_interval=5)
     tx = optax.chain(spo, optax.add_decayed_weights(-0.01))
     params = start()
     path, _, _ = run(tx, params, noise(20))
@@ -211,7 +216,7 @@ def test_bfloat16_moves_where_single_updates_round_to_nothing(edit):
         run(*args, slope=0, edit=edit)[0][-1].astype(jnp.float32)
     )
     drift = np.broadcast_to(gaussian(*SHAPE, seed=3), (steps, *SHAPE))
-    make = partial(om.spo, ADAM(lr), block=4, merge_interval=25, ids=IDS)
+    make = partial(identified_spo, ADAM(lr), block=4, merge_interval=25)
     coarse = start(jnp.bfloat16)
     fine = jax.tree.map(lambda x: x.astype(jnp.float32), coarse)
     want, got = train(make(), fine, drift), train(make(), coarse, drift)
@@ -235,10 +240,12 @@ def test_without_p_it_is_oft():
         return {n: {**x, "out": 0 * x["out"]} for n, x in updates.items()}
 
     frozen = optax.chain(ADAM(0.02), optax.stateless(keep_out))
-    options = {"block": 4, "merge_interval": 4, "ids": IDS}
+    options = {"block": 4, "merge_interval": 4}
     params = start(jnp.float64)
-    oft, _, _ = run(om.spo(ADAM(0.02), sides="in", **options), params, noise(10))
-    poet, _, _ = run(om.spo(frozen, **options), params, noise(10))
+    oft, _, _ = run(
+        identified_spo(ADAM(0.02), sides="in", **options), params, noise(10)
+    )
+    poet, _, _ = run(identified_spo(frozen, **options), params, noise(10))
     np.testing.assert_allclose(poet, oft, atol=1e-12)
     # Angles between neurons, the rows, stay: but for k = 4, at |Q| < 0.3.
     gram = lambda w: np.asarray(w @ w.mT)
@@ -274,8 +281,8 @@ def spectral_norms(q, b):
 def test_singular_values_stay_within_the_bound_of_the_map():
     """sqrt(1 + s^10) for each side and merge, at the largest |Q| before it."""
     steps, interval = 60, 12
-    options = {"block": 4, "orthogonal": cayley_neumann, "ids": IDS}
-    tx = om.spo(ADAM(0.01), merge_interval=interval, **options)
+    options = {"block": 4, "orthogonal": cayley_neumann}
+    tx = identified_spo(ADAM(0.01), merge_interval=interval, **options)
     params = start()
     path, states, _ = run(tx, params, noise(steps), slope=1.0)
     # All but those of merges, where Q is set to zero; |Q|_2 <= |Q|_F / sqrt(2).
@@ -293,7 +300,7 @@ def test_merge_resets_moments_and_goes_on_with_schedules():
     schedule = optax.linear_schedule(0.02, 0.0, 20)
     params, noises = start(), noise(6)
     for reset, adam_count in (("moments", 2), ("none", 6)):
-        tx = om.spo(ADAM(schedule), block=4, merge_interval=4, reset=reset, ids=IDS)
+        tx = identified_spo(ADAM(schedule), block=4, merge_interval=4, reset=reset)
         _, states, (_, state) = run(tx, params, noises)
         adam, by_schedule = state.inner_state
         assert int(adam.count) == adam_count
@@ -318,7 +325,7 @@ def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
 
 @pytest.mark.slow
 def test_draws_differ_between_matrices_sides_and_merges():
-    tx = om.spo(ADAM(0.02), block=4, merge_interval=2, ids=IDS)
+    tx = identified_spo(ADAM(0.02), block=4, merge_interval=2)
     _, states, _ = run(tx, start(shape=(2, 8, 8)), noise(4, (2, 8, 8)))
     perms = {side: np.asarray(x) for side, x in states.perms["w"].items()}
     np.testing.assert_array_equal(np.sort(perms["in"][2]), [np.arange(8)] * 2)
@@ -326,7 +333,7 @@ def test_draws_differ_between_matrices_sides_and_merges():
     np.testing.assert_array_equal(perms["in"][1], perms["in"][2])
     assert (perms["in"][0, 0] != perms["in"][0, 1]).any()
     assert (perms["in"][0, 0] != perms["out"][0, 0]).any()
-    seeded = om.spo(ADAM(0.02), block=4, ids=IDS, seed=1).init(start(shape=(2, 8, 8)))
+    seeded = identified_spo(ADAM(0.02), block=4, seed=1).init(start(shape=(2, 8, 8)))
     assert (seeded.perms["w"]["in"] != perms["in"][0]).any()
 
 
@@ -367,7 +374,7 @@ def test_no_matrix_of_a_whole_side_is_formed(hold):
 
 @pytest.mark.broad
 def test_one_compilation_with_donated_state():
-    tx = om.spo(ADAM(0.02), block=4, merge_interval=2, ids=IDS)
+    tx = identified_spo(ADAM(0.02), block=4, merge_interval=2)
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params, state):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _identities import identified
 from _matrices import gaussian
 from _reference import poet as ref
 
@@ -17,6 +18,12 @@ from optax_matrix.transforms import limit_skew_norm, scale_by_adam_per_matrix
 from optax_matrix.transforms.stochastic_primitives.merges import reset_moments
 
 IDS = {"w": np.array([[7, 0], [7, 1]], np.uint32)}
+
+
+def identified_spo(*args, **options):
+    return identified(om.spo(*args, **options), IDS)
+
+
 SHAPE, STEPS, LR, AT = (2, 7, 10), 12, 0.05, 0.4
 
 
@@ -66,8 +73,10 @@ def noises(steps=STEPS):
 )
 def test_each_matrix_is_merged_when_its_own_q_is_large(options, decay):
     """Every matrix of the stack follows the restatement that knows it alone."""
-    kernel = {"orthogonal": cayley_neumann, "ids": IDS}
-    tx = om.spo(inner(decay), merge_interval=7, merge_at=AT, **kernel, **options)
+    kernel = {"orthogonal": cayley_neumann}
+    tx = identified_spo(
+        inner(decay), merge_interval=7, merge_at=AT, **kernel, **options
+    )
     w, noise, found = gaussian(*SHAPE, seed=1), noises(), []
     path, states = run(tx, jnp.asarray(w), jnp.asarray(noise))
     size = options["block"]
@@ -137,7 +146,7 @@ def test_it_turns_as_far_as_it_likes_and_keeps_singular_values():
 def test_moments_are_reset_for_the_merged_matrix_only(own_count):
     adam = scale_by_adam_per_matrix() if own_count else optax.scale_by_adam()
     chain = optax.chain(adam, optax.scale_by_schedule(lambda _: -LR))
-    tx = om.spo(chain, block=4, merge_interval=None, merge_at=AT, ids=IDS)
+    tx = identified_spo(chain, block=4, merge_interval=None, merge_at=AT)
     w, noise = jnp.float32(gaussian(*SHAPE, seed=1)), jnp.float32(noises())
     noise = noise.at[:, 1].set(0)
     _, states = run(tx, w, noise, slope=0.0)
@@ -156,7 +165,7 @@ def test_moments_are_reset_for_the_merged_matrix_only(own_count):
 
 @pytest.mark.slow
 def test_a_matrix_without_gradients_and_nan_are_never_merged():
-    tx = om.spo(inner(), block=4, merge_interval=None, merge_at=AT, ids=IDS)
+    tx = identified_spo(inner(), block=4, merge_interval=None, merge_at=AT)
     noise = np.zeros((3, *SHAPE), np.float32)
     noise[:, 0] = np.nan
     _, states = run(tx, jnp.float32(gaussian(*SHAPE, seed=1)), jnp.asarray(noise))

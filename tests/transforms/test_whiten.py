@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _identities import identified
 from _matrices import gaussian
 from _reference.whitening import kron
 
@@ -37,8 +38,9 @@ def test_noise_is_drawn_from_the_identity_and_the_count(turned):
     grads = gaussian(6, *SHAPE, seed=1)
     flip = (lambda x: np.swapaxes(x, -1, -2)) if turned else (lambda x: x)
     tx = om.whiten(
-        side="short", damping=0.3, update_interval=2, ids=IDS, seed=SEED, max_rms=None
+        side="short", damping=0.3, update_interval=2, seed=SEED, max_rms=None
     )
+    tx = identified(tx, IDS)
     got = flip(run(tx, flip(grads))[0])
     for i, numbers in enumerate(IDS["w"]):
 

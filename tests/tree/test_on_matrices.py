@@ -92,10 +92,8 @@ def test_build_gets_the_static_layout_and_traced_hyperparameters():
         return tx.update(params, tx.init(params))[0]
 
     np.testing.assert_allclose(run(2.0)["a"], 2 * params["a"])
-    trial, *others = seen
-    assert trial == set()
-    assert others
-    assert all(s == {(2, 5, 3)} for s in others)
+    assert seen
+    assert all(s == {(2, 5, 3)} for s in seen)
 
 
 def test_build_may_read_traced_numbers_of_the_function_around_it():
@@ -408,37 +406,10 @@ def test_rounding_that_few_matrices_amplify_is_no_coupling():
     on_matrices(_of_stacks(rounds)).init({"w": _draw(3, 5)})
 
 
-def test_arguments_of_blocks_fail_in_the_factory():
-    with pytest.raises(ValueError, match="`decay` must be in"):
-        on_matrices(lambda _: equilibrate_with_ema(scale_rows, 2.0))
-
-
-def test_arguments_that_depend_on_the_layout_fail_at_init():
-    decay = lambda layout: 2.0 if layout.groups else 0.9
-    tx = on_matrices(lambda layout: equilibrate_with_ema(scale_rows, decay(layout)))
+def test_arguments_of_a_function_of_the_layout_fail_at_init():
+    tx = on_matrices(lambda _: equilibrate_with_ema(scale_rows, 2.0))
     with pytest.raises(ValueError, match="`decay` must be in"):
         tx.init({"w": _draw(3, 5)})
-
-
-@pytest.mark.parametrize(
-    "look_up",
-    [
-        lambda layout: layout.groups["5x3@1"],
-        lambda layout: next(iter(layout.groups)),
-        lambda layout: max(group.rows for group in layout.groups.values()),
-        lambda layout: next(iter(layout.views.values())).rows,
-    ],
-)
-def test_build_that_needs_groups(look_up):
-    def build(layout):
-        if not layout.groups:
-            look_up(layout)
-        return optax.scale(2.0)
-
-    params = {"w": _draw(3, 5)}
-    tx = on_matrices(build, probe=False)
-    updates, _ = tx.update(params, tx.init(params))
-    np.testing.assert_array_equal(updates["w"], 2 * params["w"])
 
 
 @pytest.mark.broad

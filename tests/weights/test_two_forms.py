@@ -45,12 +45,8 @@ def _loss(params):
 
 
 def _as_transformation(options, max_norm):
-    def build(layout):
-        ids = {name: group.ids for name, group in layout.groups.items()}
-        inner = optax.chain(INNER, limit_skew_norm(max_norm))
-        return spo(inner, ids=ids, **options)
-
-    return om.on_matrices(build, needs_params=True, probe=False)
+    chain = spo(optax.chain(INNER, limit_skew_norm(max_norm)), **options)
+    return om.on_matrices(chain, needs_params=True, probe=False)
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def chains(arena: Arena) -> Method:
                 known = ", ".join(PARTS[part])
                 raise ValueError(f"`{part}` must be one of {known}, got {choice!r}.")
         return om.on_matrices(
-            lambda layout: optax.chain(*_blocks(layout, b1, parts)),
+            optax.chain(*_blocks(b1, parts)),
             after=optax.chain(
                 optax.add_decayed_weights(arena.weight_decay),
                 optax.scale_by_learning_rate(lr),
@@ -113,7 +113,7 @@ def chains(arena: Arena) -> Method:
     return Method(build, first | chosen | {"b1": B1})
 
 
-def _blocks(layout, b1, parts):
+def _blocks(b1, parts):
     """The blocks of a chain, in their order."""
     if parts["momentum"] == "corrected":
         yield om.correct_variance(0.025, b1)
@@ -121,11 +121,11 @@ def _blocks(layout, b1, parts):
     kind = parts["equilibration"]
     scalings = map(om.equilibrate, SCALINGS[kind.removeprefix("plus_")])
     if kind.startswith("plus_"):
-        yield _mapped(layout, parts)
+        yield _mapped(parts)
         yield from scalings
     else:
         yield from scalings
-        yield _mapped(layout, parts)
+        yield _mapped(parts)
     if parts["second"] == "row":
         yield om.transforms.equilibrate_with_ema(om.row_rms, B2)
     if parts["second"] == "entry":
@@ -135,13 +135,13 @@ def _blocks(layout, b1, parts):
         yield om.scale_by_shape("out/in")
 
 
-def _mapped(layout, parts):
+def _mapped(parts):
     """The map, in its frame."""
     base = MAPS[parts["map"]]()
     if parts["frame"] == "none":
         return base
-    sides = om.stacks.oriented_sides(layout, "residual")
-    return om.rotate(base, policy=parts["frame"], side=sides)
+    side = lambda layout: om.stacks.oriented_sides(layout, "residual")
+    return om.rotate(base, policy=parts["frame"], side=side)
 
 
 MAPS = {

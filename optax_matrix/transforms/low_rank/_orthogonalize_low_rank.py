@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, checked
+from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.random import folded, normal, seeded
@@ -35,7 +36,6 @@ def orthogonalize_low_rank(
     *,
     decay: Decay = 0.95,
     qr: Kernel = cholesky_qr,
-    ids: Any = None,
     accumulator_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Returns the leading part of the momentum as a product of orthonormal factors.
@@ -50,15 +50,15 @@ def orthogonalize_low_rank(
     of R that is rounding noise, for example if the momentum has a lower rank,
     contributes no update and does not change its column of Q.
 
+    The first right factors are random. Inside `on_matrices` that of a matrix depends on
+    its path and its place in its leaf; elsewhere all matrices of a shape have the same.
+
     Args:
         rank: Number of columns r: an int, or a float for a fraction of the shorter
             side, rounded up. 1.0 is full rank.
         decay: Decay rate :math:`\mu`.
         qr: Kernel that makes columns orthonormal, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
-            from which its first right factor is drawn; None draws the same factor for
-            all matrices of a shape.
         accumulator_dtype: Dtype of the momentum; None for the parameter's.
 
     Returns:
@@ -85,6 +85,7 @@ def orthogonalize_low_rank(
         jax.tree.map(check_matrices, params)
         zeros = zeros_of_state(params, accumulator_dtype)
         starts = jax.tree.map(lambda p: rank_of(rank, min(p.shape[-2:])), params)
+        ids = identities_of(params)
         if ids is None:
             draw = lambda p, r: jnp.broadcast_to(
                 _drawn((), p.shape[-1], r, widened(p).dtype),
@@ -93,7 +94,7 @@ def orthogonalize_low_rank(
             right = jax.tree.map(draw, params, starts)
         else:
             draw = lambda p, r, i: _drawn(i, p.shape[-1], r, widened(p).dtype)
-            right = jax.tree.map(draw, params, starts, {n: ids[n] for n in params})
+            right = jax.tree.map(draw, params, starts, ids)
         return OrthogonalizeLowRankState(zeros, right)
 
     def update_fn(updates, state, params=None, **extra_args):

@@ -35,7 +35,6 @@ def project_both_sides(
     stagger: bool = False,
     transport: Literal["keep", "carry", "reset"] = "keep",
     seed: Seed = 0,
-    ids: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in two subspaces.
 
@@ -57,8 +56,7 @@ def project_both_sides(
         renew_below: As in `project_low_rank`; each side goes by its own projection.
         stagger: As in `project_low_rank`.
         transport: ``"keep"``, ``"carry"`` or ``"reset"``, as in `project_low_rank`.
-        seed: Seed of the random numbers.
-        ids: As in `project_low_rank`.
+        seed: Seed of the random numbers, as in `project_low_rank`.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``. Its
@@ -90,7 +88,6 @@ def project_both_sides(
         "phase": phase,
         "renew_below": renew_below,
         "stagger": stagger,
-        "ids": ids,
     }
     of_rows = of_cols = transport
     if transport == "carry":

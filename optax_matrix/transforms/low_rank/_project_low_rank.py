@@ -1,7 +1,6 @@
 """Running a transformation in a subspace of the rows or columns of the gradient."""
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from optax_matrix.transforms.low_rank._moment_transport import (
     carry_moments,
     check_transport,
 )
-from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal
+from optax_matrix.transforms.low_rank._renewal import BasisState, Renewal, numbers_of
 from optax_matrix.transforms.sides import (
     ProjectedSides,
     side_views,
@@ -77,7 +76,6 @@ def project_low_rank(
     stagger: bool = False,
     transport: Any = "keep",
     seed: Seed = 0,
-    ids: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in a subspace.
 
@@ -137,10 +135,9 @@ def project_low_rank(
             its stack, which depends on the bound of stacks and on their placement.
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
             ``"reset"`` or a function, see above.
-        seed: Seed of the random numbers.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
-            on which its random numbers depend; None gives all matrices of a stack the
-            same numbers.
+        seed: Seed of the random numbers. Inside `on_matrices` those of a matrix depend
+            on its path and its place in its leaf; elsewhere all matrices of a stack
+            have the same.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -174,7 +171,6 @@ def project_low_rank(
         side=side,
         renewal=Renewal(found, update_interval, phase, stagger, seed, renew_below),
         transport=carry_moments if transport == "carry" else transport,
-        ids=ids,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -187,7 +183,6 @@ class _ProjectLowRank:
     side: Any
     renewal: Renewal
     transport: Any
-    ids: Any
 
     def init(self, params: Any) -> ProjectLowRankState:
         seen = turned_zeros(side_views(self.side, params), params)
@@ -230,7 +225,7 @@ class _ProjectLowRank:
     def _bases(self, gradient: Any, state: Any) -> tuple[Any, Any, Any]:
         """Trees of the bases and of their states, and the inner state."""
         leaves, structure = jax.tree.flatten(gradient)
-        keys = self.renewal.keys(state.count, self._ids(gradient))
+        keys = self.renewal.keys(state.count, numbers_of(gradient))
         if not self.renewal.basis.stored:
             found = jointly(self._drawn, *(dict(enumerate(x)) for x in (leaves, keys)))
             basis = structure.unflatten(found.values())
@@ -245,16 +240,6 @@ class _ProjectLowRank:
         basis = structure.unflatten([h.vectors for h in held])
         note_kept(basis, structure.unflatten([h.vectors for h in carry[0]]))
         return basis, structure.unflatten(held), inner_state
-
-    def _ids(self, gradient: Any) -> list:
-        """Per stack the identities of its matrices; empty if there are none."""
-        structure = jax.tree.structure(gradient)
-        if self.ids is None:
-            return [()] * structure.num_leaves
-        if isinstance(self.ids, Mapping):  # Of more stacks than these, perhaps.
-            keys = [keys[0].key for keys, _ in jax.tree.leaves_with_path(gradient)]
-            return [self.ids[name] for name in keys]
-        return structure.flatten_up_to(self.ids)
 
     def _drawn(self, g: jax.Array, key: jax.Array) -> jax.Array:
         view = Subspace(g, None, None, key, self._rank(g))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg.random import folded, seeded
 from optax_matrix.linalg.scale import is_some, matrix_norm
@@ -38,6 +39,13 @@ class BasisState(NamedTuple):
 
     vectors: Any
     tracked: Any
+
+
+def numbers_of(tree: Any) -> list:
+    """Per stack the identities of its matrices; no numbers where they are unknown."""
+    ids, structure = identities_of(tree), jax.tree.structure(tree)
+    none = [()] * structure.num_leaves
+    return none if ids is None else structure.flatten_up_to(ids)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,11 @@ from optax_matrix.transforms.low_rank._basis import (
     rank_of,
 )
 from optax_matrix.transforms.low_rank._combine import coordinates
-from optax_matrix.transforms.low_rank._renewal import BasisState, new_vectors
+from optax_matrix.transforms.low_rank._renewal import (
+    BasisState,
+    new_vectors,
+    numbers_of,
+)
 from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
 from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
 from optax_matrix.transforms.sides import (
@@ -64,7 +68,6 @@ def scale_by_tracked_adam(
     error_feedback: bool = True,
     start: Start = "randomized",
     seed: Seed = 0,
-    ids: Any = None,
     qr: Kernel = cholesky_qr,
     mu_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -99,8 +102,7 @@ def scale_by_tracked_adam(
         error_feedback: Whether to keep E, ``m n`` numbers; if not, E is zero.
         start: How to find the first basis, leading left singular vectors:
             ``"randomized"`` or ``"exact"``.
-        seed: Seed of the random numbers.
-        ids: Identity of each matrix, as in `project_low_rank`.
+        seed: Seed of the random numbers, as in `project_low_rank`.
         qr: Kernel that orthonormalizes columns, as in `rotate`.
         mu_dtype: Dtype of the momentum and the error; None for float32.
 
@@ -138,7 +140,6 @@ def scale_by_tracked_adam(
         error_feedback=error_feedback,
         first=svd_basis(start, qr=qr).refresh,
         seed=seed,
-        ids=ids,
         qr=qr,
         mu_dtype=mu_dtype,
     )
@@ -154,7 +155,6 @@ class _TrackedAdam:
     error_feedback: bool
     first: Callable[[Subspace], jax.Array]
     seed: int
-    ids: Any
     qr: Any
     mu_dtype: Any
 
@@ -201,11 +201,8 @@ class _TrackedAdam:
         """The bases after this step."""
         leaves, structure = jax.tree.flatten(seen)
         vectors, mu = map(structure.flatten_up_to, (state.vectors, state.mu))
-        ids = [()] * len(leaves)
-        if self.ids is not None:
-            ids = structure.flatten_up_to(self.ids)
         start = jax.random.fold_in(seeded(self.seed), 0)
-        keys = [folded(start, i) for i in ids]
+        keys = [folded(start, ids) for ids in numbers_of(seen)]
 
         t, pairs = state.count, list(zip(leaves, vectors, strict=True))
         lacks = [lacks_basis(x, u) for x, u in pairs]

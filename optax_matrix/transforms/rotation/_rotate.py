@@ -90,7 +90,8 @@ def rotate(
             function from a `PolicyInput` to the rotation.
         side: ``"out"`` (rows), ``"in"`` (columns), ``"short"`` (rows if there are not
             more rows than columns), ``"both"``; or a dict that gives one of them, or
-            ``"none"``, for each leaf of a dict of stacks.
+            ``"none"``, for each leaf of a dict of stacks. Inside `on_matrices` it may
+            be a function from the `stacks.Layout` to such a dict.
         qr: Kernel that orthonormalizes columns, `linalg.cholesky_qr` or
             `linalg.qr_householder`.
         update_interval: Number K of updates between renewals of the rotation, at

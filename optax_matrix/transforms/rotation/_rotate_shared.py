@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._arguments import Kernel, PositiveInt, check_choice, checked
+from optax_matrix._surroundings.layouts import of_layout
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import cholesky_qr
 from optax_matrix.linalg.precision import project
@@ -29,6 +30,7 @@ from optax_matrix.transforms.rotation._policies import (
 )
 from optax_matrix.transforms.sides import (
     Pair,
+    SidesOfLayout,
     side_views,
     turned,
     turned_back,
@@ -101,9 +103,9 @@ class RotateSharedState(NamedTuple):
 @checked
 def rotate_shared(
     base: Transformation,
-    sets: Sets,
+    sets: Sets | Callable[[Any], Sets],
     *,
-    sides: Mapping[str, str],
+    sides: Mapping[str, str] | SidesOfLayout,
     policy: PolicyName | PolicyLike = "aro",
     qr: Kernel = cholesky_qr,
     update_interval: PositiveInt = 1,
@@ -124,7 +126,8 @@ def rotate_shared(
 
     Args:
         base: A transformation of a dict of stacks.
-        sets: The sets of matrices that share a rotation.
+        sets: The sets of matrices that share a rotation. Inside `on_matrices`, ``sets``
+            and ``sides`` may be functions from the `stacks.Layout` to these values.
         sides: For each stack the side that rotates, ``"out"`` or ``"in"``. All of these
             sides have the same size.
         policy: Policy, as in `rotate`. A function gets one `PolicyInput` for all sets,
@@ -152,17 +155,21 @@ def rotate_shared(
     References:
         ARO, Section 4.2, Eq. 47, 51 and 52, Table 3.
     """
-    for side in sides.values():
-        check_choice("sides", side, ("out", "in"))
-    shared = _Shared(
-        optax.with_extra_args_support(base),
-        sets,
-        sides,
-        find_policy(policy),
-        qr,
-        update_interval,
+    if not callable(sides):
+        for side in sides.values():
+            check_choice("sides", side, ("out", "in"))
+    base = optax.with_extra_args_support(base)
+    found = find_policy(policy)
+
+    def known() -> _Shared:
+        """The block for the matrices of this device."""
+        values = of_layout("sets", sets), of_layout("sides", sides)
+        return _Shared(base, *values, found, qr, update_interval)
+
+    return optax.GradientTransformationExtraArgs(
+        init=lambda params: known().init(params),
+        update=lambda *args, **extra: known().update(*args, **extra),
     )
-    return optax.GradientTransformationExtraArgs(shared.init, shared.update)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
+from optax_matrix._arguments import (
+    Decay,
+    NotNegative,
+    PositiveInt,
+    checked,
+    unchecked,
+)
 from optax_matrix._surroundings.keeping import kept, movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
@@ -95,7 +101,7 @@ def precondition(
         root: The root :math:`p`.
         side: ``"both"``, ``"out"`` (L alone), ``"in"`` (R alone), ``"short"``; or a
             dict that gives one of them, or ``"none"``, for each leaf of a dict of
-            stacks.
+            stacks, or a function of the layout, as in `rotate`.
         decay: Decay rate :math:`\beta` of the averages; None for sums.
         bias_correction: Whether to divide the averages by :math:`1 - \beta^t`.
         eps: Term added to the diagonals, relative to the largest eigenvalue.
@@ -149,7 +155,7 @@ def precondition(
         side=side,
         decay=decay,
         corrects=bias_correction,
-        inverse=partial(inverse_root, p=root, eps=eps, method=method),
+        inverse=unchecked(partial(inverse_root, p=root, eps=eps, method=method)),
         p=root,
         interval=update_interval,
         size=block_size,

@@ -20,6 +20,7 @@ from optax_matrix._arguments import (
 )
 from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import inverse, is_some, unit_peak
 from optax_matrix.transforms.arguments import Transformation
@@ -71,7 +72,6 @@ def whiten(
     max_rms: AtLeastOne | None = 2.0,
     update_interval: PositiveInt = 1,
     momentum: Transformation | None = None,
-    ids: Any = None,
     seed: Seed = 0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Multiplies every matrix by factors that whiten its gradients.
@@ -113,10 +113,9 @@ def whiten(
             updates 1, K + 1, 2K + 1, ... of each matrix, counted from its first
             gradient that is not zero.
         momentum: Transformation from updates to M; None for M = G.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
-            from which its noise is drawn; None draws the same for all matrices of a
-            shape.
-        seed: Seed of the noise.
+        seed: Seed of the noise. Inside `on_matrices` the noise of a matrix depends on
+            its path and its place in its leaf; elsewhere all matrices of a stack have
+            the same.
 
     Returns:
         A transformation of trees whose leaves are ``(..., m, n)``.
@@ -157,7 +156,6 @@ def whiten(
         max_rms=max_rms,
         interval=update_interval,
         momentum=momentum,
-        ids=ids,
         seed=seed,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
@@ -174,7 +172,6 @@ class _Whiten:
     max_rms: ArrayLike | None
     interval: int
     momentum: optax.GradientTransformation | None
-    ids: Any
     seed: int
 
     def init(self, params: Any) -> WhitenState:
@@ -212,7 +209,9 @@ class _Whiten:
         """The factors and bounds that follow; the old ones of what is not due."""
         structure = jax.tree.structure(x)
         flat = lambda tree: dict(enumerate(structure.flatten_up_to(tree)))
-        keys = jax.tree.map(self._keys, self._ids(x), state.count)
+        none = lambda x: jnp.zeros((*x.shape[:-2], 1), jnp.uint32)
+        ids = identities_of(x) or jax.tree.map(none, x)
+        keys = jax.tree.map(self._keys, ids, state.count)
         old = state.factor, state.bound
         trees = x, *old, state.count, due, keys
 
@@ -224,12 +223,6 @@ class _Whiten:
         new = jax.lax.cond(any_of(due), moved, lambda _: old, None)
         note_kept(new, old)
         return new
-
-    def _ids(self, tree: Any) -> Any:
-        if self.ids is None:
-            none = lambda x: jnp.zeros((*x.shape[:-2], 1), jnp.uint32)
-            return jax.tree.map(none, tree)
-        return {name: self.ids[name] for name in tree}
 
     def _keys(self, ids: Any, count: jax.Array) -> jax.Array:
         numbers = jnp.asarray(ids, jnp.uint32), count[..., None].astype(jnp.uint32)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from optax_matrix._arguments import is_tiny
+from optax_matrix._dtypes import is_tiny
 from optax_matrix.linalg.random import hash_uint32
 
 

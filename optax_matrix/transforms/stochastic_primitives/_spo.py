@@ -1,6 +1,6 @@
 """Stochastic primitive optimization: training orthogonal factors of weights (POET)."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import optax
 
@@ -33,7 +33,6 @@ def spo(
     sides: RotatedSides = "both",
     reset: Reset = "moments",
     hold: Literal["stored", "recovered"] = "stored",
-    ids: Any = None,
     seed: Seed = 0,
     update_dtype: Dtype | None = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -81,10 +80,9 @@ def spo(
             itself, moments are reset only if ``inner`` has a count for each matrix, as
             `scale_by_adam_per_matrix` has; with `optax.adam` they are kept.
         hold: Whether :math:`W_0` is ``"stored"`` or ``"recovered"``, see above.
-        ids: Identity of each matrix, uint32 ``(..., k)`` per leaf (`stacks.Group.ids`),
-            from which its permutations are drawn; None draws the same permutations for
-            all matrices of a shape.
-        seed: Seed of the random permutations.
+        seed: Seed of the random permutations. Inside `on_matrices` those of a matrix
+            depend on its path and its place in its leaf; elsewhere all matrices of a
+            shape have the same.
         update_dtype: Dtype that updates are rounded to before they are applied, if it
             is narrower than that of the parameters, as with ``wire_dtype`` of `owners`.
             Knowing it, `spo` does not mistake the rounding for an outside change.
@@ -122,7 +120,7 @@ def spo(
     spo = Spo(
         inner=optax.with_extra_args_support(inner),
         primitives=primitives,
-        merges=Merges(primitives, merge_interval, merge_at, ids),
+        merges=Merges(primitives, merge_interval, merge_at),
         resets=reset == "moments",
         stored=hold == "stored",
         update_dtype=update_dtype,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.transforms.stochastic_primitives.skew_bound import reached
 
@@ -21,7 +22,6 @@ class Merges:
     primitives: Primitives
     interval: int | None
     merge_at: Any
-    ids: Any
 
     def due(self, count: Any, q: Any, params: Any) -> Any:
         """Which matrices to merge, ``(...)`` per leaf; None if none ever is."""
@@ -43,10 +43,8 @@ class Merges:
 
     def draw(self, merges: Any, params: Any) -> Any:
         """The permutations of all matrices after their numbers of merges."""
-        if self.ids is None:
-            ids = jax.tree.map(lambda p: jnp.zeros((*p.shape[:-2], 1)), params)
-        else:
-            ids = {name: self.ids[name] for name in params}
+        none = lambda p: jnp.zeros((*p.shape[:-2], 1))
+        ids = identities_of(params) or jax.tree.map(none, params)
         return jax.tree.map(self.primitives.draw, merges, params, ids)
 
     def redraw(
