@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
-from optax_matrix._surroundings.keeping import where
+from optax_matrix._surroundings.keeping import select
 
 NonFinite = Literal["propagate", "skip", "zero", "raise"]
 
@@ -46,7 +46,7 @@ def examined(policy: NonFinite, stacks: Stacks) -> Gradients:
     zero = {n: peak == 0 for n, peak in peaks.items()}
     if policy == "zero":
         zero = {n: x | bad[n] for n, x in zero.items()}
-    return Gradients({n: where(bad[n], 0, x) for n, x in stacks.items()}, bad, zero)
+    return Gradients({n: select(bad[n], 0, x) for n, x in stacks.items()}, bad, zero)
 
 
 def keeping(on_bad: NonFinite, on_zero: str, grads: Gradients) -> list[Stacks]:
@@ -64,12 +64,12 @@ def marked(
     """
     new = dict(new)
     if on_zero == "skip":
-        new = {n: where(grads.zero[n], 0, x) for n, x in new.items()}
+        new = {n: select(grads.zero[n], 0, x) for n, x in new.items()}
     if on_bad == "zero":
         return new
     mark = jnp.zeros_like if on_bad == "skip" else _nan_where
     marks = {n: mark(bad)[:, None, None] for n, bad in grads.bad.items()}
-    return {n: where(grads.bad[n], marks[n], x) for n, x in new.items()}
+    return {n: select(grads.bad[n], marks[n], x) for n, x in new.items()}
 
 
 def _nan_where(bad: jax.Array) -> jax.Array:
