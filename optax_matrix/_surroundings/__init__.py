@@ -9,7 +9,8 @@ it is in `Surroundings`, and nothing else reaches a block from the side:
   compute together what is `shared`;
 * `observation.report` offers a value to measures that were asked for, in `found`;
 * `keeping.kept` lets matrices keep their state, those of `keeps`;
-* `worked_sides.note_sides` tells which sides a block works on, in `sides`.
+* `worked_sides.note_sides` tells which sides a block works on, in `sides`;
+* `kinds` says what the leaves of the tree are, to what updates other leaves.
 
 Without surroundings, all of them do nothing, and the program is the same.
 """
@@ -44,6 +45,7 @@ class Surroundings:
             state does not change.
         kept: Pairs of new and old arrays where that is so already, if collected.
         sides: The `worked_sides.WorkedSides` of the state, if it has them.
+        kinds: The `decisions.Kinds` of a tree whose leaves are updated; None elsewhere.
     """
 
     limit: Limit | None = None
@@ -55,6 +57,7 @@ class Surroundings:
     keeps: Sequence[Stacks] = ()
     kept: list[tuple[Any, Any]] | None = None
     sides: Any = None
+    kinds: Any = None
 
 
 # A context variable, since a block is an optax transformation, and between it and
