@@ -12,6 +12,7 @@ it is in `Surroundings`, and nothing else reaches a block from the side:
 * `worked_sides.note_sides` tells which sides a block works on, in `sides`;
 * `layouts.identities_of` tells which matrices they are, and `layouts.of_layout`
   evaluates an argument that is a function of the `layout`.
+* `kinds` says what the leaves of the tree are, to what updates other leaves.
 
 Without surroundings, all of them do nothing, and the program is the same.
 """
@@ -47,6 +48,7 @@ class Surroundings:
         kept: Pairs of new and old arrays where that is so already, if collected.
         sides: The `worked_sides.WorkedSides` of the state, if it has them.
         layout: The `stacks.Layout` of the matrices that this device has.
+        kinds: The `decisions.Kinds` of a tree whose leaves are updated; None elsewhere.
     """
 
     limit: Limit | None = None
@@ -59,6 +61,7 @@ class Surroundings:
     kept: list[tuple[Any, Any]] | None = None
     sides: Any = None
     layout: Any = None
+    kinds: Any = None
 
 
 # A context variable, since a block is an optax transformation, and between it and

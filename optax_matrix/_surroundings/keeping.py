@@ -1,9 +1,10 @@
-"""State that a block lets matrices keep, before it uses it.
+"""Restores the state of skipped matrices before a block reads it.
 
-Matrices whose gradients have no effect keep their state. `on_matrices` sees to that at
-the end of a step, for any block. But a large array that the step itself uses is then
-written twice: as computed, and as kept. A block that keeps it at once, with `kept`,
-saves that. Nothing else changes, since the updates of these matrices are thrown away.
+A matrix whose gradient has no effect keeps its state. `on_matrices` restores it at the
+end of a step, for any block. But a large array that the step itself reads is then
+written twice: as computed, and as restored. A block that restores it at once, with
+`kept`, saves one of them. Nothing else changes, since the updates of these matrices are
+discarded.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ import jax.numpy as jnp
 from optax_matrix._surroundings import Stacks, here
 
 
-def where(matrices: jax.Array, value: Any, x: jax.Array) -> jax.Array:
-    """Replaces some matrices of a stack, ``(b,)``, by a value in its dtype."""
-    each = matrices.reshape(matrices.shape + (1,) * (x.ndim - 1))
-    return jnp.where(each, jnp.asarray(value).astype(x.dtype), x)
+def select(which: jax.Array, new: Any, old: jax.Array) -> jax.Array:
+    """New values for some matrices ``(...)`` of an array, in its dtype; else the old.
+
+    ``new`` is an array or a number.
+    """
+    each = which.reshape(which.shape + (1,) * (old.ndim - which.ndim))
+    return jnp.where(each, jnp.asarray(new).astype(old.dtype), old)
 
 
 def kept(new: Any, old: Any) -> Any:
@@ -74,5 +78,5 @@ def _put_back(
     for masks in keeps:
         mask = next((masks[name] for name in names if name in masks), None)
         if mask is not None and jnp.shape(new)[:1] == mask.shape:
-            new = where(mask, old, new)
+            new = select(mask, old, new)
     return new

@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._newton_schulz import newton_schulz
-from optax_matrix.linalg.scale import safe_root, wide_unit_peak
+from optax_matrix.linalg.scale import inverse, safe_root, wide_unit_peak
 
 
 def balanced_polar(
@@ -53,7 +53,6 @@ def balanced_polar(
     dtype = x.dtype
     if x.shape[-2] == x.shape[-1]:
         return polar(x)
-    inverse = lambda v: jnp.where(v == 0, 0, 1 / jnp.where(v == 0, 1, v))
     y, transposed = wide_unit_peak(x)  # Wide: the columns are the rows of above.
     y = y * inverse(safe_root(jnp.sum(y * y, axis=-2, keepdims=True)))
     scale = jnp.ones_like(y[..., :1, :])

@@ -7,7 +7,7 @@ and without. No framework is imported: a box is made from a box.
 """
 
 import sys
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -113,21 +113,21 @@ def boxed(
     return jax.tree_util.tree_map_with_path(box, state, specs)
 
 
-def apart(rebuild: Callable, leaves: Mapping[str, Any], first: Container[str]) -> list:
-    """The tree of some leaves, by path, and that of all others; None elsewhere.
+def has_boxes(tree: Any) -> bool:
+    """Whether a tree has a box, also one without a leaf."""
+    return any(map(is_box, jax.tree.leaves(tree, is_leaf=is_box)))
 
-    A variable of NNX without its leaf, which NNX takes for a leaf, is what it holds:
-    None, or the `MaskedNode` of `optax.partition`. A tree without any node is `()`,
-    because optax takes None for parameters that were not passed.
+
+def without_hollow(tree: Any) -> Any:
+    """A tree in which NNX variables without their leaf are what they hold.
+
+    That is None, or the `MaskedNode` of `optax.partition`. NNX itself treats such a
+    variable as a leaf.
     """
     hollow = lambda x: _is_variable(x) and not jax.tree.leaves(x)
     held = lambda x: jax.tree.leaves(x, is_leaf=lambda node: node is not x)[0]
     empty = lambda x: held(x) if hollow(x) else x
-    part = lambda kept: {p: x if (p in first) == kept else None for p, x in known}
-    known = leaves.items()
-    parts = [rebuild(part(True)), rebuild(part(False))]
-    trees = [jax.tree.map(empty, tree, is_leaf=_is_variable) for tree in parts]
-    return [() if tree is None else tree for tree in trees]
+    return jax.tree.map(empty, tree, is_leaf=_is_variable)
 
 
 def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:

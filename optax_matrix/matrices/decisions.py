@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import Guess, default_rule
 from optax_matrix.matrices.oriented import Oriented
 from optax_matrix.matrices.rules import PathRule
+from optax_matrix.matrices.vectors import is_vector
 from optax_matrix.matrices.view import MatrixView, Side, is_dimension_numbers, make_view
 
 Rule = Callable[[str, Any], tuple[Any, str]]
@@ -23,10 +24,19 @@ Rule = Callable[[str, Any], tuple[Any, str]]
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What a leaf is: its view as matrices, or None, and the reason."""
+    """What a leaf is.
+
+    Attributes:
+        view: Its view as matrices, or None.
+        reason: Why it has this view, or none.
+        is_vector: Whether it is a bias, scale or scalar, or a stack of them.
+        box: The node of a framework that holds this leaf alone, or None.
+    """
 
     view: MatrixView | None
     reason: str
+    is_vector: bool = False
+    box: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def is_guess(self) -> bool:
@@ -37,7 +47,8 @@ class Decision:
         """The same with another residual side, if it is a matrix."""
         if self.view is None:
             return self
-        return Decision(dataclasses.replace(self.view, residual=residual), self.reason)
+        view = dataclasses.replace(self.view, residual=residual)
+        return dataclasses.replace(self, view=view)
 
 
 Decisions = Mapping[str, Decision]  # By the leaf's path.
@@ -46,6 +57,26 @@ Decisions = Mapping[str, Decision]  # By the leaf's path.
 def views_of(decisions: Decisions) -> dict[str, MatrixView]:
     """The views of the leaves that are matrices."""
     return {path: d.view for path, d in decisions.items() if d.view is not None}
+
+
+class Kinds(NamedTuple):
+    """What `update` needs of the decisions on a tree; it holds no arrays.
+
+    Attributes:
+        views: The views of the leaves that are matrices, by path.
+        vectors: The paths of the leaves that are vectors.
+        answers: What else was found about this tree, by the function that finds it.
+    """
+
+    views: dict[str, MatrixView]
+    vectors: frozenset[str]
+    answers: dict[Any, Any]
+
+
+def kinds_of(decisions: Decisions) -> Kinds:
+    """The decisions on a tree in short."""
+    vectors = frozenset(path for path, d in decisions.items() if d.is_vector)
+    return Kinds(views_of(decisions), vectors, {})
 
 
 def decide(
@@ -70,10 +101,18 @@ def decide(
         return {p: d.on_side(dimension_numbers.side(p)) for p, d in found.items()}
     rule = _rule(dimension_numbers, params)
     told = leaves_in_tree(params, leaves)
-    found = {path: _decision(path, leaf, rule) for path, leaf in told.items()}
+    boxes = boxes_of(params)
+    found = {
+        path: dataclasses.replace(
+            _decision(path, leaf, rule),
+            is_vector=is_vector(path, leaf),
+            box=boxes.get(path),
+        )
+        for path, leaf in told.items()
+    }
     # Of what is guessed, names are another opinion, and doubts tell.
     given = views_of({path: d for path, d in found.items() if not d.is_guess})
-    if boxes := boxes_of(params) if given else {}:
+    if boxes and given:
         logical = {p: box for p, box in boxes.items() if has_logical_names(box)}
         names = {path: names_of(box) for path, box in logical.items()}
         refuse_inside(names, given, visible_mesh(leaves) or context_mesh())

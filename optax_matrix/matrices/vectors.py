@@ -11,7 +11,7 @@ from optax_matrix.matrices.leaves import leaves_in_tree
 def vectors_of(params: Any) -> set[str]:
     """The paths of the leaves that are vectors, by name, shape and siblings."""
     told = leaves_in_tree(params, named_leaves(params))
-    return {path for path, leaf in told.items() if _is_vector(path, leaf)}
+    return {path for path, leaf in told.items() if is_vector(path, leaf)}
 
 
 def all_but_vectors(params: Any) -> Any:
@@ -38,6 +38,7 @@ def all_but_vectors(params: Any) -> Any:
     return map_named(lambda path, _: path not in vectors, params)
 
 
-def _is_vector(path: str, leaf: Any) -> bool:
+def is_vector(path: str, leaf: Any) -> bool:
+    """Whether a leaf of `leaves_in_tree` is a vector."""
     is_stack = getattr(leaf, "other", None) == STACK_OF_VECTORS
     return len(leaf.shape) < 2 or name_of(path).is_vector or is_stack

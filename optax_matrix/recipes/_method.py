@@ -10,14 +10,12 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import is_function
-from optax_matrix._paths import map_named
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.matrices.vectors import vectors_of
 from optax_matrix.transforms import Policy, add_cautious_decay
 from optax_matrix.transforms.arguments import check_fits
 from optax_matrix.transforms.weight_size import add_decayed_weights
 from optax_matrix.tree import on_matrices
-from optax_matrix.tree.other_leaves import climbs, with_warning
+from optax_matrix.tree.other_leaves import but_vectors, climbs, with_warning
 
 TREE_ONLY = {  # Arguments that do not concern the update of matrices.
     *("learning_rate", "weight_decay", "weight_decay_mask", "cautious_decay"),
@@ -229,14 +227,7 @@ def decayed_others(
     decay = decayed_weights(rate if given is None else given, arguments, params)
     if arguments.get("weight_decay_mask") is not None or params is None:
         return decay
-    vectors = vectors_of(params)
-    pick = lambda path, new, old: old if path in vectors else new
-
-    def update(updates, state, params=None):
-        new, state = decay.update(updates, state, params)
-        return map_named(pick, new, updates), state
-
-    return optax.GradientTransformation(decay.init, update)
+    return but_vectors(decay)
 
 
 def rate_of_others(rate: Any, factor: Any, given: Any) -> Any:

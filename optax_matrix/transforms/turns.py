@@ -4,13 +4,15 @@ A count starts with the first gradient that is not zero, so that a first frame c
 with it. `on_matrices` puts the count back where a gradient has no effect.
 """
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from optax_matrix._surroundings.keeping import movable, note_kept, select as select
 from optax_matrix.linalg.scale import is_some
 
 
@@ -37,6 +39,20 @@ def any_of(due: Any) -> jax.Array:
     return reduce(jnp.logical_or, each, jnp.asarray(False))
 
 
-def chosen(due: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """New arrays ``(..., p, p)`` for matrices whose turn it is."""
-    return jnp.where(due[..., None, None], new, old)
+def renewed(
+    renew: Callable[[Any, Any], Any], due: Any, old: Any, *, if_any: bool = True
+) -> Any:
+    """State after a renewal, without matrices that are skipped and keep theirs.
+
+    Args:
+        renew: ``renew(due, old)`` returns the new state of matrices that are due, and
+            the old state of others, as `select` does.
+        due: Which matrices are due, by stack ``(b, ...)``.
+        old: The state before.
+        if_any: Whether ``renew`` runs only if any matrix is due.
+    """
+    due = movable(due)
+    run = partial(renew, due)
+    new = jax.lax.cond(any_of(due), run, lambda old: old, old) if if_any else run(old)
+    note_kept(new, old)
+    return new

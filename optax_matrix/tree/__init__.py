@@ -19,11 +19,10 @@ own.
 """
 
 from optax_matrix.tree._describe import Description, describe
-from optax_matrix.tree._nonfinite import NonFinite as NonFinite
 from optax_matrix.tree._on_matrices import on_matrices
 from optax_matrix.tree._per_matrix import per_matrix
 from optax_matrix.tree._scale_by_path import scale_by_path
-from optax_matrix.tree._zero_gradient import OnZero as OnZero
+from optax_matrix.tree._unusual import NonFinite as NonFinite, OnZero as OnZero
 from optax_matrix.tree.state import OnMatricesState
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The arrays of a tree that may hold other things, too."""
+"""The arrays of trees: passed as arguments, in the dtypes that they had."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,3 +21,17 @@ def split_arrays(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return jax.tree.unflatten(structure, whole)
 
     return [leaves[i] for i in at], join
+
+
+def keep_dtype(new: Any, old: Any) -> Any:
+    """An array in the dtype of another."""
+    return new.astype(old.dtype) if new.dtype != old.dtype else new
+
+
+def keep_dtypes(new: Any, old: Any) -> Any:
+    """A state in the dtypes that it had, so that a scan can carry it."""
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        return new
+    is_array = lambda x: hasattr(x, "dtype")
+    keep = lambda x, y: keep_dtype(x, y) if is_array(x) and is_array(y) else x
+    return jax.tree.map(keep, new, old)

@@ -10,9 +10,13 @@ from optax_matrix.linalg.precision import Precision
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.tree._build import Build, as_build
-from optax_matrix.tree._nonfinite import NonFinite
+from optax_matrix.tree._unusual import (
+    NonFinite,
+    ZeroGradient,
+    check_zero_gradient,
+    kind_of,
+)
 from optax_matrix.tree._wrapper import OnMatrices
-from optax_matrix.tree._zero_gradient import ZeroGradient, check_zero_gradient, kind_of
 
 OfTree = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
 

@@ -1,7 +1,7 @@
 """What `on_matrices` makes of a transformation: its `init` and its `update`."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,64 +16,52 @@ from optax_matrix._mesh import (
     visible_mesh,
     visible_spec,
 )
-from optax_matrix._paths import flatten_named, named_leaves
+from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import within
-from optax_matrix._surroundings.keeping import settled
 from optax_matrix._surroundings.observation import observed
 from optax_matrix._surroundings.worked_sides import WorkedSides
 from optax_matrix.linalg.precision import Precision, using
 from optax_matrix.matrices.boxes import (
-    apart,
     boxed,
-    boxes_of,
+    has_boxes,
     placed_names_of,
     unboxed,
+    without_hollow,
 )
-from optax_matrix.matrices.decisions import decide, views_of
+from optax_matrix.matrices.decisions import Kinds, decide, kinds_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
-from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
-from optax_matrix.tree._arrays import split_arrays
-from optax_matrix.tree._build import Build
-from optax_matrix.tree._nonfinite import (
-    NonFinite,
-    check_finite,
-    examined,
-    keeping,
-    marked,
+from optax_matrix.tree._admission import (
+    Admitted,
+    Named,
+    Terms,
+    admitted,
+    refuse_missing_updates,
 )
+from optax_matrix.tree._arrays import keep_dtype, keep_dtypes, split_arrays
+from optax_matrix.tree._build import Build
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
-from optax_matrix.tree._refusals import (
-    refuse_gradient,
-    refuse_missing_params,
-    refuse_missing_updates,
-    refuse_nested,
-    refuse_tiny,
-)
+from optax_matrix.tree._refusals import refuse_nested, refuse_tiny
 from optax_matrix.tree._replicated import warn_of_replicated
-from optax_matrix.tree._zero_gradient import (
+from optax_matrix.tree._unusual import (
+    GuardedState,
+    NonFinite,
     OnZero,
     ZeroGradient,
-    faded,
-    no_zeros,
+    check_finite,
+    guarded,
     still,
 )
 from optax_matrix.tree.state import (
     OnMatricesState,
-    check_manifest,
-    check_method,
-    check_shapes,
-    check_structure,
     entries_of,
     entry_of,
-    has_fields,
     is_ours,
     sides_of,
-    with_updates_only,
 )
 
 
@@ -93,8 +81,10 @@ class OnMatrices:
     zero_gradient: ZeroGradient
     on_zero: OnZero
     precision: Precision
-    # The views that `init` found, by structure and shapes; `update` looks them up.
-    views: dict[Any, dict[str, MatrixView]] = dataclasses.field(default_factory=dict)
+    # What `init` decided, by all that decides it; `update` looks it up.
+    kinds: dict[Any, Kinds] = dataclasses.field(default_factory=dict)
+    # Structures of trees and states without boxes, as far as they are known.
+    bare: list[Any] = dataclasses.field(default_factory=list)
     # The stacks that `init` has probed `build` with; it does so once for each set.
     probed: set[frozenset[str]] = dataclasses.field(default_factory=set)
     # The replicated state that `update` has warned of; it does so once.
@@ -109,39 +99,42 @@ class OnMatrices:
                 after=self.after and self.after(None).init(params),
                 other=self.other and self.other(None).init(params),
             )
-        leaves, rebuild = flatten_named(params)
+        named = Named.of(params)
+        leaves = named.leaves
         paths_by_checksum(leaves)  # Two of one checksum are refused.
         decisions = decide(params, self.dimension_numbers)
         warn_of_mistakes(self.dimension_numbers, params, decisions)
-        views = self.views[_form(params, leaves)] = views_of(decisions)
-        refuse_tiny(leaves, views)
+        kinds = self.kinds[_form(params, leaves)] = kinds_of(decisions)
+        refuse_tiny(leaves, kinds.views)
         if not self.moves_zeros:
-            warn_of_zero_leaves(leaves, views, self.name or "this transformation")
-        state = self._init_matrices(params, leaves, views)
-        matrices, others = apart(rebuild, leaves, views)
-        return state._replace(
-            after=self.after and self.after(params).init(matrices),
-            other=self.other and _init_other(self.other(params), others),
-        )
+            name = self.name or "this transformation"
+            warn_of_zero_leaves(leaves, kinds.views, name)
+        layout = self.placement.layout(leaves, kinds.views, self.max_batch)
+        boxes = {p: d.box for p, d in decisions.items() if d.box is not None}
+        state = self._init_matrices(layout, leaves, boxes)
+        matrices, others = self._apart(named, leaves, kinds)
+        with within(kinds=kinds):
+            whole = state._replace(
+                after=self.after and self.after(params).init(matrices),
+                other=self.other and _init_other(self.other(params), others),
+            )
+        self._is_bare(state)  # `update` finds it known.
+        return whole
 
-    def _init_matrices(self, params: Any, leaves: Any, views: Any) -> OnMatricesState:
-        layout = self.placement.layout(leaves, views, self.max_batch)
-        matrices = {path: leaves[path] for path in views}
+    def _init_matrices(self, layout: Layout, leaves: Any, boxes: Any) -> Any:
+        matrices = {path: leaves[path] for path in layout.views}
         check_one_mesh(matrices)
-
-        arrays, join = split_arrays(self.build)
+        arrays, join = split_arrays((self.build, self.zero_gradient))
 
         def make_state(local, stacks, arrays):
+            held: Any
             sides = WorkedSides(local.groups)
             with using(self.precision), within(sides=sides, layout=local):
-                inner_state = observed(join(arrays)(local)).init(stacks)
-            refuse_nested(inner_state)
+                held = self._chain(local, *join(arrays)).init(stacks)
+            refuse_nested(held.inner_state)
             manifest = {name: jnp.asarray(x) for name, x in local.manifest.items()}
             labels = entry_of(self.name), manifest, entries_of(sides.labels())
-            state = OnMatricesState(*labels, inner_state)
-            if self.on_zero != "fade":
-                return state
-            return state._replace(zero_gradients=no_zeros(stacks))
+            return OnMatricesState(*labels, **held._asdict())
 
         state = self.placement.init(
             layout, make_state, matrices, arrays, self.needs_params
@@ -151,82 +144,50 @@ class OnMatrices:
         if known := recorder():
             known.note(state, specs(known.specs, known.mesh))
             known.layouts.append((layout, self.placement.wire_dtype))
-        boxes = boxes_of(params)
+        if not boxes:
+            return state
         names = {path: placed_names_of(box) for path, box in boxes.items()}
         mesh = visible_mesh(matrices) or context_mesh()
         return boxed(state, specs(names, mesh), boxes, layout.groups)
 
+    def _chain(
+        self, layout: Layout, build: Build, zero_gradient: ZeroGradient
+    ) -> optax.GradientTransformationExtraArgs:
+        """The transformation of the stacks of one device."""
+        return guarded(observed(build(layout)), self.nonfinite, zero_gradient)
+
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any):
-        tree = updates if params is None else with_updates_only(params, updates)
-        zeros = self.on_zero == "fade" or None
-        wanted = {"after": self.after, "other": self.other, "zero_gradients": zeros}
-        if not has_fields(state, **wanted):
-            check_structure(self.init, state, tree)
-        check_method(state, self.name)
-        refuse_gradient(extra_args, self.name)
-        if self.needs_params and params is None:
-            raise ValueError(
-                "`params` must be passed to `update`: this transformation uses the "
-                "parameters; call tx.update(updates, state, params)."
-            )
-        try:
-            return self._update(updates, state, params, tree, extra_args)
-        except Exception as error:
-            # Only now, as it traces `init`; a state of the right form is not the cause.
-            refuse_missing_params(error, params)
-            refuse_missing_updates(self.init, state, updates, params)
-            if not is_ours(error):
-                check_structure(self.init, state, tree)
-            raise
+        fades = True if self.on_zero == "fade" else None
+        fields = {"after": self.after, "other": self.other, "zero_gradients": fades}
+        terms = Terms(self.name, self.init, self.needs_params, fields, self._seen)
+        with admitted(terms, updates, state, params, extra_args) as trees:
+            inner = state._replace(after=None, other=None)
+            new, inner = self._update_matrices(trees, inner, extra_args)
+            new, held = self._update_tree(trees, new, state, extra_args)
+            new_state = inner._replace(**held)
+            if jax.tree.structure(new_state) != jax.tree.structure(state):
+                refuse_missing_updates(self.init, state, updates, params)
+            return trees.updates.rebuild(new), new_state
 
-    def _update(
-        self, updates: Any, state: Any, params: Any, whole: Any, extra_args: Any
-    ):
-        # Shapes and dtypes are those of ``whole``, the parameters that have updates.
-        leaves, rebuild = flatten_named(updates)
-        named, rebuild_params = flatten_named(whole)
-        check_shapes(leaves, named)
-        like = {path: named[path] for path in leaves}
-        tree = updates if params is None else params
-        views = self._views(tree, like)
-        inner = state._replace(after=None, other=None)
-        new, inner = self._update_matrices(leaves, inner, like, views, extra_args)
-
-        new = {**leaves, **new}
-        trees, own = apart(rebuild, new, views), (None, None)
-        if params is not None:
-            own = apart(rebuild_params, named, views)
-        whole, given = (None, None) if params is None else (whole, params)
-        for name, part, params in zip(("after", "other"), trees, own, strict=True):
-            make, held = getattr(self, name), getattr(state, name)
-            if make is not None:
-                old = held
-                part, held = make(whole).update(part, old, params, **extra_args)
-                if jax.tree.structure(held) != jax.tree.structure(old):
-                    refuse_missing_updates(self.init, state, updates, given)
-                held = _keep_dtypes(held, old)
-                found = named_leaves(part).items()
-                new |= {path: _keep_dtype(x, like[path]) for path, x in found}
-            if name == "after" and make is not None:
-                new |= still(views, leaves, new, self.on_zero, self.nonfinite)
-            inner = inner._replace(**{name: held})
-        return rebuild(new), inner
-
-    def _views(self, tree: Any, leaves: Any) -> dict[str, MatrixView]:
-        """The views of some leaves of a tree; after a restart they are found anew."""
+    def _seen(self, tree: Any, leaves: Mapping[str, Any]) -> tuple[Kinds, Layout]:
+        """What was decided on some leaves of a tree; after a restart it is so anew."""
         form = _form(tree, leaves)
-        if form not in self.views:
-            self.views[form] = views_of(decide(tree, self.dimension_numbers, leaves))
-        return self.views[form]
+        if form not in self.kinds:
+            decisions = decide(tree, self.dimension_numbers, leaves)
+            self.kinds[form] = kinds_of(decisions)
+        kinds = self.kinds[form]
+        return kinds, self.placement.layout(leaves, kinds.views, self.max_batch)
 
     def _update_matrices(
-        self, leaves: Any, state: Any, like: Any, views: Any, extra_args: Any
+        self, trees: Admitted, state: Any, extra_args: Any
     ) -> tuple[dict[str, Any], Any]:
+        """The updates of matrices by path, and their state."""
         # A recipe is whole: its blocks square what they get, or pass a gradient along.
         extra_args = {k: x for k, x in extra_args.items() if k != "gradient"}
-        state, rebox = unboxed(state)
-        layout = self.placement.layout(like, views, self.max_batch)
-        check_manifest(layout, state)
+        bare = self._is_bare(state)
+        state, rebox = (state, lambda x: x) if bare else unboxed(state)
+        views, layout = trees.kinds.views, trees.layout
+        leaves, like = trees.updates.leaves, trees.params.leaves
         if self.nonfinite == "raise":
             check_finite(leaves, views)
         matrices = {"updates": {path: leaves[path] for path in views}}
@@ -234,35 +195,72 @@ class OnMatrices:
             matrices["params"] = {path: like[path] for path in views}
         self._warn_of_replicated(layout, state, like)
 
-        arrays, join = split_arrays((self.build, extra_args, self.zero_gradient))
+        arrays, join = split_arrays((self.build, self.zero_gradient, extra_args))
 
         def step(local, stacks, state, arrays):
-            build, extra_args, decay = join(arrays)
-            tx = optax.with_extra_args_support(observed(build(local)))
-            grads = examined(self.nonfinite, stacks["updates"])
-            keeps = keeping(self.nonfinite, self.on_zero, grads)
-            kept, params = [], stacks.get("params")
-            new: Any
+            *made, extra_args = join(arrays)
+            tx = self._chain(local, *made)
+            old = GuardedState(state.inner_state, state.zero_gradients)
             sides = WorkedSides(local.groups, sides_of(state))
-            around = within(keeps=keeps, kept=kept, sides=sides, layout=local)
+            new: Any
+            held: Any
+            around = within(sides=sides, layout=local)
             with using(self.precision), around:
-                new, inner_state = tx.update(
-                    grads.finite, state.inner_state, params, **extra_args
+                new, held = tx.update(
+                    stacks["updates"], old, stacks.get("params"), **extra_args
                 )
             sides.check_all()
-            inner_state = jax.tree.map(_keep_dtype, inner_state, state.inner_state)
-            old = state.inner_state, state.zero_gradients
-            held = inner_state, state.zero_gradients
-            if self.on_zero == "fade":
-                new, counts = faded(decay, grads.zero, state.zero_gradients, new)
-                held = inner_state, counts
-            new = {n: _keep_dtype(x, local.groups[n]) for n, x in new.items()}
-            new = marked(self.nonfinite, self.on_zero, grads, new)
-            held = settled(keeps, kept, held, old)
-            return new, state._replace(inner_state=held[0], zero_gradients=held[1])
+            new = {n: keep_dtype(x, local.groups[n]) for n, x in new.items()}
+            return new, state._replace(**held._asdict())
 
         new, state = self.placement.update(layout, step, matrices, state, arrays)
         return dict(new), rebox(state)
+
+    def _update_tree(
+        self, trees: Admitted, new: Any, state: Any, extra_args: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All updates by path, after `after` and `other`, and the states of these."""
+        new = {**trees.updates.leaves, **new}
+        kinds, like = trees.kinds, trees.params.leaves
+        parts, own, whole = self._apart(trees.updates, new, kinds), (None, None), None
+        if trees.has_params:
+            own = self._apart(trees.params, like, kinds)
+            whole = trees.params.tree
+        states = {}
+        for name, part, params in zip(("after", "other"), parts, own, strict=True):
+            make, old = getattr(self, name), getattr(state, name)
+            if make is None:
+                continue
+            with within(kinds=kinds):
+                part, held = make(whole).update(part, old, params, **extra_args)
+            states[name] = keep_dtypes(held, old)
+            found = named_leaves(part).items()
+            new |= {path: keep_dtype(x, like[path]) for path, x in found}
+            if name == "after":
+                policies = self.nonfinite, self.on_zero
+                new |= still(kinds.views, trees.updates.leaves, new, *policies)
+        return new, states
+
+    def _apart(self, named: Named, leaves: Mapping[str, Any], kinds: Kinds) -> list:
+        """The tree of the matrices among the leaves, and that of the others.
+
+        There is None in place of other leaves. A tree without any node is `()`, because
+        optax treats None as parameters that were not passed.
+        """
+        clean = (lambda x: x) if self._is_bare(named.tree) else without_hollow
+        is_matrix = {path: path in kinds.views for path in leaves}
+        part = lambda kept: {
+            path: x if is_matrix[path] == kept else None for path, x in leaves.items()
+        }
+        trees = [clean(named.rebuild(part(kept))) for kept in (True, False)]
+        return [() if tree is None else tree for tree in trees]
+
+    def _is_bare(self, tree: Any) -> bool:
+        """Whether a tree has no boxes; each structure is searched once."""
+        structure = jax.tree.structure(tree)
+        if structure not in self.bare and not has_boxes(tree):
+            self.bare.append(structure)
+        return structure in self.bare
 
     def _warn_of_replicated(self, layout: Layout, state: Any, leaves: Any) -> None:
         mesh = visible_mesh(leaves)
@@ -298,16 +296,3 @@ def _form(tree: Any, paths: Iterable[str]) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     kind = lambda x: (getattr(x, "shape", None), getattr(x, "dtype", None))
     return structure, tuple(map(kind, leaves)), tuple(paths)
-
-
-def _keep_dtype(new: Any, old: Any) -> Any:
-    return new.astype(old.dtype) if new.dtype != old.dtype else new
-
-
-def _keep_dtypes(new: Any, old: Any) -> Any:
-    """A state in the dtypes that it had, so that a scan can carry it."""
-    if jax.tree.structure(new) != jax.tree.structure(old):
-        return new
-    is_array = lambda x: hasattr(x, "dtype")
-    keep = lambda x, y: _keep_dtype(x, y) if is_array(x) and is_array(y) else x
-    return jax.tree.map(keep, new, old)

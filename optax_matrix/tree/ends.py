@@ -8,20 +8,39 @@ import jax
 import optax
 
 from optax_matrix._paths import map_named, named_leaves
+from optax_matrix._surroundings import here
 from optax_matrix.matrices.ends import End, ends_of
 from optax_matrix.stacks.zeros import zero_leaves
+
+Ends = Callable[[Any], dict[str, End]]
+"""A function from a whole tree to the places of its leaves."""
+
+
+def _found(ends: Ends, whole: Any) -> dict[str, End]:
+    """The ends of a tree; inside `on_matrices` they are found once for each form."""
+    kinds = here().kinds
+    if kinds is None:
+        return ends(whole)
+    if ends not in kinds.answers:
+        kinds.answers[ends] = ends(whole)
+    return kinds.answers[ends]
 
 
 def by_end(
     of_place: Mapping[str, optax.GradientTransformation],
-    ends: Callable[[Any], dict[str, End]],
+    ends: Ends,
     whole: Any,
 ) -> optax.GradientTransformation:
     """Runs stateless transformations of matrices on leaves, by their place."""
 
-    def update(updates: Any, params: Any) -> Any:
+    def init(params: Any) -> optax.EmptyState:
+        if whole is not None:
+            _found(ends, whole)  # `update` finds it known.
+        return optax.init_empty_state(params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        found = ends(updates if whole is None else whole)
+        found = _found(ends, updates if whole is None else whole)
 
         def of(path: str, x: jax.Array) -> jax.Array:
             view, tx = found[path].view, of_place[found[path].place]
@@ -32,9 +51,9 @@ def by_end(
                 return run(x[..., None, :])[..., 0, :] if x.ndim else run(x)
             return view.from_matrices([run(m) for m in view.to_matrices(x[None])])[0]
 
-        return map_named(of, updates)
+        return map_named(of, updates), state
 
-    return optax.stateless(update)
+    return optax.GradientTransformation(init, update)
 
 
 def heads_apart(
@@ -52,7 +71,11 @@ def heads_apart(
 
     def init(params: Any) -> Any:
         if whole is not None:
-            views = {p: e.view for p, e in ends_of(whole).items() if e.place == "last"}
+            views = {
+                p: e.view
+                for p, e in _found(ends_of, whole).items()
+                if e.place == "last"
+            }
             if zero := sorted(zero_leaves(named_leaves(params), views)):
                 warnings.warn(
                     "A head that starts at zero is never moved by steps that keep its "
@@ -62,7 +85,7 @@ def heads_apart(
         return heads.init(params), rest.init(params)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        ends = ends_of(params if whole is None else whole)
+        ends = _found(ends_of, params if whole is None else whole)
         others, of_rest = rest.update(updates, state[1], params)
         own = only(updates, ends), state[0], only(params, ends)
         own, of_heads = heads.update(*own)

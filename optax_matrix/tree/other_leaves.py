@@ -1,4 +1,4 @@
-"""What `init` says of the optimizer of the other leaves if it would mislead."""
+"""The optimizer of the leaves that are not matrices."""
 
 import warnings
 from collections.abc import Callable
@@ -7,6 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+
+from optax_matrix._paths import map_named
+from optax_matrix._surroundings import here
+from optax_matrix.matrices.vectors import vectors_of
 
 
 def with_warning(other: Any, text: Callable[[Any], str | None]) -> Any:
@@ -27,6 +31,25 @@ def with_warning(other: Any, text: Callable[[Any], str | None]) -> Any:
         return optax.GradientTransformationExtraArgs(init, tx.update)
 
     return make
+
+
+def but_vectors(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`tx` for other leaves, without vectors, whose updates pass through.
+
+    The state does not depend on which leaves are vectors.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        new, state = tx.update(updates, state, params)
+        kinds = here().kinds
+        if kinds is None:  # Outside of `on_matrices`.
+            vectors = vectors_of(updates if params is None else params)
+        else:
+            vectors = kinds.vectors
+        pick = lambda path, new, old: old if path in vectors else new
+        return map_named(pick, new, updates), state
+
+    return optax.GradientTransformation(tx.init, update)
 
 
 def climbs(tx: optax.GradientTransformation, leaves: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The state of `on_matrices`, whose it is, and what `update` refuses."""
+"""The state of `on_matrices`, and whose it is."""
 
 import traceback
 import zlib
@@ -13,7 +13,6 @@ import optax
 from jaxtyping import Array
 
 from optax_matrix._paths import leaves_with_keys, path_name
-from optax_matrix.stacks.layout import Layout
 
 
 class OnMatricesState(NamedTuple):
@@ -56,40 +55,6 @@ def is_ours(error: Exception) -> bool:
     return module.partition(".")[0] == "optax_matrix"
 
 
-def with_updates_only(params: Any, updates: Any) -> Any:
-    """Parameters without those whose update is None.
-
-    Equinox's own loops pass the whole model, with its functions and ints.
-    """
-    is_none = lambda x: x is None
-    leaves, structure = jax.tree.flatten(updates, is_leaf=is_none)
-    if not any(map(is_none, leaves)):
-        return params
-    try:
-        parts = structure.flatten_up_to(params)
-    except (TypeError, ValueError):
-        return params  # Of another structure; what follows says so.
-    pairs = zip(leaves, parts, strict=True)
-    return structure.unflatten([None if x is None else part for x, part in pairs])
-
-
-def check_shapes(updates: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-    """Raises unless every gradient, by path, has the shape of its parameter."""
-    for path, leaf in updates.items():
-        if path not in params:
-            raise ValueError(
-                "`updates` must be gradients of `params`, got one for "
-                f"{path!r}, which `params` lack; pass trees of one structure."
-            )
-        got, wanted = np.shape(leaf), np.shape(params[path])
-        if got != wanted:
-            raise ValueError(
-                f"`updates` must have the shapes of the parameters, got {got} for "
-                f"{path!r} of shape {wanted}; pass gradients as jax.grad returns them, "
-                "neither transposed nor reshaped."
-            )
-
-
 def check_structure(init: Callable, state: Any, params: Any) -> None:
     """Raises if a state has another structure than that of `init`."""
     try:
@@ -125,33 +90,9 @@ def _listed(paths: set[str]) -> str:
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
-def check_manifest(layout: Layout, state: OnMatricesState) -> None:
-    """Raises unless a state holds the stacks of a layout."""
-    held, wanted = set(state.manifest), set(layout.groups)
-    if held != wanted:
-        raise ValueError(
-            "`state` must belong to these parameters: it holds stacks "
-            f"{sorted(held - wanted)}, but they need {sorted(wanted - held)} "
-            "(name: shape, residual side, checksum of the parameters' paths, "
-            "shapes and axes). "
-            "If a layer was renamed, added, frozen or cast, or the sharding, "
-            "`max_batch` or `dimension_numbers` changed, carry the state over with "
-            "optax_matrix.to_portable and from_portable; if the gradients have another "
-            "dtype or shape than the parameters, pass `params` to `update`."
-        )
-
-
 def is_state(node: Any) -> bool:
     """Whether a node of a tree is a state of `on_matrices`."""
     return isinstance(node, OnMatricesState)
-
-
-def has_fields(state: Any, **fields: Any) -> bool:
-    """Whether this is a state of `on_matrices` that has these fields, or None."""
-    names = {name for name, field in fields.items() if field is not None}
-    return is_state(state) and names == {
-        name for name in fields if getattr(state, name) is not None
-    }
 
 
 def states_in(tree: Any, above: tuple = ()) -> Iterator[tuple[tuple, OnMatricesState]]:

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from optax_matrix.linalg.permuted_blocks import materialize, permute
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.layout import ids_of_pieces
-from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
+from optax_matrix.transforms.turns import select
 
 Sides = dict[str, Array]
 Views = Mapping[str, MatrixView]
@@ -74,7 +74,7 @@ def materialize_leaf(
     def make(parts: tuple) -> Array:
         frame, q, perms, new, due = parts
         w = materialize(frame, primitives.blocks(q, frame), perms)
-        return w if new is None else where_due(due, permute(w, new), frame)
+        return w if new is None else select(due, permute(w, new), frame)
 
     # Intermediate values are recomputed in the backward pass instead of being stored.
     one_by_one = lambda parts: jax.lax.map(jax.checkpoint(make), parts)

@@ -19,9 +19,9 @@ from optax_matrix.matrices.view import MatrixView
 from optax_matrix.stacks.checksums import paths_by_checksum
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.transforms.arguments import check_transformation
-from optax_matrix.transforms.stochastic_primitives.merges import where_due
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.transforms.stochastic_primitives.skew_bound import bounded, reached
+from optax_matrix.transforms.turns import select
 from optax_matrix.weights._leaf import draw, materialize_leaf, permute_leaf, zeros
 from optax_matrix.weights._reset import OTHERS, ROTATIONS, reset_rotations
 from optax_matrix.weights._sharding import (
@@ -241,7 +241,7 @@ class Reparameterization:
                 side: pick(d, *(s[side] for s in sides)) for side in sides[0]
             }
         )
-        renew = lambda d, old, new: in_type_of(old, where_due(d, new, old))
+        renew = lambda d, old, new: in_type_of(old, select(d, new, old))
         perms = jax.tree.map(by_side(renew), due, frozen.perms, drawn)
 
         def one(path: str, leaf: Any) -> Any:
@@ -252,7 +252,7 @@ class Reparameterization:
             return keep_sharding(run, leaf, *(tree[path] for tree in trees))
 
         weights = map_named(one, frozen.weights)
-        clear = by_side(lambda d, q: in_type_of(q, where_due(d, 0, q)))
+        clear = by_side(lambda d, q: in_type_of(q, select(d, 0, q)))
         rotations = jax.tree.map(clear, due, trainable.rotations)
         trainable = trainable._replace(rotations=rotations)
         if opt_state is not None and self.reset == "moments":

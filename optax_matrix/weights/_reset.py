@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._paths import key_name
-from optax_matrix.transforms.stochastic_primitives.merges import where_due
+from optax_matrix.transforms.turns import select
 from optax_matrix.weights._sharding import in_type_of
 
 ROTATIONS, OTHERS = "rotations", "others"  # Fields of `Trainable`, and labels.
@@ -50,7 +50,7 @@ def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
             return old
         by_matrix = not is_scalar and place[:-5] in owners - counted
         which = single[place[-3:-1]] if by_matrix else jnp.asarray(every)
-        return in_type_of(old, where_due(which, new, old))
+        return in_type_of(old, select(which, new, old))
 
     rows = zip(places, scalar, jax.tree.leaves(fresh), pairs, strict=True)
     leaves = [renewed(place, s, new, old) for place, s, new, (_, old) in rows]

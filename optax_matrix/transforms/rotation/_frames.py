@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._surroundings import here
-from optax_matrix._surroundings.keeping import kept, movable, note_kept
+from optax_matrix._surroundings.keeping import kept
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.scale import unit_peak
@@ -23,7 +23,7 @@ from optax_matrix.transforms.rotation._policies import (
     next_rotations,
 )
 from optax_matrix.transforms.sides import Pair
-from optax_matrix.transforms.turns import any_of, chosen
+from optax_matrix.transforms.turns import renewed, select
 
 
 def no_rotation(x: jax.Array) -> jax.Array:
@@ -137,7 +137,7 @@ class NextFrame(NamedTuple):
             grams = jax.tree.map(lambda _: Pair(None, None), momentum)
         bases = self._bases(momentum)
 
-        def renewed(rotation):
+        def every(rotation):
             for _ in range(self.policy.rounds):
                 # A policy that does not use the direction gets M in its place.
                 uses = self.policy.uses_direction
@@ -148,21 +148,15 @@ class NextFrame(NamedTuple):
             return rotation
 
         if due is True:
-            return kept(renewed(last), last)
+            return kept(every(last), last)
 
-        due = movable(due)
-
-        def some_renewed(old):
-            swap = lambda d, *pair: jax.tree.map(functools.partial(chosen, d), *pair)
-            return jax.tree.map(swap, due, renewed(old), old)
+        def renew(due, old):
+            swap = lambda d, *pair: jax.tree.map(functools.partial(select, d), *pair)
+            return jax.tree.map(swap, due, every(old), old)
 
         # Devices of a team call the base together, but not all of them may be due.
-        if self.policy.uses_direction and here().shared:
-            new = some_renewed(last)
-        else:
-            new = jax.lax.cond(any_of(due), some_renewed, lambda old: old, last)
-        note_kept(new, last)
-        return new
+        in_team = self.policy.uses_direction and bool(here().shared)
+        return renewed(renew, due, last, if_any=not in_team)
 
     def _inputs(self, m, d, rotation: Pair, gram: Pair, base: Callable) -> Pair:
         """What the policy gets for each side; both sides start from the old frame."""

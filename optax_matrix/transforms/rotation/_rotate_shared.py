@@ -36,7 +36,7 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
-from optax_matrix.transforms.turns import chosen, counted
+from optax_matrix.transforms.turns import counted, select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +249,7 @@ class _Shared:
         def renewed(rotation):
             for _ in range(self.policy.rounds):
                 new = next_rotations(self.policy, self._input(answer, unit, rotation))
-                rotation = chosen(due, new, rotation)
+                rotation = select(due, new, rotation)
             return rotation
 
         if self.interval == 1:

@@ -16,7 +16,7 @@ from optax_matrix._arguments import (
     checked,
     unchecked,
 )
-from optax_matrix._surroundings.keeping import kept, movable, note_kept
+from optax_matrix._surroundings.keeping import kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import inverse_root
@@ -40,7 +40,7 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
-from optax_matrix.transforms.turns import any_of, begun, chosen, counted, no_turns
+from optax_matrix.transforms.turns import begun, counted, no_turns, renewed, select
 
 
 class PreconditionState(NamedTuple):
@@ -240,17 +240,14 @@ class _Precondition:
         root = lambda x: self.inverse(safe_divide(x, _trace(x)))
         if self.interval == 1:
             return unflatten(jointly(root, normalized))
-        last = dict(enumerate(structure.flatten_up_to(state.root)))
-        due = movable(jax.tree.map(self._is_due, state.count, on))
-        of_sides = dict(enumerate(_of_sides(due, gram)))
 
-        def renewed(_):
-            choose = lambda x, due, old: chosen(due, root(x), old)
-            return unflatten(jointly(choose, normalized, of_sides, last))
+        def renew(due: Any, old: Any) -> Any:
+            of_sides = dict(enumerate(_of_sides(due, gram)))
+            last = dict(enumerate(structure.flatten_up_to(old)))
+            of_stack = lambda x, due, old: select(due, root(x), old)
+            return unflatten(jointly(of_stack, normalized, of_sides, last))
 
-        new = jax.lax.cond(any_of(due), renewed, lambda _: state.root, None)
-        note_kept(new, state.root)
-        return new
+        return renewed(renew, jax.tree.map(self._is_due, state.count, on), state.root)
 
     def _is_due(self, count: jax.Array, on: jax.Array) -> jax.Array:
         """Whether roots are renewed, after so many updates before this one."""

@@ -18,7 +18,6 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
-from optax_matrix._surroundings.keeping import movable, note_kept
 from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.linalg.random import folded, normal, seeded
@@ -39,7 +38,7 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
-from optax_matrix.transforms.turns import any_of, begun, chosen, counted, no_turns
+from optax_matrix.transforms.turns import begun, counted, no_turns, renewed, select
 
 
 class WhitenState(NamedTuple):
@@ -198,7 +197,7 @@ class _Whiten:
         m = turned(views, mean)
         on = begun(state.count, gradient)
         at = lambda n, x: (n % self.interval == 0) & is_some(x)[..., 0, 0]
-        due = movable(jax.tree.map(at, state.count, gradient))
+        due = jax.tree.map(at, state.count, gradient)
         x = m if self.of_momentum else gradient
         factor, bound = self._renewed(x, state, due)
         out = jax.tree.map(self._limited, m, factor)
@@ -212,17 +211,14 @@ class _Whiten:
         none = lambda x: jnp.zeros((*x.shape[:-2], 1), jnp.uint32)
         ids = identities_of(x) or jax.tree.map(none, x)
         keys = jax.tree.map(self._keys, ids, state.count)
-        old = state.factor, state.bound
-        trees = x, *old, state.count, due, keys
 
-        def moved(_: Any) -> tuple[Any, Any]:
+        def renew(due: Any, old: tuple[Any, Any]) -> tuple[Any, Any]:
+            trees = x, *old, state.count, due, keys
             new = jointly(self._fitted, *map(flat, trees)).values()
             factors, bounds = ([pair[i] for pair in new] for i in range(2))
             return structure.unflatten(factors), structure.unflatten(bounds)
 
-        new = jax.lax.cond(any_of(due), moved, lambda _: old, None)
-        note_kept(new, old)
-        return new
+        return renewed(renew, due, (state.factor, state.bound))
 
     def _keys(self, ids: Any, count: jax.Array) -> jax.Array:
         numbers = jnp.asarray(ids, jnp.uint32), count[..., None].astype(jnp.uint32)
@@ -246,7 +242,7 @@ class _Whiten:
         noise = size * normal(key, tuple(batch), m, n, x.dtype)
         begun = Pair(factor.rows * start, factor.cols * start)
         new = fitted(x + noise, begun, bound, rate=self.rate, decay=self.decay)
-        return jax.tree.map(partial(chosen, due), new, (factor, bound))
+        return jax.tree.map(partial(select, due), new, (factor, bound))
 
     def _limited(self, m: jax.Array, factor: Pair) -> jax.Array:
         """The whitened matrices, with root mean squares up to the limit."""

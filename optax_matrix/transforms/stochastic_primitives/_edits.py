@@ -12,6 +12,7 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     rounded,
 )
 from optax_matrix.transforms.stochastic_primitives._rare import Decide
+from optax_matrix.transforms.turns import select
 
 
 def edited(w: jax.Array, applied: jax.Array) -> jax.Array:
@@ -36,6 +37,6 @@ def with_edits(
         wide = widened(w)
         exact = jnp.where(rounded(exact, w.dtype) == wide, exact, wide)
         new = recover_frame(exact, blocks, perms)
-        return jnp.where(changed[..., None, None], new, frame)
+        return select(changed, new, frame)
 
     return decide(jnp.any(changed), fold, lambda: frame)

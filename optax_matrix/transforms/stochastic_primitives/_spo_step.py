@@ -25,13 +25,9 @@ from optax_matrix.transforms.stochastic_primitives._fingerprint import (
     update_towards,
 )
 from optax_matrix.transforms.stochastic_primitives._rare import Decide, decided
-from optax_matrix.transforms.stochastic_primitives.merges import (
-    Merges,
-    reset_moments,
-    some,
-    where_due,
-)
+from optax_matrix.transforms.stochastic_primitives.merges import Merges, reset_moments
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
+from optax_matrix.transforms.turns import any_of, select
 
 
 class SpoState(NamedTuple):
@@ -109,7 +105,7 @@ class Spo:
         """Whether any matrix has been changed from outside."""
         if not self.stored:
             return jnp.zeros((), bool)
-        return some(jax.tree.map(edited, params, state.applied))
+        return any_of(jax.tree.map(edited, params, state.applied))
 
     def _step(
         self, updates: Any, state: SpoState, params: Any, extra: Any, decide: Decide
@@ -149,7 +145,7 @@ class Spo:
         if due is not None:
             reset = partial(self._reset, due, self.merges.every(count))
             kept = q, inner_state
-            q, inner_state = decide(some(due), lambda: reset(*kept), lambda: kept)
+            q, inner_state = decide(any_of(due), lambda: reset(*kept), lambda: kept)
         new_state = SpoState(
             count=count,
             merges=merges,
@@ -159,7 +155,7 @@ class Spo:
             applied=applied if self.stored else None,
             inner_state=inner_state,
         )
-        return (new, new_state), some(due) | self._edits(params, state)
+        return (new, new_state), any_of(due) | self._edits(params, state)
 
     def _gradient(
         self, decide, frame, w, applied, perms, q, g
@@ -191,7 +187,7 @@ class Spo:
         update, applied = update_towards(target, w, self.update_dtype)
         if due is None:
             return update, fingerprint(applied)
-        merge = lambda: where_due(due, permute(target, drawn), frame)
+        merge = lambda: select(due, permute(target, drawn), frame)
         merged = decide(jnp.any(due), merge, lambda: frame)
         return update, merged, fingerprint(applied)
 
@@ -200,7 +196,7 @@ class Spo:
         due = jax.tree.map(lambda d, sides: dict.fromkeys(sides, d), due, q)
         if self.resets:
             inner_state = reset_moments(self.inner.init(q), inner_state, due, every)
-        q = jax.tree.map(lambda d, x: where_due(d, 0, x), due, q)
+        q = jax.tree.map(lambda d, x: select(d, 0, x), due, q)
         return q, vary_like(inner_state, q)
 
 

@@ -1,7 +1,6 @@
 """When matrices are merged, and what a merge renews: permutations and moments."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from optax_matrix._mesh import vary_like
 from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.transforms.stochastic_primitives.skew_bound import reached
+from optax_matrix.transforms.turns import any_of, select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,20 +51,9 @@ class Merges:
         self, decide: Callable, due: Any, merges: Any, params: Any, perms: Any
     ) -> Any:
         """The permutations, newly drawn for the matrices that are due."""
-        pick = lambda due, new, old: {s: where_due(due, new[s], old[s]) for s in old}
+        pick = lambda due, new, old: {s: select(due, new[s], old[s]) for s in old}
         new = lambda: jax.tree.map(pick, due, self.draw(merges, params), perms)
-        return decide(some(due), lambda: vary_like(new(), perms), lambda: perms)
-
-
-def some(due: Any) -> jax.Array:
-    """Whether any matrix of a tree is due."""
-    each = map(jnp.any, jax.tree.leaves(due))
-    return functools.reduce(jnp.logical_or, each, jnp.zeros((), bool))
-
-
-def where_due(due: jax.Array, new: jax.Array | float, old: jax.Array) -> jax.Array:
-    """New values for the matrices that are due, ``(...)``, the old ones for others."""
-    return jnp.where(due.reshape(due.shape + (1,) * (old.ndim - due.ndim)), new, old)
+        return decide(any_of(due), lambda: vary_like(new(), perms), lambda: perms)
 
 
 def reset_moments(fresh: Any, state: Any, due: Any, every: Any) -> Any:
@@ -94,7 +83,7 @@ def reset_moments(fresh: Any, state: Any, due: Any, every: Any) -> Any:
             return old
         if owner in whole:
             return jnp.where(every, new, old)
-        return where_due(which, new, old)
+        return select(which, new, old)
 
     rows = zip(jax.tree.leaves(fresh), pairs, owners, found, strict=True)
     leaves = [renewed(new, old, owner, w) for new, (_, old), owner, (_, w) in rows]
