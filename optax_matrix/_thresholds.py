@@ -14,7 +14,7 @@ class Thresholds:
     """The sizes. Read them where they are used, not as defaults of arguments."""
 
     # On a CPU: the shorter side from which on the matrices of a stack are taken one or
-    # two at a time, so that they stay in cache; see ``linalg.platforms``.
+    # two at a time, so that they stay in cache; see ``_platforms``.
     in_turn_side = 64
     # The same for POET's primitives, whose products are those of small blocks. Times of
     # a step with one matrix at a time, divided by those of whole stacks (float32, two

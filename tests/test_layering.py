@@ -27,7 +27,8 @@ ALLOWED = {
         *("transforms", "linalg", "weights"),
     },
 }
-COMMON = {"_arguments", "_mesh", "_paths", "_thresholds"}  # What all packages share.
+# What all packages share.
+COMMON = {"_arguments", "_mesh", "_paths", "_platforms", "_thresholds"}
 THIRD_PARTY = {
     "_arguments": {"jax", "numpy", "typing_extensions"},
     "_surroundings": {"jax", "jaxtyping", "optax"},

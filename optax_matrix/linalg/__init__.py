@@ -49,7 +49,6 @@ columns.
 """
 
 from optax_matrix._arguments import KERNELS
-from optax_matrix.linalg._balanced_polar import balanced_polar
 from optax_matrix.linalg._eigenbasis import eigenbasis
 from optax_matrix.linalg._equilibrate import (
     rank_one_scales,
@@ -73,9 +72,14 @@ from optax_matrix.linalg._orthonormalize import (
     cholesky_qr,
     qr_householder,
 )
-from optax_matrix.linalg._polar import polar_eigh, polar_products, polar_qr, polar_svd
+from optax_matrix.linalg._polar import (
+    balanced_polar,
+    polar_eigh,
+    polar_products,
+    polar_qr,
+    polar_svd,
+)
 from optax_matrix.linalg._quantize import dequantize, quantize
-from optax_matrix.linalg._shifted_cholesky_qr import shifted_cholesky_qr
 from optax_matrix.linalg._subspace import (
     left_vectors,
     overlap,
@@ -90,7 +94,6 @@ from optax_matrix.linalg.coefficients import (
     POLAR_EXPRESS,
     TAYLOR,
     YOU,
-    cans,
     polar_express,
     started_below,
 )
@@ -105,7 +108,7 @@ KERNELS.update(
             *(polar_qr, polar_products),
         )
     },
-    qr={f.__name__: f for f in (cholesky_qr, shifted_cholesky_qr, qr_householder)},
+    qr={f.__name__: f for f in (cholesky_qr, qr_householder)},
     orthogonal={
         f.__name__: f for f in (cayley, cayley_neumann, cayley_taylor, exponential)
     },
@@ -121,7 +124,6 @@ __all__ = [
     "Orthogonal",
     "Orthonormalize",
     "balanced_polar",
-    "cans",
     "cayley",
     "cayley_neumann",
     "cayley_taylor",
@@ -150,7 +152,6 @@ __all__ = [
     "scale_columns",
     "scale_rows",
     "scale_rows_and_columns",
-    "shifted_cholesky_qr",
     "sinkhorn",
     "skew_norm",
     "standardize_rows",

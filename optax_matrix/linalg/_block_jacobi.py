@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import unsplit, vary_like
+from optax_matrix._platforms import by_platform, can_loop
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg import lapack
-from optax_matrix.linalg._norm_bound import norm_bound
-from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
+from optax_matrix.linalg.spectral_norms import norm_bound
 
 # Six to nine sweeps sufficed for every matrix tried.
 _MAX_SWEEPS = 20
@@ -28,7 +28,8 @@ def eigh(
     On a TPU, for large sides, by `eigh_by_blocks`.
     """
     large = a.shape[-1] > 2 * Thresholds.jacobi_block
-    return looped_on_tpu(eigh_by_blocks, lapack.eigh, a) if large else lapack.eigh(a)
+    loops = large and can_loop(a)
+    return by_platform(lapack.eigh, a, tpu=eigh_by_blocks if loops else None)
 
 
 class _State(NamedTuple):

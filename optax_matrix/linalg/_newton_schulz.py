@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import check_dtype
+from optax_matrix._platforms import by_platform
 from optax_matrix.linalg import pallas
-from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
-from optax_matrix.linalg.first_iterate import first_iterate
-from optax_matrix.linalg.platforms import (
+from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
+from optax_matrix.linalg.quintic_steps import (
     Kernel,
     dtype_of_factors,
-    on_each_platform,
+    first_iterate,
+    on_stacks,
+    quintic_steps,
     with_narrow_factors,
 )
-from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
 from optax_matrix.linalg.scale import check_matrices, work_dtype
 
 
@@ -159,12 +159,12 @@ def _composed(
 
         forms = pallas.forms(x, dtype).items()
         chosen = {name: partial(of, form) for name, form in forms if name in platforms}
-        return jax.lax.platform_dependent(x, **chosen, default=default)
+        return by_platform(default, x, **chosen)
 
     gram = _gram_kernel(rows, (2,), eps, dtype, aol)
     safe = dtype.itemsize >= 4 and max(x.shape[-2:]) >= 2 * min(x.shape[-2:])
     cpu_kernel = gram if safe else by_xla
-    compiled = lambda x: on_each_platform(by_xla, x, dot, cpu_kernel=cpu_kernel)
+    compiled = lambda x: on_stacks(by_xla, x, dot, cpu_kernel=cpu_kernel)
     if kernel == "pallas":
         return by_pallas(x, ("cuda", "tpu"), pallas.refuse)
     if kernel == "auto" and pallas.gains(x, dtype):
@@ -230,7 +230,7 @@ def gram_newton_schulz(
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     rows = rows_for(coefficients, steps)
     kernel = _gram_kernel(rows, restarts, eps, dtype)
-    return on_each_platform(kernel, x, precise_dot, cpu_kernel=kernel)
+    return on_stacks(kernel, x, precise_dot, cpu_kernel=kernel)
 
 
 def _gram_kernel(

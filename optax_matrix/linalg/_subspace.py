@@ -11,10 +11,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._platforms import by_platform
 from optax_matrix.linalg._derivatives import singular_vectors
 from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
-from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
-from optax_matrix.linalg._qr import qr as qr_decomposition
+from optax_matrix.linalg._orthonormalize import (
+    Orthonormalize,
+    cholesky_qr,
+    qr as qr_decomposition,
+)
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.precision import bases, current, pinned, project
 from optax_matrix.linalg.products import Product
@@ -212,9 +216,7 @@ def _iterated(qr, dot, most, number: Array, u: Array, matrices: tuple) -> Array:
         return iterated(jnp.minimum(jnp.max(number), most), number, *arrays)
 
     # On CUDA the host would have to read how many there are.
-    return jax.lax.platform_dependent(
-        *(number, u, matrices), cuda=partial(iterated, most), default=as_needed
-    )
+    return by_platform(as_needed, number, u, matrices, cuda=partial(iterated, most))
 
 
 @_iterated.defjvp

@@ -11,10 +11,10 @@ import pytest
 from _symmetric_products import symmetric_products
 
 from optax_matrix.linalg import devices, newton_schulz
-from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import JORDAN, POLAR_EXPRESS
 from optax_matrix.linalg.pallas import _forms, _hbm, _iteration, _tiles, _tpu, _vmem
 from optax_matrix.linalg.products import dot
+from optax_matrix.linalg.quintic_steps import quintic_steps
 
 MIB = 2**20
 ROWS = tuple(JORDAN[:1]) * 3

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import Quintic
 from optax_matrix.linalg.products import dot, rounded
+from optax_matrix.linalg.quintic_steps import quintic_steps
 
 # All steps on scaled wide matrices with any number of leading axes, one for each row of
 # coefficients.

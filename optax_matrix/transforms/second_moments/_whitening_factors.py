@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg.precision import project, statistics
-from optax_matrix.linalg.procrustes import estimated_norm, procrustes_step
+from optax_matrix.linalg.rotations import procrustes_step
 from optax_matrix.linalg.scale import matrix_norm, unit_peak
+from optax_matrix.linalg.spectral_norms import estimated_norm
 from optax_matrix.transforms.sides import Pair, SideView
 
 # Whitened entries are of size one. Those that are not have squares that are finite.
