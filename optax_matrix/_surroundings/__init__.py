@@ -4,9 +4,9 @@ A block transforms ``{name: (batch, m, n)}`` and knows nothing of meshes or obse
 Whoever runs it may know more, and says so by `within` while the step is traced. All of
 it is in `Surroundings`, and nothing else reaches a block from the side:
 
-* `kernels.jointly` computes stacks of one shape together, where a `limit` is given;
-* `kernels.on_real_matrices` leaves out matrices that are not `real`, and lets devices
-  compute together what is `shared`;
+* `joining.jointly` computes stacks of one shape as one, where a `limit` is given;
+* `kernels.on_real_matrices` leaves out matrices that are not `real`, and computes what
+  is `shared` on several devices;
 * `observation.report` offers a value to measures that were asked for, in `found`;
 * `keeping.kept` lets matrices keep their state, those of `keeps`;
 * `worked_sides.note_sides` tells which sides a block works on, in `sides`.

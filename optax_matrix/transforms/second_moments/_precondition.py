@@ -10,8 +10,8 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, NotNegative, PositiveInt, checked
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.keeping import kept, movable, note_kept
-from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.precision import project

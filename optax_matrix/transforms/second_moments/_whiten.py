@@ -18,8 +18,8 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.keeping import movable, note_kept
-from optax_matrix._surroundings.kernels import jointly
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import inverse, is_some, unit_peak
 from optax_matrix.transforms.arguments import Transformation
