@@ -16,9 +16,6 @@ _OLD = re.compile(
 _FIRST_WITH_TF32 = 8.0
 _HOPPER = re.compile(r"\bG?H(20|100|200|800)\b")
 _HOPPER_CAPABILITY = 9.0
-# MiB of fast memory of TPUs by their names; of v5p and v7 64. On v2 and v3, which have
-# 16, Pallas has no products of bfloat16.
-_VMEM = {"TPU (v5 lite|v5e|v6)": 128, "TPU v4": 16, "TPU v[23]": 0}
 
 
 def has_narrow_products(x: jax.Array) -> bool:
@@ -35,26 +32,10 @@ def are_hopper(x: jax.Array) -> bool:
     return all(map(_is_hopper, _devices(x)))
 
 
-def are_tpus(x: jax.Array) -> bool:
-    """Whether all devices of an array are known to be TPUs."""
-    return all(d.device_kind.startswith("TPU") for d in _devices(x))
-
-
-def fast_memory(x: jax.Array) -> int:
-    """Bytes of fast memory (VMEM) of a core, the least of the devices of an array.
-
-    Where no device is known to be a TPU, it is the least since v5.
-    """
-    return min(_vmem_of(d.device_kind) for d in _devices(x)) * 2**20
-
-
 def without_kernels(x: jax.Array) -> str | None:
     """Name of a device of an array that is known to have no kernel of our own."""
-    is_cuda = lambda d: _capability(d) or re.search("NVIDIA", d.device_kind)
-    others = [d for d in _devices(x) if is_cuda(d) or _is_old(d)]
-    others = [d for d in others if not _is_hopper(d)]
-    if not fast_memory(x):
-        others += _devices(x)
+    has_none = lambda d: _is_cuda(d) or d.device_kind.startswith("TPU")
+    others = [d for d in _devices(x) if has_none(d) and not _is_hopper(d)]
     return next((d.device_kind for d in others), None)
 
 
@@ -86,9 +67,9 @@ def _devices(x: jax.Array) -> list[Any]:
     return [known] if known is not None else jax.local_devices()
 
 
-def _vmem_of(kind: str) -> int:
-    """MiB of fast memory of a device by its name."""
-    return next((mib for name, mib in _VMEM.items() if re.match(name, kind)), 64)
+def _is_cuda(device: Any) -> bool:
+    is_named = re.search("NVIDIA", device.device_kind)
+    return bool(_capability(device) or is_named or _is_old(device))
 
 
 def _is_old(device: Any) -> bool:
