@@ -1,7 +1,7 @@
 """Sizes above which another algorithm is used, all in one place.
 
-Tests lower all of them at once, so that small matrices take the branches that only
-large ones take (``tests/_lowered.py``). They change speed, memory and rounding, but for
+Tests lower all of them at once, so that small matrices take the branches of large ones
+(``tests/_lowered.py``). They change speed, memory and rounding only, except for
 `noise_side`. A side shorter than two blocks or tiles is not split.
 
 Not here: what arguments set (``max_dim``, ``block_size``, ``min_size``, ``max_batch``),

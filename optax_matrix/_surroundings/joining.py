@@ -30,10 +30,10 @@ def jointly(
 ) -> dict[Any, Any]:
     """Applies a function to each stack, and to those of the same shapes as to one.
 
-    The function treats every matrix independently, and returns arrays with the matrices
-    in front. The first array is ``(batch, m, n)``; where another one has no axis of
-    matrices in front, its stack stays apart. With ``limited`` the limit of a stack
-    holds for joined ones; otherwise ``f`` keeps memory bounded by itself.
+    The function treats every matrix independently, and returns arrays whose first axis
+    is that of the matrices. The first array is ``(batch, m, n)``; if another one lacks
+    an axis of matrices in front, its stack is not joined. With ``limited`` the limit of
+    a stack holds for joined ones; otherwise ``f`` bounds its memory itself.
     """
     arguments = {key: tuple(tree[key] for tree in stacks) for key in stacks[0]}
     found = {}
@@ -42,13 +42,13 @@ def jointly(
         if len(keys) == 1:
             found[keys[0]] = f(*parts[0])
             continue
-        # So that XLA joins the stacks only once.
+        # A barrier, so that XLA joins the stacks only once.
         whole = jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
         out, start = f(*jax.lax.optimization_barrier(whole)), 0
         for key, part in zip(keys, parts, strict=True):
             own = slice(start, start := start + _batch(part))
             mine = jax.tree.map(lambda x, own=own: x[own], out)
-            # So that XLA does not move the slices out of the branch of a renewal.
+            # A barrier, so that XLA keeps the slices in the branch of a renewal.
             found[key] = jax.lax.optimization_barrier(mine)
     return {key: found[key] for key in arguments}
 

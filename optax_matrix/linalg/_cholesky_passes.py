@@ -17,7 +17,7 @@ from optax_matrix.linalg.random import hash_uint32
 from optax_matrix.linalg.scale import inverse
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
-# sides of 8 to 256) took ten factorizations, three of which were repeats.
+# sides of 8 to 256) needed ten factorizations, of which three were repeats.
 _MAX_TRIES = 16
 # In the third pass and later, a column whose squared pivot is below this still depends
 # linearly on the others.
@@ -45,9 +45,9 @@ def cholesky_passes(
     """Repeat the pass of Cholesky QR until the columns are orthonormal.
 
     Matrices ``y`` are scaled so that squares are in range; ``replacement`` has columns
-    for those that are zero; matrices in ``skip`` stay as they are. Returns the columns,
-    and which matrices have finished. On CUDA the number of passes is fixed: the host
-    would have to wait for each pass, to decide on the next.
+    for those that are zero; matrices in ``skip`` do not change. Returns the columns,
+    and which matrices have finished. On CUDA the number of passes is fixed: otherwise
+    the host would wait for each pass to decide on the next.
     """
     y = unit_columns(y, replacement)
     passed = partial(_adaptive_passes, passes=passes, dot=dot)
@@ -75,15 +75,15 @@ def _adaptive_passes(
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
-            # A column with a small pivot after two passes depends on those before it. A
-            # random one takes its place, which the next passes make orthogonal to them.
+            # A column with a small pivot after two passes depends on those before it.
+            # It is replaced by a random one, and the next passes orthogonalize that.
             pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
             replaced = (dependent & finite[..., None])[..., None, :]
             drawn = random_columns(q, state.tries)
             q = jnp.where(replaced, drawn, q)
-        # A factor that is not finite means that the shift was too small for rounding:
-        # the pass is repeated from the same columns with a larger one.
+        # If a factor is not finite, the shift was too small for rounding: the pass is
+        # repeated from the same columns with a larger one.
         changed = (finite & ~state.done)[..., None, None]
         larger = _SHIFT_GROWTH * jnp.maximum(state.shift, eps)
         return (
@@ -91,14 +91,14 @@ def _adaptive_passes(
             *(count, finite),
         )
 
-    def as_it_is(state: _State) -> tuple[Array, Array, Array, Array]:
+    def unchanged(state: _State) -> tuple[Array, Array, Array, Array]:
         return state.y, state.shift, state.count, jnp.zeros_like(state.done)
 
     def one_pass(state: _State) -> _State:
-        # The first pass only computes the Gram matrix: one product in the program does
-        # for all of them.
-        begins = state.tries < 0
-        y, shift, count, finite = jax.lax.cond(begins, as_it_is, divided, state)
+        # The first pass only computes the Gram matrix, so that the program contains
+        # this product once.
+        first = state.tries < 0
+        y, shift, count, finite = jax.lax.cond(first, unchanged, divided, state)
         gram = dot(y.mT, y)
         last = is_near(gram - eye) if adaptive else count == passes
         done = state.done | (finite & last)
@@ -190,8 +190,9 @@ def fixed_passes(
         2 \epsilon \min(\|X^\top X\|_F, \|X^\top X\|_\infty)
 
     so that a factor that is not finite is rare; the next pass then has a larger shift.
-    Of four passes, each takes a panel of columns and first removes its part in the span
-    of the panels before, which halves the work.
+    Without a given number, the passes process one panel of columns after another. Each
+    first removes the panel's part in the span of the panels before, which halves the
+    work.
     """
     shift = jnp.full(skip.shape, shift, y.dtype)
     if passes is not None:

@@ -58,7 +58,8 @@ def scale_rows(
 
 
 def _over_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
-    # Else XLA could not write a momentum over the old one, from which x comes, on CUDA.
+    # Otherwise XLA on CUDA could not write a new momentum, which x comes from, over the
+    # old one.
     y = as_work(kept_apart(x))
     squares, divisor = squares_of(y, peak_or_one(y), axis)
     return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)

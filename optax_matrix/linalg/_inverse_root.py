@@ -66,9 +66,9 @@ def inverse_root(
 
     started from :math:`M = zA` and :math:`X = z^{1/p} I`; M converges to the identity.
     It consists of products only. Each step has the polynomial that brings the
-    eigenvalues closest to one; the first ones multiply small eigenvalues by 15
-    (:math:`p = 4`; Newton's step, by 2.4). All matrices take the same number of steps,
-    9 for :math:`p = 4` in float32, whatever their eigenvalues are.
+    eigenvalues closest to one. The first steps multiply small eigenvalues by 15
+    (:math:`p = 4`); a step of Newton's method, by 2.4. All matrices need the same
+    number of steps, 9 for :math:`p = 4` in float32, whatever their eigenvalues are.
 
     Errors measured in float32 for sides of 128 and p of 1, 2, 4 and 8, relative to the
     float64 root in the Frobenius norm: 4e-6 up to a condition number of 10; at 1e3,
@@ -79,8 +79,8 @@ def inverse_root(
 
     Args:
         a: Symmetric positive semidefinite matrices ``(..., n, n)`` of any scale;
-            negative eigenvalues are taken for rounding errors of zero (``"newton"``
-            needs them to be small compared with the damping).
+            negative eigenvalues count as rounding errors of zero (``"newton"`` needs
+            them to be small compared with the damping).
         p: The root, a positive int: 4 for Shampoo, 2 for its one-sided form.
         eps: Damping relative to the largest eigenvalue.
         method: ``"eigh"`` (much faster on a CPU) or ``"newton"`` (products only).
@@ -133,7 +133,7 @@ def _by_newton(y: Array, eps: Array, p: int) -> Array:
     def root(state: tuple[Array, ...], row: Array) -> tuple[Array, ...]:
         (m, x, inside), (a, b, c) = state, row
         t = a * eye + b * m + c * roots(m, m)
-        # A negative eigenvalue that the damping does not outweigh would go to infinity.
+        # A negative eigenvalue that the damping does not outweigh would diverge.
         inside = inside & (jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True) < 2)
         return t, jnp.where(inside, symmetric(roots(x, t)), x), inside
 
@@ -168,7 +168,7 @@ def root_polynomials(p: int, eps: float) -> tuple[Row, ...]:
     A row is a step :math:`x \mapsto x (a + b x + c x^2)^p`. In :math:`s = x^{1/p}` that
     is a polynomial with the powers 1, p + 1 and 2 p + 1. Each is the closest to one on
     the interval that the ones before leave; as long as some eigenvalues are small, that
-    of which the least value is `LEAST`. The last one is Taylor's.
+    whose least value is `LEAST`. The last one is Taylor's polynomial.
     """
     low, high = 1e-6, 0.99
     for _ in range(50):

@@ -53,10 +53,10 @@ def qr_householder(
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by reflections.
 
     The result is orthonormal up to rounding for every input. Columns that depend
-    linearly on the others are replaced by arbitrary ones. On a TPU, for more than 1024
-    columns, and on CUDA it is computed by the passes of :func:`cholesky_qr` instead:
-    compilers for TPU take 72 seconds for the reflections of side 2048, and on CUDA the
-    reflections of a batch run one matrix after another.
+    linearly on the others are replaced by arbitrary ones. On CUDA, and on a TPU for
+    more than 1024 columns, the passes of :func:`cholesky_qr` compute it instead: on
+    CUDA the reflections of a batch run one matrix after another, and compilers for TPU
+    take 72 seconds for the reflections of side 2048.
 
     Args:
         x: Matrices of shape ``(..., m, n)`` with ``m >= n``.
@@ -101,16 +101,16 @@ def cholesky_qr(
 
     Each matrix has its own shift s and number of passes. If its Cholesky factor is not
     finite, the pass is repeated with 100 times the shift. A zero column is replaced by
-    that of ``previous``. A column that still depends linearly on the others in the
-    third pass is replaced by a random one. The result is thus orthonormal for
+    the column of ``previous``. A column that still depends linearly on the others in
+    the third pass is replaced by a random one. The result is thus orthonormal for
     rank-deficient matrices, too.
 
-    On CUDA, where the host would have to wait for each pass to decide on the next,
-    every matrix has four passes, or ``passes``, and a shift of at least twice the
-    rounding of its Gram matrix; columns that depend on others become random ones in the
-    first two. With sides of 32 to 512, tried on a CPU, the entries of
-    :math:`Q^\top Q - I` were at most 1e-6 for all kinds of input but Hilbert's matrix
-    and Kahan's, for which ``previous`` stays; the error was that of the adaptive
+    On CUDA the host would have to wait for each pass to decide on the next. There every
+    matrix has four passes, or ``passes``, and a shift of at least twice the rounding of
+    its Gram matrix; the first two passes replace columns that depend on others by
+    random ones. This was tried on a CPU with sides of 32 to 512. The entries of
+    :math:`Q^\top Q - I` were at most 1e-6 for all kinds of input except Hilbert's
+    matrix and Kahan's, which give ``previous``. The error was that of the adaptive
     passes.
 
     Measured in float32, for sides up to 256: the entries of :math:`Q^\top Q - I` are at
@@ -128,9 +128,9 @@ def cholesky_qr(
             passes start from the machine epsilon.
         passes: Number of passes, whether the columns are then orthonormal or not. None:
             until they are orthonormal.
-        fallback: What to return if the method fails: ``"previous"``, or with
-            ``"householder"`` the result of :func:`qr_householder`, which is computed
-            only if needed.
+        fallback: What to return if the method fails: ``"previous"``, or the result of
+            :func:`qr_householder` (``"householder"``), which is computed only if
+            needed.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -238,6 +238,8 @@ def qr(
     )
 
 
+# The form for CUDA, where reflections take one matrix after another, and for many
+# columns on a TPU, where the compiler unrolls reflections.
 def qr_by_cholesky(x: Array, dot: Product = full_dot) -> tuple[Array, Array]:
     """`qr` by `cholesky_passes`; the diagonal of R is positive."""
     y, _ = unit_peak(x)

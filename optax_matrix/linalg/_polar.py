@@ -32,7 +32,8 @@ def polar_svd(
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`U V^\top` from the SVD.
 
-    On CUDA, where an SVD takes one matrix at a time, it is that of `polar_products`.
+    On CUDA, where an SVD takes one matrix at a time, the result is that of
+    `polar_products`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -90,7 +91,7 @@ def polar_qr(
 
     With :math:`X^\top = Q R` the factor is :math:`\mathrm{polar}(R^\top) Q^\top`. It is
     as accurate as :func:`polar_svd`, and the SVD is that of a square matrix of the
-    short side. On CUDA it is that of `polar_products`.
+    short side. On CUDA the result is that of `polar_products`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -156,14 +157,14 @@ def balanced_polar(
     power: ArrayLike = 0.5,
     polar: Callable[[Array], Array] = newton_schulz,
 ) -> Float[Array, "*batch m n"]:
-    r"""Scale the rows of a tall matrix so that those of its polar factor are alike.
+    r"""Scale the rows of a tall matrix so that its polar factor has rows of equal norm.
 
     .. math::
         D_1 = \mathrm{diag}(\|X_i\|)^{-1}, \quad U_k = \mathrm{polar}(D_k X), \quad
         D_{k+1} = D_k \, \mathrm{diag}(n / (m \|U_{k,i}\|^2))^{p}
 
-    For more columns than rows the same is done with the columns. The polar factor of a
-    square matrix has equal norms already, and is returned.
+    A matrix with more columns than rows is transposed first. The polar factor of a
+    square matrix has rows of equal norm already, and is returned.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -234,7 +235,7 @@ def _compact_qr(y: Array, rtol: float) -> Array:
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:
-    # On CUDA the SVD would be computed from a polar factor.
+    # On CUDA the SVD itself is computed from a polar factor.
     by_products = partial(_compact_products, cut=rtol)
     return by_platform(partial(_by_svd, cut=rtol), x, cuda=by_products)
 

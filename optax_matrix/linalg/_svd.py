@@ -37,6 +37,8 @@ def svd(
     return by_platform(lapack.svd, x, cuda=by_polar, tpu=by_polar if loops else None)
 
 
+# The form for CUDA, where an SVD takes one matrix after another, and for large matrices
+# on a TPU, where the compiler takes 46 seconds for an SVD of side 512.
 def svd_by_polar(x: Array, dot: Product = full_dot) -> tuple[Array, Array, Array]:
     """`svd` by a polar factor."""
     if x.shape[-2] < x.shape[-1]:

@@ -1,9 +1,9 @@
-r"""Coefficient tables of odd polynomials that push singular values to one.
+r"""Coefficient tables of odd polynomials that bring singular values to one.
 
-A row ``(a, b, c)``, a `Quintic`, stands for :math:`p(x) = a x + b x^3 + c x^5`. A table
-has one row per step; if there are more steps than rows, the last row is repeated. The
-tables here are either constants from the literature or computed from an interval that
-contains the singular values.
+A row ``(a, b, c)``, a `Quintic`, is the polynomial :math:`p(x) = a x + b x^3 + c x^5`.
+A table has one row per step; if there are more steps than rows, the last row is
+repeated. The tables here are either constants from the literature or computed from an
+interval that contains the singular values.
 """
 
 import functools
@@ -169,8 +169,10 @@ def polar_express(
 def closest_to_one(l: float, p: int) -> tuple[Quintic, float]:
     """``(a, b, c)`` of ``s (a + b s**p + c s**(2 p))`` on ``[l, 1]``, and its error.
 
-    By Remez' exchange of the points where the error is largest; the first guess is
-    exact as l approaches one.
+    The error of the closest polynomial is largest at four points, with alternating
+    signs. One with a smaller error at all four would differ from it by a polynomial
+    with three positive zeros, but three terms have at most two. Remez' exchange finds
+    the points; the first guess is exact as l approaches one.
     """
     nodes = np.array([l, (3 * l + 1) / 4, (l + 3) / 4, 1.0])
     a = b = c = error = 0.0

@@ -87,7 +87,7 @@ def _columns_of_q(u: Array, at: Array) -> Array:
 def _eliminated(top: Array, right: Array) -> tuple[Array, Array]:
     """Solve ``(top - S).mT @ x = right`` by elimination, which determines the signs S.
 
-    No pivot is smaller than one, so that rows need not be exchanged.
+    No pivot is smaller than one, so rows need not be exchanged.
     """
     r = top.shape[-1]
     at = lambda x, j, axis: jax.lax.dynamic_index_in_dim(x, j, axis, keepdims=False)

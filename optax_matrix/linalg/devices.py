@@ -21,8 +21,8 @@ _HOPPER_CAPABILITY = 9.0
 def has_narrow_products(x: jax.Array) -> bool:
     """Whether no device of an array is known to be a CUDA device before 8.0.
 
-    The devices are those of the mesh in the array's type, else the default ones. Other
-    devices have no say: a program for them has no branch for CUDA.
+    The devices are those of the mesh in the array's type, else the default ones.
+    Devices of other platforms do not matter: a program for them has no branch for CUDA.
     """
     return not any(map(_is_old, _devices(x)))
 
@@ -49,9 +49,9 @@ def processors(x: jax.Array, default: int) -> int:
 def is_on_one_device(x: ArrayLike) -> bool:
     """Whether no other device is known to be able to hold a part of an array.
 
-    An array without a mesh may be on that of `jax.set_mesh`. Shapes that are traced for
-    more devices than there are must carry their shardings: `in_shardings` of `jax.jit`
-    cannot be seen here.
+    An array without a mesh may be on the mesh of `jax.set_mesh`. Shapes that are traced
+    for more devices than this machine has must carry their shardings: a trace does not
+    show the `in_shardings` of `jax.jit`.
     """
     mesh = jax.typeof(x).sharding.mesh
     mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh

@@ -2,8 +2,8 @@
 
 JAX 0.10 distributes a batch of decompositions over the threads that run the program and
 waits for the results on one of these threads. If as many batches run at a time as there
-are threads, all of them wait forever. On a CPU the functions below therefore decompose
-the matrices of a batch one after another, which takes no longer.
+are threads, all of them wait forever. So on a CPU the functions below decompose the
+matrices of a batch one after another, which takes no longer.
 """
 
 import functools

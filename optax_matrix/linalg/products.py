@@ -21,7 +21,7 @@ Product = Callable[[Array, Array], Array]
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
-# The function of JAX may be forbidden (`jax_numpy_dtype_promotion`).
+# Not jnp.promote_types: `jax_numpy_dtype_promotion` may forbid it.
 _wide = lambda x: np.promote_types(x.dtype, np.float32)
 
 
@@ -33,8 +33,9 @@ def dot(x: Array, y: Array) -> Array:
 def rounded(product: Product) -> Product:
     """A product whose result has the dtype of its factors; it accumulates in float32.
 
-    On CUDA the libraries' products round it themselves; else they write it in float32
-    and another kernel rounds it, which took a tenth of a step of MuonEq on an H200.
+    On CUDA the libraries' products round it themselves. Otherwise they would write it
+    in float32 and another kernel would round it, which took a tenth of a step of MuonEq
+    on an H200.
     """
 
     def of(x: Array, y: Array) -> Array:
@@ -70,8 +71,8 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
 def along(f: Callable[[Any], Any], x: Any, dx: Any) -> Any:
     """The value of a linear function at dx, for rules of derivatives.
 
-    JAX 0.8 and 0.9 cannot transpose a loop, such as that of `in_tiles`, that they have
-    not derived themselves. There it is the derivative at x, which has the type of dx.
+    JAX 0.8 and 0.9 can transpose a loop, such as that of `in_tiles`, only if they have
+    derived it themselves. There this is the derivative at x, which has the type of dx.
     """
     is_able = jax.__version_info__ >= (0, 10)
     return f(dx) if is_able else jax.jvp(f, (x,), (dx,))[1]

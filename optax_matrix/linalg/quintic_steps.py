@@ -51,9 +51,9 @@ def first_iterate(
 def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> Array:
     """Apply a quintic for each row to wide scaled matrices, in their dtype.
 
-    In 16 bits ``a X + Z X`` is formed as ``(a I + Z) X``. The two terms nearly cancel,
-    so that rounding their sum once halves the error, and no copy of X in float32 is
-    written.
+    In 16 bits ``a X + Z X`` is computed as ``(a I + Z) X``. The two terms nearly
+    cancel, so that rounding their sum once halves the error, and no copy of X in
+    float32 is written.
     """
     dtype = y.dtype
 
@@ -71,9 +71,8 @@ def quintic_steps(y: Array, rows: Sequence[Quintic], symmetric_dot: Product) -> 
         one = jnp.broadcast_to(jnp.eye(gram.shape[-1], dtype=a.dtype), gram.shape)
         return rounded(dot)((a * one + z).astype(dtype), y), None
 
-    # A loop, since compilers would compile every unrolled step. Two steps in a round
-    # move X to another place and back, so that it is not copied; on TPUs that is so
-    # also in float32.
+    # A loop, since unrolled steps would all be compiled. With two steps in a round, X
+    # moves to another place and back and need not be copied; on TPUs also in float32.
     table = jnp.asarray(rows, work_dtype(dtype))
     run = lambda y, step, unroll: jax.lax.scan(step, y, table, unroll=unroll)[0]
     if dtype.itemsize == 2:
@@ -90,7 +89,7 @@ def dtype_of_factors(
 ) -> DTypeLike | Literal["auto"] | None:
     """``compute_dtype``, or the policy's; bfloat16 where a kernel is asked for."""
     compute_dtype = current().compute_dtype if compute_dtype is None else compute_dtype
-    # `is`, since NumPy says that the dtype float64 equals None.
+    # `is`, since in NumPy the dtype float64 equals None.
     is_open = compute_dtype is None or compute_dtype == "auto"
     if not is_open:
         check_dtype("compute_dtype", compute_dtype)

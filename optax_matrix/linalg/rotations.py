@@ -74,8 +74,8 @@ def power_step(
 
     Args:
         a: Symmetric positive semidefinite matrices ``(..., m, m)`` of any scale.
-        basis: Orthonormal columns ``(..., m, k)``; they stay as they are where ``a``
-            is zero.
+        basis: Orthonormal columns ``(..., m, k)``; where ``a`` is zero, they do not
+            change.
         qr: Kernel that makes the columns orthonormal.
 
     Returns:
@@ -122,8 +122,8 @@ def qr_retraction(
     .. math::
         R \leftarrow \mathrm{qr}(R + \xi)
 
-    equals :math:`R + \xi` to first order. The rotation stays as it is where the tangent
-    is zero or not finite.
+    equals :math:`R + \xi` to first order. Where the tangent is zero or not finite, the
+    rotation does not change.
     """
     r = as_work(rotation)
     return qr(r + tangent.astype(r.dtype), previous=r).astype(rotation.dtype)
@@ -133,7 +133,7 @@ def procrustes_step(q: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]
     """Rotate Q towards its symmetric polar factor: one step on the rotation group.
 
     With ``R = Q' - Q`` over its norm, ``exp(a R) Q`` has the largest trace, to second
-    order, at ``a = -tr(R Q) / tr(R R Q)``, of which at most 1/8 is taken.
+    order, at ``a = -tr(R Q) / tr(R R Q)``. The step is at most 1/8.
     """
     skew = q.mT - q
     skew = safe_divide(skew, estimated_norm(skew, bases))

@@ -1,6 +1,6 @@
 """Working precision, and norms, quotients and roots that neither overflow nor vanish.
 
-They serve entries as large as 1e20 or as small as 1e-20: matrices are divided by their
+Entries may be as large as 1e20 or as small as 1e-20: matrices are divided by their
 largest entry, or by a number of that size, before anything is squared.
 """
 
@@ -123,7 +123,7 @@ Axes = int | tuple[int, ...]
 def squares_of(x: Array, peak: Array, axis: Axes) -> tuple[Array, Array]:
     """Sums over axes, which are kept, of squares of x over a divisor; and the divisor.
 
-    The divisor is the peak of x, and on CUDA another number of that size.
+    The divisor is the peak of x, or on CUDA another number of that size.
     """
     by_peak = lambda x, peak: (jnp.sum(jnp.square(x / peak), axis, keepdims=True), peak)
     at_once = lambda x, _: squares_in_one_reading(x, axis)
@@ -150,7 +150,7 @@ def safe_rsqrt(v: Array) -> Array:
 
 
 def inverse_norms(squares: Array, eps: ArrayLike) -> Array:
-    """Reciprocal norms from squared ones, to whose mean ``eps`` is relative."""
+    """Reciprocal norms from squared ones; ``eps`` is relative to their mean."""
     squares = kept_apart(squares)
     mean = kept_apart(jnp.mean(squares, axis=(-2, -1), keepdims=True))
     return safe_rsqrt(squares + jnp.asarray(eps, squares.dtype) * mean)
