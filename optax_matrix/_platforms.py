@@ -44,12 +44,13 @@ def by_platform(
     return jax.lax.platform_dependent(*xs, **forms, default=default)
 
 
-def in_turn(kernel: Form, *, in_place: int = 0) -> Form:
+def in_turn(kernel: Form, *, in_place: int = 0, at_a_time: int | None = None) -> Form:
     """A kernel's form that takes the matrices of stacks one after another, for a CPU.
 
     Each matrix then takes only the iterations that it needs and stays in cache, and
     temporaries exist for one matrix at a time. The kernel treats every matrix
-    independently, and its results get the leading axes of the first stack.
+    independently, and its results get the leading axes of the first stack. With
+    ``at_a_time`` it gets stacks of so many matrices.
 
     The memory of the first ``in_place`` stacks is reused for as many results of the
     same shapes and dtypes; the kernel returns a tuple then. Such a stack should be read
@@ -59,15 +60,19 @@ def in_turn(kernel: Form, *, in_place: int = 0) -> Form:
 
     def run(*stacks: Any) -> Any:
         batch = stacks[0].shape[:-2]
-        flat = lambda x: x.reshape(math.prod(batch), *x.shape[len(batch) :])
+        few = () if at_a_time is None else (at_a_time,)
+        rounds = math.prod(batch) // math.prod(few)
+        flat = lambda x: x.reshape(rounds, *few, *x.shape[len(batch) :])
+        whole = lambda x: x.reshape(*batch, *x.shape[1 + len(few) :])
         stacks = jax.tree.map(flat, stacks)
-        out = _loop(kernel, stacks[:in_place], stacks[in_place:])
-        return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
+        if not in_place:
+            return jax.tree.map(whole, jax.lax.map(lambda xs: kernel(*xs), stacks))
+        return jax.tree.map(whole, _loop(kernel, stacks[:in_place], stacks[in_place:]))
 
     return run
 
 
-def _loop(kernel: Form, places: tuple, others: tuple) -> Any:
+def _loop(kernel: Form, places: tuple, others: tuple) -> tuple:
     """A function of one part of each array after the other.
 
     Its first results replace the parts of ``places`` that they are computed from.
@@ -76,15 +81,12 @@ def _loop(kernel: Form, places: tuple, others: tuple) -> Any:
     def one(places: tuple, part: tuple) -> tuple:
         i, *rest = part
         results = kernel(*(x[i] for x in places), *rest)
-        if not places:
-            return places, results
         put = lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, i, 0)
         return tuple(map(put, places, results)), results[len(places) :]
 
-    count = len(jax.tree.leaves((places, others))[0])
-    parts = (jnp.arange(count), *others)
+    parts = (jnp.arange(len(places[0])), *others)
     places, rest = jax.lax.scan(one, vary_like(places, others), parts)
-    return (*places, *rest) if places else rest
+    return (*places, *rest)
 
 
 def is_large_stack(*stacks: Any, side: int | None = None) -> bool:

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array
 
 from optax_matrix._arguments import check_dtype
-from optax_matrix._platforms import by_platform, is_large_stack
+from optax_matrix._platforms import by_platform, in_turn, is_large_stack
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.coefficients import Quintic
 from optax_matrix.linalg.devices import has_narrow_products
@@ -132,17 +132,17 @@ def on_stacks(
     count, side = math.prod(x.shape[:-2]), min(x.shape[-2:])
     blocked = side >= Thresholds.blocked_side
     few = 1 if count % 2 else 2
-    in_turn = count > few and is_large_stack(x)
+    loops = count > few and is_large_stack(x)
 
     def on_cpu(x: Array) -> Array:
         product = blocked_symmetric_dot if blocked else symmetric_dot
-        if not in_turn:
+        if not loops:
             return cpu_kernel(x, product)
         # The stack is transposed here as a whole, and not by the kernel piece by piece.
         wide = x.mT if x.shape[-2] > x.shape[-1] else x
-        chunks = wide.reshape(count // few, few, *wide.shape[-2:])
-        out = jax.lax.map(lambda y: cpu_kernel(y, product), chunks).reshape(wide.shape)
+        each = lambda y: (cpu_kernel(y, product),)
+        (out,) = in_turn(each, in_place=1, at_a_time=few)(wide)
         return out.mT if x.shape[-2] > x.shape[-1] else out
 
     whole = lambda x: kernel(x, symmetric_dot)
-    return by_platform(whole, x, cpu=on_cpu if blocked or in_turn else None)
+    return by_platform(whole, x, cpu=on_cpu if blocked or loops else None)
