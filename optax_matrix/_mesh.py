@@ -176,7 +176,7 @@ def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
 
 
 def without_axes(f: Callable, axes: Iterable[int], leaf: Any) -> Callable:
-    """`f` for values that have the type of the leaf without some of its axes.
+    """`f`, whose values have the leaf's type without some of its axes.
 
     JAX cannot batch a branch over arrays with Explicit axes, so `f` runs without them.
     """

@@ -95,7 +95,7 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         with within(found=found):
             new, state = inner.update(updates, state, params, **extra_args)
         found["direction"] = new
-        # Of matrices that are cut into blocks, values are trees.
+        # Values of matrices that are cut into blocks are trees, and are left out.
         return new, state, {n: x for n, x in found.items() if _is_of(x, new)}
 
     def values_of(found: dict[str, Stacks], name: str) -> dict[str, jax.Array]:

@@ -68,7 +68,7 @@ def eigh_by_blocks(
 
 
 def _orthogonal_columns(x: Array, block: int) -> Array:
-    """Rotate independent columns until they are orthogonal; those of zeros go last."""
+    """Rotate independent columns until they are orthogonal; zero columns are last."""
     m, n = x.shape[-2:]
     batch = x.shape[:-2]
     blocks = 2 * -(-n // (2 * block))
@@ -83,7 +83,7 @@ def _orthogonal_columns(x: Array, block: int) -> Array:
         pairs = jnp.concatenate([pairs[:, 0], pairs[:, 1]], axis=-1)
         gram = full_dot(pairs.mT, pairs)
         _, q = jnp.linalg.eigh(gram, symmetrize_input=False)
-        # Descending, so that columns move to one side and padding, zeros, to the end.
+        # Descending, so that the zero columns of padding move to the end.
         pairs = full_dot(pairs, jnp.flip(q, axis=-1))
         halves = jnp.stack([pairs[..., :block], pairs[..., block:]], axis=1)
         x = x.at[order].set(halves.reshape(x.shape))
@@ -108,7 +108,7 @@ def _largest_cosine(gram: Array) -> Array:
     scale = jax.lax.rsqrt(jnp.diagonal(gram, axis1=-2, axis2=-1))
     scale = jnp.where(jnp.isfinite(scale), scale, 0)
     cosines = jnp.abs(gram * scale[..., :, None] * scale[..., None, :])
-    # Those of a matrix with NaN must not end the loop for the others.
+    # A matrix with NaN must not end the loop for the others.
     cosines = jnp.where(jnp.isfinite(cosines), cosines, 0)
     return jnp.max(jnp.where(jnp.eye(gram.shape[-1], dtype=bool), 0, cosines))
 

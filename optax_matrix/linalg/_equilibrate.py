@@ -262,7 +262,7 @@ def rank_one_scales(
     for _ in range(rounds):
         s = times(p.mT, q) * inverse(_square_norm(q))
         q = times(p, s) * inverse(_square_norm(s))
-    short, long = _kept_alive(q, y), peak[..., 0] * _kept_alive(s, y.mT)
+    short, long = _roots_with_floor(q, y), peak[..., 0] * _roots_with_floor(s, y.mT)
     return (long, short) if tall else (short, long)
 
 
@@ -270,7 +270,7 @@ def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
 
 
-def _kept_alive(squares: Array, y: Array) -> Array:
+def _roots_with_floor(squares: Array, y: Array) -> Array:
     """Take roots; those of rows of ``y`` that are not zero get a floor."""
     root = safe_root(squares)
     floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))

@@ -76,8 +76,8 @@ def newton_schulz(
             side of 768; the compiler elsewhere. On an H200 five steps took 0.65 to 0.82
             of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for 36 of 768 x
             3072, when both formed ``a X`` apart; now 0.69 for 4 of 4096 x 4096); they
-            differ from its result by rounding to bfloat16. Derivatives are the
-            compiler's, and where they are taken, so are the values.
+            differ from its result by rounding to bfloat16. Under differentiation,
+            values and derivatives are those of ``"xla"``.
 
     Note:
         With None, accelerators compute float32 products in TF32 or bfloat16 unless

@@ -24,9 +24,9 @@ def cholesky_quotient(
     .. math::
         L L^\top = A, \qquad Q = Y L^{-\top}
 
-    Both are not finite where A is not positive definite. On a TPU, panels of 128
-    columns of L and Q are computed in a loop, all by the same products: for panel k,
-    with the rows of A above those of Y,
+    Neither is finite where A is not positive definite. On a TPU, panels of 128 columns
+    of L and Q are computed in a loop, all by the same products: for panel k, with the
+    rows of A above the rows of Y,
 
     .. math::
         \begin{pmatrix} L_{\cdot k} \\ Q_k \end{pmatrix} = \Bigl(
@@ -86,7 +86,7 @@ def _inverse(l: Array, levels: int, dot: Product) -> Array:
 def quotient_by_panels(
     a: Array, y: Array, block: int | None = None, dot: Product = full_dot
 ) -> tuple[Array, Array]:
-    """`cholesky_quotient` by panels of columns; the unit matrix fills the last one."""
+    """`cholesky_quotient` by panels of columns, padded with the unit matrix."""
     n, block = a.shape[-1], block or Thresholds.triangular_block
     side = -(-n // block) * block
     lead = [(0, 0)] * (a.ndim - 2)

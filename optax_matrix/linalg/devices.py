@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 from jax.typing import ArrayLike
 
 # CUDA devices of compute capability 7.5 and below, which have neither TF32 nor fast
-# bfloat16. Names, since those are all that the mesh in a type shows.
+# bfloat16. By name, since the mesh in a type shows nothing else.
 _OLD = re.compile(
     r"Tesla|TITAN|Quadro|GTX|GeForce (RTX 20|MX[1-4])|NVIDIA T\d+\b|\b[KMPV]\d+\b"
 )

@@ -143,7 +143,7 @@ def recover_frame(
     perms: Mapping[str, Array],
 ) -> Float[Array, "*batch m n"]:
     """Invert `materialize` in its first argument."""
-    # Not the transposes, which differ by the orthogonality error of the blocks.
+    # Transposes would differ from the inverses by the blocks' error of orthogonality.
     inverses = {
         side: inverse_of_orthogonal(g.astype(as_work(g).dtype))
         for side, g in blocks.items()

@@ -1,4 +1,4 @@
-"""Which stacks the kernels take, as far as a trace shows it, and who is refused."""
+"""Which stacks the kernels take, as far as a trace shows it, and what they refuse."""
 
 import functools
 import math
@@ -89,7 +89,7 @@ def check(x: Array, dtype: jnp.dtype) -> None:
 
 @jax.custom_jvp
 def refuse(x: Array) -> Array:
-    """Stand for a kernel that the platform does not have."""
+    """Raise when a program is lowered for a platform without a kernel."""
     return _primitive().bind(x)
 
 

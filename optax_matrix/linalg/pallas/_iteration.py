@@ -30,13 +30,13 @@ def on_hopper(x: Array, dtype: jnp.dtype) -> Form | None:
 
 
 def newton_schulz(y: Array, rows: Sequence[Quintic], steps: Steps) -> Array:
-    """Apply steps of our own; where they are differentiated, XLA computes all of it."""
+    """Apply steps of our own; under differentiation XLA computes all of them."""
 
     @custom_vmap
     def stacked(y: Array) -> Array:
         return steps(y, jnp.asarray(rows, jnp.float32)) if y.size else y
 
-    # A kernel takes any number of matrices, so mapped axes join the others.
+    # A kernel takes any number of matrices, so mapped axes become leading axes.
     @stacked.def_vmap
     def _(_: int, batched: list[bool], y: Array) -> tuple[Array, bool]:
         return stacked(y), batched[0]
@@ -50,7 +50,7 @@ def newton_schulz(y: Array, rows: Sequence[Quintic], steps: Steps) -> Array:
 def by_products(
     gram: Callable[[Array], Array], quadratic: Callable[[Array, Array], Array]
 ) -> Steps:
-    """Steps from the two symmetric products; only the third one is XLA's."""
+    """Steps from the two symmetric products; XLA computes only the third product."""
 
     def step(y: Array, row: Array) -> tuple[Array, None]:
         return rounded(dot)(quadratic(gram(y), row), y), None
