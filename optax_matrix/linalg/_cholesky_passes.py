@@ -144,7 +144,8 @@ def unit_columns(y: Array, replacement: Array | None = None) -> Array:
     return unit if replacement is None else jnp.where(norms == 0, replacement, unit)
 
 
-# The form for CUDA: as many passes for every matrix, so that no host decides on them.
+# The form for CUDA: the same number of passes for every matrix, so that the host need
+# not decide on them.
 #
 # Why four passes suffice. A pass with the shift s takes a singular value v of unit
 # columns to v / sqrt(v^2 + s): those above sqrt(s) become nearly one, smaller ones grow
@@ -157,25 +158,26 @@ def unit_columns(y: Array, replacement: Array | None = None) -> Array:
 # so s has to exceed the rounding; it should do so by little, as a pass gains
 # 1 / sqrt(s). Both norms in the shift are bounds on |G|; neither is always the smaller.
 #
-# Why pivots tell of dependent columns. A squared pivot is the squared distance of a
+# Why pivots show dependent columns. A squared pivot is the squared distance of a
 # column from those before it, plus what the shift adds. If it depends on them, the
 # distance is zero, and there remain two shifts: one of its own, and one that the shift
 # of the others leaves of it. So 2 s finds exact multiples in the first pass, where
-# their quotients are rounding alone and could be the same for two columns. An
+# their quotients are rounding alone and could be equal for two columns. An
 # independent column grows by up to 1 / sqrt(s) in that pass, and then has a squared
 # pivot far above 30 s; what is below has a distance of rounding, and a random column
-# takes its place. Without that the passes would multiply rounding until it looked like
-# a direction, and end with columns that are not orthogonal.
+# takes its place. Without that, the passes would amplify rounding to columns of norm
+# one, and such columns need not be orthogonal to the others.
 
 # For each pass: how much of a random column is added to one that depends on others, and
-# up to which squared pivot, in shifts, a column does. Two passes more make random
-# columns orthonormal. With sides of 32 to 512, matrices of any condition number
-# and rank ended with entries of Q'Q - I below 1e-6; Hilbert's and Kahan's did not.
+# up to which squared pivot, in shifts, a column does. The last two passes make random
+# columns orthonormal. With sides of 32 to 512, matrices of any condition number and
+# rank ended with entries of Q'Q - I below 1e-6; the matrices of Hilbert and Kahan did
+# not.
 _PASSES = ((1e-4, 2.0), (1.0, 30.0), (0.0, 0.0), (0.0, 0.0))
 # The rounding of a Gram matrix is about an epsilon of its largest eigenvalue.
 _SHIFT = 2.0
 _SHIFT_GROWTH = 100.0
-# Columns are taken in up to four panels.
+# Columns are processed in up to four panels.
 _PANELS = 4
 
 

@@ -19,32 +19,6 @@ from optax_matrix.linalg.scale import as_work, unit_peak
 from optax_matrix.linalg.spectral_norms import largest_eigenvalue
 
 InverseRootMethod = Literal["eigh", "newton"]
-# Why these polynomials. A step multiplies an eigenvalue x of M by t(x)^p and X by T, so
-# that X^p A = M all the way (up to z), and X is the root where M is the identity. In
-# s = x^(1/p) a step is the polynomial s t(s^p) = a s + b s^(p+1) + c s^(2p+1). All
-# eigenvalues that may occur have to arrive at one, so each step is the polynomial that
-# is closest to one on the whole interval left by the steps before: its error alternates
-# between four points (`closest_to_one`). Three things limit it.
-#
-# - On an interval from nearly zero, the closest polynomial has the largest slope at
-#   zero, but takes some large eigenvalues to nearly zero as well, and these lose the
-#   digits that X had of them. So the interval starts at the point from which on no
-#   eigenvalue falls below `LEAST`. Smaller ones grow by the slope, a^p: 15 for p = 4,
-#   where Newton's step has 2.4.
-# - The polynomial is largest at the right end, where a step of x has a slope of 3.9
-#   (p = 8) to 4.9 (p = 1). An eigenvalue that rounding puts above one would move away
-#   five times as far in each step, so a step ends at 1 / `_SAFETY`.
-# - Taylor's polynomial is last: an error e becomes one of order e^3, so it may start
-#   where e is a fourth of the third root of the machine epsilon.
-#
-# Eigenvalues below eps / 16 of the largest are rounding, and need not arrive.
-
-# With 0.3 as many steps are needed in all, and roots of large eigenvalues lose digits;
-# 0.7 needs one more.
-LEAST = 0.5
-_SAFETY = 1.002
-
-Row = tuple[float, float, float]  # (a, b, c) of a step x (a + b x + c x^2)^p.
 # The bound on the largest eigenvalue may be a few percent too low.
 _MARGIN = 1.05
 
@@ -159,6 +133,34 @@ def _power(t: Array, p: int) -> Array:
         t = roots(t, t) if p else t
     assert result is not None
     return result
+
+
+# Why these polynomials. A step multiplies an eigenvalue x of M by t(x)^p and X by T, so
+# that M = X^p A stays true, and X is the root once M is the identity. In
+# s = x^(1/p) a step is the polynomial s t(s^p) = a s + b s^(p+1) + c s^(2p+1). All
+# eigenvalues that may occur have to arrive at one, so each step is the polynomial that
+# is closest to one on the whole interval left by the steps before: its error alternates
+# between four points (`closest_to_one`). Three things limit it.
+#
+# - On an interval from nearly zero, the closest polynomial has the largest slope at
+#   zero, but takes some large eigenvalues to nearly zero as well, and these lose the
+#   digits that X had of them. So the interval starts at the point from which on no
+#   eigenvalue falls below `LEAST`. Smaller ones grow by the slope, a^p: 15 for p = 4,
+#   where Newton's step has 2.4.
+# - The polynomial is largest at the right end, where a step of x has a slope of 3.9
+#   (p = 8) to 4.9 (p = 1). An eigenvalue that rounding puts above one would move away
+#   five times as far in each step, so a step ends at 1 / `_SAFETY`.
+# - Taylor's polynomial is last: an error e becomes one of order e^3, so it may start
+#   where e is a fourth of the third root of the machine epsilon.
+#
+# Eigenvalues below eps / 16 of the largest are rounding, and need not arrive.
+
+# With 0.3 as many steps are needed in all, and roots of large eigenvalues lose digits;
+# 0.7 needs one more.
+LEAST = 0.5
+_SAFETY = 1.002
+
+Row = tuple[float, float, float]  # (a, b, c) of a step x (a + b x + c x^2)^p.
 
 
 @functools.lru_cache
