@@ -11,8 +11,8 @@ step both roots are ``sqrt(1 - decay) k`` times larger. The divisor of an entry,
 product, has then grown by ``(1 - decay) k^2``, while the entry has grown by k: updates
 would be ``(1 - decay) k`` times smaller until the averages forget. A single average per
 entry, as in Adam, grows by ``sqrt(1 - decay) k``. So the growth that most rows and
-columns have in common is divided by its root on either side, and the product grows about
-as much as a single average.
+columns have in common is divided by its root on either side, and the product grows
+about as much as a single average.
 
 Only a growth that both sides see is shared. A single row that grows is seen by its own
 average, and by every column a little. It would be divided out of all columns, so it
