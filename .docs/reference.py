@@ -30,9 +30,9 @@ GROUPS = "Functions", "Classes", "States", "Constants and types"
 # What the functions of `linalg` are for, by the modules that they are in.
 TOPICS = {
     "Equal rows and columns": ["_equilibrate"],
-    "Polar factors": ["_newton_schulz", "_polar", "_balanced_polar"],
+    "Polar factors": ["_newton_schulz", "_polar"],
     "Coefficients of Newton-Schulz": ["coefficients", "const"],
-    "Orthonormal columns": ["_orthonormalize", "_shifted_cholesky_qr"],
+    "Orthonormal columns": ["_orthonormalize"],
     "Subspaces": ["_subspace"],
     "Eigenvectors, roots and rotations": ["_eigenbasis", "_inverse_root", "rotations"],
     "Orthogonal maps": ["_orthogonal", "skew", "abc"],

@@ -15,11 +15,11 @@ from jaxtyping import Array
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """Makes arrays vary over the mesh axes over which others do; values stay.
+    """Marks arrays as varying over the mesh axes that others vary over; values stay.
 
     Inside `jax.shard_map` JAX checks the axes over which values vary. A constant varies
-    over none, so a loop that starts from constants and continues with data is refused.
-    Outside of `jax.shard_map` nothing happens.
+    over none, so JAX refuses a loop that starts from constants and continues with data.
+    Outside of `jax.shard_map` this does nothing.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return tree
@@ -114,17 +114,18 @@ def own_mesh(leaf: Any) -> Any:
 
 
 def has_auto_axes(x: Any) -> bool:
-    """Whether a traced array is on a mesh that its type says nothing more of."""
+    """Whether a traced array is on a mesh whose axes are all Auto."""
     mesh = own_mesh(x) if isinstance(x, jax.core.Tracer) else None
     return mesh is not None and set(mesh.axis_types) == {AxisType.Auto}
 
 
 def unsplit(x: Array, axes: int = 1) -> Array:
-    """An array whose last axes, this many, are on one device each, on Auto axes.
+    """The array, with its last ``axes`` axes not sharded over Auto axes of a mesh.
 
-    XLA cannot split ``x[..., indices, :]`` where x is split by columns and the indices
-    by the same mesh axis: "Slice dim size greater than dynamic slice dimension". And it
-    dies where blocks are cut whose sides do not divide those of a split matrix.
+    XLA cannot partition ``x[..., indices, :]`` if columns of x and the indices are
+    split over the same mesh axis: "Slice dim size greater than dynamic slice
+    dimension". XLA also crashes when a block is cut whose sides do not divide those of
+    the shards.
     """
     if not has_auto_axes(x):
         return x
@@ -134,7 +135,7 @@ def unsplit(x: Array, axes: int = 1) -> Array:
 
 
 def with_auto_axes(f: Callable, out_sharding: Any) -> Callable:
-    """`f` without Explicit axes; of its results' shardings only those axes count.
+    """`f`, run without Explicit axes, and with these axes in its results' shardings.
 
     Other axes of the mesh may be Auto, or Manual inside of `jax.shard_map`.
     """
@@ -154,7 +155,7 @@ def explicit_axes(mesh: Any) -> tuple[str, ...]:
 
 
 def explicit_part(spec: Iterable[Any], mesh: Any) -> PartitionSpec:
-    """What types show of a spec on a mesh."""
+    """The part of a spec that types show: its Explicit axes."""
     entries = (x if isinstance(x, tuple) else (x,) for x in spec)
     names = [tuple(x for x in e if x in explicit_axes(mesh)) for e in entries]
     return PartitionSpec(*(x or None for x in names))
@@ -163,7 +164,7 @@ def explicit_part(spec: Iterable[Any], mesh: Any) -> PartitionSpec:
 def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
     """``f(leaf, *args)``, of the leaf's shape, with the leaf's sharding.
 
-    It is that of the leaf's type, and outside of `jax.jit` that of the array.
+    The sharding is that of the leaf's type, and outside of `jax.jit` that of the array.
     """
     mesh = own_mesh(leaf)
     if mesh is not None and AxisType.Explicit in mesh.axis_types:
@@ -175,7 +176,7 @@ def keep_sharding(f: Callable[..., Array], leaf: Any, *args: Any) -> Array:
 
 
 def without_axes(f: Callable, axes: Iterable[int], leaf: Any) -> Callable:
-    """`f`, whose value has the type of the leaf without some of its axes.
+    """`f`, whose values have the leaf's type without some of its axes.
 
     JAX cannot batch a branch over arrays with Explicit axes, so `f` runs without them.
     """
@@ -188,7 +189,7 @@ def without_axes(f: Callable, axes: Iterable[int], leaf: Any) -> Callable:
 
 @dataclasses.dataclass
 class Recorder:
-    """Collects the specs of the state that `on_matrices` makes.
+    """Collects the specs of the state that `on_matrices` returns.
 
     Types do not show the specs of Auto axes, so a trace alone would not reveal them.
 
@@ -219,7 +220,7 @@ _RECORDER: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """Makes a recorder the one that `on_matrices` tells its specs in this context."""
+    """Within this context `on_matrices` notes its specs in this recorder."""
     token = _RECORDER.set(recorder)
     try:
         yield recorder

@@ -1,7 +1,7 @@
 """Sizes above which another algorithm is used, all in one place.
 
-Tests lower all of them at once, so that small matrices take the branches that only
-large ones take (``tests/_lowered.py``). They change speed, memory and rounding, but for
+Tests lower all of them at once, so that small matrices take the branches of large ones
+(``tests/_lowered.py``). They change speed, memory and rounding only, except for
 `noise_side`. A side shorter than two blocks or tiles is not split.
 
 Not here: what arguments set (``max_dim``, ``block_size``, ``min_size``, ``max_batch``),
@@ -14,7 +14,7 @@ class Thresholds:
     """The sizes. Read them where they are used, not as defaults of arguments."""
 
     # On a CPU: the shorter side from which on the matrices of a stack are taken one or
-    # two at a time, so that they stay in cache; see ``linalg.platforms``.
+    # two at a time, so that they stay in cache; see ``_platforms``.
     in_turn_side = 64
     # The same for POET's primitives, whose products are those of small blocks. Times of
     # a step with one matrix at a time, divided by those of whole stacks (float32, two

@@ -28,7 +28,7 @@ ALLOWED = {
     },
 }
 # What all packages share.
-COMMON = {"_arguments", "_dtypes", "_mesh", "_paths", "_thresholds"}
+COMMON = {"_arguments", "_dtypes", "_mesh", "_paths", "_platforms", "_thresholds"}
 THIRD_PARTY = {
     "_arguments": {"jax", "numpy", "typing_extensions"},
     "_surroundings": {"jax", "jaxtyping", "optax"},

@@ -1,20 +1,20 @@
-"""What a block may know of the stacks that it gets, besides their values.
+"""What is known about the stacks of a block besides their values.
 
-A block transforms ``{name: (batch, m, n)}`` and knows nothing of meshes or observers.
-Whoever runs it may know more, and says so by `within` while the step is traced. All of
-it is in `Surroundings`, and nothing else reaches a block from the side:
+A block transforms ``{name: (batch, m, n)}`` and has no code for meshes or observers.
+Its caller may know more, and declares it by `within` while the step is traced. All of
+that is in `Surroundings`, and nothing else reaches a block in this way:
 
-* `kernels.jointly` computes stacks of one shape together, where a `limit` is given;
-* `kernels.on_real_matrices` leaves out matrices that are not `real`, and lets devices
-  compute together what is `shared`;
-* `observation.report` offers a value to measures that were asked for, in `found`;
+* `joining.jointly` computes stacks of one shape as one, where a `limit` is given;
+* `kernels.on_real_matrices` leaves out matrices that are not `real`, and computes what
+  is `shared` on several devices;
+* `observation.report` stores a value for the measures in use, in `found`;
 * `keeping.kept` lets matrices keep their state, those of `keeps`;
-* `worked_sides.note_sides` tells which sides a block works on, in `sides`;
+* `worked_sides.note_sides` records which sides a block works on, in `sides`;
 * `layouts.identities_of` tells which matrices they are, and `layouts.of_layout`
-  evaluates an argument that is a function of the `layout`.
+  evaluates an argument that is a function of the `layout`;
 * `kinds` says what the leaves of the tree are, to what updates other leaves.
 
-Without surroundings, all of them do nothing, and the program is the same.
+Without surroundings, none of them changes the program.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ class Surroundings:
             kernel's value, or None if the kernel cannot be shared.
         measures: An `observation.Measure` by name for each that was asked for.
         found: What blocks report, if it is collected.
-        keeps: Booleans ``(batch,)`` for each stack, for one reason or more: whose
-            state does not change.
-        kept: Pairs of new and old arrays where that is so already, if collected.
+        keeps: Booleans ``(batch,)`` for each stack, one mapping for each reason:
+            matrices whose state does not change.
+        kept: Pairs of new and old arrays that satisfy this already, if collected.
         sides: The `worked_sides.WorkedSides` of the state, if it has them.
         layout: The `stacks.Layout` of the matrices that this device has.
         kinds: The `decisions.Kinds` of a tree whose leaves are updated; None elsewhere.
@@ -64,8 +64,8 @@ class Surroundings:
     kinds: Any = None
 
 
-# A context variable, since a block is an optax transformation, and between it and
-# whoever runs the step are others, to which nothing but arrays can be passed.
+# A context variable, since blocks are optax transformations: a step calls them through
+# other transformations, and can pass nothing but arrays through those.
 _here = contextvars.ContextVar("surroundings", default=Surroundings())  # noqa: B039
 here = _here.get
 

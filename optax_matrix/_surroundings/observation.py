@@ -1,8 +1,9 @@
-"""Intermediate values of a chain, offered by blocks and kept on request.
+"""Intermediate values of a chain, reported by blocks and kept on request.
 
 A block calls `report`. Without a request that does nothing, and the compiled program
 is the same. `diagnostics.monitor` requests measures; then `on_matrices` keeps their
-values in its state, per matrix and where the matrices live, also under `owners`.
+values in its state, one for each matrix and on the device of the matrix, also under
+`owners`.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ class ObservedState(NamedTuple):
 
 
 def report(name: str, stacks: Stacks) -> None:
-    """Offers a value of each stack to a measure that needs it.
+    """Stores a value of each stack for the measures that need it.
 
     Args:
         name: Name of the value.
@@ -64,9 +65,10 @@ def report(name: str, stacks: Stacks) -> None:
 
 @contextlib.contextmanager
 def in_another_frame() -> Iterator[None]:
-    """Inside, blocks see rotated or projected matrices, and report such momenta.
+    """A context in which blocks get rotated or projected matrices.
 
-    These are left out. Numbers of each matrix, such as shares of bounded entries, stay.
+    Momenta that they report are ignored, since measures expect those of the weights.
+    Other values, such as shares of bounded entries, are kept.
     """
     outer, inner = here().found, {}
     with within(found=None if outer is None else inner):
@@ -76,7 +78,7 @@ def in_another_frame() -> Iterator[None]:
 
 
 def is_observed() -> bool:
-    """Whether values are collected, so that computing them for `report` pays."""
+    """Whether values are collected; if not, a block need not compute them."""
     return here().found is not None
 
 
@@ -93,7 +95,7 @@ def observed(tx: optax.GradientTransformation) -> optax.GradientTransformation:
         with within(found=found):
             new, state = inner.update(updates, state, params, **extra_args)
         found["direction"] = new
-        # Of matrices that are cut into blocks, values are trees.
+        # Values of matrices that are cut into blocks are trees, and are left out.
         return new, state, {n: x for n, x in found.items() if _is_of(x, new)}
 
     def values_of(found: dict[str, Stacks], name: str) -> dict[str, jax.Array]:

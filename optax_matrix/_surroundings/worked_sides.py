@@ -1,9 +1,9 @@
 """The sides of matrices that blocks work on, which the state of a step names.
 
 The state of a square matrix has the same shapes whether its rows or its columns are
-rotated or projected, so that only a name can tell them apart. Each block says which
-sides it works on (`note_sides`), and whoever runs it keeps that beside the state: in
-`init` it is written down, in `update` another side is refused.
+rotated or projected, so only a name can distinguish them. Each block records which
+sides it works on (`note_sides`). `on_matrices` stores them with the state in `init`,
+and `update` refuses another side.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -57,7 +57,7 @@ class WorkedSides:
 
 
 def note_sides(sides: Any) -> None:
-    """Says which side of each stack a block works on; a tree of names."""
+    """Records which side of each stack a block works on; a tree of names."""
     if (worked := here().sides) is None:
         return
     for keys, side in jax.tree.leaves_with_path(sides):

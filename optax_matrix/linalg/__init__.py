@@ -1,46 +1,50 @@
 """Kernels: pure functions on matrices ``(..., m, n)``.
 
-They act on arrays alone: no parameter trees, no optimizer state. Every kernel
+They take and return arrays only: no parameter trees, no optimizer state. Every kernel
 
 - returns the dtype of its input and computes in float32 (float64 for float64 input),
-- gives a result that does not depend on the scale of its input,
+- has a result that does not depend on the scale of its input,
 - maps a zero matrix to zero.
 
-There are four exceptions: results that are kept in an optimizer state are at least
-float32 and may depend on the scale (`rank_one_scales`, `eigenbasis`, `inverse_root`); a
-new basis computed from a zero matrix is the previous basis, or some basis;
-`shifted_cholesky_qr` has an absolute shift; and maps of skew-symmetric matrices to
-rotations (`cayley` and the like) depend on the scale and map zero to the identity.
+There are three exceptions. Results that are kept in an optimizer state are at least
+float32 and may depend on the scale (`rank_one_scales`, `eigenbasis`, `inverse_root`). A
+new basis computed from a zero matrix is the previous basis, or some basis. Maps from
+skew-symmetric matrices to rotations (`cayley` and the like) depend on the scale and map
+zero to the identity.
 
-Kernels have derivatives, in reverse mode too. Those with loops or decompositions have
-that of the function that they approximate (``cholesky_qr(passes=1)``: of the exact Q).
-Where there is none, the derivative stays finite (``_derivatives``).
+Kernels have derivatives, in reverse mode too. A kernel with a loop or a decomposition
+has the derivative of the function that it approximates (``cholesky_qr(passes=1)``: of
+the exact Q). Where that function is not differentiable, the derivative stays finite
+(``_derivatives``).
 
 The files, from simple to compound:
 
 =============================  =========================================================
-``scale``, ``products``,       scaling to a largest entry of one; products at three
+``scale``, ``products``,       norms that neither overflow nor vanish; products at three
 ``random``                     precisions; draws with a key for each matrix
-``devices``, ``precision``     what devices can do; the products of a policy
-``platforms``, ``loops``,      the whole stack at once or a matrix at a time; loops
-``lapack``                     where TPUs would unroll, batches for CUDA;
-                               decompositions
+``devices``, ``precision``,    what devices can do; the products of a policy;
+``lapack``                     decompositions that do not deadlock a CPU
 ``_equilibrate``               rows and columns of equal size
-``coefficients``, ``_remez``,  polynomials that make singular values one, and exact
-``_newton_schulz``,            polar factors (``_polar_by_products``,
-``_polar``                     ``_balanced_polar``)
-``_orthonormalize``            the Q of a QR, by reflections or repeated Cholesky
-                               (``_cholesky_passes``; on CUDA ``_fixed_passes``)
+``coefficients``,              polynomials that map singular values to one; the steps of
+``quintic_steps``,             Newton-Schulz; the iteration, and its kernels for Hopper
+``_newton_schulz``,            GPUs
+``pallas``
+``_triangular``,               quotients by Cholesky factors; repeated Cholesky QR; the
+``_cholesky_passes``,          Q of a QR, by these or by reflections
+``_orthonormalize``
+``_polar_by_products``,        exact polar factors, and the SVD
+``_svd``, ``_polar``
+``spectral_norms``,            bounds on norms; eigenvectors (on TPUs by Jacobi
+``_block_jacobi``,             rotations of blocks); inverse roots of Gram matrices
+``_eigenbasis``,
+``_inverse_root``
 ``_subspace``,                 bases of leading vectors, and of what they leave out;
 ``complement``, ``rotations``  rotations from momenta
-``_eigenbasis``,               eigenvectors (``_block_jacobi`` on TPU) and inverse roots
-``_inverse_root``              of Gram matrices (``_largest_eigenvalue``,
-                               ``_root_polynomials``)
-``procrustes``                 a step to the symmetric factor of a matrix
 ``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
 ``permuted_blocks``            rows and columns
 ``_quantize``                  eight bits per number
-``_derivatives``               of kernels whose loops JAX cannot differentiate
+``_derivatives``               derivatives of kernels whose loops JAX cannot
+                               differentiate
 =============================  =========================================================
 
 A polar kernel is any function from matrices to matrices, and `orthogonalize(polar=...)`
@@ -49,7 +53,6 @@ columns.
 """
 
 from optax_matrix._arguments import KERNELS
-from optax_matrix.linalg._balanced_polar import balanced_polar
 from optax_matrix.linalg._eigenbasis import eigenbasis
 from optax_matrix.linalg._equilibrate import (
     rank_one_scales,
@@ -73,9 +76,14 @@ from optax_matrix.linalg._orthonormalize import (
     cholesky_qr,
     qr_householder,
 )
-from optax_matrix.linalg._polar import polar_eigh, polar_products, polar_qr, polar_svd
+from optax_matrix.linalg._polar import (
+    balanced_polar,
+    polar_eigh,
+    polar_products,
+    polar_qr,
+    polar_svd,
+)
 from optax_matrix.linalg._quantize import dequantize, quantize
-from optax_matrix.linalg._shifted_cholesky_qr import shifted_cholesky_qr
 from optax_matrix.linalg._subspace import (
     left_vectors,
     overlap,
@@ -90,7 +98,6 @@ from optax_matrix.linalg.coefficients import (
     POLAR_EXPRESS,
     TAYLOR,
     YOU,
-    cans,
     polar_express,
     started_below,
 )
@@ -105,7 +112,7 @@ KERNELS.update(
             *(polar_qr, polar_products),
         )
     },
-    qr={f.__name__: f for f in (cholesky_qr, shifted_cholesky_qr, qr_householder)},
+    qr={f.__name__: f for f in (cholesky_qr, qr_householder)},
     orthogonal={
         f.__name__: f for f in (cayley, cayley_neumann, cayley_taylor, exponential)
     },
@@ -121,7 +128,6 @@ __all__ = [
     "Orthogonal",
     "Orthonormalize",
     "balanced_polar",
-    "cans",
     "cayley",
     "cayley_neumann",
     "cayley_taylor",
@@ -150,7 +156,6 @@ __all__ = [
     "scale_columns",
     "scale_rows",
     "scale_rows_and_columns",
-    "shifted_cholesky_qr",
     "sinkhorn",
     "skew_norm",
     "standardize_rows",

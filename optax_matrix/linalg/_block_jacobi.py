@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import unsplit, vary_like
+from optax_matrix._platforms import by_platform, can_loop
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg import lapack
-from optax_matrix.linalg._norm_bound import norm_bound
-from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import full_dot
 from optax_matrix.linalg.scale import inverse
+from optax_matrix.linalg.spectral_norms import norm_bound
 
 # Six to nine sweeps sufficed for every matrix tried.
 _MAX_SWEEPS = 20
@@ -28,7 +28,8 @@ def eigh(
     On a TPU, for large sides, by `eigh_by_blocks`.
     """
     large = a.shape[-1] > 2 * Thresholds.jacobi_block
-    return looped_on_tpu(eigh_by_blocks, lapack.eigh, a) if large else lapack.eigh(a)
+    loops = large and can_loop(a)
+    return by_platform(lapack.eigh, a, tpu=eigh_by_blocks if loops else None)
 
 
 class _State(NamedTuple):
@@ -67,7 +68,7 @@ def eigh_by_blocks(
 
 
 def _orthogonal_columns(x: Array, block: int) -> Array:
-    """Rotate independent columns until they are orthogonal; those of zeros go last."""
+    """Rotate independent columns until they are orthogonal; zero columns are last."""
     m, n = x.shape[-2:]
     batch = x.shape[:-2]
     blocks = 2 * -(-n // (2 * block))
@@ -82,7 +83,7 @@ def _orthogonal_columns(x: Array, block: int) -> Array:
         pairs = jnp.concatenate([pairs[:, 0], pairs[:, 1]], axis=-1)
         gram = full_dot(pairs.mT, pairs)
         _, q = jnp.linalg.eigh(gram, symmetrize_input=False)
-        # Descending, so that columns move to one side and padding, zeros, to the end.
+        # Descending, so that the zero columns of padding move to the end.
         pairs = full_dot(pairs, jnp.flip(q, axis=-1))
         halves = jnp.stack([pairs[..., :block], pairs[..., block:]], axis=1)
         x = x.at[order].set(halves.reshape(x.shape))
@@ -107,7 +108,7 @@ def _largest_cosine(gram: Array) -> Array:
     scale = jax.lax.rsqrt(jnp.diagonal(gram, axis1=-2, axis2=-1))
     scale = jnp.where(jnp.isfinite(scale), scale, 0)
     cosines = jnp.abs(gram * scale[..., :, None] * scale[..., None, :])
-    # Those of a matrix with NaN must not end the loop for the others.
+    # A matrix with NaN must not end the loop for the others.
     cosines = jnp.where(jnp.isfinite(cosines), cosines, 0)
     return jnp.max(jnp.where(jnp.eye(gram.shape[-1], dtype=bool), 0, cosines))
 

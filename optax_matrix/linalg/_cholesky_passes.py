@@ -1,7 +1,7 @@
 """The passes of Cholesky QR; each makes the columns more nearly orthonormal."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
-from optax_matrix.linalg._fixed_passes import fixed_passes
-from optax_matrix.linalg._pass_columns import is_near, random_columns, unit_columns
+from optax_matrix._platforms import by_platform
+from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg._triangular import cholesky_quotient
 from optax_matrix.linalg.products import Product, traced_once
+from optax_matrix.linalg.random import hash_uint32
+from optax_matrix.linalg.scale import inverse
 
 # One or two passes usually suffice. The hardest matrices tried (exactly singular, with
-# sides of 8 to 256) took ten factorizations, three of which were repeats.
+# sides of 8 to 256) needed ten factorizations, of which three were repeats.
 _MAX_TRIES = 16
-_SHIFT_GROWTH = 100.0
 # In the third pass and later, a column whose squared pivot is below this still depends
 # linearly on the others.
 _DEPENDENT = 1e-4
@@ -44,16 +45,15 @@ def cholesky_passes(
     """Repeat the pass of Cholesky QR until the columns are orthonormal.
 
     Matrices ``y`` are scaled so that squares are in range; ``replacement`` has columns
-    for those that are zero; matrices in ``skip`` stay as they are. Returns the columns,
-    and which matrices have finished. On CUDA the number of passes is fixed: the host
-    would have to wait for each pass, to decide on the next.
+    for those that are zero; matrices in ``skip`` do not change. Returns the columns,
+    and which matrices have finished. On CUDA the number of passes is fixed: otherwise
+    the host would wait for each pass to decide on the next.
     """
     y = unit_columns(y, replacement)
-    return jax.lax.platform_dependent(
-        *(y, skip, jnp.asarray(shift, y.dtype)),
-        cuda=partial(fixed_passes, passes=passes, dot=dot),
-        default=partial(_adaptive_passes, passes=passes, dot=dot),
-    )
+    passed = partial(_adaptive_passes, passes=passes, dot=dot)
+    fixed = partial(fixed_passes, passes=passes, dot=dot)
+    shift = jnp.asarray(shift, y.dtype)
+    return by_platform(passed, y, skip, shift, cuda=fixed)
 
 
 def _adaptive_passes(
@@ -75,15 +75,15 @@ def _adaptive_passes(
         finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
         count = state.count + finite.astype(jnp.int32)
         if adaptive:
-            # A column with a small pivot after two passes depends on those before it. A
-            # random one takes its place, which the next passes make orthogonal to them.
+            # A column with a small pivot after two passes depends on those before it.
+            # It is replaced by a random one, and the next passes orthogonalize that.
             pivots = jnp.sum(l * eye, axis=-1) ** 2  # TPUs would gather the diagonal.
             dependent = (state.count[..., None] > 1) & (pivots < _DEPENDENT)
             replaced = (dependent & finite[..., None])[..., None, :]
             drawn = random_columns(q, state.tries)
             q = jnp.where(replaced, drawn, q)
-        # A factor that is not finite means that the shift was too small for rounding:
-        # the pass is repeated from the same columns with a larger one.
+        # If a factor is not finite, the shift was too small for rounding: the pass is
+        # repeated from the same columns with a larger one.
         changed = (finite & ~state.done)[..., None, None]
         larger = _SHIFT_GROWTH * jnp.maximum(state.shift, eps)
         return (
@@ -91,14 +91,14 @@ def _adaptive_passes(
             *(count, finite),
         )
 
-    def as_it_is(state: _State) -> tuple[Array, Array, Array, Array]:
+    def unchanged(state: _State) -> tuple[Array, Array, Array, Array]:
         return state.y, state.shift, state.count, jnp.zeros_like(state.done)
 
     def one_pass(state: _State) -> _State:
-        # The first pass only computes the Gram matrix: one product in the program does
-        # for all of them.
-        begins = state.tries < 0
-        y, shift, count, finite = jax.lax.cond(begins, as_it_is, divided, state)
+        # The first pass only computes the Gram matrix, so that the program contains
+        # this product once.
+        first = state.tries < 0
+        y, shift, count, finite = jax.lax.cond(first, unchanged, divided, state)
         gram = dot(y.mT, y)
         last = is_near(gram - eye) if adaptive else count == passes
         done = state.done | (finite & last)
@@ -119,3 +119,143 @@ def _adaptive_passes(
     # the Cholesky factor of that matrix to first order.
     above = jnp.triu(end.gram, 1)
     return unit_columns(end.y - dot(end.y, above)), end.done
+
+
+def is_near(error: Array) -> Array:
+    """Whether the squared error of a Gram matrix is at the level of rounding."""
+    eps = float(jnp.finfo(error.dtype).eps)
+    return jnp.linalg.norm(error, axis=(-2, -1)) < 2 * eps**0.5
+
+
+def random_columns(like: Array, seed: Array) -> Array:
+    """Random columns ``(m, n)`` of nearly unit norm, for matrices ``(..., m, n)``."""
+    m, n = like.shape[-2:]
+    place = jnp.arange(m * n, dtype=jnp.uint32).reshape(m, n)
+    # The seed depends on the pass; from a constant, compilers would compute all of this
+    # at compile time and store it as one large constant.
+    bits = hash_uint32(place + seed.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+    return (bits.astype(like.dtype) * 2.0**-31 - 1) * (3 / m) ** 0.5
+
+
+def unit_columns(y: Array, replacement: Array | None = None) -> Array:
+    """Columns of norm one; those of zeros are replaced, or stay zero."""
+    norms = jnp.sqrt(jnp.sum(y * y, axis=-2, keepdims=True))
+    unit = y * inverse(norms)
+    return unit if replacement is None else jnp.where(norms == 0, replacement, unit)
+
+
+# The form for CUDA: the same number of passes for every matrix, so that the host need
+# not decide on them.
+#
+# Why four passes suffice. A pass with the shift s takes a singular value v of unit
+# columns to v / sqrt(v^2 + s): those above sqrt(s) become nearly one, smaller ones grow
+# by 1 / sqrt(s). So a pass divides the condition number by up to 1 / sqrt(s), about
+# 2000 in float32. Of 1e7, which is all that float32 can show, the passes leave 5e3, 3,
+# 1 and 1 (64 x 64); the fourth removes the rounding of the third.
+#
+# Why this shift. The rounding of a Gram matrix G is about eps |G|, and its smallest
+# eigenvalue may be zero. Cholesky's method fails on a negative one, which costs a pass,
+# so s has to exceed the rounding; it should do so by little, as a pass gains
+# 1 / sqrt(s). Both norms in the shift are bounds on |G|; neither is always the smaller.
+#
+# Why pivots show dependent columns. A squared pivot is the squared distance of a
+# column from those before it, plus what the shift adds. If it depends on them, the
+# distance is zero, and there remain two shifts: one of its own, and one that the shift
+# of the others leaves of it. So 2 s finds exact multiples in the first pass, where
+# their quotients are rounding alone and could be equal for two columns. An
+# independent column grows by up to 1 / sqrt(s) in that pass, and then has a squared
+# pivot far above 30 s; what is below has a distance of rounding, and a random column
+# takes its place. Without that, the passes would amplify rounding to columns of norm
+# one, and such columns need not be orthogonal to the others.
+
+# For each pass: how much of a random column is added to one that depends on others, and
+# up to which squared pivot, in shifts, a column does. The last two passes make random
+# columns orthonormal. With sides of 32 to 512, matrices of any condition number and
+# rank ended with entries of Q'Q - I below 1e-6; the matrices of Hilbert and Kahan did
+# not.
+_PASSES = ((1e-4, 2.0), (1.0, 30.0), (0.0, 0.0), (0.0, 0.0))
+# The rounding of a Gram matrix is about an epsilon of its largest eigenvalue.
+_SHIFT = 2.0
+_SHIFT_GROWTH = 100.0
+# Columns are processed in up to four panels.
+_PANELS = 4
+
+
+def fixed_passes(
+    y: Array, skip: Array, shift: Array, passes: int | None, dot: Product
+) -> tuple[Array, Array]:
+    r"""Four passes of unit columns, or the given number, for every matrix.
+
+    The shift is at least twice the rounding of the Gram matrix,
+
+    .. math::
+        2 \epsilon \min(\|X^\top X\|_F, \|X^\top X\|_\infty)
+
+    so that a factor that is not finite is rare; the next pass then has a larger shift.
+    Without a given number, the passes process one panel of columns after another. Each
+    first removes the panel's part in the span of the panels before, which halves the
+    work.
+    """
+    shift = jnp.full(skip.shape, shift, y.dtype)
+    if passes is not None:
+        return _passed(y, None, skip, shift, ((0.0, 0.0),) * passes, dot)
+    n = y.shape[-1]
+    width = -(-n // max(1, min(_PANELS, n // Thresholds.panel_columns)))
+    found, done = None, jnp.ones_like(skip)
+    for start in range(0, n, width):
+        panel = y[..., start : start + width]
+        q, finite = _passed(panel, found, skip, shift, _PASSES, dot)
+        found = q if found is None else jnp.concatenate([found, q], axis=-1)
+        done &= finite
+    y = y if found is None else found
+    return y, skip | (done & is_near(dot(y.mT, y) - _eye(y)))
+
+
+def _passed(
+    y: Array,
+    before: Array | None,
+    skip: Array,
+    first: Array,
+    table: Any,
+    dot: Product,
+) -> tuple[Array, Array]:
+    """Columns after the passes of a table, and which matrices' last one was finite."""
+    eye, eps = _eye(y), float(jnp.finfo(y.dtype).eps)
+    draws = any(amount for amount, _ in table)
+
+    def one_pass(state: tuple[Array, ...], numbers: Array) -> tuple[Any, None]:
+        old, least, growth, _ = state
+        amount, slack, seed = numbers
+        y, left = old, jnp.ones_like(old[..., 0, :])
+        if before is not None:
+            y = y - dot(before, dot(before.mT, y))
+            y, left = unit_columns(y), jnp.sum(y * y, axis=-2)
+        gram = dot(y.mT, y)
+        size = jnp.minimum(
+            jnp.linalg.norm(gram, axis=(-2, -1)),
+            jnp.max(jnp.sum(jnp.abs(gram), axis=-1), axis=-1),
+        )
+        shift = growth * jnp.maximum(least, _SHIFT * eps * size)
+        l, q = cholesky_quotient(gram + shift[..., None, None] * eye, y, dot)
+        q = unit_columns(q)
+        finite = jnp.all(jnp.isfinite(q), axis=(-2, -1))
+        if draws:
+            pivots = left * jnp.sum(l * eye, axis=-1) ** 2
+            dependent = pivots < slack * shift[..., None]
+            drawn = amount * random_columns(q, seed)
+            q = unit_columns(q + jnp.where(dependent[..., None, :], drawn, 0))
+        y = jnp.where((finite & ~skip)[..., None, None], q, old)
+        growth = jnp.where(finite, 1, _SHIFT_GROWTH * growth)
+        return (y, jnp.zeros_like(least), growth, skip | finite), None
+
+    # Other panels draw other columns.
+    at = 0 if before is None else before.shape[-1]
+    numbers = jnp.asarray([(*row, at + i) for i, row in enumerate(table)], y.dtype)
+    ones = jnp.ones(skip.shape, y.dtype)
+    start = vary_like((y, first, ones, skip), (y, skip))
+    (y, _, _, done), _ = jax.lax.scan(one_pass, start, numbers)
+    return y, done
+
+
+def _eye(y: Array) -> Array:
+    return jnp.eye(y.shape[-1], dtype=y.dtype)[(None,) * (y.ndim - 2)]

@@ -1,7 +1,7 @@
 """Derivatives of kernels whose loops and decompositions JAX cannot differentiate.
 
-Each class of kernels computes one function of a matrix, so one formula serves all of
-them, however they compute it. A forward call costs what the kernel costs.
+All kernels of a class compute the same function of a matrix, so they share one formula
+for its derivative. A forward call costs as much as the kernel.
 
 Where a kernel is not differentiable, the formulas leave a part out and stay finite:
 columns that depend linearly on earlier ones count as constants, singular values that
@@ -27,7 +27,7 @@ from optax_matrix.linalg.scale import as_work, inverse, is_usable, unit_peak
 def q_factor(
     compute: Callable[..., Array], x: Array, previous: Array | None, *others: Any
 ) -> Array:
-    """The Q that ``compute(x, previous, *others)`` gives, with its derivative."""
+    """The Q that ``compute(x, previous, *others)`` returns, with its derivative."""
     return compute(x, previous, *others)
 
 
@@ -96,7 +96,10 @@ def _polar_factor_jvp(compute, rtol, primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def singular_vectors(compute: Callable[[Array], Any], x: Array) -> Array:
-    """The left singular vectors, with their derivative; ``compute`` gives U, s, V'."""
+    """The left singular vectors, with their derivative.
+
+    ``compute`` returns U, s and V'.
+    """
     return compute(x)[0]
 
 

@@ -58,7 +58,8 @@ def scale_rows(
 
 
 def _over_norms(x: Array, axis: int, eps: ArrayLike) -> Array:
-    # Else XLA could not write a momentum over the old one, from which x comes, on CUDA.
+    # Otherwise XLA on CUDA could not write a new momentum, which x comes from, over the
+    # old one.
     y = as_work(kept_apart(x))
     squares, divisor = squares_of(y, peak_or_one(y), axis)
     return (y / divisor * inverse_norms(squares, eps)).astype(x.dtype)
@@ -261,7 +262,7 @@ def rank_one_scales(
     for _ in range(rounds):
         s = times(p.mT, q) * inverse(_square_norm(q))
         q = times(p, s) * inverse(_square_norm(s))
-    short, long = _kept_alive(q, y), peak[..., 0] * _kept_alive(s, y.mT)
+    short, long = _roots_with_floor(q, y), peak[..., 0] * _roots_with_floor(s, y.mT)
     return (long, short) if tall else (short, long)
 
 
@@ -269,7 +270,7 @@ def _square_norm(v: Array) -> Array:
     return jnp.sum(v * v, axis=-1, keepdims=True)
 
 
-def _kept_alive(squares: Array, y: Array) -> Array:
+def _roots_with_floor(squares: Array, y: Array) -> Array:
     """Take roots; those of rows of ``y`` that are not zero get a floor."""
     root = safe_root(squares)
     floor = 1e-15 * jax.lax.stop_gradient(jnp.max(root, axis=-1, keepdims=True))

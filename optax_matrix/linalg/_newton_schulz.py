@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import check_dtype
+from optax_matrix._platforms import by_platform
 from optax_matrix.linalg import pallas
-from optax_matrix.linalg._quintic_steps import quintic_steps
 from optax_matrix.linalg.coefficients import JORDAN, YOU, Quintic, rows_for
-from optax_matrix.linalg.first_iterate import first_iterate
-from optax_matrix.linalg.platforms import (
+from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
+from optax_matrix.linalg.quintic_steps import (
     Kernel,
     dtype_of_factors,
-    on_each_platform,
+    first_iterate,
+    on_stacks,
+    quintic_steps,
     with_narrow_factors,
 )
-from optax_matrix.linalg.products import Product, dot, precise_dot, traced_once
 from optax_matrix.linalg.scale import check_matrices, work_dtype
 
 
@@ -67,21 +67,17 @@ def newton_schulz(
             capability 8.0, unless ``x`` is wider than float32, and the dtype of ``x``,
             but at least float32, elsewhere. None: that of the policy in force
             (``linalg.precision``), outside of `on_matrices` the dtype of ``x``.
-        kernel: What forms the products: the compiler (``"xla"``), or kernels that
-            compute little more than half of each symmetric product (``"pallas"``; in
-            bfloat16 unless ``compute_dtype`` says otherwise): on Hopper GPUs in
-            bfloat16 or float16, and on TPUs from v4 in bfloat16 or float32. On a TPU
-            all steps of a matrix run in its fast memory if it fits there, such as
-            1024 x 4096 in bfloat16 on v5e, v5p and v6e.
-            ``"auto"``: the kernels on Hopper GPUs if the factors have 16 bits, one
-            device holds the whole stack, its short side is at least 768 and a multiple
-            of 256 and its long one of 64, and it has at least the work of 36 matrices
-            with a short side of 768; the compiler elsewhere, also on TPUs, where the
-            kernels have been compiled but not timed. On an H200 five steps took 0.65 to
-            0.82 of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for 36 of
-            768 x 3072, when both formed ``a X`` apart; now 0.69 for 4 of 4096 x 4096);
-            they differ from its result by rounding to bfloat16. Derivatives are the
-            compiler's, and where they are taken, so are the values.
+        kernel: What forms the products: the compiler (``"xla"``), or, on Hopper GPUs,
+            kernels that compute little more than half of each symmetric product
+            (``"pallas"``; in bfloat16, or in float16 if ``compute_dtype`` says so).
+            ``"auto"``: the kernels if the factors have 16 bits, one device holds the
+            whole stack, its short side is at least 768 and a multiple of 256 and its
+            long one of 64, and it has at least the work of 36 matrices with a short
+            side of 768; the compiler elsewhere. On an H200 five steps took 0.65 to 0.82
+            of the compiler's time then (0.68 for 48 of 768 x 768, 0.82 for 36 of 768 x
+            3072, when both formed ``a X`` apart; now 0.69 for 4 of 4096 x 4096); they
+            differ from its result by rounding to bfloat16. Under differentiation,
+            values and derivatives are those of ``"xla"``.
 
     Note:
         With None, accelerators compute float32 products in TF32 or bfloat16 unless
@@ -92,10 +88,8 @@ def newton_schulz(
 
     Raises:
         ValueError: If ``coefficients``, ``steps``, ``preconditioning`` or ``kernel`` is
-            malformed, ``compute_dtype`` has eight bits, or the platform,
-            ``compute_dtype`` or this version of JAX has no kernel, or with
-            ``kernel="pallas"`` ``x`` lies on several TPUs (call it in `jax.shard_map`
-            then, as `owners` does).
+            malformed, ``compute_dtype`` has eight bits, or with ``kernel="pallas"`` the
+            platform, ``compute_dtype`` or this version of JAX has no kernel.
 
     Examples:
         >>> x = jnp.array([[3.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
@@ -142,34 +136,28 @@ def _composed(
     aol: bool,
 ) -> Array:
     """The composed polynomials with factors in a dtype, or in that of the platform."""
+    if not x.size:
+        return x
     if dtype == "auto":
         form = partial(_composed, rows=rows, kernel=kernel, aol=aol)
         return with_narrow_factors(lambda x, dtype: form(x, eps, dtype=dtype), x)
 
-    def by_xla(x: Array, symmetric_dot: Product) -> Array:
+    def iterated(x: Array, steps: pallas.Form) -> Array:
         y, transposed = first_iterate(x, eps, dtype, aol)
-        y = quintic_steps(y, rows, symmetric_dot)
+        y = steps(y, rows)
         return (y.mT if transposed else y).astype(x.dtype)
 
-    def by_pallas(x: Array, platforms: Sequence[str], default: Any) -> Array:
-        def of(form: Any, x: Array) -> Array:
-            y, transposed = first_iterate(x, eps, dtype, aol)
-            y = form(y, rows)
-            return (y.mT if transposed else y).astype(x.dtype)
-
-        forms = pallas.forms(x, dtype).items()
-        chosen = {name: partial(of, form) for name, form in forms if name in platforms}
-        return jax.lax.platform_dependent(x, **chosen, default=default)
+    def by_xla(x: Array, symmetric_dot: Product) -> Array:
+        return iterated(x, partial(quintic_steps, symmetric_dot=symmetric_dot))
 
     gram = _gram_kernel(rows, (2,), eps, dtype, aol)
     safe = dtype.itemsize >= 4 and max(x.shape[-2:]) >= 2 * min(x.shape[-2:])
     cpu_kernel = gram if safe else by_xla
-    compiled = lambda x: on_each_platform(by_xla, x, dot, cpu_kernel=cpu_kernel)
-    if kernel == "pallas":
-        return by_pallas(x, ("cuda", "tpu"), pallas.refuse)
-    if kernel == "auto" and pallas.gains(x, dtype):
-        return by_pallas(x, ("cuda",), compiled)
-    return compiled(x)
+    compiled = lambda x: on_stacks(by_xla, x, dot, cpu_kernel=cpu_kernel)
+    takes_kernels = kernel == "pallas" or (kernel == "auto" and pallas.gains(x, dtype))
+    steps = pallas.on_hopper(x, dtype) if takes_kernels else None
+    default = pallas.refuse if kernel == "pallas" else compiled
+    return by_platform(default, x, cuda=steps and partial(iterated, steps=steps))
 
 
 def gram_newton_schulz(
@@ -230,7 +218,7 @@ def gram_newton_schulz(
     dtype = jnp.dtype(compute_dtype or work_dtype(x.dtype))
     rows = rows_for(coefficients, steps)
     kernel = _gram_kernel(rows, restarts, eps, dtype)
-    return on_each_platform(kernel, x, precise_dot, cpu_kernel=kernel)
+    return on_stacks(kernel, x, precise_dot, cpu_kernel=kernel)
 
 
 def _gram_kernel(

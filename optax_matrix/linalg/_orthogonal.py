@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._platforms import by_platform
 from optax_matrix.linalg._triangular import cholesky_quotient, inverse_lower
 from optax_matrix.linalg.lapack import solve
-from optax_matrix.linalg.loops import batched_on_cuda
 from optax_matrix.linalg.precision import roots
 from optax_matrix.linalg.products import along
 from optax_matrix.linalg.scale import as_work
@@ -127,34 +127,12 @@ def cayley(q: Blocks) -> Blocks:
 
 @partial(jax.jit, inline=True)
 def _cayley(q: Array) -> Array:
-    return batched_on_cuda(_cayley_by_products, _cayley_by_solve, q)
+    return by_platform(_cayley_by_solve, q, cuda=_cayley_by_products)
 
 
 def _cayley_by_solve(q: Array) -> Array:
     eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
     return solve(eye - q, eye + q)
-
-
-@jax.custom_jvp
-def _cayley_by_products(q: Array) -> Array:
-    r"""`cayley` as :math:`2X - I`, :math:`X = (I - Q)^{-1} = (I + Q)(I + Q^T Q)^{-1}`.
-
-    The Gram matrix has the square of the condition number, so that the inverse gets a
-    step of Newton's method.
-    """
-    eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
-    l, quotient = cholesky_quotient(eye + roots(q.mT, q), eye + q, roots)
-    x = roots(quotient, inverse_lower(l, roots))
-    x = x + roots(x, eye - roots(eye - q, x))
-    return 2 * x - eye
-
-
-@_cayley_by_products.defjvp
-def _cayley_by_products_jvp(primals, tangents):
-    (q,), (dq,) = primals, tangents
-    g = _cayley_by_products(q)
-    x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
-    return g, along(lambda dq: 2 * roots(x, roots(dq, x)), q, dq)
 
 
 @checked
@@ -241,3 +219,29 @@ def _polynomial(q: Array, coefficients: Sequence[float]) -> Array:
     for i in reversed(starts):
         value = chunk(i) + roots(powers[h], value)
     return jnp.broadcast_to(value, x.shape).astype(q.dtype)
+
+
+# The form of `cayley` for CUDA, where a solve takes the blocks of a stack one after
+# another through a batch of pointers from the host.
+
+
+@jax.custom_jvp
+def _cayley_by_products(q: Array) -> Array:
+    r"""`cayley` as :math:`2X - I`, :math:`X = (I - Q)^{-1} = (I + Q)(I + Q^T Q)^{-1}`.
+
+    The Gram matrix has the square of the condition number, so that the inverse gets a
+    step of Newton's method.
+    """
+    eye = jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)
+    l, quotient = cholesky_quotient(eye + roots(q.mT, q), eye + q, roots)
+    x = roots(quotient, inverse_lower(l, roots))
+    x = x + roots(x, eye - roots(eye - q, x))
+    return 2 * x - eye
+
+
+@_cayley_by_products.defjvp
+def _cayley_by_products_jvp(primals, tangents):
+    (q,), (dq,) = primals, tangents
+    g = _cayley_by_products(q)
+    x = (g + jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), q.shape)) / 2
+    return g, along(lambda dq: 2 * roots(x, roots(dq, x)), q, dq)

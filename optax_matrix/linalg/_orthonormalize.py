@@ -14,11 +14,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from optax_matrix._arguments import PositiveInt, checked
+from optax_matrix._platforms import by_platform, can_loop, in_turn, is_large_stack
+from optax_matrix._thresholds import Thresholds
+from optax_matrix.linalg import lapack
 from optax_matrix.linalg._cholesky_passes import cholesky_passes
 from optax_matrix.linalg._derivatives import q_factor
-from optax_matrix.linalg._qr import qr
-from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.precision import of_columns, pinned
+from optax_matrix.linalg.products import Product, full_dot, traced_once
 from optax_matrix.linalg.scale import (
     as_work,
     check_matrices,
@@ -27,6 +29,7 @@ from optax_matrix.linalg.scale import (
     work_dtype,
 )
 
+_QR_SHIFT = 1e-7  # Of `qr`.
 QRFallback = Literal["previous", "householder"]
 
 
@@ -50,10 +53,10 @@ def qr_householder(
     r"""Compute Q of :math:`X = QR` with a positive diagonal of R, by reflections.
 
     The result is orthonormal up to rounding for every input. Columns that depend
-    linearly on the others are replaced by arbitrary ones. On a TPU, for more than 1024
-    columns, and on CUDA it is computed by the passes of :func:`cholesky_qr` instead:
-    compilers for TPU take 72 seconds for the reflections of side 2048, and on CUDA the
-    reflections of a batch run one matrix after another.
+    linearly on the others are replaced by arbitrary ones. On CUDA, and on a TPU for
+    more than 1024 columns, the passes of :func:`cholesky_qr` compute it instead: on
+    CUDA the reflections of a batch run one matrix after another, and compilers for TPU
+    take 72 seconds for the reflections of side 2048.
 
     Args:
         x: Matrices of shape ``(..., m, n)`` with ``m >= n``.
@@ -98,16 +101,16 @@ def cholesky_qr(
 
     Each matrix has its own shift s and number of passes. If its Cholesky factor is not
     finite, the pass is repeated with 100 times the shift. A zero column is replaced by
-    that of ``previous``. A column that still depends linearly on the others in the
-    third pass is replaced by a random one. The result is thus orthonormal for
+    the column of ``previous``. A column that still depends linearly on the others in
+    the third pass is replaced by a random one. The result is thus orthonormal for
     rank-deficient matrices, too.
 
-    On CUDA, where the host would have to wait for each pass to decide on the next,
-    every matrix has four passes, or ``passes``, and a shift of at least twice the
-    rounding of its Gram matrix; columns that depend on others become random ones in the
-    first two. With sides of 32 to 512, tried on a CPU, the entries of
-    :math:`Q^\top Q - I` were at most 1e-6 for all kinds of input but Hilbert's matrix
-    and Kahan's, for which ``previous`` stays; the error was that of the adaptive
+    On CUDA the host would have to wait for each pass to decide on the next. There every
+    matrix has four passes, or ``passes``, and a shift of at least twice the rounding of
+    its Gram matrix; the first two passes replace columns that depend on others by
+    random ones. This was tried on a CPU with sides of 32 to 512. The entries of
+    :math:`Q^\top Q - I` were at most 1e-6 for all kinds of input except Hilbert's
+    matrix and Kahan's, which give ``previous``. The error was that of the adaptive
     passes.
 
     Measured in float32, for sides up to 256: the entries of :math:`Q^\top Q - I` are at
@@ -125,9 +128,9 @@ def cholesky_qr(
             passes start from the machine epsilon.
         passes: Number of passes, whether the columns are then orthonormal or not. None:
             until they are orthonormal.
-        fallback: What to return if the method fails: ``"previous"``, or with
-            ``"householder"`` the result of :func:`qr_householder`, which is computed
-            only if needed.
+        fallback: What to return if the method fails: ``"previous"``, or the result of
+            :func:`qr_householder` (``"householder"``), which is computed only if
+            needed.
 
     Returns:
         Matrices of the shape and dtype of ``x``.
@@ -141,7 +144,7 @@ def cholesky_qr(
          [ 0.8  0.6]]
 
     References:
-        ARO, Section 4.1 (to the letter: `shifted_cholesky_qr`), after Fukaya et al.,
+        ARO, Section 4.1, after Fukaya et al.,
         `Shifted Cholesky QR <https://doi.org/10.1137/18M1218212>`_, 2020. Deviations:
         the shift is relative; the number of passes; the factor is inverted by blocks;
         if the method fails for a matrix, only that matrix falls back, and not its
@@ -158,8 +161,9 @@ def q_of_each(
     check_matrices(x)
 
     def compute(x: Array, previous: Array | None, shift: Array) -> Array:
-        each = lambda x, previous: (kernel(x, previous, shift),)
-        return in_turn_on_cpu(each, x, previous)[0]
+        each = lambda x, previous: kernel(x, previous, shift)
+        large = is_large_stack(x, previous)
+        return by_platform(each, x, previous, cpu=in_turn(each) if large else None)
 
     return q_factor(
         pinned(compute), x, previous, jnp.asarray(shift, work_dtype(x.dtype))
@@ -216,3 +220,32 @@ def _prepare(x: Array, previous: Array | None) -> tuple[Array, Array, Array]:
     else:
         replacement = previous.astype(y.dtype)
     return y, replacement, is_usable(y)[..., 0, 0]
+
+
+@traced_once
+def qr(
+    x: Float[Array, "*batch m n"], dot: Product = full_dot
+) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch n n"]]:
+    """The reduced QR decomposition of matrices with ``m >= n``.
+
+    By Householder reflections; on CUDA, and on a TPU for more than 1024 columns, by
+    Cholesky QR. The signs of the diagonal of R depend on the platform.
+    """
+    by_cholesky = partial(qr_by_cholesky, dot=dot)
+    loops = x.shape[-1] > Thresholds.reflected_columns and can_loop(x)
+    return by_platform(
+        lapack.qr, x, cuda=by_cholesky, tpu=by_cholesky if loops else None
+    )
+
+
+# The form for CUDA, where reflections take one matrix after another, and for many
+# columns on a TPU, where the compiler unrolls reflections.
+def qr_by_cholesky(x: Array, dot: Product = full_dot) -> tuple[Array, Array]:
+    """`qr` by `cholesky_passes`; the diagonal of R is positive."""
+    y, _ = unit_peak(x)
+    eye = jnp.broadcast_to(jnp.eye(*y.shape[-2:], dtype=y.dtype), y.shape)
+    zero = jnp.all(y == 0, axis=(-2, -1))
+    q, done = cholesky_passes(y, eye, zero, _QR_SHIFT, None, dot)
+    q = jnp.where(done[..., None, None], q, jnp.nan)
+    q = jnp.where(zero[..., None, None], eye, q)
+    return q, jnp.triu(dot(q.mT, x))

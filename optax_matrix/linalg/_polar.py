@@ -5,21 +5,30 @@ All return the *compact* factor: with :math:`X = U \Sigma V^\top` the result is
 which is finite and unique for rank-deficient matrices, too.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from optax_matrix._platforms import by_platform
 from optax_matrix.linalg._block_jacobi import eigh
 from optax_matrix.linalg._derivatives import polar_factor
-from optax_matrix.linalg._norm_bound import norm_bound
+from optax_matrix.linalg._newton_schulz import newton_schulz
+from optax_matrix.linalg._orthonormalize import qr
 from optax_matrix.linalg._polar_by_products import polar_by_products
-from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
-from optax_matrix.linalg.loops import batched_on_cuda
 from optax_matrix.linalg.precision import bases, pinned
-from optax_matrix.linalg.scale import as_work, unit_peak, wide_unit_peak
+from optax_matrix.linalg.scale import (
+    as_work,
+    inverse,
+    safe_root,
+    unit_peak,
+    wide_unit_peak,
+)
+from optax_matrix.linalg.spectral_norms import norm_bound
 
 
 def polar_svd(
@@ -29,7 +38,8 @@ def polar_svd(
 ) -> Float[Array, "*batch m n"]:
     r"""Compute the polar factor :math:`U V^\top` from the SVD.
 
-    On CUDA, where an SVD takes one matrix at a time, it is that of `polar_products`.
+    On CUDA, where an SVD takes one matrix at a time, the result is that of
+    `polar_products`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -87,7 +97,7 @@ def polar_qr(
 
     With :math:`X^\top = Q R` the factor is :math:`\mathrm{polar}(R^\top) Q^\top`. It is
     as accurate as :func:`polar_svd`, and the SVD is that of a square matrix of the
-    short side. On CUDA it is that of `polar_products`.
+    short side. On CUDA the result is that of `polar_products`.
 
     Args:
         x: Matrices of shape ``(..., m, n)``.
@@ -146,6 +156,61 @@ def polar_products(
     return (q.mT if transposed else q).astype(x.dtype)
 
 
+def balanced_polar(
+    x: Float[Array, "*batch m n"],
+    *,
+    rounds: int = 2,
+    power: ArrayLike = 0.5,
+    polar: Callable[[Array], Array] = newton_schulz,
+) -> Float[Array, "*batch m n"]:
+    r"""Scale the rows of a tall matrix so that its polar factor has rows of equal norm.
+
+    .. math::
+        D_1 = \mathrm{diag}(\|X_i\|)^{-1}, \quad U_k = \mathrm{polar}(D_k X), \quad
+        D_{k+1} = D_k \, \mathrm{diag}(n / (m \|U_{k,i}\|^2))^{p}
+
+    A matrix with more columns than rows is transposed first. The polar factor of a
+    square matrix has rows of equal norm already, and is returned.
+
+    Args:
+        x: Matrices of shape ``(..., m, n)``.
+        rounds: Number of polar factors; the last one is returned.
+        power: The exponent p; less than 0.5 damps the steps.
+        polar: Function that returns the polar factor.
+
+    Returns:
+        Matrices ``(..., m, n)``. Rows of zeros stay zero.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from optax_matrix.linalg import balanced_polar, polar_svd
+        >>> x = jnp.array([[4.0, 0.0], [0.0, 2.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> jnp.linalg.norm(polar_svd(x), axis=1).round(2).tolist()
+        [1.0, 0.81..., 0.40..., 0.40...]
+        >>> jnp.linalg.norm(balanced_polar(x, polar=polar_svd), axis=1).round(
+        ...     2
+        ... ).tolist()
+        [1.0, 0.57..., 0.57..., 0.57...]
+
+    References:
+        Dewulf et al., `Aurora <https://arxiv.org/abs/2606.27715>`_, 2026, by its
+        authors' code.
+    """
+    dtype = x.dtype
+    if x.shape[-2] == x.shape[-1]:
+        return polar(x)
+    y, transposed = wide_unit_peak(x)  # Wide: the columns are the rows of above.
+    y = y * inverse(safe_root(jnp.sum(y * y, axis=-2, keepdims=True)))
+    scale = jnp.ones_like(y[..., :1, :])
+    for k in range(rounds):
+        u = polar(y * scale)
+        if k + 1 < rounds:
+            squared = jnp.sum(u * u, axis=-2, keepdims=True)
+            target = y.shape[-2] / y.shape[-1]
+            scale = scale * (target * inverse(squared)) ** power
+    return (u.mT if transposed else u).astype(dtype)
+
+
 def _compact_products(y: Array, cut: float) -> Array:
     if y.shape[-2] > y.shape[-1]:
         return _compact_products(y.mT, cut).mT
@@ -171,13 +236,14 @@ def _compact_qr(y: Array, rtol: float) -> Array:
         q, r = qr(y.mT, bases)
         return bases(_by_svd(r.mT, rtol), q.mT)
 
-    return batched_on_cuda(partial(_compact_products, cut=rtol), by_qr, y)
+    return by_platform(by_qr, y, cuda=partial(_compact_products, cut=rtol))
 
 
 def _compact_svd(x: Array, rtol: float) -> Array:
-    # On CUDA the SVD would be computed from a polar factor.
+    # On CUDA the SVD itself is computed from a polar factor. By products, a step of
+    # `sumo` without a renewal takes 0.43 of its time on an H200.
     by_products = partial(_compact_products, cut=rtol)
-    return batched_on_cuda(by_products, partial(_by_svd, cut=rtol), x)
+    return by_platform(partial(_by_svd, cut=rtol), x, cuda=by_products)
 
 
 def _by_svd(x: Array, cut: float) -> Array:

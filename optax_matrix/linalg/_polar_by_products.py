@@ -12,7 +12,7 @@ from optax_matrix.linalg.products import Product, full_dot, traced_once
 # A step maps some singular values down to this part of the largest one. With less,
 # there are fewer steps, and the rounding of these values grows.
 _CUSHION = 0.05
-# Rounding may take singular values this far out of the interval that a row is for.
+# Rounding may move singular values out of a row's interval by this factor.
 _SAFETY = 1.0001
 
 
@@ -22,16 +22,17 @@ def polar_by_products(
 ) -> Float[Array, "*batch m n"]:
     r"""Approximate the polar factor of wide or square matrices of any scale.
 
-    The quintics of `polar_express`, each of them fitted to the interval that the one
-    before leaves, take all singular values from rounding to the largest one to one:
+    The quintics of `polar_express`, each fitted to the interval that the one before
+    leaves, map all singular values to one, from the level of rounding to the largest:
 
     .. math::
         X \leftarrow a X + (b A + c A^2) X, \qquad A = X X^\top
 
     A quintic multiplies each singular value by a factor of its own, so that small ones
     keep their accuracy although A is formed. Singular values at the level of rounding
-    become any in [0, 1]. The factor of a ``symmetric`` matrix is its sign; rounding
-    would turn the eigenvectors of small eigenvalues if steps did not keep it symmetric.
+    become any number in [0, 1]. The factor of a ``symmetric`` matrix is its sign. Each
+    step makes it symmetric again, or rounding would rotate the eigenvectors of small
+    eigenvalues.
     """
     norm = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
     x = x / jnp.where(norm > 0, norm, 1)

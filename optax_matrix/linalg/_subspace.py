@@ -11,10 +11,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._platforms import by_platform
 from optax_matrix.linalg._derivatives import singular_vectors
 from optax_matrix.linalg._eigenbasis import eigenbasis, with_positive_peaks
-from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
-from optax_matrix.linalg._qr import qr as qr_decomposition
+from optax_matrix.linalg._orthonormalize import (
+    Orthonormalize,
+    cholesky_qr,
+    qr as qr_decomposition,
+)
 from optax_matrix.linalg._svd import svd
 from optax_matrix.linalg.precision import bases, current, pinned, project
 from optax_matrix.linalg.products import Product
@@ -163,12 +167,12 @@ def subspace_iteration(
         core: Symmetric A, ``(..., r, r)``; None for zero.
         x: Matrices X, ``(..., m, n)``.
         scale: Factors s, one or ``(..., 1, 1)``; the entries of s X, like those of
-            ``core``, must be of moderate size. The small factors of products are
-            multiplied by them, so that no scaled copy of X is kept.
+            ``core``, must be of moderate size. They multiply the small factors of
+            products, so that no scaled copy of X is kept.
         iterations: Number of times that V is computed, at least one; may differ from
             matrix to matrix and may be traced.
-        most: Largest number of iterations where it is traced; reverse-mode
-            differentiation keeps memory for as many.
+        most: Largest number of iterations if it is traced; reverse-mode
+            differentiation allocates memory for as many.
         qr: Kernel that makes columns orthonormal.
 
     Returns:
@@ -212,9 +216,7 @@ def _iterated(qr, dot, most, number: Array, u: Array, matrices: tuple) -> Array:
         return iterated(jnp.minimum(jnp.max(number), most), number, *arrays)
 
     # On CUDA the host would have to read how many there are.
-    return jax.lax.platform_dependent(
-        *(number, u, matrices), cuda=partial(iterated, most), default=as_needed
-    )
+    return by_platform(as_needed, number, u, matrices, cuda=partial(iterated, most))
 
 
 @_iterated.defjvp
@@ -231,8 +233,8 @@ def _iterated_jvp(qr, dot, most, primals, tangents):
 
 
 def _step(qr, dot, number: Array, u: Array, core: Array | None, y, scale) -> Callable:
-    # On CUDA, XLA merges products that share a factor: it would copy all of y to
-    # multiply U' and y' by V at once, but for `kept_apart`.
+    # On CUDA, XLA merges products that share a factor. Without `kept_apart` it would
+    # copy all of y to multiply U' and y' by V at once.
     def step(i: Array, v: Array) -> Array:
         h = _times_square(y, scale, v, dot)
         if core is not None:

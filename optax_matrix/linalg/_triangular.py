@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._platforms import by_platform, can_loop
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.lapack import cholesky, solve_lower
-from optax_matrix.linalg.loops import looped_on_tpu
 from optax_matrix.linalg.products import Product, full_dot, traced_once
 
 
@@ -24,9 +24,9 @@ def cholesky_quotient(
     .. math::
         L L^\top = A, \qquad Q = Y L^{-\top}
 
-    Both are not finite where A is not positive definite. On a TPU, panels of 128
-    columns of L and Q are computed in a loop, all by the same products: for panel k,
-    with the rows of A above those of Y,
+    Neither is finite where A is not positive definite. On a TPU, panels of 128 columns
+    of L and Q are computed in a loop, all by the same products: for panel k, with the
+    rows of A above the rows of Y,
 
     .. math::
         \begin{pmatrix} L_{\cdot k} \\ Q_k \end{pmatrix} = \Bigl(
@@ -34,45 +34,14 @@ def cholesky_quotient(
         \begin{pmatrix} L_{\cdot j} \\ Q_j \end{pmatrix} L_{k j}^\top \Bigr)
         L_{k k}^{-\top}
     """
-    if a.shape[-1] <= 2 * Thresholds.triangular_block:
-        return _whole_quotient(a, y, dot)
-    loop, whole = (partial(f, dot=dot) for f in (quotient_by_panels, _whole_quotient))
-    return looped_on_tpu(loop, whole, a, y)
 
+    def quotient(a: Array, y: Array) -> tuple[Array, Array]:
+        l = cholesky(a)
+        return l, dot(y, inverse_lower(l, dot).mT)
 
-def _whole_quotient(a: Array, y: Array, dot: Product) -> tuple[Array, Array]:
-    l = cholesky(a)
-    return l, dot(y, inverse_lower(l, dot).mT)
-
-
-def quotient_by_panels(
-    a: Array, y: Array, block: int | None = None, dot: Product = full_dot
-) -> tuple[Array, Array]:
-    """`cholesky_quotient` by panels of columns; the unit matrix fills the last one."""
-    n, block = a.shape[-1], block or Thresholds.triangular_block
-    side = -(-n // block) * block
-    lead = [(0, 0)] * (a.ndim - 2)
-    unit = jnp.eye(side, dtype=a.dtype).at[:n, :n].set(0)
-    a = jnp.pad(a, [*lead, (0, side - n), (0, side - n)]) + unit
-    y = jnp.pad(y, [*lead, (0, 0), (0, side - n)])
-    both = jnp.concatenate([a, y], axis=-2)
-    rows = jnp.arange(both.shape[-2])[:, None]
-    panel = lambda x, k: jax.lax.dynamic_slice_in_dim(x, k * block, block, axis=-1)
-    square = lambda x, k: jax.lax.dynamic_slice_in_dim(x, k * block, block, axis=-2)
-
-    def one_panel(k: Array, done: Array) -> Array:
-        def subtract(j: Array, rest: Array) -> Array:
-            before = panel(done, j)
-            return rest - dot(before, square(before, k).mT)
-
-        rest = jax.lax.fori_loop(0, k, subtract, panel(both, k))
-        inverse = inverse_lower(cholesky(square(rest, k)), dot)
-        new = jnp.where(rows >= k * block, dot(rest, inverse.mT), 0)
-        return jax.lax.dynamic_update_slice_in_dim(done, new, k * block, axis=-1)
-
-    start = vary_like(jnp.zeros_like(both), both)
-    both = jax.lax.fori_loop(0, side // block, one_panel, start)
-    return jnp.tril(both[..., :n, :n]), both[..., side:, :n]
+    loops = a.shape[-1] > 2 * Thresholds.triangular_block and can_loop(a, y)
+    panels = partial(quotient_by_panels, dot=dot)
+    return by_platform(quotient, a, y, tpu=panels if loops else None)
 
 
 @traced_once
@@ -108,3 +77,37 @@ def _inverse(l: Array, levels: int, dot: Product) -> Array:
     c = -dot(b, dot(l[..., h:, :h], a))
     top = jnp.concatenate([a, jnp.zeros_like(c)], axis=-1)
     return jnp.concatenate([top, jnp.concatenate([c, b], axis=-1)], axis=-2)
+
+
+# The form for TPU. For a side of 1024 compilers take 1 to 2 seconds for the loop over
+# panels, and 9 for a decomposition, an inverse and a product.
+
+
+def quotient_by_panels(
+    a: Array, y: Array, block: int | None = None, dot: Product = full_dot
+) -> tuple[Array, Array]:
+    """`cholesky_quotient` by panels of columns, padded with the unit matrix."""
+    n, block = a.shape[-1], block or Thresholds.triangular_block
+    side = -(-n // block) * block
+    lead = [(0, 0)] * (a.ndim - 2)
+    unit = jnp.eye(side, dtype=a.dtype).at[:n, :n].set(0)
+    a = jnp.pad(a, [*lead, (0, side - n), (0, side - n)]) + unit
+    y = jnp.pad(y, [*lead, (0, 0), (0, side - n)])
+    both = jnp.concatenate([a, y], axis=-2)
+    rows = jnp.arange(both.shape[-2])[:, None]
+    panel = lambda x, k: jax.lax.dynamic_slice_in_dim(x, k * block, block, axis=-1)
+    square = lambda x, k: jax.lax.dynamic_slice_in_dim(x, k * block, block, axis=-2)
+
+    def one_panel(k: Array, done: Array) -> Array:
+        def subtract(j: Array, rest: Array) -> Array:
+            before = panel(done, j)
+            return rest - dot(before, square(before, k).mT)
+
+        rest = jax.lax.fori_loop(0, k, subtract, panel(both, k))
+        inverse = inverse_lower(cholesky(square(rest, k)), dot)
+        new = jnp.where(rows >= k * block, dot(rest, inverse.mT), 0)
+        return jax.lax.dynamic_update_slice_in_dim(done, new, k * block, axis=-1)
+
+    start = vary_like(jnp.zeros_like(both), both)
+    both = jax.lax.fori_loop(0, side // block, one_panel, start)
+    return jnp.tril(both[..., :n, :n]), both[..., side:, :n]

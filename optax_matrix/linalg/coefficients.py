@@ -1,24 +1,22 @@
-r"""Coefficient tables of odd polynomials that push singular values to one.
+r"""Coefficient tables of odd polynomials that bring singular values to one.
 
-A row ``(a, b, c)``, a `Quintic`, stands for :math:`p(x) = a x + b x^3 + c x^5`. A table
-has one row per step; if there are more steps than rows, the last row is repeated. The
-tables here are either constants from the literature or computed from an interval that
-contains the singular values.
+A row ``(a, b, c)``, a `Quintic`, is the polynomial :math:`p(x) = a x + b x^3 + c x^5`.
+A table has one row per step; if there are more steps than rows, the last row is
+repeated. The tables here are either constants from the literature or computed from an
+interval that contains the singular values.
 """
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from optax_matrix._arguments import check_positive_int
-from optax_matrix.linalg._remez import closest_to_one
 
 Quintic = tuple[float, float, float]
 Table = tuple[Quintic, ...]
-_Fit = Callable[[float, float], Quintic]
 
 # Jordan et al., Muon (2024): the largest slope at zero for which [0, 1] stays bounded.
 # Five steps map [0.01, 1] to [0.68, 1.13]; they do not converge to one.
@@ -156,81 +154,52 @@ def polar_express(
     References:
         Amsel et al., `The Polar Express <https://arxiv.org/abs/2505.16932>`_, 2025.
     """
-    _check(steps, lower, 1.0)
-    if not safety >= 1.0:
-        raise ValueError(f"`safety` must be at least 1, got {safety!r}.")
-
-    def fit(l: float, u: float) -> Quintic:
-        row = _optimal_quintic(max(l, cushion * u), u)
-        # With the cushion the error on [l, u] is not centered; center it again.
-        return _scale_output(row, 2 / (_evaluate(row, l) + _evaluate(row, u)))
-
-    table = _compose(fit, steps, lower, 1.0)
-    return tuple(_scale_input(row, 1 / safety) for row in table[:-1]) + table[-1:]
-
-
-@functools.lru_cache
-def cans(steps: int, lower: float, upper: float = 1.0, *, degree: int = 5) -> Table:
-    r"""Compute Chebyshev-accelerated Newton-Schulz rows for ``[lower, upper]``.
-
-    Every row minimizes the largest error on the interval that the previous row leaves,
-    :math:`[1 - \varepsilon, 1 + \varepsilon]`. Cubics have a closed form,
-
-    .. math::
-        p(x) = \alpha e^2 x - \tfrac{\alpha}{3} x^3,\quad
-        e^2 = \tfrac{l^2 + l u + u^2}{3},\quad
-        \alpha = \frac{6}{2 e^3 + l u (l + u)},
-
-    quintics are found by Remez exchange.
-
-    Args:
-        steps: Number of rows.
-        lower: Smallest singular value of the input, positive.
-        upper: Largest singular value of the input.
-        degree: 3 or 5.
-
-    Returns:
-        A table of ``steps`` rows.
-
-    Raises:
-        ValueError: If ``steps``, the interval or ``degree`` is out of range.
-
-    Examples:
-        >>> [[round(c, 4) for c in row] for row in cans(2, 0.1, degree=3)]
-        [[3.9634, -3.5706, 0.0], [1.8497, -0.5491, 0.0]]
-
-    References:
-        Grishina et al., `CANS <https://arxiv.org/abs/2506.10935>`_, 2025.
-    """
-    _check(steps, lower, upper)
-    if degree not in (3, 5):
-        raise ValueError(f"`degree` must be 3 or 5, got {degree!r}.")
-    fit = _optimal_cubic if degree == 3 else _optimal_quintic
-    return _compose(fit, steps, lower, upper)
-
-
-def _check(steps: int, lower: float, upper: float) -> None:
     check_positive_int("steps", steps)
-    if not 0 < lower <= upper:
+    if not 0 < lower <= 1:
         raise ValueError(
-            f"`lower` must be positive and at most {upper!r}, got {lower!r}."
+            f"`lower` must be positive and at most 1, got {lower!r}; pass a smallest "
+            "singular value relative to the largest."
+        )
+    if not safety >= 1.0:
+        raise ValueError(
+            f"`safety` must be at least 1, got {safety!r}; pass 1 for exact arithmetic."
         )
 
-
-def _compose(fit: _Fit, steps: int, l: float, u: float) -> Table:
-    table = []
+    rows, l, u = [], lower, 1.0
     for _ in range(steps):
-        table.append(fit(l, u))
+        row = _optimal_quintic(max(l, cushion * u), u)
+        # With the cushion the error on [l, u] is not centered; center it again.
+        row = _scale_output(row, 2 / (_evaluate(row, l) + _evaluate(row, u)))
+        rows.append(row)
         # The minimum is at l; the maximum lies as far above one as it lies below.
-        l = min(_evaluate(table[-1], l), 1.0)
+        l = min(_evaluate(row, l), 1.0)
         u = 2 - l
-    return tuple(table)
+    return (*(_scale_input(row, 1 / safety) for row in rows[:-1]), rows[-1])
 
 
-def _optimal_cubic(l: float, u: float) -> Quintic:
-    e = math.sqrt((l * l + l * u + u * u) / 3)  # the interior extremum
-    alpha = 6 / (2 * e**3 + l * u * (l + u))
-    return (alpha * e * e, -alpha / 3, 0.0)
+def closest_to_one(l: float, p: int) -> tuple[Quintic, float]:
+    """``(a, b, c)`` of ``s (a + b s**p + c s**(2 p))`` on ``[l, 1]``, and its error.
+
+    The error of the closest polynomial is largest at four points, with alternating
+    signs. One with a smaller error at all four would differ from it by a polynomial
+    with three positive zeros, but three terms have at most two. Remez' exchange finds
+    the points; the first guess is exact as l approaches one.
+    """
+    nodes = np.array([l, (3 * l + 1) / 4, (l + 3) / 4, 1.0])
+    a = b = c = error = 0.0
+    for _ in range(200):
+        powers = nodes[:, None] ** np.array([1, p + 1, 2 * p + 1])
+        system = np.column_stack([powers, [1.0, -1.0, 1.0, -1.0]])
+        a, b, c, new = map(float, np.linalg.solve(system, np.ones(4)))
+        if abs(new - error) <= 1e-15:
+            break
+        error = new
+        # The derivative is a quadratic in s**p.
+        half, last = (p + 1) * b / 2, (2 * p + 1) * c
+        root = math.sqrt(half * half - a * last)
+        inner = [((-half + sign * root) / last) ** (1 / p) for sign in (-1, 1)]
+        nodes = np.array([l, *inner, 1.0])
+    return (a, b, c), abs(error)
 
 
 def _optimal_quintic(l: float, u: float) -> Quintic:

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from optax_matrix._mesh import unsplit, vary_like
+from optax_matrix._platforms import by_platform, in_turn, is_large_stack
 from optax_matrix.linalg._orthonormalize import Orthonormalize, cholesky_qr
-from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.precision import bases
 from optax_matrix.linalg.random import for_each, normal
 
@@ -41,7 +41,10 @@ def complement_columns(
     draw = lambda key: kept + jax.random.permutation(key, m - kept)[:count]
     drawn = for_each(draw, key.ndim)(key)
     at = jnp.broadcast_to(unsplit(drawn), (*basis.shape[:-2], count))
-    found = in_turn_on_cpu(lambda u, at: (_columns_of_q(u, at),), basis, at)[0]
+    large = is_large_stack(basis, at)
+    found = by_platform(
+        _columns_of_q, basis, at, cpu=in_turn(_columns_of_q) if large else None
+    )
     if kept == r:
         return found
     own = jnp.take_along_axis(basis, jnp.minimum(at, r - 1)[..., None, :], axis=-1)
@@ -84,7 +87,7 @@ def _columns_of_q(u: Array, at: Array) -> Array:
 def _eliminated(top: Array, right: Array) -> tuple[Array, Array]:
     """Solve ``(top - S).mT @ x = right`` by elimination, which determines the signs S.
 
-    No pivot is smaller than one, so that rows need not be exchanged.
+    No pivot is smaller than one, so rows need not be exchanged.
     """
     r = top.shape[-1]
     at = lambda x, j, axis: jax.lax.dynamic_index_in_dim(x, j, axis, keepdims=False)

@@ -9,23 +9,20 @@ from jax.sharding import AxisType
 from jax.typing import ArrayLike
 
 # CUDA devices of compute capability 7.5 and below, which have neither TF32 nor fast
-# bfloat16. Names, since those are all that the mesh in a type shows.
+# bfloat16. By name, since the mesh in a type shows nothing else.
 _OLD = re.compile(
     r"Tesla|TITAN|Quadro|GTX|GeForce (RTX 20|MX[1-4])|NVIDIA T\d+\b|\b[KMPV]\d+\b"
 )
 _FIRST_WITH_TF32 = 8.0
 _HOPPER = re.compile(r"\bG?H(20|100|200|800)\b")
 _HOPPER_CAPABILITY = 9.0
-# MiB of fast memory of TPUs by their names; of v5p and v7 64. On v2 and v3, which have
-# 16, Pallas has no products of bfloat16.
-_VMEM = {"TPU (v5 lite|v5e|v6)": 128, "TPU v4": 16, "TPU v[23]": 0}
 
 
 def has_narrow_products(x: jax.Array) -> bool:
     """Whether no device of an array is known to be a CUDA device before 8.0.
 
-    The devices are those of the mesh in the array's type, else the default ones. Other
-    devices have no say: a program for them has no branch for CUDA.
+    The devices are those of the mesh in the array's type, else the default ones.
+    Devices of other platforms do not matter: a program for them has no branch for CUDA.
     """
     return not any(map(_is_old, _devices(x)))
 
@@ -35,26 +32,10 @@ def are_hopper(x: jax.Array) -> bool:
     return all(map(_is_hopper, _devices(x)))
 
 
-def are_tpus(x: jax.Array) -> bool:
-    """Whether all devices of an array are known to be TPUs."""
-    return all(d.device_kind.startswith("TPU") for d in _devices(x))
-
-
-def fast_memory(x: jax.Array) -> int:
-    """Bytes of fast memory (VMEM) of a core, the least of the devices of an array.
-
-    Where no device is known to be a TPU, it is the least since v5.
-    """
-    return min(_vmem_of(d.device_kind) for d in _devices(x)) * 2**20
-
-
 def without_kernels(x: jax.Array) -> str | None:
     """Name of a device of an array that is known to have no kernel of our own."""
-    is_cuda = lambda d: _capability(d) or re.search("NVIDIA", d.device_kind)
-    others = [d for d in _devices(x) if is_cuda(d) or _is_old(d)]
-    others = [d for d in others if not _is_hopper(d)]
-    if not fast_memory(x):
-        others += _devices(x)
+    has_none = lambda d: _is_cuda(d) or d.device_kind.startswith("TPU")
+    others = [d for d in _devices(x) if has_none(d) and not _is_hopper(d)]
     return next((d.device_kind for d in others), None)
 
 
@@ -68,9 +49,9 @@ def processors(x: jax.Array, default: int) -> int:
 def is_on_one_device(x: ArrayLike) -> bool:
     """Whether no other device is known to be able to hold a part of an array.
 
-    An array without a mesh may be on that of `jax.set_mesh`. Shapes that are traced for
-    more devices than there are must carry their shardings: `in_shardings` of `jax.jit`
-    cannot be seen here.
+    An array without a mesh may be on the mesh of `jax.set_mesh`. Shapes that are traced
+    for more devices than this machine has must carry their shardings: a trace does not
+    show the `in_shardings` of `jax.jit`.
     """
     mesh = jax.typeof(x).sharding.mesh
     mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh
@@ -86,9 +67,9 @@ def _devices(x: jax.Array) -> list[Any]:
     return [known] if known is not None else jax.local_devices()
 
 
-def _vmem_of(kind: str) -> int:
-    """MiB of fast memory of a device by its name."""
-    return next((mib for name, mib in _VMEM.items() if re.match(name, kind)), 64)
+def _is_cuda(device: Any) -> bool:
+    is_named = re.search("NVIDIA", device.device_kind)
+    return bool(_capability(device) or is_named or _is_old(device))
 
 
 def _is_old(device: Any) -> bool:

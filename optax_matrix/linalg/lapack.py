@@ -2,8 +2,8 @@
 
 JAX 0.10 distributes a batch of decompositions over the threads that run the program and
 waits for the results on one of these threads. If as many batches run at a time as there
-are threads, all of them wait forever. On a CPU the functions below therefore decompose
-the matrices of a batch one after another, which takes no longer.
+are threads, all of them wait forever. So on a CPU the functions below decompose the
+matrices of a batch one after another, which takes no longer.
 """
 
 import functools
@@ -14,21 +14,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from optax_matrix._platforms import by_platform, in_turn
+
 
 def _one_by_one_on_cpu(decompose: Callable[..., Any]) -> Callable[..., Any]:
     @functools.partial(jax.jit, inline=True)  # Traced once for the same shapes.
     @functools.wraps(decompose)
     def run(*xs: Array) -> Any:
-        batch = xs[0].shape[:-2]
-        if not batch:
-            return decompose(*xs)
-
-        def one_by_one(*xs: Array) -> Any:
-            flat = [x.reshape(-1, *x.shape[-2:]) for x in xs]
-            out = jax.lax.map(lambda xs: decompose(*xs), flat)
-            return jax.tree.map(lambda y: y.reshape(*batch, *y.shape[1:]), out)
-
-        return jax.lax.platform_dependent(*xs, cpu=one_by_one, default=decompose)
+        is_stack = xs[0].ndim > 2
+        return by_platform(decompose, *xs, cpu=in_turn(decompose) if is_stack else None)
 
     return run
 

@@ -4,13 +4,13 @@ r"""Stochastic primitives: orthogonal matrices made of a permutation and small b
     R = \Psi^\top \mathrm{diag}(G_1, \dots, G_k, I) \Psi
 
 where :math:`\Psi` is a permutation of the n dimensions and the G are k orthogonal
-blocks of side b. With k = 1 this is POET's fully stochastic primitive, whose index set
-is the first b entries of the permutation. With :math:`k = \lceil n / b \rceil` it is
+blocks of side b. With k = 1 this is POET's fully stochastic primitive; its index set is
+the first b entries of the permutation. With :math:`k = \lceil n / b \rceil` it is
 the block stochastic primitive. Both are applied to matrices by gathers and products of
 blocks; no ``n x n`` matrix is formed.
 
 A matrix ``(..., m, n)`` has the sides ``"out"`` (rows) and ``"in"`` (columns). Blocks
-and permutations are given as dicts by side; a side that is absent is left as it is.
+and permutations are given as dicts by side; an absent side does not change.
 """
 
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def rotate_columns(
     r"""Apply blocks to the rows: :math:`X \, \mathrm{diag}(G_i, I)^\top`."""
     (*batch, m, n), (k, b) = x.shape, g.shape[-3:-1]
     head, tail = x[..., : k * b], x[..., k * b :]
-    # Zeros fill the last block; what it makes of them is cut off.
+    # The last block is padded with zeros, and its results for them are cut off.
     widths = [(0, 0)] * (x.ndim - 1) + [(0, k * b - head.shape[-1])]
     blocks = jnp.pad(head, widths).reshape(*batch, m, k, b)
     rotated = roots(jnp.moveaxis(blocks, -2, -3), g.mT)  # (..., k, m, b)
@@ -143,7 +143,7 @@ def recover_frame(
     perms: Mapping[str, Array],
 ) -> Float[Array, "*batch m n"]:
     """Invert `materialize` in its first argument."""
-    # Not the transposes, which differ by the orthogonality error of the blocks.
+    # Transposes would differ from the inverses by the blocks' error of orthogonality.
     inverses = {
         side: inverse_of_orthogonal(g.astype(as_work(g).dtype))
         for side, g in blocks.items()

@@ -5,15 +5,15 @@ A kernel or block multiplies by the function of the class of what it computes:
 ===============  =======================================================================
 ``project``      rotations into a frame and back, and power steps
 ``statistics``   averages of Gram matrices
-``bases``        making columns orthonormal, and exact polar factors
+``bases``        orthonormal columns, and exact polar factors
 ``roots``        what rounding harms most: inverse roots, eigenvalues, maps from
                  skew-symmetric to orthogonal blocks, rotations of weights; coordinates
-                 in a basis of low rank and what these leave out
+                 in a basis of low rank, and residuals
 ===============  =======================================================================
 
-What they do is the policy in force where a step is traced, as `on_matrices` sets it by
-its argument ``precision`` (``using``); elsewhere products are exact. On accelerators a
-product of float32 matrices can be made of several of narrower ones:
+Their precision is that of the policy in force while a step is traced. `on_matrices`
+sets the policy by its argument ``precision`` (``using``); elsewhere products are exact.
+On accelerators a product of float32 matrices can consist of several narrower products:
 
 ==================  =================  ==============  =================  ==============
 policy, platform    project            statistics      bases              roots
@@ -117,8 +117,8 @@ def _named(precision: str) -> Products:
     )
 
 
-# A context that JAX knows of: traces of one policy do not serve another. As with JAX's
-# own default precision, no block or kernel has to hand it on.
+# JAX's caches include this context, so that a trace under one policy is not used under
+# another. As with JAX's own default precision, no block or kernel has to pass it on.
 _POLICY = jax.make_user_context(EXACT)
 
 
@@ -153,7 +153,7 @@ def roots(x: Array, y: Array) -> Array:
 
 
 def of_columns(count: int) -> Product:
-    """The product that makes so many columns orthonormal."""
+    """The product for making this many columns orthonormal."""
     return bases if count <= Thresholds.narrow_columns else roots
 
 

@@ -12,16 +12,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._platforms import by_platform, can_loop
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import has_narrow_products
-from optax_matrix.linalg.loops import can_loop
 
 Product = Callable[[Array, Array], Array]
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
-# The function of JAX may be forbidden (`jax_numpy_dtype_promotion`).
+# Not jnp.promote_types: `jax_numpy_dtype_promotion` may forbid it.
 _wide = lambda x: np.promote_types(x.dtype, np.float32)
 
 
@@ -33,14 +33,15 @@ def dot(x: Array, y: Array) -> Array:
 def rounded(product: Product) -> Product:
     """A product whose result has the dtype of its factors; it accumulates in float32.
 
-    On CUDA the libraries' products round it themselves; else they write it in float32
-    and another kernel rounds it, which took a tenth of a step of MuonEq on an H200.
+    On CUDA the libraries' products round it themselves. Otherwise they would write it
+    in float32 and another kernel would round it, which took a tenth of a step of MuonEq
+    on an H200.
     """
 
     def of(x: Array, y: Array) -> Array:
         wide = lambda x, y: product(x, y).astype(x.dtype)
         itself = lambda x, y: jnp.matmul(x, y, preferred_element_type=x.dtype)
-        return jax.lax.platform_dependent(x, y, cuda=itself, default=wide)
+        return by_platform(wide, x, y, cuda=itself)
 
     return of
 
@@ -64,14 +65,14 @@ def full_dot(x: ArrayLike, y: ArrayLike) -> Array:
     On a TPU large matrices are multiplied in tiles, which takes a tenth of the time to
     compile.
     """
-    return _by_platform(jnp.asarray(x), jnp.asarray(y), None, _HIGHEST)
+    return _at_precisions(jnp.asarray(x), jnp.asarray(y), None, _HIGHEST)
 
 
 def along(f: Callable[[Any], Any], x: Any, dx: Any) -> Any:
     """The value of a linear function at dx, for rules of derivatives.
 
-    JAX 0.8 and 0.9 cannot transpose a loop, such as that of `in_tiles`, that they have
-    not derived themselves. There it is the derivative at x, which has the type of dx.
+    JAX 0.8 and 0.9 can transpose a loop, such as that of `in_tiles`, only if they have
+    derived it themselves. There this is the derivative at x, which has the type of dx.
     """
     is_able = jax.__version_info__ >= (0, 10)
     return f(dx) if is_able else jax.jvp(f, (x,), (dx,))[1]
@@ -88,7 +89,7 @@ def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Pro
         x, y = jnp.asarray(x), jnp.asarray(y)
         if not x.dtype == y.dtype == jnp.float32:
             return full_dot(x, y)
-        return _by_platform(x, y, cuda if has_narrow_products(x) else None, tpu)
+        return _at_precisions(x, y, cuda if has_narrow_products(x) else None, tpu)
 
     def derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (x, y), (dx, dy) = primals, tangents
@@ -104,23 +105,44 @@ def lowered_dot(cuda: jax.lax.DotAlgorithmPreset, tpu: jax.lax.Precision) -> Pro
     return jax.jit(dot, inline=True)
 
 
-def _by_platform(
+def _at_precisions(
     x: Array,
     y: Array,
     cuda: jax.lax.DotAlgorithmPreset | None,
     tpu: jax.lax.Precision,
 ) -> Array:
     at = lambda precision: functools.partial(jnp.matmul, precision=precision)
-    branches = {} if cuda is None else {"cuda": at(cuda)}
     pairs = min(x.ndim, y.ndim) >= 2 and x.shape[:-2] == y.shape[:-2]
     large = pairs and max(*x.shape[-2:], y.shape[-1]) >= Thresholds.tiled_side
-    if large and can_loop(x) and can_loop(y):
-        branches["tpu"] = functools.partial(in_tiles, at(tpu))
-    elif tpu is not _HIGHEST:
-        branches["tpu"] = at(tpu)
-    if not branches:
-        return at(_HIGHEST)(x, y)
-    return jax.lax.platform_dependent(x, y, **branches, default=at(_HIGHEST))
+    on_tpu = None if tpu is _HIGHEST else at(tpu)
+    if large and can_loop(x, y):
+        on_tpu = functools.partial(in_tiles, at(tpu))
+    on_cuda = None if cuda is None else at(cuda)
+    return by_platform(at(_HIGHEST), x, y, cuda=on_cuda, tpu=on_tpu)
+
+
+def times(x: Array, v: Array) -> Array:
+    """Multiply matrices by vectors ``(..., n)``, in full precision."""
+    return jnp.einsum("...mn,...n->...m", x, v, precision=_HIGHEST)
+
+
+def blocked_symmetric_dot(x: Array, y: Array) -> Array:
+    """Multiply two matrices whose product is symmetric, with a quarter less work.
+
+    Three of the four block products are computed; the fourth is the transpose of one
+    of them.
+    """
+    h = x.shape[-2] // 2
+    left, right = y[..., :h], y[..., h:]
+    below = precise_dot(x[..., h:, :], left)
+    top = [precise_dot(x[..., :h, :], left), below.mT]
+    bottom = [below, precise_dot(x[..., h:, :], right)]
+    rows = [jnp.concatenate(row, axis=-1) for row in (top, bottom)]
+    return jnp.concatenate(rows, axis=-2)
+
+
+# The form of a large product for TPU, where the compiler would unroll it: a loop over
+# tiles takes a tenth of the time to compile.
 
 
 def in_tiles(product: Product, x: Array, y: Array) -> Array:
@@ -147,23 +169,3 @@ def in_tiles(product: Product, x: Array, y: Array) -> Array:
     out = jnp.zeros((count, m, n), jax.eval_shape(product, x, y).dtype)
     out = jax.lax.fori_loop(0, count * down * across, one, vary_like(out, (x, y)))
     return out.reshape(*batch, m, n)
-
-
-def times(x: Array, v: Array) -> Array:
-    """Multiply matrices by vectors ``(..., n)``, in full precision."""
-    return jnp.einsum("...mn,...n->...m", x, v, precision=_HIGHEST)
-
-
-def blocked_symmetric_dot(x: Array, y: Array) -> Array:
-    """Multiply two matrices whose product is symmetric, with a quarter less work.
-
-    Three of the four block products are computed; the fourth is the transpose of one
-    of them.
-    """
-    h = x.shape[-2] // 2
-    left, right = y[..., :h], y[..., h:]
-    below = precise_dot(x[..., h:, :], left)
-    top = [precise_dot(x[..., :h, :], left), below.mT]
-    bottom = [below, precise_dot(x[..., h:, :], right)]
-    rows = [jnp.concatenate(row, axis=-1) for row in (top, bottom)]
-    return jnp.concatenate(rows, axis=-2)

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Key, Shaped
 def seeded(seed: ArrayLike) -> Key[Array, ""]:
     """A Threefry key, whatever `jax_default_prng_impl` is set to.
 
-    Its draws under `jax.vmap` do not depend on the rest of the batch; those of ``rbg``
-    do.
+    Its draws under `jax.vmap` do not depend on the rest of the batch; draws of ``rbg``
+    keys do.
     """
     return jax.random.key(seed, impl="threefry2x32")
 
@@ -23,7 +23,7 @@ def normal(
 ) -> Float[Array, "*batch m n"]:
     """Draw normal matrices ``(*batch, m, n)``; the draw is float32 for every dtype.
 
-    The key is typed, of shape ``batch``, or a single one that makes all matrices equal.
+    The key is typed, of shape ``batch``. With a single key all matrices are equal.
     """
     draw = lambda key: jax.random.normal(key, (m, n), jnp.float32).astype(dtype)
     return jnp.broadcast_to(for_each(draw, key.ndim)(key), (*batch, m, n))

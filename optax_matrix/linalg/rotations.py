@@ -13,12 +13,16 @@ rgd        ``qr_retraction(r, t * project_tangent(r, cross_gram(m, f(r.mT @ m)))
 Methods that accumulate a statistic use :func:`power_step`.
 """
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from optax_matrix.linalg._orthonormalize import Orthonormalize, qr_householder
-from optax_matrix.linalg.precision import project
+from optax_matrix.linalg.precision import bases, project
 from optax_matrix.linalg.products import Product
-from optax_matrix.linalg.scale import as_work, unit_peak
+from optax_matrix.linalg.scale import as_work, safe_divide, unit_peak
+from optax_matrix.linalg.spectral_norms import estimated_norm
+
+_LONGEST_STEP = 1 / 8  # Of `procrustes_step`, in radians.
 
 
 def cross_gram(
@@ -70,8 +74,8 @@ def power_step(
 
     Args:
         a: Symmetric positive semidefinite matrices ``(..., m, m)`` of any scale.
-        basis: Orthonormal columns ``(..., m, k)``; they stay as they are where ``a``
-            is zero.
+        basis: Orthonormal columns ``(..., m, k)``; where ``a`` is zero, they do not
+            change.
         qr: Kernel that makes the columns orthonormal.
 
     Returns:
@@ -118,8 +122,25 @@ def qr_retraction(
     .. math::
         R \leftarrow \mathrm{qr}(R + \xi)
 
-    equals :math:`R + \xi` to first order. The rotation stays as it is where the tangent
-    is zero or not finite.
+    equals :math:`R + \xi` to first order. Where the tangent is zero or not finite, the
+    rotation does not change.
     """
     r = as_work(rotation)
     return qr(r + tangent.astype(r.dtype), previous=r).astype(rotation.dtype)
+
+
+def procrustes_step(q: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """Rotate Q towards its symmetric polar factor: one step on the rotation group.
+
+    With ``R = Q' - Q`` over its norm, ``exp(a R) Q`` has the largest trace, to second
+    order, at ``a = -tr(R Q) / tr(R R Q)``. The step is at most 1/8.
+    """
+    skew = q.mT - q
+    skew = safe_divide(skew, estimated_norm(skew, bases))
+    first = bases(skew, q)
+    second = bases(skew, first)
+    trace = lambda x: jnp.trace(x, axis1=-2, axis2=-1)[..., None, None]
+    slope, bend = trace(first), trace(second)
+    best = slope / jnp.where(bend < 0, -bend, 1)
+    a = jnp.where(bend < 0, jnp.clip(best, 0, _LONGEST_STEP), _LONGEST_STEP)
+    return q + a * (first + a / 2 * second)

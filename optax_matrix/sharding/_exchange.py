@@ -25,7 +25,25 @@ from optax_matrix.sharding._ownership import Ownership
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """The exchange of the matrices of equal leaves."""
+    """The exchange of the matrices of equal leaves.
+
+    Why one ``all_to_all`` suffices. Among the devices that split a matrix, number them
+    by their places on the split axes. Before, device i holds part i of all matrices, in
+    the order of their owners: chunk j of its array is what owner j needs. After, owner
+    j holds all parts of its own: chunk i came from device i. That is a transpose of a
+    table of chunks, which is what ``all_to_all`` does, and it is its own inverse, so
+    `from_owners` takes the same steps backwards.
+
+    It holds only if chunk j is one block of the array, so matrices are brought into the
+    order of `_axes` first. In another order the collective would still run, and owners
+    would get parts of each other's matrices: shapes do not show it. Replicated axes
+    come first in that order: a replica takes one contiguous share of the matrices
+    before the collective, so that it sends only what its own owners need, and the
+    shares of all replicas, one after another, are the matrices again.
+
+    Every chunk has the same size, so that owners with fewer matrices have padding. The
+    gather leaves out as much of it as all replicas have.
+    """
 
     ownership: Ownership
 

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array
 
 from optax_matrix._mesh import own_mesh
+from optax_matrix._platforms import by_platform
 
 _FEW = 4  # So many slices compile as fast as the conditional.
 
@@ -31,7 +32,7 @@ def parts(stack: Array, size: int) -> list[Array]:
         return _at_constants(stack, size)
     cut = functools.partial(_at_data, size=size)
     constant = functools.partial(_at_constants, size=size)
-    return lax.platform_dependent(stack, cpu=cut, default=constant)
+    return by_platform(constant, stack, cpu=cut)
 
 
 def _at_constants(stack: Array, size: int) -> list[Array]:

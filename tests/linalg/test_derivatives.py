@@ -205,15 +205,6 @@ def test_zero_rows_and_zero_matrices_have_finite_derivatives(name):
 
 
 @pytest.mark.slow
-def test_shifted_cholesky_qr_has_the_derivative_of_q():
-    x = jnp.asarray(gaussian(6, 4, seed=3))
-    shifted = partial(linalg.shifted_cholesky_qr, shift=1e-12)
-    np.testing.assert_allclose(*slopes(shifted, x), rtol=1e-6)
-    zeros = jnp.stack([x, jnp.zeros_like(x)])
-    assert np.isfinite(jax.grad(weighted(shifted))(zeros)).all()
-
-
-@pytest.mark.slow
 def test_a_second_derivative():
     f = lambda t: jnp.sum(linalg.cholesky_qr(jnp.array([[1.0, t], [t, 2.0]])) ** 3)
     got, h = jax.grad(jax.grad(f))(0.3), 1e-4

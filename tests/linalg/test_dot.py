@@ -28,7 +28,6 @@ PERMS = {
 }
 KERNELS = {
     "cholesky_qr": (linalg.cholesky_qr, square(300)),
-    "shifted_cholesky_qr": (linalg.shifted_cholesky_qr, square(300)),
     "qr_householder": (linalg.qr_householder, square(1100)),
     "polar_svd": (linalg.polar_svd, square(300)),
     "polar_eigh": (linalg.polar_eigh, columns(8, 300)),

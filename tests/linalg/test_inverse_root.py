@@ -8,8 +8,8 @@ import pytest
 from _matrices import gaussian, orthonormal, rank_one, strict
 
 from optax_matrix import linalg
-from optax_matrix.linalg._largest_eigenvalue import largest_eigenvalue
-from optax_matrix.linalg._root_polynomials import LEAST, root_polynomials
+from optax_matrix.linalg._inverse_root import LEAST, root_polynomials
+from optax_matrix.linalg.spectral_norms import largest_eigenvalue
 
 EPS = float(np.finfo(np.float32).eps)
 ROOTS = (1, 2, 4, 8)

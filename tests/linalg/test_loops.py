@@ -12,11 +12,11 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from optax_matrix import linalg
-from optax_matrix.linalg import _qr, _svd
+from optax_matrix.linalg import _orthonormalize, _svd
 from optax_matrix.linalg._block_jacobi import _tournament, eigh, eigh_by_blocks
-from optax_matrix.linalg._norm_bound import norm_bound
 from optax_matrix.linalg._triangular import cholesky_quotient, quotient_by_panels
 from optax_matrix.linalg.products import full_dot, in_tiles
+from optax_matrix.linalg.spectral_norms import norm_bound
 
 EPS = np.finfo(np.float32).eps
 
@@ -194,7 +194,7 @@ def test_norm_bound(rng, kind):
 def test_qr_by_cholesky(rng, shape, rank):
     m, n = shape
     x = rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n))
-    q, r = _qr.qr_by_cholesky(jnp.asarray(x, jnp.float32))
+    q, r = _orthonormalize.qr_by_cholesky(jnp.asarray(x, jnp.float32))
     q, r = np.asarray(q, np.float64), np.asarray(r, np.float64)
     _agree_within_rounding(q.T @ q, np.eye(n))
     _agree_within_rounding(q @ r, x, np.linalg.norm(x))
@@ -239,7 +239,7 @@ def test_large_matrices_have_the_same_results_by_loops(rng, name, request):
 
 DECOMPOSITIONS = {
     "eigh": eigh,
-    "qr": _qr.qr,
+    "qr": _orthonormalize.qr,
     "svd": _svd.svd,
     "quotient": lambda x: cholesky_quotient(x, x),
     "product": lambda x: full_dot(x, x),

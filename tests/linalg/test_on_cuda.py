@@ -11,8 +11,8 @@ from _matrices import gaussian, matrix_with_singular_values, near_singular, pola
 
 from optax_matrix import linalg
 from optax_matrix.linalg._orthogonal import cayley
+from optax_matrix.linalg._orthonormalize import qr
 from optax_matrix.linalg._polar_by_products import polar_by_products, table
-from optax_matrix.linalg._qr import qr
 from optax_matrix.linalg._svd import svd
 
 EPS = float(np.finfo(np.float32).eps)

@@ -18,7 +18,7 @@ from _reference.rotations import qr
 from optax_matrix import linalg
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg import _cholesky_passes
-from optax_matrix.linalg._fixed_passes import fixed_passes
+from optax_matrix.linalg._cholesky_passes import fixed_passes
 
 
 def cholesky_qr_on_cuda(x, **options):

@@ -19,7 +19,7 @@ def test_a_kernel_has_a_known_name():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rule"), [(jnp.float64, "bfloat16, float32"), (jnp.int32, "a floating")]
+    ("dtype", "rule"), [(jnp.float32, "bfloat16, float16"), (jnp.int32, "a floating")]
 )
 def test_other_products_have_no_kernel(dtype, rule):
     with pytest.raises(ValueError, match=f"`compute_dtype` must be {rule}"):
@@ -28,8 +28,7 @@ def test_other_products_have_no_kernel(dtype, rule):
 
 @pytest.mark.parametrize("call", [OWN, jax.jit(OWN), jax.vmap(OWN)])
 def test_a_platform_without_a_kernel_is_refused(call):
-    both = "'pallas' on cpu; only TPUs .* and Hopper GPUs"
-    with pytest.raises(ValueError, match=both):
+    with pytest.raises(ValueError, match="'pallas' on cpu; only Hopper GPUs"):
         call(jnp.ones((2, 3, 4)))
 
 

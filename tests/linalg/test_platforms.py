@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from _matrices import gaussian
 
-from optax_matrix.linalg.platforms import on_each_platform
 from optax_matrix.linalg.products import dot
+from optax_matrix.linalg.quintic_steps import on_stacks
 
 
 def compiled(shape, f=lambda x, symmetric_dot: symmetric_dot(x, x.mT)):
     def run(x):
-        return on_each_platform(f, x, dot, cpu_kernel=f)
+        return on_stacks(f, x, dot, cpu_kernel=f)
 
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
     return jax.jit(run).lower(x).compile().as_text()
@@ -41,7 +41,7 @@ def test_one_by_one_keeps_batch_axes_and_values():
     def kernel(x, symmetric_dot):
         return symmetric_dot(x, x.mT)
 
-    ours = jax.jit(lambda x: on_each_platform(kernel, x, dot, cpu_kernel=kernel))(x)
+    ours = jax.jit(lambda x: on_stacks(kernel, x, dot, cpu_kernel=kernel))(x)
     np.testing.assert_allclose(ours, x @ x.mT, atol=1e-3)
 
 
@@ -53,8 +53,6 @@ def test_stack_sharded_over_an_explicit_mesh_is_not_looped_over(cpus):
     gram = lambda x, product: product(x, x.mT)
     with jax.set_mesh(mesh):
         sharded = jax.device_put(x, jax.P("d"))
-        out = jax.jit(lambda x: on_each_platform(gram, x, dot, cpu_kernel=gram))(
-            sharded
-        )
+        out = jax.jit(lambda x: on_stacks(gram, x, dot, cpu_kernel=gram))(sharded)
     np.testing.assert_allclose(out, x @ x.mT, atol=1e-3)
     assert jax.typeof(out).sharding.spec[0] == "d"

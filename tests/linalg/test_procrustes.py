@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from _matrices import gaussian, matrix_with_singular_values, orthonormal
 
-from optax_matrix.linalg.procrustes import estimated_norm, procrustes_step
+from optax_matrix.linalg.rotations import procrustes_step
+from optax_matrix.linalg.spectral_norms import estimated_norm
 
 
 @pytest.mark.quick("1.0")

@@ -12,8 +12,8 @@ from _tiers import tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix._surroundings import kernels, within
-from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings import joining, kernels, within
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg.devices import is_on_one_device
 from optax_matrix.sharding import keep_sharding
 from optax_matrix.stacks.layout import default_batch
@@ -137,7 +137,7 @@ def compare(tx, mesh, monkeypatch):
 
     with jax.set_mesh(mesh):
         out, state, size = run()
-        monkeypatch.setattr(kernels, "_joined", lambda stacks, _: [[n] for n in stacks])
+        monkeypatch.setattr(joining, "_joined", lambda stacks, _: [[n] for n in stacks])
         apart, apart_state, apart_size = run()
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, out, apart)

@@ -3,7 +3,7 @@ r"""Newton-Schulz by XLA and by our own kernels on TPUs, by the compiler, withou
     python -m examples.study tpu-kernels --platforms v5e v6e
 
 Compiles five steps for one chip: by XLA with factors in float32 and in bfloat16, and by
-the kernels of `linalg.pallas` in bfloat16, on stacks of float32 matrices. For each
+the kernels of `examples.study.tpu` in bfloat16, on stacks of float32 matrices. For each
 kernel of the program, the time is that of its products at the chip's rate, of its bytes
 in main memory, or of the compiler's schedule at the chip's clock, whichever is longest;
 the sum is printed, and in parentheses the sum without the schedules. The products of
@@ -13,6 +13,7 @@ their schedules are the compiler's. Prints the processor seconds of compiling to
 """
 
 import argparse
+import functools
 import os
 import tempfile
 from collections.abc import Sequence
@@ -43,12 +44,14 @@ def measure(args: argparse.Namespace) -> None:
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     import optax_matrix as om
+    from examples.study import tpu
     from examples.study.benchmarks import _chips, _count, _schedule, kernels
 
+    by_xla = functools.partial(om.linalg.newton_schulz, kernel="xla")
     forms = {
-        "XLA float32": {"kernel": "xla", "compute_dtype": jnp.float32},
-        "XLA bfloat16": {"kernel": "xla", "compute_dtype": jnp.bfloat16},
-        "own bfloat16": {"kernel": "pallas", "compute_dtype": jnp.bfloat16},
+        "XLA float32": functools.partial(by_xla, compute_dtype=jnp.float32),
+        "XLA bfloat16": functools.partial(by_xla, compute_dtype=jnp.bfloat16),
+        "own bfloat16": tpu.newton_schulz,
     }
     print(f"five steps, ms by the compiler (without schedules), jax {jax.__version__}")
     header = "".join(f"{name:>16}{'s':>5}" for name in forms)
@@ -60,10 +63,8 @@ def measure(args: argparse.Namespace) -> None:
         for shape in kernels.SMALL[:1] if args.small else kernels.SHAPES:
             x = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
             cells = []
-            for options in forms.values():
-                run = lambda x, options=options: om.linalg.newton_schulz(
-                    x, steps=kernels.STEPS, **options
-                )
+            for form in forms.values():
+                run = functools.partial(form, steps=kernels.STEPS)
                 start = time.process_time()
                 text = jax.jit(run).lower(x).compile().as_text() or ""
                 seconds = time.process_time() - start

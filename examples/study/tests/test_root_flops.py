@@ -14,7 +14,7 @@ import optax_matrix as om
 from examples.study.benchmarks._flops import product_flops
 from examples.study.benchmarks._models import Model
 from optax_matrix.linalg import _inverse_root
-from optax_matrix.linalg._root_polynomials import root_polynomials
+from optax_matrix.linalg._inverse_root import root_polynomials
 
 RATE = 165e9  # FLOPs in a millisecond.
 

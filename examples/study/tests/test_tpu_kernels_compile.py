@@ -1,4 +1,4 @@
-"""The package's kernels, compiled for TPUs that are not there."""
+"""Kernels for TPUs, compiled for TPUs that are not there."""
 
 import functools
 import os
@@ -10,9 +10,10 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
+from examples.study import tpu
 from examples.study.benchmarks import _chips, _compile, aot
-from optax_matrix.linalg import devices, newton_schulz
-from optax_matrix.linalg.pallas import _vmem
+from examples.study.tpu import _vmem
+from optax_matrix.linalg import newton_schulz
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,7 +23,7 @@ pytestmark = [
     ),
 ]
 CHIPS = ("v5e", "v5p", "v6e")
-OWN = functools.partial(newton_schulz, kernel="pallas")
+OWN = tpu.newton_schulz
 OWN_F32 = functools.partial(OWN, compute_dtype=jnp.float32)
 SHAPE = (4, 300, 700)
 PADDED = {"bf16[4,384,768]"}
@@ -80,7 +81,7 @@ def test_large_matrices_compile_tile_by_tile(chip):
 def test_what_is_said_to_fit_compiles(chip, m, dtype):
     mesh, dtype = mesh_of(chip), jnp.dtype(dtype)
     found = []
-    see = lambda x: found.append(devices.fast_memory(x))
+    see = lambda x: found.append(tpu.fast_memory(x))
     jax.jit(see).trace(shape_on(mesh, (2, 2)))
     fits = lambda n: _vmem.fits(m, n, dtype, found[0])
     if not fits(m):
@@ -93,7 +94,7 @@ def test_what_is_said_to_fit_compiles(chip, m, dtype):
     assert kernels(run, shape_on(mesh, (2, m, n))) == {f"{name}[2,{m},{n}]"}
 
 
-def test_the_compiler_stays_where_nothing_was_measured():
+def test_the_package_has_no_kernels_for_tpus():
     x = shape_on(mesh_of("v5e"), (48, 1024, 4096))
     assert not kernels(functools.partial(newton_schulz, compute_dtype="auto"), x)
 
@@ -150,12 +151,6 @@ def step(chip, count, number, recipe="muon", **options):
 def test_a_step_runs_the_kernels_that_its_owners_need(chip, recipe):
     assert step(chip, 1, 3, recipe) == {"bf16[3,768,1024]"}
     assert step(chip, 8, 16, recipe) == {"bf16[2,768,1024]"}
-
-
-def test_a_team_leaves_what_it_shares_to_the_compiler():
-    teams = {(768, 1024): 2}
-    assert step("v5e", 8, 9, teams=teams) == {"bf16[1,768,1024]"}
-    assert not step("v5e", 8, 3, teams=teams)
 
 
 @pytest.mark.parametrize("loop", ["vmap", "scan"])

@@ -2,13 +2,12 @@
 
 import functools
 import inspect
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
-
-from optax_matrix.linalg.pallas._tiles import padded, stacked, unfolded
 
 # Two compute warpgroups share a block of 256 x 128, and two blocks that run side by
 # side make a square tile: the rows that they have in common are loaded once for both.
@@ -166,3 +165,26 @@ def _symmetric(
         ],
         interpret=interpret,
     )(*operands)
+
+
+def padded(side: int, tile: int) -> int:
+    """The least multiple of a tile's side that is no less than a matrix's."""
+    return -(-side // tile) * tile
+
+
+def stacked(x: Array, rows: int, columns: int) -> Array:
+    """Matrices with one leading axis, padded with zeros to so many rows and columns."""
+    *batch, m, n = x.shape
+    x = x.reshape(math.prod(batch), m, n)
+    return jnp.pad(x, ((0, 0), (0, rows - m), (0, columns - n)))
+
+
+def unfolded(r: Array, c: Array, tiles: int) -> tuple[Array, Array]:
+    """Row and column of such a tile in the triangle, from those in a rectangle.
+
+    The rectangle is the triangle, folded: ``(tiles + 1) // 2`` tiles wide.
+    """
+    even = 1 - tiles % 2
+    below = r >= c + even
+    i = jnp.where(below, r - even, tiles - 1 - r)
+    return i, jnp.where(below, c, tiles - even - c)

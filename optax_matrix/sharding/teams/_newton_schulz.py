@@ -13,9 +13,12 @@ from jaxtyping import Array
 
 from optax_matrix.linalg import newton_schulz
 from optax_matrix.linalg.coefficients import rows_for
-from optax_matrix.linalg.first_iterate import first_iterate
-from optax_matrix.linalg.platforms import dtype_of_factors, with_narrow_factors
 from optax_matrix.linalg.products import dot, rounded
+from optax_matrix.linalg.quintic_steps import (
+    dtype_of_factors,
+    first_iterate,
+    with_narrow_factors,
+)
 from optax_matrix.linalg.scale import work_dtype
 from optax_matrix.sharding.teams._last_round import LastRound
 

@@ -16,8 +16,8 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.keeping import movable, note_kept
-from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg.scale import is_usable
 from optax_matrix.transforms.arguments import Transformation

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.linalg import overlap
 from optax_matrix.linalg.random import folded, seeded

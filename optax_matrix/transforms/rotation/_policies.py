@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_matrix._arguments import Positive, PositiveInt, check_callable, checked
-from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix.linalg import cross_gram, eigenbasis, polar_qr
 from optax_matrix.linalg.precision import project, roots
 from optax_matrix.linalg.rotations import project_tangent, qr_retraction

@@ -4,6 +4,21 @@ A covariance of Kronecker form has one factor per side. The factor that is close
 Kullback-Leibler divergence, given the other one, averages gradients that are whitened
 by that other one. State and arithmetic use the roots of the eigenvalues, so that
 gradients of 1e20 and 1e-20 neither overflow nor vanish.
+
+Why `mix_spectrum` is more than two averages. Let gradients grow by k. Each side divides
+by the *old* eigenvalues of the other one, so each sees a growth of k, and after one
+step both roots are ``sqrt(1 - decay) k`` times larger. The divisor of an entry, their
+product, has then grown by ``(1 - decay) k^2``, while the entry has grown by k: updates
+would be ``(1 - decay) k`` times smaller until the averages forget. A single average per
+entry, as in Adam, grows by ``sqrt(1 - decay) k``. So the growth that most rows and
+columns have in common is divided by its root on either side, and the product grows
+about as much as a single average.
+
+Only a growth that both sides see is shared. A single row that grows is seen by its own
+average, and by every column a little. It would be divided out of all columns, so it
+counts in the row alone (``lone``). A growth below the share that any gradient has,
+``sqrt(1 - decay)`` of the average, is no growth: `_typical` gives it less weight, and
+nothing below one is divided out. So in a steady state this is the plain average.
 """
 
 from functools import partial

@@ -16,8 +16,8 @@ from optax_matrix._arguments import (
     checked,
     unchecked,
 )
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.keeping import kept
-from optax_matrix._surroundings.kernels import jointly
 from optax_matrix._surroundings.observation import in_another_frame
 from optax_matrix.linalg import inverse_root
 from optax_matrix.linalg.precision import project

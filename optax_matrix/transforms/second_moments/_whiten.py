@@ -18,7 +18,7 @@ from optax_matrix._arguments import (
     Seed,
     checked,
 )
-from optax_matrix._surroundings.kernels import jointly
+from optax_matrix._surroundings.joining import jointly
 from optax_matrix._surroundings.layouts import identities_of
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import inverse, is_some, unit_peak

@@ -1,4 +1,27 @@
-"""The factors of `whiten`: Q of each side, a matrix or the diagonal of one."""
+"""The factors of `whiten`: Q of each side, a matrix or the diagonal of one.
+
+``Q'Q`` of both sides should whiten: the matrices times them, X, should have entries of
+mean square one. Then the Gram matrix ``C = X X'`` of the rows of an ``m x n`` matrix is
+``n I`` on average. A step moves Q by the difference,
+
+    Q <- (I - rate / bound (C - n I)) Q,        bound >= |C - n I|.
+
+The bound is what keeps Q alive. With it the bracket has eigenvalues of at least
+``1 - rate``, so that Q stays invertible and no eigenvalue changes sign. Without it, one
+gradient k times larger than those before makes C ``k^2`` times larger. The bracket gets
+an eigenvalue of about ``1 - rate k^2``: Q changes sign and grows, so does C at the next
+step, and Q diverges.
+
+C is semidefinite, so ``|C - n I|`` is at most the larger of ``|C| - n`` and n. The code
+takes ``|C| + n``, which holds even where `estimated_norm`, an estimate from below, is
+too low by ``2 n``. The bound is an average over the steps, but never less than that of
+the present gradient.
+
+Nothing else fixes Q: ``R Q`` gives the same ``Q'Q`` for every rotation R. Products with
+rounding would let it drift, so `procrustes_step` turns each Q back towards a symmetric
+one. Nor do the sizes of both sides matter, only their product: `fitted` makes their
+largest entries equal, since one would overflow while the other vanished.
+"""
 
 from functools import partial
 
@@ -7,11 +30,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg.precision import project, statistics
-from optax_matrix.linalg.procrustes import estimated_norm, procrustes_step
+from optax_matrix.linalg.rotations import procrustes_step
 from optax_matrix.linalg.scale import matrix_norm, unit_peak
+from optax_matrix.linalg.spectral_norms import estimated_norm
 from optax_matrix.transforms.sides import Pair, SideView
 
-# Whitened entries are of size one. Those that are not have squares that are finite.
+# Whitened entries are of size one. The bound keeps the squares of larger ones finite.
 _LARGEST = 1e15
 
 
@@ -42,7 +66,7 @@ def fitted(
     decay: ArrayLike,
 ) -> tuple[Pair, Pair]:
     """The factors after a step towards whitening these matrices, and the bounds."""
-    x, peak = unit_peak(x)
+    x, peak = unit_peak(x)  # The product of unscaled matrices may overflow.
     x = product(x, factor)
     x = x * jnp.minimum(peak, _LARGEST / unit_peak(x)[1])
     moved = partial(_moved, rate=rate, decay=decay)
@@ -70,7 +94,7 @@ def _moved(
         c = jnp.sum(x * x, axis=-1, keepdims=True)
         size = jnp.max(c, axis=-2, keepdims=True)
     decay, rate = (jnp.asarray(number, x.dtype) for number in (decay, rate))
-    last = size + n
+    last = size + n  # A bound on the norm of C - n I.
     bound = jnp.maximum(decay * bound + (1 - decay) * last, last)
     c = c / bound
     if not _is_matrix(q):

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._platforms import by_platform
 
 Decide = Callable[[Any, Callable[[], Any], Callable[[], Any]], Any]
 
@@ -33,7 +34,7 @@ def decided(
         return jax.lax.cond(happened, rare, lambda: result)
 
     as_needed = lambda: step(jax.lax.cond)[0]
-    return jax.lax.platform_dependent(cuda=on_cuda, default=as_needed)
+    return by_platform(as_needed, cuda=on_cuda)
 
 
 def _usual(predicate: Any, rare: Callable[[], Any], usual: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_matrix._mesh import vary_like
+from optax_matrix._platforms import by_platform, in_turn, is_large_stack
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.permuted_blocks import (
     materialize,
@@ -17,7 +18,6 @@ from optax_matrix.linalg.permuted_blocks import (
     recover_frame,
     rotate_sides,
 )
-from optax_matrix.linalg.platforms import in_turn_on_cpu
 from optax_matrix.linalg.scale import widened
 from optax_matrix.transforms.stochastic_primitives._edits import edited, with_edits
 from optax_matrix.transforms.stochastic_primitives._fingerprint import (
@@ -116,7 +116,7 @@ class Spo:
             start = jax.tree.map(widened, params)
             applied = jax.tree.map(lambda _: None, params)
         gradient = partial(self._gradient, decide)
-        frame, grads = _one_by_one_on_cpu(
+        frame, grads = _on_leaves(
             gradient, 1, start, params, applied, state.perms, state.q, updates
         )
         steps, inner_state = self.inner.update(
@@ -135,7 +135,7 @@ class Spo:
         moves = self.stored and due is not None
         # The gradient is not needed any more: the update reuses its memory.
         place = jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
-        new, *merged, applied = _one_by_one_on_cpu(
+        new, *merged, applied = _on_leaves(
             partial(self._move, decide),
             1 + moves,
             *(place, frame, params, state.perms, perms, state.q, q),
@@ -200,20 +200,24 @@ class Spo:
         return q, vary_like(inner_state, q)
 
 
-def _one_by_one_on_cpu(
+def _on_leaves(
     kernel: Callable[..., tuple], in_place: int, *trees: Any
 ) -> tuple[Any, ...]:
     """Applies a kernel to each leaf of the first tree and its counterparts in the rest.
 
-    On CPU the kernel processes large matrices one at a time, and its first ``in_place``
-    results reuse the memory of as many arguments; it returns one result more. Its
-    intermediates then exist for one matrix only. Without this, XLA's CPU scheduler,
-    which runs as much as it can at once, keeps those of all leaves alive together.
+    On a CPU it takes large matrices in turn, and its first ``in_place`` results reuse
+    the memory of as many arguments; it returns one result more. Its intermediates then
+    exist for one matrix only. Otherwise XLA's CPU scheduler, which runs as much as it
+    can at once, keeps those of all leaves alive together.
     """
     structure = jax.tree.structure(trees[0])
     rows = zip(*map(structure.flatten_up_to, trees), strict=True)
-    least = Thresholds.primitives_side
-    run = partial(in_turn_on_cpu, kernel, in_place=in_place, min_side=least)
+    one_by_one = in_turn(kernel, in_place=in_place)
+
+    def run(*stacks: Any) -> tuple:
+        large = is_large_stack(*stacks, side=Thresholds.primitives_side)
+        return by_platform(kernel, *stacks, cpu=one_by_one if large else None)
+
     results = [run(*row) for row in rows]
     columns = range(in_place + 1)
     return tuple(structure.unflatten([row[i] for row in results]) for i in columns)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from _symmetric_products import symmetric_products
 
-from optax_matrix.linalg import devices, newton_schulz
-from optax_matrix.linalg._quintic_steps import quintic_steps
+from examples.study import tpu
+from examples.study.tpu import _hbm, _tiles, _vmem
+from optax_matrix.linalg import newton_schulz, pallas
 from optax_matrix.linalg.coefficients import JORDAN, POLAR_EXPRESS
-from optax_matrix.linalg.pallas import _forms, _hbm, _iteration, _tiles, _tpu, _vmem
 from optax_matrix.linalg.products import dot
+from optax_matrix.linalg.quintic_steps import quintic_steps
 
 MIB = 2**20
 ROWS = tuple(JORDAN[:1]) * 3
@@ -24,8 +25,8 @@ SMALL_TILES = (128,)
 
 def own(y, rows=ROWS, vmem=128 * MIB):
     """The iteration by kernels; tile by tile where `vmem` is 0."""
-    steps = _tpu.steps(vmem or MIB, interpret=True)
-    return _iteration.newton_schulz(y, rows, steps)
+    steps = tpu.in_kernels(vmem or MIB, interpret=True)
+    return pallas.newton_schulz(y, rows, steps)
 
 
 @pytest.fixture(autouse=True)
@@ -187,51 +188,44 @@ def test_what_fits(m, n, dtype, mib):
 def test_sides_are_padded_little():
     for m, n in itertools.product(range(129, 3000, 77), range(129, 9000, 77)):
         tile, panel = _vmem._tiles(m, n)
-        assert _tiles.padded(m, tile) - m < max(256, m / 4)
-        assert _tiles.padded(n, panel) - n < max(256, n / 8)
+        assert pallas.padded(m, tile) - m < max(256, m / 4)
+        assert pallas.padded(n, panel) - n < max(256, n / 8)
         assert tile % 128 == panel % 128 == 0
 
 
-@pytest.fixture
-def on_tpu(monkeypatch):
-    """`newton_schulz` as a TPU would run it, interpreted."""
-    choose = lambda *xs, tpu=None, default, **_: (tpu or default)(*xs)
-    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
-    steps = functools.partial(_tpu.steps, interpret=True)
-    monkeypatch.setattr(_forms._tpu, "steps", steps)
+OWN = functools.partial(tpu.newton_schulz, interpret=True)
 
 
 @pytest.mark.broad
-@pytest.mark.usefixtures("on_tpu")
 @pytest.mark.parametrize("shape", [(260, 130), (2, 130, 260)])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", None, "auto"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_newton_schulz_transposes_and_scales(shape, dtype):
-    # Numbers of their own, since traces are kept.
-    run = functools.partial(newton_schulz, eps=1.1e-7, compute_dtype=dtype)
     x = 1e3 * wide(shape, jnp.float32)
-    found, theirs = (
-        run(x, kernel="pallas"),
-        run(x, kernel="xla", compute_dtype="float32"),
-    )
-    assert "pallas_call" in str(jax.make_jaxpr(lambda x: run(x, kernel="pallas"))(x))
+    found = OWN(x, compute_dtype=dtype)
     assert found.dtype == jnp.float32
-    assert distance(found, theirs) <= (1e-5 if dtype == "float32" else 0.03)
+    assert distance(found, newton_schulz(x)) <= (1e-5 if dtype == "float32" else 0.03)
 
 
 @pytest.mark.broad
-@pytest.mark.usefixtures("on_tpu")
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("precision", ["high", "highest", "default", None])
 def test_settings_of_jax_do_not_change_the_kernel(x64, precision):
     x = wide((130, 260), jnp.float32)
-    expected = newton_schulz(x, eps=1.2e-7, kernel="pallas")
+    expected = OWN(x)
     with jax.enable_x64(x64), jax.default_matmul_precision(precision):
-        run = lambda x: newton_schulz(x, eps=1.2e-7, kernel="pallas")
-        jaxpr = str(jax.make_jaxpr(run)(x))
-        found = run(x)
+        jaxpr = str(jax.make_jaxpr(OWN)(x))
+        found = OWN(x)
     assert (found == expected).all()
     kernel = jaxpr[jaxpr.index("pallas_call") :]
     assert "i64" not in kernel[: kernel.index("out_avals")]
+
+
+def test_other_dtypes_and_older_tpus_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match="`compute_dtype` must be bfloat16 or float32"):
+        OWN(jnp.ones((2, 2)), compute_dtype=jnp.float16)
+    monkeypatch.setattr(tpu, "fast_memory", lambda _: 0)
+    with pytest.raises(ValueError, match="`x` must be on TPUs from v4"):
+        OWN(jnp.ones((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -260,5 +254,5 @@ def test_fast_memory_is_what_jax_says():
     for kind in ("TPU v4", "TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU7x"):
         chip = tpu_info.chip_version_from_device_kind(kind)
         known = pltpu.get_tpu_info_for_chip(chip, 1).vmem_capacity_bytes
-        assert devices._vmem_of(kind) * MIB == known, kind
-    assert math.prod(map(devices._vmem_of, ("TPU v2", "TPU v3"))) == 0
+        assert tpu.memory_of(kind) * MIB == known, kind
+    assert math.prod(map(tpu.memory_of, ("TPU v2", "TPU v3"))) == 0

@@ -7,17 +7,16 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg.pallas._tiles import (
+from examples.study.tpu._tiles import (
     dot,
     like,
     lower_tile,
     lower_tiles,
     ones,
-    padded,
     part,
-    stacked,
     tile_of,
 )
+from optax_matrix.linalg.pallas import padded, stacked
 
 # The larger a tile, the less often rows are read again. A matrix has few of them.
 _TILES = (1024, 768, 512)

@@ -1,6 +1,5 @@
-"""Matrices in tiles, as kernels take them."""
+"""Matrices in tiles, as kernels for TPUs take them."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,19 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from optax_matrix.linalg.pallas import padded, unfolded
+
 _ONE_PASS = ("default", "fastest", "bfloat16")
-
-
-def padded(side: int, tile: int) -> int:
-    """The least multiple of a tile's side that is no less than a matrix's."""
-    return -(-side // tile) * tile
-
-
-def stacked(x: Array, rows: int, columns: int) -> Array:
-    """Matrices with one leading axis, padded with zeros to so many rows and columns."""
-    *batch, m, n = x.shape
-    x = x.reshape(math.prod(batch), m, n)
-    return jnp.pad(x, ((0, 0), (0, rows - m), (0, columns - n)))
 
 
 def tile_of(side: int, widths: Sequence[int]) -> int:
@@ -67,14 +56,3 @@ def lower_tile(k: Array, tiles: int) -> tuple[Array, Array]:
     """Row and column of such a tile by its number."""
     columns = (tiles + 1) // 2
     return unfolded(jax.lax.div(k, columns), jax.lax.rem(k, columns), tiles)
-
-
-def unfolded(r: Array, c: Array, tiles: int) -> tuple[Array, Array]:
-    """Row and column of such a tile in the triangle, from those in a rectangle.
-
-    The rectangle is the triangle, folded: ``(tiles + 1) // 2`` tiles wide.
-    """
-    even = 1 - tiles % 2
-    below = r >= c + even
-    i = jnp.where(below, r - even, tiles - 1 - r)
-    return i, jnp.where(below, c, tiles - even - c)

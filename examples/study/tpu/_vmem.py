@@ -11,17 +11,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from optax_matrix.linalg.pallas._tiles import (
+from examples.study.tpu._tiles import (
     dot,
     like,
     lower_tile,
     lower_tiles,
     ones,
-    padded,
     part,
-    stacked,
     tile_of,
 )
+from optax_matrix.linalg.pallas import padded, stacked
 
 _PANELS = tuple(range(1536, 511, -128))
 _DEPTH = 4096  # At most as many columns are multiplied at a time.
