@@ -35,7 +35,7 @@ busiest device has two matrices where an even split would give it one and a half
 Teams of two owners may share the last round. State stays where it is; only the
 Newton-Schulz iteration is computed together:
 
->>> placement = om.owners("fsdp", param_specs=specs, teams={(64, 256): 2})
+>>> placement = om.owners("fsdp", param_specs=specs, teams=2)
 >>> om.sharding.plan(om.muon(0.02, placement=placement), params, specs).work
 1.0
 
@@ -47,7 +47,8 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
 * ``_param_specs`` finds how parameters are sharded; ``_checks`` has other arguments.
 * ``_owner_layout`` groups equal leaves into stacks (``_bundles``). For each group,
   ``_ownership`` knows who owns which matrix, and ``_exchange`` moves them.
-* ``teams`` has the last round: who gets what is left over, and what teams share.
+* ``_balance`` decides who computes the last round, and ``_teams`` is what a team
+  computes together.
 * ``_state_specs`` tells how state is sharded, with ``_stack_specs`` for stacks without
   owners, and ``_state_rules`` as regular expressions.
 * ``_plan`` finds what a step costs, ``_planned`` prints it.
@@ -55,16 +56,20 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
 
 from optax_matrix.sharding._owners import owners
 from optax_matrix.sharding._plan import plan
-from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
+from optax_matrix.sharding._planned import (
+    Plan,
+    PlannedChoice,
+    PlannedGroup,
+    PlannedTeams,
+)
 from optax_matrix.sharding._state_rules import state_rules
 from optax_matrix.sharding._state_specs import state_specs
-from optax_matrix.sharding.teams._cost_model import CostModel
 
 __all__ = [
-    "CostModel",
     "Plan",
     "PlannedChoice",
     "PlannedGroup",
+    "PlannedTeams",
     "owners",
     "plan",
     "state_rules",

@@ -17,13 +17,12 @@ from optax_matrix._mesh import shards
 from optax_matrix._paths import natural_order
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.view import MatrixView
+from optax_matrix.sharding._balance import with_teams
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
 from optax_matrix.sharding._ownership import Ownership, whole_matrix
 from optax_matrix.sharding._param_specs import Spec
-from optax_matrix.sharding.teams._cost_model import CostModel
-from optax_matrix.sharding.teams._last_round import LastRound, Team
-from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
+from optax_matrix.sharding._teams import LastRound, Team
 from optax_matrix.stacks.layout import FILLER, Layout, chunks
 
 _FILLER = np.array(FILLER, np.uint32)
@@ -42,7 +41,7 @@ class OwnerLayout(Layout):
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
-        cost_model: The cost model by which teams were chosen.
+        teams: The argument of `owners`.
         is_local: Whether this is the layout of one device.
     """
 
@@ -50,7 +49,7 @@ class OwnerLayout(Layout):
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
-    cost_model: CostModel
+    teams: int
     is_local: bool = False
 
     @property
@@ -171,7 +170,7 @@ def owner_layout(
     *,
     max_batch: int | None = None,
     pad_to: int | None = None,
-    teams: Any = None,
+    teams: int = 1,
 ) -> OwnerLayout:
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners."""
     inside = _inside(views, specs, owner_axes)
@@ -198,7 +197,7 @@ def owner_layout(
             ownerships.append(own)
             chosen.append((chunk, dtype, spec))
     bundles, groups = [], {}
-    ownerships = with_teams(ownerships, None if inside else teams)
+    ownerships = with_teams(ownerships, teams)
     for own, (chunk, dtype, spec) in zip(ownerships, chosen, strict=True):
         own_inside = [tuple([x for x in entry if x in inside]) for entry in spec]
         bundle, made = make_bundle(chunk, own, dtype, own_inside)
@@ -211,7 +210,7 @@ def owner_layout(
         mesh=mesh,
         specs=specs,
         inside=inside,
-        cost_model=model_of(teams),
+        teams=teams,
         max_batch=max_batch,
     )
 

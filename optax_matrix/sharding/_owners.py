@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -34,11 +34,8 @@ from optax_matrix.sharding._run import (
     own_part,
     specs_of_state,
 )
-from optax_matrix.sharding.teams._cost_model import CostModel
-from optax_matrix.sharding.teams._newton_schulz import in_team
+from optax_matrix.sharding._teams import in_team
 from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
-
-Teams = Literal["auto"] | CostModel | Mapping[tuple[int, int], int] | None
 
 
 @with_one_axis_argument
@@ -79,21 +76,19 @@ class owners:
             names and order of the state are then the same on every mesh whose owners
             divide it, as long as the specs name the same axes. A checkpoint of one
             mesh is restored on another as it is, without `to_portable`.
-        teams: How many consecutive owners, a team, share the work on the matrices of
-            which too few are left over for all owners. None: no teams. ``"auto"``: for
-            each shape the size for which the busiest device takes least time by
-            `sharding.CostModel`; a `sharding.CostModel` with other numbers does the
-            same. A dict gives sizes by hand, such as ``{(4096, 16384): 4}``, and one to
-            all other shapes.
+        teams: How many consecutive owners, a team, share the work on each matrix of
+            which too few are left over for all owners: 2, 4 or 8; 1 for no teams.
+            `sharding.plan` prints what each number gives. It must divide the number of
+            owners; where only fewer owners hold a shard, all of them are one team.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by
         `linalg.newton_schulz`, also as a `functools.partial`: each matrix is split
         along its long side. Matrices and state stay with their owners, so that all
-        other blocks and kernels are as before; leave None if a method consists of
-        those. `sharding.plan` prints the teams. Other teams put matrices in another
-        order: carry state over with `to_portable`. With `pad_to`, or if mesh axes stay
-        inside matrices, ``"auto"`` makes no teams.
+        other blocks and kernels are as before; leave 1 if a method consists of
+        those. Another number puts matrices in another order: carry state over with
+        `to_portable`. It must be 1 with `pad_to`, and if mesh axes stay inside
+        matrices.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
@@ -122,7 +117,7 @@ class owners:
     param_specs: Any = None
     wire_dtype: DTypeLike | None = None
     pad_to: int | None = None
-    teams: Teams = None
+    teams: int = 1
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
@@ -139,7 +134,7 @@ class owners:
         *,
         wire_dtype: DTypeLike | None = None,
         pad_to: int | None = None,
-        teams: Teams = None,
+        teams: int = 1,
     ) -> "owners":
         """Makes the placement with the present shardings of `params`.
 
