@@ -62,8 +62,7 @@ from optax_matrix.sharding._planned import (
     PlannedGroup,
     PlannedTeams,
 )
-from optax_matrix.sharding._state_rules import state_rules
-from optax_matrix.sharding._state_specs import state_specs
+from optax_matrix.sharding._state_specs import state_rules, state_specs
 
 __all__ = [
     "Plan",

@@ -24,9 +24,9 @@ from optax_matrix.weights._attentions import (
     QUERY,
     find_attentions,
     inputs,
+    is_kernel,
     logits_of,
 )
-from optax_matrix.weights._latent import latent_factors, nope_size, shared_key_size
 from optax_matrix.weights._sharding import replicated_beside
 
 
@@ -142,9 +142,9 @@ def clip_qk(
         gamma = _gamma(largest, tau)
         if is_latent:
             dims = {part: width // key_heads for part, width in widths.items()}
-            shared = shared_key_size(parts, shapes)
-            nope = nope_size(attention, dims, shared, qk_nope_head_dim)
-            by_part = latent_factors(gamma, balance, dims, nope)
+            shared = _shared_key_size(parts, shapes)
+            nope = _nope_size(attention, dims, shared, qk_nope_head_dim)
+            by_part = _latent_factors(gamma, balance, dims, nope)
         else:
             by_part = _factors(gamma, balance, key_heads)
         of_layers = range(len(sizes))
@@ -237,3 +237,55 @@ def _spread(factor: Array, path: str, shape: tuple[int, ...]) -> Array:
         return factor.reshape(*layers, *ones, heads, dim)
     whole = jnp.broadcast_to(factor, (*layers, heads, shape[-1] // heads))
     return whole.reshape(*layers, *ones, -1)
+
+
+def _latent_factors(
+    gamma: Array, balance: Any, dims: Mapping[str, int], nope: int
+) -> dict[str, Array]:
+    """The factors ``(..., heads, dim)`` of queries, and of keys, with values or not."""
+    gamma = gamma[..., None]
+    of_key = gamma ** (1 - balance)
+    is_nope = {part: jnp.arange(dim) < nope for part, dim in dims.items()}
+    factors = {part: jnp.where(is_nope[part], of_key, 1.0) for part in dims}
+    # What meets the key of all heads, which stays, gets the whole factor.
+    return factors | {"query": jnp.where(is_nope["query"], gamma / of_key, gamma)}
+
+
+def _shared_key_size(
+    parts: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> int | None:
+    """What the down-projection makes besides the latent vector; None if unknown."""
+    kernels = {path: part for path, part in parts.items() if is_kernel(path)}
+    made = [math.prod(shapes[p][1:]) for p, part in kernels.items() if part == "down"]
+    keys = ("key_value", "key")
+    read = [shapes[p][0] for p, part in kernels.items() if part in keys]
+    if len(made) != 1 or len(read) != 1 or made <= read:
+        return None  # The shared key may have a kernel of its own.
+    return made[0] - read[0]
+
+
+def _nope_size(
+    attention: str, dims: Mapping[str, int], shared: int | None, given: int | None
+) -> int:
+    """How many numbers of a head's query meet the key of that head."""
+    told = None if shared is None else dims["query"] - shared
+    told = dims.get("key", told)  # A kernel of its own makes nothing else.
+    nope = told if given is None else given
+    if nope is None:
+        raise ValueError(
+            f"`qk_nope_head_dim` must be given for {attention!r}, because no `kv_a` "
+            "beside its `kv_b` tells the size of the key that all heads share; pass "
+            "the model's number, that of a head's query without a position."
+        )
+    most = min(dims["query"], dims.get("key_value", dims["query"] + 1) - 1)
+    fits = told in (None, nope) and shared in (None, dims["query"] - nope)
+    if not (0 < nope <= most and fits):
+        own = {"key_value": "key and value", "key": "key"}
+        (made,) = (f"{dims[p]} for its {own[p]}" for p in own if p in dims)
+        raise ValueError(
+            f"`qk_nope_head_dim` must fit the kernels of {attention!r}, with "
+            f"{dims['query']} numbers for a head's query, {made} and "
+            f"{shared or 'unknown'} for the shared key, got {nope}; pass the model's "
+            "number, or None."
+        )
+    return nope
