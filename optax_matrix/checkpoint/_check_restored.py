@@ -13,7 +13,7 @@ from optax_matrix.checkpoint._kinds import check_signs, kind_of
 from optax_matrix.checkpoint._known import known_leaves
 from optax_matrix.checkpoint._packed import as_plain, quantized_nodes
 from optax_matrix.checkpoint.gathering import on_host
-from optax_matrix.stacks.layout import checksum
+from optax_matrix.stacks.identities import checksum
 from optax_matrix.tree.holders import check_tuples
 from optax_matrix.tree.state import check_position, states_in
 

@@ -14,7 +14,7 @@ from optax_matrix.checkpoint._known import Known, known_leaves
 from optax_matrix.checkpoint._packed import Packed, as_plain, quantized_nodes
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.stacks.layout import FILLER
+from optax_matrix.stacks.identities import FILLER
 from optax_matrix.tree.state import (
     OnMatricesState,
     check_one_run,

@@ -30,7 +30,7 @@ from optax_matrix.checkpoint._refusals import (
     unused_state,
 )
 from optax_matrix.checkpoint.gathering import on_host
-from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.tree.holders import check_itself, held_state
 
 

@@ -27,7 +27,8 @@ from optax_matrix._paths import (
     path_name,
 )
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.stacks.layout import EMPTY_LAYOUT, FILLER, Group, Layout, identities
+from optax_matrix.stacks.identities import FILLER, identities
+from optax_matrix.stacks.layout import EMPTY_LAYOUT, Group, Layout
 from optax_matrix.transforms import (
     InEigenbasisState,
     OrthogonalizeLowRankState,
@@ -44,9 +45,9 @@ from optax_matrix.tree.state import check_one_run, check_structure, is_state, st
 
 Masks = Mapping[str, Array]
 
-# Fields that belong to whole matrices, by the state that has them. What a block keeps in
-# another frame (a subspace, an eigenbasis, permuted rows) depends on all entries of a
-# matrix, and so do the arrays that define the frame.
+# Fields that belong to whole matrices, by the state that has them. What a block keeps
+# in another frame (a subspace, an eigenbasis, permuted rows) depends on all entries of
+# a matrix, and so do the arrays that define the frame.
 _SHARED = {
     InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
     OrthogonalizeLowRankState: {"right"},

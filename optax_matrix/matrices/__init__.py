@@ -53,7 +53,6 @@ rate than A, which `scale_by_path` does. For B alone, exclude A:
 >>> faster_b = optax.chain(om.muoneq(1e-4), om.scale_by_path({"lora_b": 16.0}))
 """
 
-from optax_matrix.matrices._heads import heads_as_matrices
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._labels import label_params
 from optax_matrix.matrices._split_heads import split_heads
@@ -63,6 +62,7 @@ from optax_matrix.matrices.rules import (
     PathRule,
     UnmatchedPatternWarning,
     by_path,
+    heads_as_matrices,
     with_embeddings,
 )
 from optax_matrix.matrices.vectors import all_but_vectors

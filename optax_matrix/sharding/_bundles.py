@@ -8,13 +8,11 @@ import numpy as np
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
+from optax_matrix.stacks.identities import FILLER, form_of, identities
 from optax_matrix.stacks.layout import (
-    FILLER,
     Group,
     Member,
     default_batch,
-    form_of,
-    identities,
     make_group,
 )
 

@@ -23,7 +23,8 @@ from optax_matrix.sharding._checks import check_no_teams, check_padding
 from optax_matrix.sharding._ownership import Ownership, whole_matrix
 from optax_matrix.sharding._param_specs import Spec
 from optax_matrix.sharding._teams import LastRound, Team
-from optax_matrix.stacks.layout import FILLER, Layout, chunks
+from optax_matrix.stacks.identities import FILLER
+from optax_matrix.stacks.layout import Layout, chunks
 
 _FILLER = np.array(FILLER, np.uint32)
 

@@ -12,8 +12,7 @@ from optax_matrix._mesh import keep_sharding, named_sharding
 from optax_matrix._paths import map_named
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.checksums import paths_by_checksum
-from optax_matrix.stacks.layout import ids_of_pieces
+from optax_matrix.stacks.identities import ids_of_pieces, paths_by_checksum
 
 
 def map_matrices(

@@ -10,7 +10,8 @@ from jax.typing import ArrayLike
 
 from optax_matrix.matrices.names import RESIDUAL, SCANNED
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.layout import Group, Layout, Member, identities
+from optax_matrix.stacks.identities import identities
+from optax_matrix.stacks.layout import Group, Layout, Member
 
 _NUMBER = re.compile(r"(?<![^/_])\d+(?![^/])")  # As in layers/0 and layers_0.
 _EXPERTS = re.compile("expert", re.IGNORECASE)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_matrix.stacks.layout import Group, Layout, Member, identities
+from optax_matrix.stacks.identities import identities
+from optax_matrix.stacks.layout import Group, Layout, Member
 from optax_matrix.tree._trial import Build
 from optax_matrix.tree.state import is_ours
 
