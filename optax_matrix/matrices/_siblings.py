@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from optax_matrix.matrices._scopes import Scopes, Shape, scopes_of
-from optax_matrix.matrices._words import name_of, own_names
+from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
 from optax_matrix.matrices.view import make_view
 
@@ -64,8 +64,6 @@ class Siblings:
         self._has_flat_vector = functools.cache(self._find_flat_vector)
         self._around_router = functools.cache(self._find_around_router)
         self._of_three_axes = functools.cache(self._find_of_three_axes)
-        self._on_axis_one = functools.cache(self._find_on_axis_one)
-        self._kernels = functools.cache(self._find_kernels)
 
     def why_other(self, path: str) -> str | None:
         """Why a leaf is no kernel: a stack of vectors, or a router; else None."""
@@ -274,37 +272,3 @@ class Siblings:
             if len(shape) == 2 and self.names[path].is_embedding
         ]
         return min(max(tables, key=max)) if tables else None
-
-    def layers_on_axis_one(self, path: str) -> int | None:
-        """The size of axis 1 if all leaves of a scope have it, and not one axis 0."""
-        found = map(self._on_axis_one, scopes_of(path))
-        return next((size for size in found if size is not None), None)
-
-    def _find_on_axis_one(self, scope: str) -> int | None:
-        shapes = [self.shapes[p] for p in self.scopes.members[scope]]
-        if sum(len(s) > 2 for s in shapes) < 2 or any(len(s) < 2 for s in shapes):
-            return None
-        kernels = {s[0] for s in shapes if len(s) > 2}
-        same = len({s[1] for s in shapes}) == 1 and len(kernels) > 1
-        return shapes[0][1] if same else None
-
-    def beside(self, path: str, named: re.Pattern | None = None) -> Counter[Shape]:
-        """How many other kernels have which shape, in the smallest scope with some.
-
-        With ``named``, only those are counted whose names match.
-        """
-        for scope in scopes_of(path):
-            own = Counter([self.shapes[path]] if self._is_kernel(path) else [])
-            if (self._kernels(scope, None) - own).total():
-                is_meant = named is None or named.search(own_names(path))
-                rest = self._kernels(scope, named)
-                return rest - own if is_meant else rest
-        return Counter()
-
-    def _find_kernels(self, scope: str, named: re.Pattern | None) -> Counter[Shape]:
-        kernels = filter(self._is_kernel, self.scopes.members[scope])
-        is_meant = lambda p: named is None or named.search(own_names(p))
-        return Counter(self.shapes[p] for p in kernels if is_meant(p))
-
-    def _is_kernel(self, path: str) -> bool:
-        return len(self.shapes[path]) >= 2 and not self.names[path].is_vector
