@@ -1,4 +1,4 @@
-"""Whether a state that others restored is the right one."""
+"""Checks of a state that was restored by other means than `from_portable`."""
 
 from typing import Any
 
@@ -66,9 +66,9 @@ def check_restored(state: optax.OptState) -> None:
 
 
 def _check_fields(state: Any) -> None:
-    """Raises if an array holds what its field never does.
+    """Raises if an array holds another kind of number than its field can.
 
-    That is known of the fields of this package, and of moments and counts of optax.
+    The kinds are known for fields of this package, and for moments and counts of optax.
     """
     owners = [(*keys, GetAttrKey("inner_state")) for keys, _ in states_in(state)]
     packed_nodes = dict(quantized_nodes(state))
@@ -94,7 +94,7 @@ def _check_fields(state: Any) -> None:
 
 
 def _parts(leaf: Any) -> list[np.ndarray]:
-    """What this process holds of an array, each part once."""
+    """The parts of an array on devices of this process, each part once."""
     if not isinstance(leaf, jax.Array):
         return [np.asarray(leaf)]
     shards = leaf.addressable_shards

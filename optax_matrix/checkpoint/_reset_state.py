@@ -82,8 +82,8 @@ def reset_state(
       matrices, and sums of weights for bias corrections.
 
     State of other leaves that has their paths and shapes, such as AdamW's moments, is
-    reset entry by entry. What several leaves share stays: counts (AdamW corrects no
-    bias of moments that start late), schedules, and the rotations of
+    reset entry by entry. State that several leaves share stays: counts (AdamW corrects
+    no bias of moments that start late), schedules, and the rotations of
     ``aro(sharing=...)``. It works under `jax.jit`, with traced masks, and on meshes.
 
     Args:
@@ -225,7 +225,7 @@ def _entries(layout: Layout, masks: Masks) -> dict[str, Array]:
 
 
 def _reset(leaf: _StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:
-    """One array of the state, fresh where it belongs to what is chosen."""
+    """One array of the state, fresh in the chosen entries."""
     if leaf.group is not None:
         which = _of_stack(leaf, leaf.group, entries[leaf.group.name], old)
     elif leaf.is_free and (path := _path_of(leaf.keys, old, masks)) is not None:
@@ -238,7 +238,7 @@ def _reset(leaf: _StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -
 
 
 def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
-    """The parameter whose path this state has; a count is nobody's."""
+    """The parameter whose path this state has; None for a count."""
     paths = (path_name(keys[start:]) for start in range(len(keys)))
     is_count = not old.shape and not jnp.issubdtype(old.dtype, jnp.floating)
     if not is_count and "" in masks:  # The parameters are one bare array.
@@ -266,7 +266,7 @@ def _of_stack(leaf: _StateLeaf, group: Group, entries: Array, old: Any) -> Array
 
 
 def _placed(new: Any, old: Any) -> Any:
-    """The array where the old one was."""
+    """The array with the sharding of the old one."""
     traced = any(isinstance(x, jax.core.Tracer) for x in (new, old))
     at = isinstance(old, jax.Array) and not traced and old.committed
     return jax.device_put(new, old.sharding) if at else new

@@ -1,4 +1,4 @@
-"""What the leaves around a leaf say of it: stacks, routers, orientation."""
+"""What the leaves around a leaf show about it: stacks, routers, orientation."""
 
 import dataclasses
 import functools
@@ -24,17 +24,17 @@ NO_NAME = "two axes, but not the name of a kernel"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A leaf as the default rule sees it.
+    """A leaf, with what the default rule uses of its tree.
 
     Attributes:
         shape: Its shape.
         dtype: Its dtype.
         layer: Dimension numbers (or None) and the reason, if the type of its layer
-            tells them.
-        other: Why its siblings say that it is no kernel, or None.
+            determines them.
+        other: Why it is no kernel by its siblings, or None.
         stack: Number of axes in front that count layers, experts or members.
-        is_transposed: Whether its siblings say that it is ``(out, in)``.
-        axes: Those of its inputs and of its outputs, if its siblings tell them.
+        is_transposed: Whether it is ``(out, in)`` by its siblings.
+        axes: Those of its inputs and of its outputs, if its siblings determine them.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class Leaf:
 class Siblings:
     """The shapes of a tree, with questions about one path of them.
 
-    What depends on a scope alone is found once for each scope: the work must not grow
+    Each fact about a scope is computed once for the scope, so that the work grows no
     faster than the number of leaves.
     """
 
@@ -121,7 +121,7 @@ class Siblings:
         return make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path).batch_axes
 
     def _stack(self, path: str) -> int:
-        """One if a scope of the leaf is stacked, as its named vectors of two axes say.
+        """One if a scope of the leaf is stacked, which named vectors of two axes show.
 
         All leaves of the scope have the same first axis, and one of them is a bias or
         scale by its name.
@@ -165,8 +165,8 @@ class Siblings:
 
         A bias has the axes of a stack, if there is one, and that of the outputs: the
         last, the first of a convolution ``(out, in, ...)``, or the last but one of a
-        transposed one, ``(..., out, in)``. Kernels ``(in, heads,
-        dim)`` and ``(heads, dim, out)`` of one attention share their axes of heads.
+        transposed one, ``(..., out, in)``. Kernels ``(in, heads, dim)`` and
+        ``(heads, dim, out)`` of one attention share their axes of heads.
         """
         shape, bias = self.shapes[path], self._bias(path)
         n = len(shape)
@@ -213,8 +213,8 @@ class Siblings:
     def is_transposed(self, path: str) -> bool:
         """Whether a leaf of two axes (and stack) is ``(out, in)``.
 
-        Its bias tells it, or the width of the embedding beside its name; else it is as
-        all leaves of this name are of which that is known.
+        Its bias decides, or the width of the embedding together with its name; else all
+        leaves of this name for which it is known.
         """
         own = self._transposed(path)
         return self._convention(path) == {True} if own is None else own
@@ -256,7 +256,7 @@ class Siblings:
         return None
 
     def _layers(self, path: str) -> int:
-        """Axes in front of a kernel, if its stack or the axes of its bias tell them."""
+        """Axes in front of a kernel, by its stack or by the axes of its bias."""
         bias = self._bias(path)
         in_front = len(self.shapes[path]) - 2
         if bias and bias[:-1] == self.shapes[path][:in_front]:

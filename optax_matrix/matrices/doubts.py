@@ -1,4 +1,4 @@
-"""Warnings of decisions that a model's author may not have meant."""
+"""Warnings of decisions of the default rule that may be wrong."""
 
 import re
 import warnings
@@ -27,7 +27,7 @@ _LAYER = re.compile(r"(?<![^/_])\d+(?=/)")
 
 
 class DoubtfulMatrixWarning(UserWarning):
-    """The default rule reads parameters as their model may not mean them."""
+    """The default rule may have misread these parameters."""
 
 
 def warn_of_mistakes(
@@ -50,7 +50,7 @@ def warn_of_mistakes(
 
 
 def _warn_of_absent(decisions: Decisions) -> None:
-    """Warns where leaves that are masked could tell how others are read."""
+    """Warns if masked leaves could change how others are read."""
     guesses = {path: d for path, d in decisions.items() if d.is_guess}
 
     def may_differ(path: str, view: MatrixView) -> bool:
@@ -74,7 +74,7 @@ def _warn_of_absent(decisions: Decisions) -> None:
 
 
 def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
-    """What speaks against decisions of the default rule.
+    """What may be wrong with decisions of the default rule.
 
     A decision is doubtful if
 
@@ -89,7 +89,7 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
       ``(out, in)``, have layers on axis 1, be a router or embed patches;
     - it is no matrix only because its name is not one of kernels, or it is complex.
 
-    Decisions that `dimension_numbers` make are not doubted. Returns a clause for each
+    Decisions by `dimension_numbers` are not doubted. Returns a clause for each
     doubtful parameter, by path.
     """
     guesses = {path: d for path, d in decisions.items() if d.is_guess}
@@ -114,7 +114,7 @@ def _message(found: Mapping[str, str], decisions: Decisions) -> str:
     more = [f"  and {len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else []
     return "\n".join(
         [
-            "Are these parameters read as the model means them?",
+            "Check how these parameters are interpreted:",
             *map(line, list(alike.values())[:_SHOWN]),
             *more,
             "Settle it by `dimension_numbers=`: matrices.infer(model) reads axis "

@@ -1,4 +1,4 @@
-"""The leaves of a tree, each with what the tree around it says of it."""
+"""The leaves of a tree, each with what the tree shows about it."""
 
 import math
 import re
@@ -19,7 +19,7 @@ Answer = tuple[Any, str]
 
 
 def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves with what the whole tree says of them; scalars and vectors as they are."""
+    """Leaves with what the whole tree shows about them; vectors as they are."""
     every = named_leaves(params) | dict(leaves)
     arrays = {path: x for path, x in every.items() if hasattr(x, "shape")}
     layers, siblings = _layers_of(params), Siblings(arrays)
@@ -89,7 +89,7 @@ def _answer(kind: str, layer: Any, name: str, leaf: Any) -> Answer | None:
 
 
 def _spatial_axes(layer: Any) -> int:
-    """Of a convolution; its name tells them if it does not."""
+    """The number of spatial axes of a convolution, by its attribute or its name."""
     given = getattr(layer, "num_spatial_dims", None)
     name = type(layer).__name__
     named = int(name[-2]) if name.endswith("d") and name[-2:-1].isdigit() else None

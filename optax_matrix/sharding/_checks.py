@@ -26,7 +26,7 @@ def check_axes(mesh_axes: Any) -> None:
 
 
 def with_one_axis_argument(placement: type[T]) -> type[T]:
-    """A class that says how several axes are given, if they come one by one."""
+    """A class that raises, with the correct call, for axes that come one by one."""
     made = placement.__init__
 
     @functools.wraps(made)
@@ -88,7 +88,7 @@ def _is_positive_int(value: Any) -> bool:
 
 
 def check_no_teams(teams: int, inside: tuple[str, ...]) -> None:
-    """Raises if there are to be teams although mesh axes stay inside matrices."""
+    """Raises if teams are given although mesh axes stay inside matrices."""
     if inside and teams > 1:
         raise ValueError(
             f"`teams` must be 1 if mesh axes stay inside matrices, got {teams} and "

@@ -96,9 +96,9 @@ class OwnerLayout(Layout):
     def real(self, manifest: Mapping[str, Array]) -> dict[str, Array]:
         """Which of one device's matrices are no padding, where leaving it out pays.
 
-        That is in stacks with padding of which a device has one matrix, or matrices so
-        large that it computes them no faster together. Axes inside matrices leave it
-        to the partitioner.
+        Leaving padding out pays if a device has one matrix of the stack, or if the
+        matrices are so large that it computes them no faster together. With axes inside
+        matrices the partitioner decides.
         """
         if self.inside:
             return {}
@@ -126,7 +126,7 @@ class OwnerLayout(Layout):
         return rounds
 
     def part(self) -> "OwnerLayout":
-        """The layout of as many matrices as one device has, to evaluate shapes with."""
+        """The layout of as many matrices as one device has, for `jax.eval_shape`."""
         count = lambda g: g.count // shards(g.spec[:1], self.mesh.shape)
         own = {n: g.manifest[: count(g)] for n, g in self.groups.items()}
         return dataclasses.replace(self.on_device(own), is_local=False)

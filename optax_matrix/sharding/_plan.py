@@ -28,12 +28,12 @@ from optax_matrix.sharding._state_specs import recorded
 
 @checked
 def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
-    r"""Tells what a step costs each device, before anything is compiled.
+    r"""Computes what a step costs each device, before anything is compiled.
 
     Work is relative. That of an m x n matrix, :math:`m \le n`, is
     :math:`4 m^2 n + 2 m^3`, as in a step of Newton-Schulz; other methods grow as fast
-    with both sides. Padding counts only where mesh axes stay inside the matrices:
-    elsewhere `orthogonalize` skips it (other blocks do not). Matrices that teams share
+    with both sides. Padding counts only if mesh axes stay inside the matrices; without
+    such axes `orthogonalize` skips it (other blocks do not). Matrices that teams share
     count as if `linalg.newton_schulz` were all the work on them.
 
     Bytes are those of the exchange between shards and owners. The least is that of an
@@ -42,7 +42,7 @@ def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
     sends, which the plan does not know. The lines ``teams=`` say what each other number
     of ``teams`` gives. Other choices of axes are listed if they have at least 10% less
     work or bytes, and no other choice has less of both. Nothing is measured; ``python
-    -m examples.study aot`` tells what a compiler makes of a step.
+    -m examples.study aot`` compiles a step and prints the compiler's numbers.
 
     Args:
         tx: Any optimizer, with or without `on_matrices` inside.

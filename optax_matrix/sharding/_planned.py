@@ -1,4 +1,4 @@
-"""What a plan says, and how it prints."""
+"""The numbers of a plan, and how they are printed."""
 
 import dataclasses
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class PlannedChoice(NamedTuple):
 
 
 class PlannedTeams(NamedTuple):
-    """What a number of ``teams`` gives.
+    """What a step costs with another number of ``teams``.
 
     Attributes:
         teams: The argument of `owners`.
@@ -86,13 +86,13 @@ class Plan:
         state_bytes: Bytes of the whole optimizer's state on a device.
         stack_bytes: Bytes of the gradients of a device's own matrices, whole.
         teams: The argument of `owners`.
-        by_teams: What each number that ``teams`` can be gives; empty if no matrices are
-            left over.
+        by_teams: The cost with each number that ``teams`` can be; empty if there is no
+            last round.
         others: All choices of owner axes; of equally many axes that with the least work
             comes first.
         replicated_axes: Mesh axes that split no matrix with owners.
-        has_inside: Whether mesh axes stay inside the matrices, where the partitioner
-            decides, and sends more.
+        has_inside: Whether mesh axes stay inside the matrices. The partitioner then
+            sends more than the plan counts.
     """
 
     groups: tuple[PlannedGroup, ...]

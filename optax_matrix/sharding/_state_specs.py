@@ -72,7 +72,7 @@ def state_specs(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Any:
 def state_rules(
     tx: AnyOptimizer, params: Any, param_specs: Any = None
 ) -> tuple[tuple[str, PartitionSpec], ...]:
-    """The specs of `state_specs` as rules, of which the first that matches holds.
+    """The specs of `state_specs` as rules; the first rule that matches counts.
 
     EasyDeL, EasyLM and others place state by such rules: each pair is a regular
     expression for `re.search` in the path of an array, keys joined by ``/``, and its
@@ -106,7 +106,7 @@ def state_rules(
         "/".join(map(key_name, keys)): spec
         for keys, spec in jax.tree.leaves_with_path(specs)
     }
-    # A path may be the end of another: the longer comes first.
+    # A path may be the end of a longer one, so the longer path comes first.
     order = sorted(by_path, key=lambda path: (-path.count("/"), path))
     return tuple((f"(^|/){re.escape(path)}$", by_path[path]) for path in order)
 
@@ -114,7 +114,7 @@ def state_rules(
 def recorded(
     tx: optax.GradientTransformation, params: Any, param_specs: Any
 ) -> tuple[Any, Any, Recorder]:
-    """The shapes of a state, their specs, and what `on_matrices` tells of them."""
+    """The shapes of a state, their specs, and what `on_matrices` recorded of them."""
     specs = _specs_by_path(params, param_specs)
     shapes = {path: tuple(leaf.shape) for path, leaf in named_leaves(params).items()}
 

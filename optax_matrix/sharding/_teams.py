@@ -38,7 +38,8 @@ def in_team(last: "LastRound", kernel: Callable, x: Array) -> Array | None:
         return None
     whole = len(x) - len(last.real)
     options = _DEFAULTS | keywords
-    # Members form different rows, so that no kernel of ours would save half of them.
+    # Each device forms other rows of a symmetric product, so a kernel of our own, which
+    # computes half of it, would save nothing.
     dtype = dtype_of_factors(options["compute_dtype"], options.pop("kernel"))
     options["compute_dtype"] = dtype
     shared = newton_schulz_in_team(last, x[whole:], **options)
@@ -59,11 +60,11 @@ def newton_schulz_in_team(
 ) -> Array:
     """`newton_schulz` of matrices of the last round, their long sides split.
 
-    The iteration needs the whole of two small matrices only. Each device forms its
-    summand of the Gram matrix A in float32, from which ``psum_scatter`` leaves it some
-    rows of A; it computes the same rows of ``b A + c A^2``, and ``all_gather`` brings
-    the others. All other products are local, and nothing of the long side moves. In 16
-    bits ``a`` is on the diagonal, as in `quintic_steps`.
+    The iteration needs two small matrices whole, and nothing else. Each device forms
+    its summand of the Gram matrix A in float32, and ``psum_scatter`` returns some rows
+    of A to it. It computes the same rows of ``b A + c A^2``, and ``all_gather`` returns
+    the others. All other products are local, and columns are not sent. In 16 bits ``a``
+    is on the diagonal, as in `quintic_steps`.
     """
     if compute_dtype == "auto":
         form = functools.partial(
@@ -147,7 +148,7 @@ class Team(NamedTuple):
 def _all_to_all(team: Team, x: Array, split: int, concat: int) -> Array:
     """The collective, with the rule for `jax.vmap` that JAX lacks where it has groups.
 
-    JAX has none for the derivative under `jax.vmap` either, which this leaves to it.
+    JAX has no rule for the derivative under `jax.vmap` either; none is added here.
     """
 
     def plain(x: Array) -> Array:
@@ -184,9 +185,9 @@ class LastRound(NamedTuple):
         columns padded with zeros to multiples of the team's size. Padding gives zeros.
         """
         rows, cols = (-side % self.team.size for side in y.shape[1:])
-        # Every device of a team knows which matrices the others have. So each branch
-        # below is taken by all of a team or by none, as its collectives require; teams
-        # do not wait for one another.
+        # Every device of a team gets the flags of the others. So all of a team or none
+        # take each branch below, as its collectives require, and teams do not wait for
+        # one another.
         real = self.team.all_rows(self.real[None]).T  # (last, size)
 
         def each(parts: tuple[Array, Array]) -> Array:

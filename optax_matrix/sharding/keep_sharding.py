@@ -32,10 +32,10 @@ class KeepSharding:
     """The `Placement` of ``placement=None``: parameters and state stay where they are.
 
     Under Auto axes, the partitioner decides what each device computes; state of a
-    compiled `init` is sharded like its stack. Under Explicit
-    axes, where contractions and decompositions of sharded matrices raise, the step runs
-    with its axes made Auto, and its outputs get the types of its inputs. State of a
-    stack starts with the sharding of the stack's first leaf, as far as that is visible.
+    compiled `init` is sharded like its stack. Under Explicit axes, contractions and
+    decompositions of sharded matrices raise, so the step runs with Auto axes instead,
+    and its outputs get the types of its inputs. State of a stack starts with the
+    sharding of the stack's first leaf, as far as that is visible.
     """
 
     wire_dtype = None
@@ -66,7 +66,7 @@ class KeepSharding:
         known = {path: visible_spec(leaf) for path, leaf in params.items()}
         specs = self.specs(layout, shapes, known, mesh)
         explicit = AxisType.Explicit in mesh.axis_types
-        # As a step returns them, so that it is compiled once.
+        # The shardings that a step returns, so that the step is compiled once.
         spelled = (lambda spec: spec) if explicit else trimmed
         shardings = jax.tree.map(lambda x: NamedSharding(mesh, spelled(x)), specs)
         if explicit:
@@ -117,9 +117,9 @@ def _is_visible(mesh: Any, leaves: Leaves) -> bool:
 
 
 def _spread(state: Any, layout: Layout, params: Leaves) -> Any:
-    """A new state, of which every large array is sharded as its stack is.
+    """A new state, with every large array sharded like its stack.
 
-    Zeros depend on nothing, so the compiler would hold them on every device whole.
+    Zeros depend on no input, so the compiler would put whole arrays on every device.
     """
     if not any(map(has_auto_axes, params.values())):
         return state
@@ -130,17 +130,17 @@ def _spread(state: Any, layout: Layout, params: Leaves) -> Any:
         if group is None or not is_sharded(keys, x, group):
             return x
         like = _of_shape(stacks[group.name], x.shape)
-        # No number is above infinity, but the compiler keeps the comparison.
+        # Always false, but XLA does not fold it, so the result has `like`'s sharding.
         return jnp.where(like > jnp.inf, jnp.zeros((), x.dtype), x)
 
     return jax.tree_util.tree_map_with_path(of_leaf, state)
 
 
 def _keep_small_whole(state: Any, layout: Layout) -> Any:
-    """The state after a step, what is small or an index whole on every device.
+    """The state after a step, with small arrays and indices replicated.
 
-    The compiler would split what the step splits, so that the next step would be
-    another program, as would be the first one after a restart.
+    Otherwise the compiler would shard some of them, and the next step, like the first
+    one after a restart, would have to be compiled again for other shardings.
     """
     known = next(filter(has_auto_axes, jax.tree.leaves(state)), None)
     if known is None:
@@ -157,8 +157,8 @@ def _keep_small_whole(state: Any, layout: Layout) -> Any:
 
 
 def _of_shape(stack: Array, shape: tuple[int, ...]) -> Array:
-    """An array whose axes are sharded like the axes of a stack of their size."""
-    axes = {0: 0}  # Those of the stack, to those of the shape.
+    """An array of this shape, its axes sharded like the stack's axes of their size."""
+    axes = {0: 0}  # From axes of the stack to axes of the shape.
     for axis, size in enumerate(shape[1:], 1):
         free = [i for i in (1, 2) if stack.shape[i] == size and i not in axes]
         axes |= {i: axis for i in free[:1]}

@@ -54,8 +54,8 @@ class Group:
             in its leaf; all ones for padding. Random keys into which these are folded
             depend on neither grouping nor placement. Under `owners` this is a traced
             array inside a step.
-        forms: How each matrix lies in its leaf, uint32 ``(count, 2)``, as ``form_of``
-            returns it.
+        forms: How each matrix is stored in its leaf, uint32 ``(count, 2)``, from
+            ``form_of``.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Group:
 
 
 def default_batch(rows: int, cols: int) -> int:
-    """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
+    """The largest number of matrices in a stack of `STACK_ELEMENTS` elements."""
     return max(1, Thresholds.stack_elements // (rows * cols))
 
 

@@ -96,7 +96,7 @@ def _look_up(group: Group, places: np.ndarray) -> ArrayLike:
 def _layers_of(layout: Layout) -> tuple[dict[Member, np.ndarray], int]:
     """The layer of each matrix of each member, -1 without one, and how many there are.
 
-    `residual_sets` says how layers are found. An order that is not known is an error.
+    `residual_sets` documents how layers are found. An unknown order is an error.
     """
     numbers = _numbers(layout)
     numbered = any(found for _, found in numbers.values())

@@ -57,8 +57,8 @@ def clip_qk(
     it after the update of each step; the optimizer does not change (MuonClip is `muon`
     with ``scaling="max"`` and this).
 
-    In latent attention (MLA: DeepSeek, Kimi) each head has a key of its own, which
-    ``kv_b`` makes together with its value, and all heads share one with the position:
+    In latent attention (MLA: DeepSeek, Kimi) ``kv_b`` computes for each head a key of
+    its own together with its value, and all heads share one key with the position:
 
     ============================  ======================================================
     kernel                        factor
@@ -128,7 +128,7 @@ def clip_qk(
         corrected, to the same effect.
     """
     leaves = named_leaves(params)
-    # First what makes values, too, which an expression for keys may fit.
+    # First the kernels that also compute values; an expression for keys may match them.
     names = {"key_value": key_value, "query": query, "key": key}
     attentions = find_attentions(leaves, names)
     factors: dict[str, Array] = {}
@@ -181,7 +181,7 @@ def _one_layer(
 
 
 def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, int]:
-    """The numbers per token that query and key kernels make, by part."""
+    """The numbers per token that query and key kernels compute, by part."""
     made = {p: part for p, part in parts.items() if inputs(p) and part != "down"}
     found = {part: math.prod(shapes[path][1:]) for path, part in made.items()}
     if set(found) not in ({"query", "key"}, {"query", "key_value"}):
@@ -196,7 +196,7 @@ def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, 
 def _key_heads(
     attention: str, widths: Mapping[str, int], heads: int, is_latent: bool
 ) -> int:
-    """The number of key heads, which the kernels tell."""
+    """The number of key heads, by the shapes of the kernels."""
     dim, rest = divmod(widths["query"], heads)
     key_heads, more = heads, widths.get("key_value", widths.get("key", 0)) % heads
     if not is_latent and not rest:
@@ -247,14 +247,14 @@ def _latent_factors(
     of_key = gamma ** (1 - balance)
     is_nope = {part: jnp.arange(dim) < nope for part, dim in dims.items()}
     factors = {part: jnp.where(is_nope[part], of_key, 1.0) for part in dims}
-    # What meets the key of all heads, which stays, gets the whole factor.
+    # The numbers that meet the shared key, which stays, get the whole factor.
     return factors | {"query": jnp.where(is_nope["query"], gamma / of_key, gamma)}
 
 
 def _shared_key_size(
     parts: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
 ) -> int | None:
-    """What the down-projection makes besides the latent vector; None if unknown."""
+    """The size of the key that the down-projection computes; None if unknown."""
     kernels = {path: part for path, part in parts.items() if is_kernel(path)}
     made = [math.prod(shapes[p][1:]) for p, part in kernels.items() if part == "down"]
     keys = ("key_value", "key")
@@ -269,7 +269,7 @@ def _nope_size(
 ) -> int:
     """How many numbers of a head's query meet the key of that head."""
     told = None if shared is None else dims["query"] - shared
-    told = dims.get("key", told)  # A kernel of its own makes nothing else.
+    told = dims.get("key", told)  # A kernel of its own computes nothing else.
     nope = told if given is None else given
     if nope is None:
         raise ValueError(

@@ -67,7 +67,7 @@ class Trainable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reparameterization:
-    """How weights depend on rotations; made by `reparameterize`, holds no arrays."""
+    """The map from rotations to weights, from `reparameterize`; holds no arrays."""
 
     primitives: Primitives
     merge_interval: int | None
