@@ -47,7 +47,7 @@ class Origin:
         compared, nor are the sides if it has no method and this has one.
         """
         found = self._check_method(portable, moves)
-        if found is None:  # The portable form has another entry under this key.
+        if found is None:  # This state is new at its place.
             return set()
         carried = bool(self.method) and not found  # To another method, on purpose.
         found |= self._check_forms(portable, moves)
