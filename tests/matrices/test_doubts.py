@@ -172,6 +172,13 @@ def test_each_clause_of_the_list_is_given(start):
     assert found[next(iter(params))].startswith(start)
 
 
+def test_axis_names_come_before_other_clauses():
+    odd = _boxed((8, 16), ("embed", "mlp"))
+    (message,) = _messages({"mlp": {"kernel": _shape(8, 16), "odd": odd}})
+    assert "mlp/odd: no matrix" in message
+    assert "its axis names say 1x (16, 8)" in message
+
+
 def test_a_complex_kernel_is_reported_and_every_row_of_the_list_has_a_case():
     params = {"kernel": jax.ShapeDtypeStruct((8, 16), jnp.complex64)}
     (clause,) = doubts(params, decide(params)).values()
