@@ -56,11 +56,11 @@ def adopt_state(
     ``basis/vectors``  basis of a subspace, ``(side, rank)``
     =================  =================================================================
 
-    A longer name, such as ``momentum/weight``, tells two apart. Moments have the shape
-    of the parameter, those in an eigenbasis included: if you transpose the weights of
-    another program, transpose their moments, too. Bases, Gram matrices and projected
-    moments belong to the matrix ``(out, in)``; if they are not square, they may be
-    transposed. Batch axes are in front.
+    A longer name, such as ``momentum/weight``, distinguishes two. Moments have the
+    shape of the parameter, those in an eigenbasis included: if you transpose the
+    weights of another program, transpose their moments, too. Bases, Gram matrices and
+    projected moments belong to the matrix ``(out, in)``; if they are not square, they
+    may be transposed. Batch axes are in front.
 
     Counts of updates are adopted, those of schedules included. Hyperparameters and
     random keys are those of ``tx``.

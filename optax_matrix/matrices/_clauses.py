@@ -217,7 +217,7 @@ def _sections(path: str, cols: int, out: int, tree: Tree) -> Any:
 
 
 def _is_gated(cols: int, out: int, beside: Counter[Shape]) -> bool:
-    """Whether the only other kernel around takes half of the outputs back."""
+    """Whether the only other kernel beside it maps half of the outputs back."""
     if beside.total() != 1:
         return False
     (shape,) = beside
@@ -235,5 +235,5 @@ def _axes(view: MatrixView | None) -> Any:
 
 
 def _quoted(path: str) -> str:
-    """A path as the expression that stands for it and for those of other layers."""
+    """A path as an expression that matches it and the same path of other layers."""
     return repr(re.sub(r"(?<![^/_])\d+(?=/)", r"\\d+", re.escape(path)))

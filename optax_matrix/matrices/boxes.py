@@ -49,8 +49,8 @@ def has_logical_names(box: Any, known: Collection[str] = ()) -> bool:
 
     An NNX variable and a Linen `Partitioned` hold those or axes of the mesh, which may
     have the same names, such as "expert", but do not say what an axis is. They are
-    logical if one of them is that of a dimension or in ``known``, or stands for
-    something else by the rules.
+    logical if one of them is that of a dimension or in ``known``, or if the rules
+    translate it.
     """
     if has_mesh_axes(box):
         return False

@@ -64,7 +64,7 @@ def _warn_of_absent(decisions: Decisions) -> None:
         lines = [f"  {path}: {shown(decisions[path])}" for path in unclear[:_SHOWN]]
         told = [
             "These parameters are read without those that optax.partition or "
-            "optax.masked leave out, such as biases and embeddings, which may tell "
+            "optax.masked leave out, such as biases and embeddings, which may show "
             "their axes:",
             *lines,
             "Pass dimension_numbers=matrices.by_path()(params), made of all "

@@ -43,8 +43,8 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
         said = "No parameter is in a matrix"
     return (
         f"{said}: all others get the other optimizer, at its rate. "
-        "`describe` shows why. optax.flatten and other wrappers that change shapes "
-        "must not stand around a method."
+        "`describe` shows why. Do not put optax.flatten and other wrappers that change "
+        "shapes around a method."
     )
 
 

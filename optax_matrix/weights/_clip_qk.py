@@ -274,7 +274,7 @@ def _nope_size(
     if nope is None:
         raise ValueError(
             f"`qk_nope_head_dim` must be given for {attention!r}, because no `kv_a` "
-            "beside its `kv_b` tells the size of the key that all heads share; pass "
+            "beside its `kv_b` shows the size of the key that all heads share; pass "
             "the model's number, that of a head's query without a position."
         )
     most = min(dims["query"], dims.get("key_value", dims["query"] + 1) - 1)
