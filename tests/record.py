@@ -143,7 +143,7 @@ def _on_mesh():
         make = functools.partial(factory, 1e-2, placement=om.owners("fsdp"))
         yield f"{name}@owners", make, "mesh"
     for name in ("muon", "muoneq", "muoneq-rowcol", "normuon", "adamuon", "mousse"):
-        teams = om.owners("fsdp", teams={(8, 8): 2, (16, 8): 4, (8, 16): 4})
+        teams = om.owners("fsdp", teams=4)
         make = functools.partial(_registry.RECIPES[name], 1e-2, placement=teams)
         yield f"{name}@teams", make, "mesh"
 

@@ -1,4 +1,4 @@
-"""Going on with the state of another optimizer, by name and parameter path."""
+"""Continues a run with the state of another optimizer, by name and parameter path."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint._refusals import some
 from optax_matrix.checkpoint.gathering import on_host
-from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.transforms.wrappers.packing import QuantizedState, unpacked
 from optax_matrix.tree.holders import held_state
 from optax_matrix.tree.state import states_in
@@ -56,11 +56,11 @@ def adopt_state(
     ``basis/vectors``  basis of a subspace, ``(side, rank)``
     =================  =================================================================
 
-    A longer name, such as ``momentum/weight``, tells two apart. Moments have the shape
-    of the parameter, those in an eigenbasis included: whoever transposes the weights of
-    another program transposes their moments, too. Bases, Gram matrices and projected
-    moments belong to the matrix ``(out, in)``; if they are not square, they may be
-    transposed. Batch axes are in front.
+    A longer name, such as ``momentum/weight``, distinguishes two. Moments have the
+    shape of the parameter, those in an eigenbasis included: if you transpose the
+    weights of another program, transpose their moments, too. Bases, Gram matrices and
+    projected moments belong to the matrix ``(out, in)``; if they are not square, they
+    may be transposed. Batch axes are in front.
 
     Counts of updates are adopted, those of schedules included. Hyperparameters and
     random keys are those of ``tx``.
@@ -216,7 +216,7 @@ def _role(place: str) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
 
 
 def _peak(gram: np.ndarray) -> np.ndarray:
-    """The root of the largest entry, which is about that of the gradients."""
+    """The root of the largest entry, about the largest entry of the gradients."""
     return np.sqrt(np.abs(gram).max((-2, -1), keepdims=True))
 
 
@@ -247,7 +247,7 @@ def _fitted(value: np.ndarray, shape: tuple[int, ...], what: str) -> np.ndarray:
 
 
 def _check_complete(absent: list, given: dict, used: dict, missing: str, unused: str):
-    """Raises unless all has a place, and every place its array."""
+    """Raises unless every array has a place, and every place an array."""
     if missing == "init":  # An average divided by no weight would be far too large.
         adopted = {path for path, _ in used}
         parts = [(key, *key.partition("/weight/")[1:]) for key in absent]
@@ -269,7 +269,7 @@ def _check_complete(absent: list, given: dict, used: dict, missing: str, unused:
 
 
 def _goes_on(place: str, path: str, entries: Mapping, filled: set[str]) -> bool:
-    """Whether what a count counts goes on: some array beside it, if there is any."""
+    """Whether a count continues: some array beside it was adopted, if there is any."""
     lead = place.removesuffix(_last(place))
     near = [
         key

@@ -14,7 +14,7 @@ from optax_matrix.checkpoint._known import Known, known_leaves
 from optax_matrix.checkpoint._packed import Packed, as_plain, quantized_nodes
 from optax_matrix.checkpoint.gathering import on_host
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.stacks.layout import FILLER
+from optax_matrix.stacks.identities import FILLER
 from optax_matrix.tree.state import (
     OnMatricesState,
     check_one_run,
@@ -28,8 +28,8 @@ from optax_matrix.tree.state import (
 class Entry:
     """Part of a state leaf: its path in the state, parameter path, rows of a stack.
 
-    ``packed`` is how it belongs to a moment in eight bits, with the place of that
-    moment, and ``leaf`` what is known of the leaf.
+    ``packed`` is its role in a moment of eight bits, with the place of that moment, and
+    ``leaf`` is what is known of the leaf.
     """
 
     place: str
@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def is_derived(self) -> bool:
-        """Whether it is there only because the state is in eight bits."""
+        """Whether it exists only because the state is in eight bits."""
         is_scales = self.packed is not None and not self.packed.codes
         return is_scales or (self.leaf is not None and self.leaf.counts_roundings)
 
@@ -62,7 +62,7 @@ class Entry:
     def before(self, moves: "Moves") -> "Entry | None":
         """This entry before it was moved; None if it is new.
 
-        That of scales is the moment, from which they can be computed.
+        For scales this is the moment, from which they can be computed.
         """
         path = _old(self.path, moves.rename) if self.path else ""
         place = self.place if self.packed is None else self.packed.moment
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Moves:
-    """What has another name since a portable form was made, old to new.
+    """Names that changed since a portable form was written, old to new.
 
     Attributes:
         rename: Paths of parameters, or their leading parts.
@@ -84,7 +84,7 @@ class Moves:
 
 
 def is_in(path: str, part: str) -> bool:
-    """Whether a path is this one or begins with it."""
+    """Whether a path is this one or starts with it."""
     return not part or path == part or path.startswith((f"{part}/", f"{part}#"))
 
 
@@ -112,7 +112,7 @@ def entries_by_leaf(
 ) -> Iterator[tuple[Any, list[Entry]]]:
     """Every leaf of the state with the portable entries that it consists of.
 
-    What states of `on_matrices` say about themselves is not among them (`origins`).
+    The descriptions in states of `on_matrices` are not among them (`origins`).
     """
     bare = lambda node: unboxed(node)[0] if is_state(node) else node
     state = jax.tree.map(bare, state, is_leaf=is_state)

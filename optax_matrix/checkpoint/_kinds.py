@@ -1,4 +1,4 @@
-"""Numbers of the kind that a state holds, and with the signs that they can have."""
+"""The kinds of numbers in the arrays of a state, and their signs."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _KINDS = {
 
 
 def kind_of(dtype: Any) -> str:
-    """What arrays of a dtype hold, in words."""
+    """The kind of numbers in arrays of a dtype, in words."""
     found = (name for name, kind in _KINDS.items() if jnp.issubdtype(dtype, kind))
     return next(found, f"arrays of dtype {dtype}")
 
@@ -22,7 +22,7 @@ def kind_of(dtype: Any) -> str:
 def typed(
     value: Any, dtype: Any, key: str, what: str = "portable", alone: bool = False
 ) -> np.ndarray:
-    """An array on the host; raises unless it holds what arrays of this dtype hold.
+    """An array on the host; raises unless it holds numbers of the kind of a dtype.
 
     A number that belongs to no parameter (``alone``) may be written as an integer.
     """
@@ -48,7 +48,7 @@ def typed(
 
 
 def _instead(value: np.ndarray, wanted: str) -> str:
-    """What is there in place of the wanted kind of number, and what to do."""
+    """The end of a message: the kind of number that was found, and what to do."""
     if value.dtype == np.uint8 and wanted == "real numbers":
         return (
             "got uint8, as the codes of `quantized`, without their scales; pass all of "

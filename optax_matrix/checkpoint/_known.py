@@ -1,7 +1,7 @@
 """Which leaves of a state are in a field of optax or of this package.
 
-What those hold is known. States and parameters of anyone else are not, whatever the
-names of their fields.
+The meaning of such fields is known. States and parameters of other packages are not
+judged, whatever the names of their fields.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ class Known(NamedTuple):
 
     @property
     def counts_roundings(self) -> bool:
-        """Whether it is there only because moments are stored in eight bits."""
+        """Whether it exists only because moments are stored in eight bits."""
         return self.node is QuantizedState and self.field == "count"
 
 

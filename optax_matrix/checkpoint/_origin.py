@@ -1,4 +1,4 @@
-"""Which method a portable form belongs to, and which axes and sides it is of."""
+"""The method of a portable form, and the axes and sides of its arrays."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from optax_matrix.tree.state import entry_of, sides_of, states_in
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What one state of `on_matrices` says about itself.
+    """The method, axes and sides of one state of `on_matrices`.
 
     Attributes:
         place: The leading part of its keys in the portable form.
@@ -43,11 +43,11 @@ class Origin:
     def check(self, portable: Mapping[str, Any], moves: Moves) -> set[str]:
         """Raises if a portable form has another origin.
 
-        It returns the keys that it read. What the portable form lacks is not compared,
-        nor are the sides where it has no method and this has one.
+        It returns the keys that it read. Keys that the portable form lacks are not
+        compared, nor are the sides if it has no method and this has one.
         """
         found = self._check_method(portable, moves)
-        if found is None:  # Something else was here.
+        if found is None:  # This state is new at its place.
             return set()
         carried = bool(self.method) and not found  # To another method, on purpose.
         found |= self._check_forms(portable, moves)
@@ -122,7 +122,7 @@ class Origin:
 
 
 def origins(state: Any, paths: Mapping[int, str]) -> Iterator[Origin]:
-    """What each state of `on_matrices` within a state says about itself."""
+    """The origin of each state of `on_matrices` within a state."""
     manifests, nodes = manifests_of(state), dict(quantized_nodes(state))
     for keys, node in states_in(state):
         forms, sides, held = {}, {}, sides_of(node)

@@ -28,7 +28,7 @@ _INNER = "inner_state"
 
 
 class Packed(NamedTuple):
-    """How a leaf of a state belongs to a moment in eight bits.
+    """The role of a leaf in a moment of eight bits.
 
     Attributes:
         packing: What the codes mean.
@@ -55,7 +55,7 @@ def quantized_nodes(state: Any, above: tuple = ()) -> Iterator[tuple[tuple, Any]
 def as_plain(
     keys: tuple, nodes: Mapping[tuple, QuantizedState]
 ) -> tuple[tuple, Packed | None]:
-    """The keys of a leaf as they are in a plain state, and how it is packed."""
+    """The keys that a leaf has in a plain state, and how it is packed."""
     packed = None
     for at in sorted(nodes, key=len, reverse=True):
         if keys[: len(at)] != at:
@@ -70,7 +70,7 @@ def as_plain(
             found = packed_at(nodes[at].scales, rest[1:])
             packing, scales = found or (Packing.of(key_name(rest[0])), 0)
             packed = Packed(packing, jnp.ndim(scales) - 1, False, at + rest[1:])
-        else:  # Not that of the state inside.
+        else:  # A field of the wrapper, not of the state inside.
             keys = (*at, GetAttrKey("scales"), *keys[len(at) :])
     return keys, packed
 

@@ -30,7 +30,7 @@ from optax_matrix.checkpoint._refusals import (
     unused_state,
 )
 from optax_matrix.checkpoint.gathering import on_host
-from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.tree.holders import check_itself, held_state
 
 
@@ -39,15 +39,15 @@ def to_portable(state: optax.OptState, params: Any) -> dict[str, Array]:
 
     Stacked state becomes, for each leaf, an array ``(matrices of the leaf, ...)`` under
     ``<path in the state>/<path>``. All other state is named by its path in the state.
-    Entries under ``method``, ``manifest`` and ``sides`` say whose state it is, which
-    axes of each leaf were rows and columns, and on which side blocks work. Moments in
-    eight bits have the names of others, and those under ``scales`` say what the codes
-    mean. The result does not depend on grouping, ``max_batch``, sharding or the mesh,
-    and can be saved by anything that saves a dict of arrays, `numpy.savez` included.
-    Arrays on several devices are gathered on the host of every process, so all
-    processes must call this function. Devices hold at most 256 MiB of others' parts
-    meanwhile. Arrays on one device that are no stacks are those of the state: save them
-    before a step that donates it.
+    Entries under ``method``, ``manifest`` and ``sides`` name the method, the axes of
+    each leaf that were rows and columns, and the side on which blocks work. Moments in
+    eight bits have the same names as others; those under ``scales`` hold the meaning of
+    their codes. The result does not depend on grouping, ``max_batch``, sharding or the
+    mesh, and can be saved by anything that saves a dict of arrays, `numpy.savez`
+    included. Arrays on several devices are gathered on the host of every process, so
+    all processes must call this function. Meanwhile a device holds at most 256 MiB of
+    the parts of other devices. Arrays on one device that are no stacks are not copied:
+    save them before a step that donates the state.
 
     Args:
         state: State of any optimizer that contains `on_matrices`, or what holds it as
@@ -101,7 +101,7 @@ def from_portable(
 
     Args:
         portable: Result of `to_portable`, for these or other parameters.
-        state: The state to fill, as ``tx.init(params)`` makes it. It determines
+        state: The state to fill, as ``tx.init(params)`` returns it. It determines
             structure, dtypes and sharding.
         params: The parameters that `state` belongs to.
         rename: Old path (or the leading part of one) to new path. The longest old path
@@ -215,7 +215,7 @@ def _fill(leaf: Any, parts: list[tuple[Entry, Any, str]]) -> Any:
 
 
 def _filled(part: Any, at: Any, values: list) -> np.ndarray:
-    """A part of an array, with what of the values belongs there."""
+    """A part of an array, filled with its part of the values."""
     new = np.array(part)
     for rows, value in values:
         if rows is None:

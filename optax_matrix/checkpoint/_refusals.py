@@ -1,4 +1,4 @@
-"""What `from_portable` refuses, in words."""
+"""Error messages of `from_portable`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _VERSION = "or was written by another version of optax_matrix"
 
 
 def check_params(params: Any, call: str) -> None:
-    """Raises if a state is in the place of the parameters."""
+    """Raises if a state was passed as the parameters."""
     if next(states_in(params), None):
         raise ValueError(f"`params` must be the parameters, got a state; write {call}.")
 
@@ -34,9 +34,9 @@ def check_moves(
     portable: Mapping[str, Any],
     paths: Mapping[int, str],
 ) -> None:
-    """Raises if a move has nothing to give state to, or nothing to take it from.
+    """Raises if a move has no source or no target.
 
-    ``found`` are every entry of the state as it was, as it is, and its old key.
+    ``found`` has each entry of the state before and after the move, and its old key.
     """
     for old, new in moves.places.items():
         keys = [k for was, now, k in found if is_in(now.place, new)]
@@ -69,7 +69,7 @@ def check_moves(
 
 
 def missing_state(absent: list[str], portable: Mapping[str, Any]) -> str:
-    """What to say of entries that a portable form lacks."""
+    """The message about entries that a portable form lacks."""
     first = f"/{absent[0]}"
     leads = [key.removesuffix(first) for key in portable if key.endswith(first)]
     for lead in leads:
@@ -85,7 +85,7 @@ def missing_state(absent: list[str], portable: Mapping[str, Any]) -> str:
 
 
 def unused_state(extra: list[str]) -> str:
-    """What to say of entries that a state has no place for."""
+    """The message about entries that a state has no place for."""
     return (
         f"`portable` holds state of no use, {some(extra)}: it has other names, "
         f"{_VERSION}; pass rename={{old path: new path}}, or unused='drop' if that is "
@@ -94,7 +94,7 @@ def unused_state(extra: list[str]) -> str:
 
 
 def nothing_fits(absent: list[str], extra: list[str]) -> str:
-    """What to say where all state would be fresh, and all entries dropped."""
+    """The message if all state would be fresh, and all entries dropped."""
     return (
         f"`portable` must hold some of what `state` keeps, but has {some(extra)} in "
         f"place of {some(absent)}: it has other names, {_VERSION}; pass places= or "

@@ -10,8 +10,8 @@ def register_export() -> None:
 
     It registers every NamedTuple of optax and of this package, which all their states
     are, under the name of its module and class. Call it once before ``serialize``, and
-    in the process that calls ``jax.export.deserialize``. What you have registered
-    yourself stays; a second call changes nothing. JAX needs ``flatbuffers`` for it.
+    in the process that calls ``jax.export.deserialize``. Your own registrations stay; a
+    second call changes nothing. JAX needs ``flatbuffers`` for it.
 
     Examples:
         >>> import jax.export, jax.numpy as jnp

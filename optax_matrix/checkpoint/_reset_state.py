@@ -1,7 +1,7 @@
 """Reset of the optimizer state of chosen parameters."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -19,14 +19,48 @@ from optax_matrix._mesh import (
     visible_mesh,
     with_auto_axes,
 )
-from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
-from optax_matrix.checkpoint._shared import StateLeaf, leaves_of
+from optax_matrix._paths import (
+    group_of,
+    key_name,
+    leaves_with_keys,
+    named_leaves,
+    path_name,
+)
 from optax_matrix.matrices.boxes import unboxed
-from optax_matrix.stacks.layout import FILLER, Group, Layout, identities
+from optax_matrix.stacks.identities import FILLER, identities
+from optax_matrix.stacks.layout import Group, Layout, group_matrices
+from optax_matrix.transforms import (
+    InEigenbasisState,
+    OrthogonalizeLowRankState,
+    PreconditionState,
+    ProjectLowRankState,
+    QuantizedState,
+    RotateSharedState,
+    RotateState,
+    ScaleByTrackedAdamState,
+    SpoState,
+)
 from optax_matrix.tree.holders import check_itself
-from optax_matrix.tree.state import check_one_run, check_structure, states_in
+from optax_matrix.tree.state import check_one_run, check_structure, is_state, states_in
 
 Masks = Mapping[str, Array]
+
+# Fields that belong to whole matrices, by the state that has them. What a block keeps
+# in another frame (a subspace, an eigenbasis, permuted rows) depends on all entries of
+# a matrix, and so do the arrays that define the frame.
+_SHARED = {
+    InEigenbasisState: {"rotation", "gram", "base_state", "spectrum"},
+    OrthogonalizeLowRankState: {"right"},
+    PreconditionState: {"gram", "root"},
+    ProjectLowRankState: {"basis", "inner_state", "combine_state"},
+    QuantizedState: {"scales"},
+    RotateSharedState: {"rotation", "base_state"},
+    RotateState: {"rotation", "base_state"},
+    ScaleByTrackedAdamState: {"vectors", "mu", "root"},
+    SpoState: set(SpoState._fields),
+}
+# No state: no leaf of these fields belongs to a stack.
+_LABELS = dict.fromkeys(("method", "manifest", "sides"), group_matrices({}, {}))
 
 
 @checked
@@ -49,8 +83,8 @@ def reset_state(
       matrices, and sums of weights for bias corrections.
 
     State of other leaves that has their paths and shapes, such as AdamW's moments, is
-    reset entry by entry. What several leaves share stays: counts (AdamW corrects no
-    bias of moments that start late), schedules, and the rotations of
+    reset entry by entry. State that several leaves share stays: counts (AdamW corrects
+    no bias of moments that start late), schedules, and the rotations of
     ``aro(sharing=...)``. It works under `jax.jit`, with traced masks, and on meshes.
 
     Args:
@@ -92,7 +126,7 @@ def reset_state(
         check_structure(lambda p: unboxed(tx.init(p))[0], old, params)
     layouts = {frozenset(layout.groups): layout for layout, _ in recorder.layouts}
     _check_layouts(layouts, fresh)
-    leaves = list(leaves_of(old, layouts))
+    leaves = list(_leaves_of(old, layouts))
 
     def run(masks: Masks, fresh: Any, old: Any) -> Any:
         chosen = [_entries(layout, masks) for layout in layouts.values()]
@@ -110,6 +144,22 @@ def reset_state(
         of_type = lambda x: NamedSharding(mesh, PartitionSpec(*explicit_spec(x)))
         run = with_auto_axes(run, jax.tree.map(of_type, old))
     return rebox(jax.tree.map(_placed, run(masks, fresh, old), old))
+
+
+class _StateLeaf(NamedTuple):
+    """A leaf of a state.
+
+    Attributes:
+        keys: Where it is.
+        is_free: Whether it is outside of what `on_matrices` keeps for matrices.
+        group: Its stack; None if it belongs to none.
+        is_shared: Whether it belongs to whole matrices.
+    """
+
+    keys: tuple
+    is_free: bool
+    group: Group | None
+    is_shared: bool
 
 
 def _places(state: Any) -> list:
@@ -175,8 +225,8 @@ def _entries(layout: Layout, masks: Masks) -> dict[str, Array]:
     return entries
 
 
-def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:
-    """One array of the state, fresh where it belongs to what is chosen."""
+def _reset(leaf: _StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) -> Any:
+    """One array of the state, fresh in the chosen entries."""
     if leaf.group is not None:
         which = _of_stack(leaf, leaf.group, entries[leaf.group.name], old)
     elif leaf.is_free and (path := _path_of(leaf.keys, old, masks)) is not None:
@@ -189,7 +239,7 @@ def _reset(leaf: StateLeaf, entries: Masks, masks: Masks, new: Any, old: Any) ->
 
 
 def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
-    """The parameter whose path this state has; a count is nobody's."""
+    """The parameter whose path this state has; None for a count."""
     paths = (path_name(keys[start:]) for start in range(len(keys)))
     is_count = not old.shape and not jnp.issubdtype(old.dtype, jnp.floating)
     if not is_count and "" in masks:  # The parameters are one bare array.
@@ -197,7 +247,7 @@ def _path_of(keys: tuple, old: Any, masks: Masks) -> str | None:
     return None if is_count else next((path for path in paths if path in masks), None)
 
 
-def _of_stack(leaf: StateLeaf, group: Group, entries: Array, old: Any) -> Array:
+def _of_stack(leaf: _StateLeaf, group: Group, entries: Array, old: Any) -> Array:
     """Which numbers of a stack's array belong to chosen entries, rows or matrices."""
     _, rows, cols = group.shape
     whole = entries.all((1, 2))
@@ -217,7 +267,36 @@ def _of_stack(leaf: StateLeaf, group: Group, entries: Array, old: Any) -> Array:
 
 
 def _placed(new: Any, old: Any) -> Any:
-    """The array where the old one was."""
+    """The array with the sharding of the old one."""
     traced = any(isinstance(x, jax.core.Tracer) for x in (new, old))
     at = isinstance(old, jax.Array) and not traced and old.committed
     return jax.device_put(new, old.sharding) if at else new
+
+
+def _leaves_of(
+    state: Any,
+    layouts: dict[frozenset[str], Layout],
+    above: tuple = (),
+    layout: Layout | None = None,
+    shared: bool = False,
+) -> Iterator[_StateLeaf]:
+    """What is known of each leaf of a state, in the order of its leaves.
+
+    ``layouts`` are found by the names of their stacks.
+    """
+    is_node = lambda x: is_state(x) or type(x) in _SHARED
+    for keys, node in leaves_with_keys(state, is_node):
+        keys = above + keys
+        if not is_node(node):
+            group = None if layout is None else group_of(keys, layout.groups)
+            yield _StateLeaf(keys, layout is None, group, shared)
+            continue
+        for field, part in zip(node._fields, node, strict=True):
+            inside = (*keys, jax.tree_util.GetAttrKey(field))
+            if not is_state(node):
+                partly = shared or field in _SHARED[type(node)]
+                yield from _leaves_of(part, layouts, inside, layout, partly)
+            else:
+                own = layouts[frozenset(node.manifest)]
+                own = {"after": None, "other": None, **_LABELS}.get(field, own)
+                yield from _leaves_of(part, layouts, inside, own)

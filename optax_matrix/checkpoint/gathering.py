@@ -1,8 +1,8 @@
 """Arrays of many devices on the host of every process, a piece at a time.
 
-A process reads only what its own devices hold, so devices have to send their parts to
-each other first. They send a few rows of each part at a time: no device holds more of
-the array than one piece.
+A process reads only arrays on its own devices, so devices send their parts to each
+other first, a few rows of each part at a time: no device holds more of the array than
+one piece.
 """
 
 import functools

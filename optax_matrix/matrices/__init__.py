@@ -11,7 +11,7 @@ same way at ``init`` and at ``update``. Embeddings, output heads, routers, norms
 biases, tables and depthwise convolutions are recognized and left to the other
 optimizer, and so are vectors ``(layers, n)`` of stacked layers. Kernels are
 ``(..., in, out)`` as in Flax, with layers and experts in front; layers of Equinox are
-``(out, in)``. `init` warns of what stays open, and if less than a third of the
+``(out, in)``. `init` warns of doubtful decisions, and if less than a third of the
 parameters beyond embeddings and head is in matrices. `describe` shows the decision for
 every leaf, and their shares:
 
@@ -40,11 +40,11 @@ fused kernels) are given by ``dimension_numbers``, which every recipe takes:
 matrix; all other axes count matrices. ``output_sections=8`` treats the eight heads of a
 flat kernel as eight matrices; `split_heads`, or ``heads="split"`` in a recipe, does so
 for all queries, keys and values (Muon per head). `by_path` matches regular expressions.
-`infer` reads the
-logical axis names of a model (embed, heads, mlp, vocab, ...), and also tells which side
-of a matrix is on the residual stream. The default rule knows that side for the usual
-names only; `recipes.aro` uses it. For your own partition of the leaves, `label_params`
-gives labels for `optax.partition`; `all_but_vectors` is the mask of what recipes decay.
+`infer` reads the logical axis names of a model (embed, heads, mlp, vocab, ...), by
+which it also finds the side of a matrix on the residual stream. The default rule finds
+that side by the usual names only; `recipes.aro` uses it. For your own partition of the
+leaves, `label_params` returns labels for `optax.partition`; `all_but_vectors` is the
+mask of what recipes decay.
 
 **LoRA.** Both factors (``lora_a``, ``lora_b``) are matrices. LoRA+ trains B at a larger
 rate than A, which `scale_by_path` does. For B alone, exclude A:
@@ -53,7 +53,6 @@ rate than A, which `scale_by_path` does. For B alone, exclude A:
 >>> faster_b = optax.chain(om.muoneq(1e-4), om.scale_by_path({"lora_b": 16.0}))
 """
 
-from optax_matrix.matrices._heads import heads_as_matrices
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._labels import label_params
 from optax_matrix.matrices._split_heads import split_heads
@@ -63,6 +62,7 @@ from optax_matrix.matrices.rules import (
     PathRule,
     UnmatchedPatternWarning,
     by_path,
+    heads_as_matrices,
     with_embeddings,
 )
 from optax_matrix.matrices.vectors import all_but_vectors

@@ -34,7 +34,7 @@ def infer(
     vocab: Sequence[str] = ("vocab", "vocabulary"),
     layers: Sequence[str] = (*STAGES, *LAYERS),
 ) -> PathRule:
-    """Makes a rule from the logical axis names of a model.
+    """Returns a rule by the logical axis names of a model.
 
     A kernel whose first axis (apart from batch axes) is on the residual stream reads
     it: that axis is reduced, and all others are outputs. A kernel whose last axis is on

@@ -10,10 +10,10 @@ from optax_matrix.matrices.decisions import decide
 def label_params(dimension_numbers: Any = None) -> Callable[[Any], Any]:
     """Labels every leaf ``"matrix"`` or ``"other"``, as in `on_matrices`.
 
-    A recipe inside `optax.partition` does not see the leaves of others, which may tell
-    how matrices are read (a bias the axis of outputs, say). So decide once, on the
-    whole tree: ``numbers = matrices.by_path()(params)``, for this function and for the
-    recipe's ``dimension_numbers``.
+    A recipe inside `optax.partition` does not see the leaves of others, although these
+    can decide how a matrix is read (a bias shows the axis of outputs). So decide once,
+    on the whole tree: ``numbers = matrices.by_path()(params)``, for this function and
+    for the recipe's ``dimension_numbers``.
 
     Args:
         dimension_numbers: As in `on_matrices`.

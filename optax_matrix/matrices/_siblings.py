@@ -1,14 +1,14 @@
-"""What the leaves around a leaf say of it: stacks, routers, orientation."""
+"""What the leaves around a leaf show about it: stacks, routers, orientation."""
 
 import dataclasses
 import functools
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from optax_matrix.matrices._scopes import Scopes, Shape, scopes_of
-from optax_matrix.matrices._words import name_of, own_names
+from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.names import numbers_of_kernel, side_by_name
 from optax_matrix.matrices.view import make_view
 
@@ -24,17 +24,17 @@ NO_NAME = "two axes, but not the name of a kernel"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A leaf as the default rule sees it.
+    """A leaf, with what the default rule uses of its tree.
 
     Attributes:
         shape: Its shape.
         dtype: Its dtype.
         layer: Dimension numbers (or None) and the reason, if the type of its layer
-            tells them.
-        other: Why its siblings say that it is no kernel, or None.
+            determines them.
+        other: Why it is no kernel by its siblings, or None.
         stack: Number of axes in front that count layers, experts or members.
-        is_transposed: Whether its siblings say that it is ``(out, in)``.
-        axes: Those of its inputs and of its outputs, if its siblings tell them.
+        is_transposed: Whether it is ``(out, in)`` by its siblings.
+        axes: Those of its inputs and of its outputs, if its siblings determine them.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class Leaf:
 class Siblings:
     """The shapes of a tree, with questions about one path of them.
 
-    What depends on a scope alone is found once for each scope: the work must not grow
+    Each fact about a scope is computed once for the scope, so that the work grows no
     faster than the number of leaves.
     """
 
@@ -64,8 +64,6 @@ class Siblings:
         self._has_flat_vector = functools.cache(self._find_flat_vector)
         self._around_router = functools.cache(self._find_around_router)
         self._of_three_axes = functools.cache(self._find_of_three_axes)
-        self._on_axis_one = functools.cache(self._find_on_axis_one)
-        self._kernels = functools.cache(self._find_kernels)
 
     def why_other(self, path: str) -> str | None:
         """Why a leaf is no kernel: a stack of vectors, or a router; else None."""
@@ -123,7 +121,7 @@ class Siblings:
         return make_view(leaf.shape, numbers_of_kernel(path, leaf)[0], path).batch_axes
 
     def _stack(self, path: str) -> int:
-        """One if a scope of the leaf is stacked, as its named vectors of two axes say.
+        """One if a scope of the leaf is stacked, which named vectors of two axes show.
 
         All leaves of the scope have the same first axis, and one of them is a bias or
         scale by its name.
@@ -167,8 +165,8 @@ class Siblings:
 
         A bias has the axes of a stack, if there is one, and that of the outputs: the
         last, the first of a convolution ``(out, in, ...)``, or the last but one of a
-        transposed one, ``(..., out, in)``. Kernels ``(in, heads,
-        dim)`` and ``(heads, dim, out)`` of one attention share their axes of heads.
+        transposed one, ``(..., out, in)``. Kernels ``(in, heads, dim)`` and
+        ``(heads, dim, out)`` of one attention share their axes of heads.
         """
         shape, bias = self.shapes[path], self._bias(path)
         n = len(shape)
@@ -215,8 +213,8 @@ class Siblings:
     def is_transposed(self, path: str) -> bool:
         """Whether a leaf of two axes (and stack) is ``(out, in)``.
 
-        Its bias tells it, or the width of the embedding beside its name; else it is as
-        all leaves of this name are of which that is known.
+        Its bias decides, or the width of the embedding together with its name; else all
+        leaves of this name for which it is known.
         """
         own = self._transposed(path)
         return self._convention(path) == {True} if own is None else own
@@ -258,7 +256,7 @@ class Siblings:
         return None
 
     def _layers(self, path: str) -> int:
-        """Axes in front of a kernel, if its stack or the axes of its bias tell them."""
+        """Axes in front of a kernel, by its stack or by the axes of its bias."""
         bias = self._bias(path)
         in_front = len(self.shapes[path]) - 2
         if bias and bias[:-1] == self.shapes[path][:in_front]:
@@ -274,37 +272,3 @@ class Siblings:
             if len(shape) == 2 and self.names[path].is_embedding
         ]
         return min(max(tables, key=max)) if tables else None
-
-    def layers_on_axis_one(self, path: str) -> int | None:
-        """The size of axis 1 if all leaves of a scope have it, and not one axis 0."""
-        found = map(self._on_axis_one, scopes_of(path))
-        return next((size for size in found if size is not None), None)
-
-    def _find_on_axis_one(self, scope: str) -> int | None:
-        shapes = [self.shapes[p] for p in self.scopes.members[scope]]
-        if sum(len(s) > 2 for s in shapes) < 2 or any(len(s) < 2 for s in shapes):
-            return None
-        kernels = {s[0] for s in shapes if len(s) > 2}
-        same = len({s[1] for s in shapes}) == 1 and len(kernels) > 1
-        return shapes[0][1] if same else None
-
-    def beside(self, path: str, named: re.Pattern | None = None) -> Counter[Shape]:
-        """How many other kernels have which shape, in the smallest scope with some.
-
-        With ``named``, only those are counted whose names match.
-        """
-        for scope in scopes_of(path):
-            own = Counter([self.shapes[path]] if self._is_kernel(path) else [])
-            if (self._kernels(scope, None) - own).total():
-                is_meant = named is None or named.search(own_names(path))
-                rest = self._kernels(scope, named)
-                return rest - own if is_meant else rest
-        return Counter()
-
-    def _find_kernels(self, scope: str, named: re.Pattern | None) -> Counter[Shape]:
-        kernels = filter(self._is_kernel, self.scopes.members[scope])
-        is_meant = lambda p: named is None or named.search(own_names(p))
-        return Counter(self.shapes[p] for p in kernels if is_meant(p))
-
-    def _is_kernel(self, path: str) -> bool:
-        return len(self.shapes[path]) >= 2 and not self.names[path].is_vector

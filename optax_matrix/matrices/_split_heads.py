@@ -14,8 +14,8 @@ from optax_matrix.matrices.view import (
     make_view,
 )
 
-# Queries, keys and values, and what brings latent ones up (``kv_b``); not what brings
-# them down (``kv_a``), nor the projection of the output.
+# Queries, keys and values, and the up-projection of latent ones (``kv_b``); not the
+# down-projection (``kv_a``), nor the projection of the output.
 _PROJECTIONS = re.compile(
     r"(^|[/_])w?(q|k|v|kv|qkv|query|key|value|query_key_value)(_b)?"
     r"(_?(proj(ection)?|einsum|kernel|dense|linear|up|w))?(/[^/]*)?$",
@@ -25,16 +25,16 @@ _PROJECTIONS = re.compile(
 
 @checked
 def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -> Any:
-    r"""Takes each head of the queries, keys and values as a matrix of its own.
+    r"""Treats each head of the queries, keys and values as a matrix of its own.
 
     A kernel ``(in, heads, head_dim)`` becomes ``heads`` matrices of ``head_dim`` rows,
     so that Muon is per head and the size of an update is that of a block,
     :math:`\sqrt{\max(1, d/n)}`. By their names these are the projections to queries,
     keys and values, also fused ones, and the up-projections of latent attention
     (``q_b``, ``kv_b``). The projection of the output stays whole. ``heads="split"`` of
-    a recipe is this rule. Sizes in ``output_sections`` that ``otherwise`` gives and
-    ``head_dim`` does not divide stay: so the key and the value of each head of ``kv_b``
-    are two matrices.
+    a recipe is this rule. If ``otherwise`` gives sizes in ``output_sections`` that
+    ``head_dim`` does not divide, they stay: so the key and the value of each head of
+    ``kv_b`` can be two matrices.
 
     Args:
         otherwise: The rule that it changes: a `PathRule`, or None for the default rule.
@@ -86,7 +86,7 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
 def _by_heads(
     path: str, leaf: Any, numbers: Any, head_dim: int | None, guessed: bool
 ) -> Any:
-    """The numbers of each head; ``guessed`` says that nobody gave the present ones."""
+    """The numbers of each head; ``guessed`` if the present ones are the default."""
     view = make_view(leaf.shape, numbers)
     of = partial(
         MatrixDimensionNumbers,
@@ -104,10 +104,10 @@ def _by_heads(
         if not any(size % head_dim for size in sections):
             return of(last, output_sections=view.rows // head_dim)
         if len(sections) > 1 and not guessed:
-            return numbers  # As they were given, the sections are parts of heads.
+            return numbers  # The given sections are parts of heads.
     counted = set(view.batch_axes) - set(view.layer_axes or ())
     if counted and head_dim is None and not guessed:
-        return numbers  # As they were given, the heads are a batch axis already.
+        return numbers  # The heads are a batch axis already, by the given numbers.
     raise ValueError(
         f"`head_dim` must divide the {view.rows} outputs of {path!r}, whose shape "
         f"{tuple(leaf.shape)} does not show the heads, got {head_dim}; pass "

@@ -1,7 +1,7 @@
 """Names of leaves that are no kernels, and of those that are.
 
-A name is that of the leaf or of its module. What stands farther up in the path, such as
-``embedder/layers/0/mlp/up/kernel``, says nothing of the leaf.
+A name is that of the leaf or of its module. Names farther up in the path, as in
+``embedder/layers/0/mlp/up/kernel``, are not used.
 """
 
 import dataclasses

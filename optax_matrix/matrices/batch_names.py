@@ -39,9 +39,9 @@ def is_dimension(name: Any) -> bool:
 def batch_axes(names: Sequence[Any], mesh: Any = None) -> list[int]:
     """The axes of a leaf that count matrices, by their names.
 
-    An axis of experts is one of the matrix if only one other is left: a router's
-    outputs. What is called like an axis of the mesh may say where the leaf lies, not
-    what the axis is.
+    An axis of experts belongs to the matrix if only one other is left: the outputs of a
+    router. The name of a mesh axis may stand for the sharding of a leaf, not for the
+    meaning of an axis.
     """
     unclear = () if mesh is None else mesh.axis_names
     names = [None if name in unclear else name for name in names]
@@ -73,7 +73,7 @@ def refuse_inside(
 
 
 def likeliest(names: Sequence[str]) -> str:
-    """Of several names of axes the one by which devices most often split a stack."""
+    """Of several names of axes the one that most often splits a stack."""
     order = {name: i for i, name in enumerate(BATCH)}
     unknown = order["scanned_blocks"] - 0.5  # What comes from there on stays whole.
     return min(names, key=lambda name: order.get(name, unknown))

@@ -1,9 +1,9 @@
-"""State in the boxes of a framework: a stack says where it lies as its leaves do.
+"""State in the boxes of a framework, which hold the sharding of each array.
 
-Frameworks that place optimizer state read it from what wraps each array: the metadata
-of an NNX variable, the names of a Linen box, the axes of a haliax array. State that
-`init` makes from such parameters gets the same kind of wrapper; `update` takes it with
-and without. No framework is imported: a box is made from a box.
+Frameworks that place optimizer state read its sharding from the wrapper of each array:
+the metadata of an NNX variable, the names of a Linen box, the axes of a haliax array.
+`init` puts state of such parameters in the same kind of wrapper; `update` accepts it
+with and without. No framework is imported: a new box is a copy of an old one.
 """
 
 import sys
@@ -29,7 +29,7 @@ def boxes_of(tree: Any) -> dict[str, Any]:
 
 
 def names_of(box: Any) -> tuple:
-    """What a box says of each axis: mesh axes or logical names; ``()`` for nothing."""
+    """The mesh axes or logical names of each axis in a box; ``()`` without names."""
     if _is_named(box):
         return _names_of_axes(box)
     if _is_linen(box):
@@ -40,17 +40,17 @@ def names_of(box: Any) -> tuple:
 
 
 def has_mesh_axes(box: Any) -> bool:
-    """Whether what a box says are axes of a mesh for certain: a NamedSharding's."""
+    """Whether the names in a box are certainly mesh axes, those of a NamedSharding."""
     return _is_variable(box) and hasattr(_said(box), "spec")
 
 
 def has_logical_names(box: Any, known: Collection[str] = ()) -> bool:
-    """Whether what a box says are logical names for certain.
+    """Whether the names in a box are certainly logical.
 
     An NNX variable and a Linen `Partitioned` hold those or axes of the mesh, which may
     have the same names, such as "expert", but do not say what an axis is. They are
-    logical if one of them is that of a dimension or in ``known``, or stands for
-    something else by the rules.
+    logical if one of them is that of a dimension or in ``known``, or if the rules
+    translate it.
     """
     if has_mesh_axes(box):
         return False
@@ -96,8 +96,8 @@ def boxed(
 ) -> Any:
     """A state whose sharded leaves are in boxes like those of the parameters.
 
-    ``specs`` has for each leaf what its box is to say. Leaves without a sharding stay
-    bare.
+    ``specs`` has the new names for the box of each leaf. Leaves without a sharding get
+    no box.
     """
     if not boxes:
         return state
@@ -151,7 +151,7 @@ def unboxed(state: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def is_box(x: Any) -> bool:
-    """Whether this is a node that says of one array where it lies."""
+    """Whether this is a node that holds one array and its sharding."""
     return _is_variable(x) or _is_linen(x) or _is_named(x)
 
 
@@ -181,7 +181,7 @@ def _names_of_axes(x: Any) -> tuple[str, ...]:
 
 
 def _said(box: Any) -> Any:
-    """What an NNX variable says of its axes: a tuple, a spec, a NamedSharding, None."""
+    """The names of an NNX variable: a tuple, a spec, a NamedSharding, or None."""
     key = _sharding_key(box)
     return None if key is None else box.get_metadata()[key]
 

@@ -1,4 +1,4 @@
-"""Which leaves of a tree are matrices: decided once, read by everything else."""
+"""Which leaves of a tree are matrices: the one place that decides it."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ class Decision:
 
     @property
     def is_guess(self) -> bool:
-        """Whether name and shape suggest it, but nobody said so."""
+        """Whether the default rule decided it, from name and shape."""
         return isinstance(self.reason, Guess)
 
     def on_side(self, residual: Side) -> "Decision":

@@ -37,10 +37,9 @@ def ends_of(
     last: str | None = None,
     dimension_numbers: Any = None,
 ) -> dict[str, End]:
-    """What each leaf is, by path: by its name, or by two regular expressions.
+    """The place of each leaf, by path, from its name or from two regular expressions.
 
-    Dimension numbers say what the sides of embeddings and heads are; None for the
-    default rule.
+    Dimension numbers give the sides of embeddings and heads; None for the default rule.
     """
     told = leaves_in_tree(params, named_leaves(params))
     vectors = vectors_of(params)

@@ -126,7 +126,7 @@ def _reason(shape: Sequence[int], roles: dict[int, str]) -> str:
 
 
 class Guess(str):
-    """A reason of the default rule: names and shapes suggest it, nobody said so."""
+    """A reason of the default rule, which decides by names and shapes."""
 
 
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
@@ -146,7 +146,7 @@ def default_rule(path: str, leaf: Any) -> Answer:
 
     Embeddings, output heads, norms, biases, routers, tables, tokens, frequencies and
     depthwise convolutions are recognized by the name of the leaf or of its module, not
-    by what stands farther up in the path; they get the other optimizer. Kernels are
+    by names farther up in the path; they get the other optimizer. Kernels are
     ``(..., in, out)``, as in Flax, with leading batch axes for layers and experts.
     Convolutions ``(h, w, in, out)`` sum over all axes but the last. In query, key,
     value and out kernels of Flax attention, heads and head dimension are merged.
@@ -162,15 +162,15 @@ def default_rule(path: str, leaf: Any) -> Answer:
     usual names: query, key, value, up and gate read the stream on their input side; o
     and down write it on their output side.
 
-    Recipes ask the rule of a leaf in its tree. There, the type of a layer of Equinox
-    tells that its weight is ``(out, in)``, and the leaves around a leaf tell more: a
+    Recipes apply the rule to a leaf in its tree. There, the type of a layer of Equinox
+    shows that its weight is ``(out, in)``, and the leaves around a leaf show more: a
     leaf ``(layers, n)`` beside kernels ``(layers, m, n)`` is a stack of vectors; a
     ``gate`` beside stacks of experts is a router; a bias, or the width of the
-    embedding, tells which axis of a ``weight`` is the output; where kernels have the
-    usual names, a leaf of two axes without such a name is no kernel. What stays open
-    (flat fused kernels, gates of a cell, layers on axis 1) is a
-    `DoubtfulMatrixWarning` at `init`, with the line that settles it. `by_path`, `infer`
-    or dimension numbers give it. `describe` shows what was decided for each leaf.
+    embedding, shows which axis of a ``weight`` is the output; where kernels have the
+    usual names, a leaf of two axes without such a name is no kernel. Doubtful leaves
+    (flat fused kernels, gates of a cell, layers on axis 1) get a
+    `DoubtfulMatrixWarning` at `init`, with the argument that settles it, by `by_path`,
+    `infer` or dimension numbers. `describe` shows what was decided for each leaf.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.

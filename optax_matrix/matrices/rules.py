@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from optax_matrix._arguments import check_pattern, is_function
 from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices._siblings import STACK_OF_VECTORS
-from optax_matrix.matrices._words import name_of
+from optax_matrix.matrices._words import HEADS, name_of
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import (
     Answer,
@@ -166,6 +166,28 @@ def with_embeddings(dimension_numbers: Any) -> Any:
 
         return made
     return dimension_numbers
+
+
+def heads_as_matrices(numbers: Any) -> Any:
+    """Extends dimension numbers so that output heads, by their names, are matrices.
+
+    Args:
+        numbers: Dimension numbers, as in `on_matrices`: None or a rule.
+
+    Returns:
+        A rule.
+
+    Raises:
+        ValueError: If ``numbers`` cover every leaf already.
+    """
+    if numbers is not None and not isinstance(numbers, PathRule):
+        raise ValueError(
+            "`last_layer` must be 'other' beside a tree or function of dimension "
+            "numbers, got 'method'; give the head numbers there."
+        )
+    rule = by_path(include=f"(?i){HEADS}", otherwise=numbers)
+    # A model may have no head, so this pattern gives no warning.
+    return dataclasses.replace(rule, patterns=numbers.patterns if numbers else ())
 
 
 def _of_all_but_vectors(path: str, leaf: Any) -> Answer:

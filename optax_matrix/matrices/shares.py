@@ -26,7 +26,7 @@ def shares(leaves: Mapping[str, Any], decisions: Decisions) -> dict[str, int]:
 
 
 def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
-    """A sentence if hardly any parameter is a matrix, as far as nobody said so."""
+    """A sentence if few parameters are in matrices by the default rule, else None."""
     left = {p: d for p, d in decisions.items() if d.is_guess or d.view is not None}
     counts = shares(leaves, left)
     rest = counts["matrix"] + counts["other"]
@@ -43,8 +43,8 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
         said = "No parameter is in a matrix"
     return (
         f"{said}: all others get the other optimizer, at its rate. "
-        "`describe` shows why. optax.flatten and other wrappers that change shapes "
-        "must not stand around a method."
+        "`describe` shows why. Do not put optax.flatten and other wrappers that change "
+        "shapes around a method."
     )
 
 

@@ -15,7 +15,7 @@ def vectors_of(params: Any) -> set[str]:
 
 
 def all_but_vectors(params: Any) -> Any:
-    """A mask of the leaves that recipes decay by default: all that are no vectors.
+    """A mask of the leaves that recipes decay by default: all but vectors.
 
     Vectors are biases, scales of norms, and scalars: leaves with less than two axes,
     leaves with such a name (``attention/query/bias`` has heads and dimensions), and

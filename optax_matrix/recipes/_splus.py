@@ -15,7 +15,7 @@ from optax_matrix._arguments import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.stacks.on_mapped_params import on_mapped_params
+from optax_matrix.stacks.map_matrices import on_mapped_params
 from optax_matrix.stacks.orientation import sides_within
 from optax_matrix.transforms import (
     in_blocks,

@@ -25,9 +25,9 @@ layer_3 is owned by 3 of 4
 layer_4 is owned by 0 of 4
 layer_5 is owned by 1 of 4
 
-The first four are a complete round. The other two are left over: they make the last
-round, in which two devices have a matrix of zeros for padding and nothing to do. The
-busiest device has two matrices where an even split would give it one and a half:
+The first four are a complete round. The other two are the last round, in which two
+devices have a matrix of zeros for padding and nothing to do. The busiest device has two
+matrices; an even split would give it one and a half:
 
 >>> om.sharding.plan(om.muon(0.02, placement=placement), params, specs).work
 1.333...
@@ -35,7 +35,7 @@ busiest device has two matrices where an even split would give it one and a half
 Teams of two owners may share the last round. State stays where it is; only the
 Newton-Schulz iteration is computed together:
 
->>> placement = om.owners("fsdp", param_specs=specs, teams={(64, 256): 2})
+>>> placement = om.owners("fsdp", param_specs=specs, teams=2)
 >>> om.sharding.plan(om.muon(0.02, placement=placement), params, specs).work
 1.0
 
@@ -44,27 +44,32 @@ The guide for users is ``.docs/guides/sharding.rst``. The files here:
 * ``_owners`` is the placement, which `on_matrices` calls: a layout, then ``init`` and
   ``update`` in one ``shard_map`` each (``_run``). ``keep_sharding`` is the other
   placement, ``placement=None``, under which arrays stay where they are.
-* ``_param_specs`` finds how parameters are sharded; ``_checks`` has other arguments.
+* ``_param_specs`` finds how parameters are sharded; ``_checks`` checks the other
+  arguments.
 * ``_owner_layout`` groups equal leaves into stacks (``_bundles``). For each group,
-  ``_ownership`` knows who owns which matrix, and ``_exchange`` moves them.
-* ``teams`` has the last round: who gets what is left over, and what teams share.
-* ``_state_specs`` tells how state is sharded, with ``_stack_specs`` for stacks without
-  owners, and ``_state_rules`` as regular expressions.
-* ``_plan`` finds what a step costs, ``_planned`` prints it.
+  ``_ownership`` says who owns which matrix, and ``_exchange`` moves them.
+* ``_balance`` decides who computes the last round, and ``_teams`` is what a team
+  computes together.
+* ``_state_specs`` computes how state is sharded, with ``_stack_specs`` for stacks
+  without owners.
+* ``_plan`` computes what a step costs, and ``_planned`` prints it.
 """
 
 from optax_matrix.sharding._owners import owners
 from optax_matrix.sharding._plan import plan
-from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
-from optax_matrix.sharding._state_rules import state_rules
-from optax_matrix.sharding._state_specs import state_specs
-from optax_matrix.sharding.teams._cost_model import CostModel
+from optax_matrix.sharding._planned import (
+    Plan,
+    PlannedChoice,
+    PlannedGroup,
+    PlannedTeams,
+)
+from optax_matrix.sharding._state_specs import state_rules, state_specs
 
 __all__ = [
-    "CostModel",
     "Plan",
     "PlannedChoice",
     "PlannedGroup",
+    "PlannedTeams",
     "owners",
     "plan",
     "state_rules",

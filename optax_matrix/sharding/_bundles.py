@@ -1,4 +1,4 @@
-"""Leaves that are exchanged together, and the stacks that they make."""
+"""Leaves that are exchanged together, and their stacks."""
 
 import dataclasses
 from typing import Any
@@ -8,13 +8,11 @@ import numpy as np
 from optax_matrix.matrices.view import MatrixView
 from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._ownership import Ownership
+from optax_matrix.stacks.identities import FILLER, form_of, identities
 from optax_matrix.stacks.layout import (
-    FILLER,
     Group,
     Member,
     default_batch,
-    form_of,
-    identities,
     make_group,
 )
 
@@ -43,7 +41,7 @@ class Bundle:
 
 
 def matrices_per_device(matrix: MatrixView, max_batch: int | None) -> int:
-    """Number of unsplit matrices for which no stack of a device exceeds its bound."""
+    """The number of whole matrices with which no stack of a device is too large."""
     limits = [
         (max_batch or default_batch(*shape))
         // sum([matrix.pieces[i].count for i in indices])

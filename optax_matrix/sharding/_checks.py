@@ -1,13 +1,13 @@
 """Checks of the arguments of `owners`."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
 from optax_matrix._dtypes import is_tiny
-from optax_matrix.sharding.teams._cost_model import CostModel
+from optax_matrix.sharding._balance import TEAMS
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def check_axes(mesh_axes: Any) -> None:
 
 
 def with_one_axis_argument(placement: type[T]) -> type[T]:
-    """A class that says how several axes are given, if they come one by one."""
+    """A class that raises, with the correct call, for axes that come one by one."""
     made = placement.__init__
 
     @functools.wraps(made)
@@ -71,26 +71,15 @@ def check_pad_to(pad_to: Any) -> None:
 
 def check_teams(teams: Any, pad_to: int | None) -> None:
     """Raises unless an argument says how many owners share a matrix."""
-    if teams is None or teams == "auto" or isinstance(teams, CostModel):
-        return
-    rule = (
-        "`teams` must be None, 'auto', a sharding.CostModel, or a dict of shapes and "
-        "sizes, such as {(4096, 16384): 4}"
-    )
-    if not isinstance(teams, Mapping):
-        raise ValueError(f"{rule}; got {teams!r}.")
-    for shape, size in teams.items():
-        two = isinstance(shape, tuple) and len(shape) == 2
-        if not two or not all(map(_is_positive_int, (*shape, size))):
-            raise ValueError(
-                f"{rule}; got {shape!r}: {size!r}, which are not two positive ints "
-                "and one."
-            )
-    if pad_to is not None and any(size > 1 for size in teams.values()):
+    if not _is_positive_int(teams) or teams not in TEAMS:
         raise ValueError(
-            f"`teams` must be None or 'auto' with `pad_to`, got {dict(teams)}: the "
-            "order of matrices is then fixed and teams would have unequal shares; "
-            "leave one of the two out."
+            "`teams` must be 1, 2, 4 or 8, the number of owners that share a matrix "
+            f"that is left over, got {teams!r}; pass one of them, 1 for no teams."
+        )
+    if pad_to is not None and teams > 1:
+        raise ValueError(
+            f"`teams` must be 1 with `pad_to`, got {teams}: the order of matrices is "
+            "then fixed and teams would have unequal shares; leave one of the two out."
         )
 
 
@@ -98,14 +87,12 @@ def _is_positive_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def check_no_teams(teams: Any, inside: tuple[str, ...]) -> None:
-    """Raises if teams are given by hand although mesh axes stay inside matrices."""
-    by_hand = isinstance(teams, Mapping) and any(size > 1 for size in teams.values())
-    if inside and by_hand:
+def check_no_teams(teams: int, inside: tuple[str, ...]) -> None:
+    """Raises if teams are given although mesh axes stay inside matrices."""
+    if inside and teams > 1:
         raise ValueError(
-            f"`teams` must be None or 'auto' if mesh axes stay inside matrices, got "
-            f"{dict(teams)} and {inside}; add {inside} to `mesh_axes`, or leave "
-            "`teams` out."
+            f"`teams` must be 1 if mesh axes stay inside matrices, got {teams} and "
+            f"{inside}; add {inside} to `mesh_axes`, or leave `teams` out."
         )
 
 

@@ -102,23 +102,23 @@ class Exchange:
         return list(jnp.transpose(x, _inverse(self._batch_first)))
 
     def _all_to_all(self, x: Array) -> Array:
-        # One collective over all axes that split matrices. Resharding by constraints
-        # instead, the partitioner gathers all matrices on every device where two axes
-        # change in one, and each axis in its own constraint moves everything twice.
+        # One collective over all axes that split matrices. With sharding constraints
+        # the partitioner would gather all matrices on every device if two axes changed
+        # in one constraint; a constraint for each axis would move everything twice.
         if not self.split_axes:
             return x
         return jax.lax.all_to_all(x, self.split_axes, 0, 0, tiled=True)
 
     def _all_gather(self, x: Array) -> Array:
-        """The shares of all replicas; padding has any value."""
+        """The shares of all replicas; the values of padding are arbitrary."""
         if not self.replicated_axes:
             return x
         axes, count = self.replicated_axes, self._gathered
         gather = functools.partial(jax.lax.all_gather, axis_name=axes, tiled=True)
         if count == len(x):
             return gather(x)
-        # Padding is in the last round and so among real matrices. Each replica moves
-        # its own to the end, and only as many as the fullest share has are sent.
+        # The last round has padding between real matrices. Each replica moves its
+        # padding to the end, and sends as many matrices as the fullest share has.
         order = np.argsort(~self._is_real, axis=1, kind="stable")
         own = jnp.asarray(order)[jax.lax.axis_index(axes), :count]
         places = np.minimum(np.argsort(order, axis=1), count - 1)

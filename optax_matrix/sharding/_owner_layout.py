@@ -17,14 +17,14 @@ from optax_matrix._mesh import shards
 from optax_matrix._paths import natural_order
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.view import MatrixView
+from optax_matrix.sharding._balance import with_teams
 from optax_matrix.sharding._bundles import Bundle, make_bundle, matrices_per_device
 from optax_matrix.sharding._checks import check_no_teams, check_padding
 from optax_matrix.sharding._ownership import Ownership, whole_matrix
 from optax_matrix.sharding._param_specs import Spec
-from optax_matrix.sharding.teams._cost_model import CostModel
-from optax_matrix.sharding.teams._last_round import LastRound, Team
-from optax_matrix.sharding.teams._team_sizes import model_of, with_teams
-from optax_matrix.stacks.layout import FILLER, Layout, chunks
+from optax_matrix.sharding._teams import LastRound, Team
+from optax_matrix.stacks.identities import FILLER
+from optax_matrix.stacks.layout import Layout, chunks
 
 _FILLER = np.array(FILLER, np.uint32)
 
@@ -42,7 +42,7 @@ class OwnerLayout(Layout):
         mesh: The mesh, abstract while tracing.
         specs: Mesh axes of each axis of each matrix leaf, by path.
         inside: Mesh axes that split matrices and are not owner axes.
-        cost_model: The cost model by which teams were chosen.
+        teams: The argument of `owners`.
         is_local: Whether this is the layout of one device.
     """
 
@@ -50,7 +50,7 @@ class OwnerLayout(Layout):
     mesh: Any
     specs: Mapping[str, Spec]
     inside: tuple[str, ...]
-    cost_model: CostModel
+    teams: int
     is_local: bool = False
 
     @property
@@ -96,9 +96,9 @@ class OwnerLayout(Layout):
     def real(self, manifest: Mapping[str, Array]) -> dict[str, Array]:
         """Which of one device's matrices are no padding, where leaving it out pays.
 
-        That is in stacks with padding of which a device has one matrix, or matrices so
-        large that it computes them no faster together. Axes inside matrices leave it
-        to the partitioner.
+        Leaving padding out pays if a device has one matrix of the stack, or if the
+        matrices are so large that it computes them no faster together. With axes inside
+        matrices the partitioner decides.
         """
         if self.inside:
             return {}
@@ -126,7 +126,7 @@ class OwnerLayout(Layout):
         return rounds
 
     def part(self) -> "OwnerLayout":
-        """The layout of as many matrices as one device has, to evaluate shapes with."""
+        """The layout of as many matrices as one device has, for `jax.eval_shape`."""
         count = lambda g: g.count // shards(g.spec[:1], self.mesh.shape)
         own = {n: g.manifest[: count(g)] for n, g in self.groups.items()}
         return dataclasses.replace(self.on_device(own), is_local=False)
@@ -171,7 +171,7 @@ def owner_layout(
     *,
     max_batch: int | None = None,
     pad_to: int | None = None,
-    teams: Any = None,
+    teams: int = 1,
 ) -> OwnerLayout:
     """Groups matrix leaves of equal view, dtype and spec, and gives them to owners."""
     inside = _inside(views, specs, owner_axes)
@@ -198,7 +198,7 @@ def owner_layout(
             ownerships.append(own)
             chosen.append((chunk, dtype, spec))
     bundles, groups = [], {}
-    ownerships = with_teams(ownerships, None if inside else teams)
+    ownerships = with_teams(ownerships, teams)
     for own, (chunk, dtype, spec) in zip(ownerships, chosen, strict=True):
         own_inside = [tuple([x for x in entry if x in inside]) for entry in spec]
         bundle, made = make_bundle(chunk, own, dtype, own_inside)
@@ -211,7 +211,7 @@ def owner_layout(
         mesh=mesh,
         specs=specs,
         inside=inside,
-        cost_model=model_of(teams),
+        teams=teams,
         max_batch=max_batch,
     )
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -34,11 +34,8 @@ from optax_matrix.sharding._run import (
     own_part,
     specs_of_state,
 )
-from optax_matrix.sharding.teams._cost_model import CostModel
-from optax_matrix.sharding.teams._newton_schulz import in_team
+from optax_matrix.sharding._teams import in_team
 from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
-
-Teams = Literal["auto"] | CostModel | Mapping[tuple[int, int], int] | None
 
 
 @with_one_axis_argument
@@ -60,8 +57,8 @@ class owners:
     not name, every device works on its share, and an ``all_gather`` distributes the
     updates. Along other axes that no spec names (data-parallel slices of a pod), all
     devices do the same, and nothing is sent. Mesh axes that split matrices and are not
-    named in `mesh_axes` stay inside the matrices, where the partitioner decides: that
-    gives fewer owners, for models with fewer matrices than devices.
+    named in `mesh_axes` stay inside the matrices, where the partitioner decides. There
+    are fewer owners then, for models with fewer matrices than devices.
 
     Call `update` under `jax.jit`; otherwise every call compiles.
 
@@ -79,21 +76,19 @@ class owners:
             names and order of the state are then the same on every mesh whose owners
             divide it, as long as the specs name the same axes. A checkpoint of one
             mesh is restored on another as it is, without `to_portable`.
-        teams: How many consecutive owners, a team, share the work on the matrices of
-            which too few are left over for all owners. None: no teams. ``"auto"``: for
-            each shape the size for which the busiest device takes least time by
-            `sharding.CostModel`; a `sharding.CostModel` with other numbers does the
-            same. A dict gives sizes by hand, such as ``{(4096, 16384): 4}``, and one to
-            all other shapes.
+        teams: How many consecutive owners, a team, share the work on each matrix of the
+            last round, in which there are fewer matrices than owners: 2, 4 or 8; 1 for
+            no teams. `sharding.plan` prints what each number gives. It must divide the
+            number of owners; if a shard has fewer owners, they are one team.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by
         `linalg.newton_schulz`, also as a `functools.partial`: each matrix is split
         along its long side. Matrices and state stay with their owners, so that all
-        other blocks and kernels are as before; leave None if a method consists of
-        those. `sharding.plan` prints the teams. Other teams put matrices in another
-        order: carry state over with `to_portable`. With `pad_to`, or if mesh axes stay
-        inside matrices, ``"auto"`` makes no teams.
+        other blocks and kernels run as without teams; a method of those alone should
+        keep 1. With another number matrices have another order: carry state over with
+        `to_portable`. The number must be 1 with `pad_to`, and if mesh axes stay inside
+        matrices.
 
     Raises:
         ValueError: If an argument is out of range; at `init` and `update`, if there is
@@ -122,7 +117,7 @@ class owners:
     param_specs: Any = None
     wire_dtype: DTypeLike | None = None
     pad_to: int | None = None
-    teams: Teams = None
+    teams: int = 1
 
     def __post_init__(self):
         check_axes(self.mesh_axes)
@@ -139,9 +134,9 @@ class owners:
         *,
         wire_dtype: DTypeLike | None = None,
         pad_to: int | None = None,
-        teams: Teams = None,
+        teams: int = 1,
     ) -> "owners":
-        """Makes the placement with the present shardings of `params`.
+        """Returns the placement with the present shardings of `params`.
 
         Args:
             params: Sharded arrays, or `jax.ShapeDtypeStruct` that carry a sharding.
@@ -243,7 +238,7 @@ class owners:
             real = layout.real(state.manifest)
             rounds = layout.last_rounds(state.manifest)
             shared = {name: partial(in_team, last) for name, last in rounds.items()}
-            # Axes inside matrices leave it to the partitioner where stacks lie.
+            # With axes inside matrices the partitioner decides where stacks are.
             limit = None if layout.inside else local.largest_batch
             with within(real=real, shared=shared, limit=limit, alone=False):
                 new, state = step(local, stacks, state, arrays)
@@ -254,7 +249,7 @@ class owners:
         in_specs = (dict.fromkeys(leaves, like_leaves), manual, PartitionSpec())
         whole = dict.fromkeys(leaves, like_whole), full
         leaves, state = as_specified((leaves, state), whole, layout.mesh)
-        # Every device gets all of an extra argument; what is not used is not sent.
+        # Every device gets each extra argument whole; unused ones are not sent.
         arrays = as_specified(arrays, [PartitionSpec()] * len(arrays), layout.mesh)
         run = on_every_device(
             layout, on_device, in_specs, (like_leaves, manual), (like_whole, full)
@@ -268,7 +263,7 @@ class owners:
         param_specs: Mapping[str, tuple],
         mesh: Any,
     ) -> Any:
-        """See `Placement.specs`. State lies with its owners, wherever leaves do."""
+        """See `Placement.specs`. The sharding of leaves has no effect on the state."""
         del param_specs, mesh
         return specs_of_state(layout, state)[1]
 

@@ -18,8 +18,8 @@ class Ownership:
 
     Mesh axes that shard a batch axis of the leaves (layers, experts) divide the
     matrices into shards. The owners of a shard are the devices along the other owner
-    axes. Each owns equally many matrices of its shard, with consecutive numbers; what
-    remains is the last round, in which an owner has one matrix or none.
+    axes. Each owns equally many matrices of its shard, with consecutive numbers. The
+    remaining matrices are the last round, in which an owner has one matrix or none.
 
     Attributes:
         view: The view of a leaf.

@@ -62,8 +62,8 @@ def mesh_axes_of(mesh: Any, axes: str | tuple[str, ...]) -> tuple[str, ...]:
 def spec_of_parameter(path: str, leaf: Any, mesh: Any, given: Given) -> Spec:
     """The mesh axes of each axis of a parameter, from its type or from given specs.
 
-    Types decide if they show all axes, so if none is Auto; the Manual axes of a
-    `jax.shard_map` around the step split no array inside of it.
+    Types decide if no axis is Auto, because they show all axes then. The Manual axes of
+    a `jax.shard_map` around the step split no array inside of it.
     """
     own = own_mesh(leaf)
     if own is not None and dict(own.shape) != dict(mesh.shape):

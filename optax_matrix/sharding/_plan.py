@@ -1,5 +1,6 @@
 """What a step costs each device, from shapes, specs and a mesh alone."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -11,31 +12,37 @@ import jax.numpy as jnp
 from optax_matrix._arguments import AnyOptimizer, checked
 from optax_matrix._mesh import shards
 from optax_matrix._paths import named_leaves
+from optax_matrix.sharding._balance import TEAMS, loads, with_teams, work_of
 from optax_matrix.sharding._bundles import Bundle
+from optax_matrix.sharding._exchange import Exchange
 from optax_matrix.sharding._owner_layout import OwnerLayout, owner_layout
 from optax_matrix.sharding._ownership import Ownership
-from optax_matrix.sharding._planned import Plan, PlannedChoice, PlannedGroup
+from optax_matrix.sharding._planned import (
+    Plan,
+    PlannedChoice,
+    PlannedGroup,
+    PlannedTeams,
+)
 from optax_matrix.sharding._state_specs import recorded
-from optax_matrix.sharding.teams._balance import loads
-from optax_matrix.sharding.teams._cost_model import CostModel, cost
 
 
 @checked
 def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
-    r"""Tells what a step costs each device, before anything is compiled.
+    r"""Computes what a step costs each device, before anything is compiled.
 
     Work is relative. That of an m x n matrix, :math:`m \le n`, is
     :math:`4 m^2 n + 2 m^3`, as in a step of Newton-Schulz; other methods grow as fast
-    with both sides. Padding counts only where mesh axes stay inside the matrices:
-    elsewhere `orthogonalize` skips it (other blocks do not). Matrices that teams share
+    with both sides. Padding counts only if mesh axes stay inside the matrices; without
+    such axes `orthogonalize` skips it (other blocks do not). Matrices that teams share
     count as if `linalg.newton_schulz` were all the work on them.
 
     Bytes are those of the exchange between shards and owners. The least is that of an
     even exchange without padding: nearly 2 s P / N for P parameters of s bytes that N
     devices split. Mesh axes that stay inside the matrices add what the partitioner
-    sends, which the plan does not know. Other choices of axes are listed if they have
-    at least 10% less work or bytes, and no other choice has less of both. Nothing is
-    measured; ``python -m examples.study aot`` tells what a compiler makes of a step.
+    sends, which the plan does not know. The lines ``teams=`` say what each other number
+    of ``teams`` gives. Other choices of axes are listed if they have at least 10% less
+    work or bytes, and no other choice has less of both. Nothing is measured; ``python
+    -m examples.study aot`` compiles a step and prints the compiler's numbers.
 
     Args:
         tx: Any optimizer, with or without `on_matrices` inside.
@@ -63,6 +70,9 @@ def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
         busiest of 256 devices: 8.00x an even split
         sent by a device: 127.5 MiB, 8.0x the least; its whole gradients: 64.0 MiB
         state on a device: 64.0 MiB
+        teams=2: 4.00x; 479.5 MiB, 30.1x the least
+        teams=4: 2.00x; 655.5 MiB, 41.1x the least
+        teams=8: 1.00x; 743.5 MiB, 46.7x the least
         owners(('tp',)): 1.00x; 768.0 MiB or more, 48.2x the least, if the ...
         owners(('fsdp',)): 2.00x; 126.0 MiB or more, 7.9x the least, if the ...
     """
@@ -90,7 +100,7 @@ def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
         ),
         devices=math.prod(sizes.values()),
         work=max((_busiest(x) for x, _ in layouts), default=1.0),
-        sent_in_teams=sum(_sent_in_teams(_of(x), x.cost_model) for x, _ in layouts),
+        sent_in_teams=sum(_sent_in_teams(_of(x)) for x, _ in layouts),
         least_sent=round(sum(_least_sent(*each, leaves) for each in bundles)),
         state_bytes=sum(
             x.size * x.dtype.itemsize // shards(spec, sizes) for x, spec in arrays
@@ -101,6 +111,8 @@ def plan(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Plan:
             * leaves[b.paths[0]].dtype.itemsize
             for b, _, _ in bundles
         ),
+        teams=max((x.teams for x, _ in layouts), default=1),
+        by_teams=tuple(_by_teams(layouts, leaves)),
         others=tuple(sorted(others, key=lambda x: (-len(x.axes), x.work))),
         replicated_axes=tuple(x for x in sizes if x not in _splitting(owned)),
         has_inside=any(layout.inside for layout, _ in layouts),
@@ -163,12 +175,41 @@ def _of(layout: OwnerLayout) -> list[Ownership]:
 
 def _work(own: Ownership) -> float:
     """Operations of a step on all matrices."""
-    return own.matrices * cost(own.matrix, 1, CostModel()).work
+    return own.matrices * work_of(own.matrix)
 
 
-def _sent_in_teams(ownerships: list[Ownership], model: CostModel) -> int:
+def _sent_in_teams(ownerships: list[Ownership]) -> int:
     """Bytes that a device sends at most in its teams in a step."""
-    return int(loads(ownerships, model).sent.max())
+    return int(loads(ownerships).sent.max())
+
+
+def _by_teams(
+    layouts: list[tuple[OwnerLayout, Any]], leaves: Any
+) -> Iterator[PlannedTeams]:
+    """Work and bytes with each number that `teams` can be."""
+    every = [own for layout, _ in layouts for own in _of(layout) if own.remainder]
+    most = max((own.owners_per_shard for own in every), default=0)
+    if any(layout.inside for layout, _ in layouts):
+        return
+    for teams in (x for x in TEAMS if x <= most):
+        try:
+            changed = [(_in_teams(layout, teams), wire) for layout, wire in layouts]
+        except ValueError:  # They do not divide the owners.
+            continue
+        sent = sum(_sent(b, wire, leaves) for x, wire in changed for b in x.bundles)
+        sent += sum(_sent_in_teams(_of(layout)) for layout, _ in changed)
+        work = max(_busiest(layout) for layout, _ in changed)
+        yield PlannedTeams(teams, work, sent)
+
+
+def _in_teams(layout: OwnerLayout, teams: int) -> OwnerLayout:
+    """The layout with another number of owners in a team."""
+    pairs = zip(layout.bundles, with_teams(_of(layout), teams), strict=True)
+    bundles = [
+        dataclasses.replace(bundle, ownership=own, exchange=Exchange(own))
+        for bundle, own in pairs
+    ]
+    return dataclasses.replace(layout, bundles=tuple(bundles), teams=teams)
 
 
 def _choice(
@@ -201,7 +242,7 @@ def _busiest(layout: OwnerLayout) -> float:
 
 def _relative(ownerships: list[Ownership]) -> float:
     """Work of the busiest device where owners have whole matrices, or share them."""
-    return float(loads(ownerships, CostModel()).work.max() / _even(ownerships))
+    return float(loads(ownerships).work.max() / _even(ownerships))
 
 
 def _even(ownerships: list[Ownership]) -> float:

@@ -1,4 +1,4 @@
-"""What a plan says, and how it prints."""
+"""The numbers of a plan, and how they are printed."""
 
 import dataclasses
 from typing import NamedTuple
@@ -54,6 +54,20 @@ class PlannedChoice(NamedTuple):
         return most and (self.work, self.sent) != (work, sent)
 
 
+class PlannedTeams(NamedTuple):
+    """What a step costs with another number of ``teams``.
+
+    Attributes:
+        teams: The argument of `owners`.
+        work: Work of the busiest device, as in `Plan`.
+        sent: Bytes that a device sends in a step, in teams too.
+    """
+
+    teams: int
+    work: float
+    sent: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a step costs; prints as a table.
@@ -66,16 +80,19 @@ class Plan:
         work: Work of the busiest device relative to an even split among all devices:
             twice as much on two slices that both do all of the work.
         sent_in_teams: Bytes that a device sends at most in teams in a step, if the
-            kernel is `linalg.newton_schulz` with the steps and dtype of `CostModel`.
+            kernel is `linalg.newton_schulz` with five steps in bfloat16.
         least_sent: Bytes that a device would send in a step without padding, if all
             sent equally much, without teams.
         state_bytes: Bytes of the whole optimizer's state on a device.
         stack_bytes: Bytes of the gradients of a device's own matrices, whole.
+        teams: The argument of `owners`.
+        by_teams: The cost with each number that ``teams`` can be; empty if there is no
+            last round.
         others: All choices of owner axes; of equally many axes that with the least work
             comes first.
         replicated_axes: Mesh axes that split no matrix with owners.
-        has_inside: Whether mesh axes stay inside the matrices, where the partitioner
-            decides, and sends more.
+        has_inside: Whether mesh axes stay inside the matrices. The partitioner then
+            sends more than the plan counts.
     """
 
     groups: tuple[PlannedGroup, ...]
@@ -86,6 +103,8 @@ class Plan:
     least_sent: int
     state_bytes: int
     stack_bytes: int
+    teams: int
+    by_teams: tuple[PlannedTeams, ...]
     others: tuple[PlannedChoice, ...]
     replicated_axes: tuple[str, ...]
     has_inside: bool
@@ -94,12 +113,6 @@ class Plan:
     def sent(self) -> int:
         """Bytes that a device sends in a step, at most."""
         return sum(group.sent for group in self.groups) + self.sent_in_teams
-
-    @property
-    def teams(self) -> dict[tuple[int, int], int]:
-        """What to pass as ``owners(teams=...)`` to have the same teams."""
-        ordered = sorted(self.groups, key=lambda group: group.team)
-        return {group.shape: group.team for group in ordered if group.team > 1}
 
     def __str__(self) -> str:
         counts = "matrices", "owners", "shards", "team", "each"
@@ -119,11 +132,12 @@ class Plan:
                 f"whole gradients: {_mib(self.stack_bytes)} MiB",
             ]
         if self.sent_in_teams:
-            lines += [
-                f"of that in teams, by calculation: {_mib(self.sent_in_teams)} MiB",
-                f"these teams by hand: teams={self.teams}",
-            ]
+            lines.append(f"of that in teams: {_mib(self.sent_in_teams)} MiB")
         lines.append(f"state on a device: {_mib(self.state_bytes)} MiB")
+        for x in self.by_teams:
+            if x.teams != self.teams:
+                sent = self._bytes(x.sent, self.has_inside)
+                lines.append(f"teams={x.teams}: {x.work:.2f}x; {sent}")
         return "\n".join([*lines, *map(self._line, self.better)])
 
     @property

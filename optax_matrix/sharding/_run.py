@@ -25,8 +25,8 @@ def on_every_device(
 ) -> Callable:
     """`f` in one `shard_map`, manual over all axes except those inside matrices.
 
-    `full_specs` are those of the results with the axes inside matrices, all others are
-    without them.
+    `full_specs` are the specs of the results with the axes inside matrices; all other
+    specs are without those axes.
     """
     mesh = layout.mesh
     made_auto = layout.inside and AxisType.Explicit in mesh.axis_types
@@ -51,7 +51,7 @@ def on_every_device(
 
 
 def as_specified(tree: Any, specs: Any, mesh: Any) -> Any:
-    """Reshards the arrays whose types show another sharding than their specs, or none.
+    """Reshards the arrays whose types do not show the sharding of their specs.
 
     Gradients may have any sharding, and a restored state may be replicated. Types do
     not show Auto axes; there `shard_map` reshards.
@@ -118,8 +118,8 @@ def specs_of_state(layout: OwnerLayout, state: Any) -> tuple[Any, Any]:
 def check_names(layout: OwnerLayout, whole: Any, local: Any) -> None:
     """Raises if state outside the groups' names changes with the number of matrices.
 
-    It would be taken for replicated. `whole` are the shapes of the state of all
-    matrices, `local` those of one device.
+    Such state would be treated as replicated. `whole` are the shapes of the state of
+    all matrices, `local` those of one device.
     """
     leaves = leaves_with_keys(whole)
     for (keys, x), y in zip(leaves, jax.tree.leaves(local), strict=True):

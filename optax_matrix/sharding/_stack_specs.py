@@ -1,4 +1,4 @@
-"""Specs of the state of stacks that lie as their first leaves do."""
+"""Specs of the state of stacks that are sharded like their first leaves."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ def _spec(
 def _first_on_batch(
     count: int, batch: Axes, every: Axes, sizes: Mapping[str, int]
 ) -> str | None:
-    """The name that may be added to the batch axis of a stack; others only after it."""
+    """The name that must be the first to be added to the batch axis of a stack."""
     known = math.prod(sizes.get(x, 1) for x in batch)
     others = (x for x in every if x not in batch and x in sizes)
     return next((x for x in others if count % (known * sizes[x]) == 0), None)

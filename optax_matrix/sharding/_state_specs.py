@@ -1,5 +1,6 @@
-"""Partition specs of an optimizer's state."""
+"""Partition specs of an optimizer's state, as a tree and as regular expressions."""
 
+import re
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from optax_matrix._mesh import (
     visible_mesh,
     visible_spec,
 )
-from optax_matrix._paths import leaves_with_keys, named_leaves, path_name
+from optax_matrix._paths import key_name, leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices.boxes import boxes_of, names_of
 from optax_matrix.sharding._param_specs import (
     checked_spec,
@@ -67,10 +68,53 @@ def state_specs(tx: AnyOptimizer, params: Any, param_specs: Any = None) -> Any:
     return recorded(tx, params, param_specs)[1]
 
 
+@checked
+def state_rules(
+    tx: AnyOptimizer, params: Any, param_specs: Any = None
+) -> tuple[tuple[str, PartitionSpec], ...]:
+    """The specs of `state_specs` as rules; the first rule that matches counts.
+
+    EasyDeL, EasyLM and others place state by such rules: each pair is a regular
+    expression for `re.search` in the path of an array, keys joined by ``/``, and its
+    spec. The rules also match where the state is part of a larger one
+    (``opt_state/...``). Put them before the rules of the parameters.
+
+    Args:
+        tx: Any optimizer, with or without `on_matrices` inside.
+        params: Parameters, or their shapes as `jax.ShapeDtypeStruct`.
+        param_specs: As in `state_specs`.
+
+    Returns:
+        A rule for each array of the state.
+
+    Raises:
+        ValueError: As `state_specs`.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from jax.sharding import PartitionSpec as P
+        >>> import optax_matrix as om
+        >>> params = {"up": jax.ShapeDtypeStruct((4, 8), jnp.float32)}
+        >>> tx = om.on_matrices(optax.trace(0.9))
+        >>> for rule, spec in state_rules(tx, params, P("fsdp")):
+        ...     print(rule, tuple(spec))
+        (^|/)inner_state/trace/8x4...$ (None, None, 'fsdp')
+        (^|/)manifest/8x4...$ ()
+    """
+    specs = state_specs(tx, params, param_specs)
+    by_path = {
+        "/".join(map(key_name, keys)): spec
+        for keys, spec in jax.tree.leaves_with_path(specs)
+    }
+    # A path may be the end of a longer one, so the longer path comes first.
+    order = sorted(by_path, key=lambda path: (-path.count("/"), path))
+    return tuple((f"(^|/){re.escape(path)}$", by_path[path]) for path in order)
+
+
 def recorded(
     tx: optax.GradientTransformation, params: Any, param_specs: Any
 ) -> tuple[Any, Any, Recorder]:
-    """The shapes of a state, their specs, and what `on_matrices` tells of them."""
+    """The shapes of a state, their specs, and what `on_matrices` recorded of them."""
     specs = _specs_by_path(params, param_specs)
     shapes = {path: tuple(leaf.shape) for path, leaf in named_leaves(params).items()}
 

@@ -4,22 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from optax_matrix._mesh import (
     explicit_spec,
+    has_auto_axes,
     named_sharding,
+    own_mesh,
     trimmed,
     vary_like,
     visible_mesh,
     visible_spec,
     with_auto_axes,
 )
+from optax_matrix._paths import group_of
 from optax_matrix._surroundings import within
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.linalg.devices import is_on_one_device
-from optax_matrix.sharding._auto_axes import keep_small_whole, spread
-from optax_matrix.sharding._stack_specs import stack_specs
+from optax_matrix.sharding._stack_specs import is_sharded, stack_specs
 from optax_matrix.stacks.layout import Layout, group_matrices
 from optax_matrix.stacks.placement import Leaves, MakeState, Step, Views
 
@@ -28,10 +32,10 @@ class KeepSharding:
     """The `Placement` of ``placement=None``: parameters and state stay where they are.
 
     Under Auto axes, the partitioner decides what each device computes; state of a
-    compiled `init` is sharded like its stack. Under Explicit
-    axes, where contractions and decompositions of sharded matrices raise, the step runs
-    with its axes made Auto, and its outputs get the types of its inputs. State of a
-    stack starts with the sharding of the stack's first leaf, as far as that is visible.
+    compiled `init` is sharded like its stack. Under Explicit axes, contractions and
+    decompositions of sharded matrices raise, so the step runs with Auto axes instead,
+    and its outputs get the types of its inputs. State of a stack starts with the
+    sharding of the stack's first leaf, as far as that is visible.
     """
 
     wire_dtype = None
@@ -56,13 +60,13 @@ class KeepSharding:
 
         mesh = visible_mesh(params)
         if mesh is None or not _is_visible(mesh, params):
-            return spread(make(params, arrays), layout, params)
+            return _spread(make(params, arrays), layout, params)
         plain = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
         shapes = jax.eval_shape(make, jax.tree.map(plain, params), arrays)
         known = {path: visible_spec(leaf) for path, leaf in params.items()}
         specs = self.specs(layout, shapes, known, mesh)
         explicit = AxisType.Explicit in mesh.axis_types
-        # As a step returns them, so that it is compiled once.
+        # The shardings that a step returns, so that the step is compiled once.
         spelled = (lambda spec: spec) if explicit else trimmed
         shardings = jax.tree.map(lambda x: NamedSharding(mesh, spelled(x)), specs)
         if explicit:
@@ -88,7 +92,7 @@ class KeepSharding:
             stacks = {name: layout.stack(tree) for name, tree in leaves.items()}
             with within(limit=few if alone else None, alone=alone):
                 new, state = step(layout, stacks, state, arrays)
-            return layout.unstack(new), keep_small_whole(state, layout)
+            return layout.unstack(new), _keep_small_whole(state, layout)
 
         updates = leaves["updates"]
         state = vary_like(state, leaves)
@@ -110,3 +114,57 @@ def _is_visible(mesh: Any, leaves: Leaves) -> bool:
     if AxisType.Explicit in mesh.axis_types:
         return True
     return mesh.size > 1 and any(named_sharding(x) for x in leaves.values())
+
+
+def _spread(state: Any, layout: Layout, params: Leaves) -> Any:
+    """A new state, with every large array sharded like its stack.
+
+    Zeros depend on no input, so the compiler would put whole arrays on every device.
+    """
+    if not any(map(has_auto_axes, params.values())):
+        return state
+    stacks = layout.stack(params)
+
+    def of_leaf(keys, x):
+        group = group_of(keys, layout.groups)
+        if group is None or not is_sharded(keys, x, group):
+            return x
+        like = _of_shape(stacks[group.name], x.shape)
+        # Always false, but XLA does not fold it, so the result has `like`'s sharding.
+        return jnp.where(like > jnp.inf, jnp.zeros((), x.dtype), x)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, state)
+
+
+def _keep_small_whole(state: Any, layout: Layout) -> Any:
+    """The state after a step, with small arrays and indices replicated.
+
+    Otherwise the compiler would shard some of them, and the next step, like the first
+    one after a restart, would have to be compiled again for other shardings.
+    """
+    known = next(filter(has_auto_axes, jax.tree.leaves(state)), None)
+    if known is None:
+        return state
+    whole = NamedSharding(own_mesh(known), PartitionSpec())
+
+    def of_leaf(keys, x):
+        group = group_of(keys, layout.groups)
+        if group is not None and is_sharded(keys, x, group):
+            return x
+        return jax.lax.with_sharding_constraint(x, whole)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, state)
+
+
+def _of_shape(stack: Array, shape: tuple[int, ...]) -> Array:
+    """An array of this shape, its axes sharded like the stack's axes of their size."""
+    axes = {0: 0}  # From axes of the stack to axes of the shape.
+    for axis, size in enumerate(shape[1:], 1):
+        free = [i for i in (1, 2) if stack.shape[i] == size and i not in axes]
+        axes |= {i: axis for i in free[:1]}
+    rest = [i for i in range(stack.ndim) if i not in axes]
+    values = jnp.max(stack, axis=rest)
+    order = sorted(range(values.ndim), key=lambda i: axes[sorted(axes)[i]])
+    return jax.lax.broadcast_in_dim(
+        jnp.transpose(values, order), shape, sorted(axes.values())
+    )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,13 +15,11 @@ from optax_matrix._paths import named_leaves, natural_order
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.view import MatrixView, Side
+from optax_matrix.stacks.identities import checksum, form_of, identities
 from optax_matrix.stacks.parts import parts
 
 STACK_ELEMENTS = Thresholds.stack_elements
 """Default bound of a stack on a device, in elements: 256 MiB in float32."""
-
-FILLER = (0xFFFFFFFF, 0xFFFFFFFF)
-"""Identity of the zero matrices that pad a stack so that its owners divide it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +54,8 @@ class Group:
             in its leaf; all ones for padding. Random keys into which these are folded
             depend on neither grouping nor placement. Under `owners` this is a traced
             array inside a step.
-        forms: How each matrix lies in its leaf, uint32 ``(count, 2)``, as ``form_of``
-            returns it.
+        forms: How each matrix is stored in its leaf, uint32 ``(count, 2)``, from
+            ``form_of``.
     """
 
     name: str
@@ -86,7 +83,7 @@ class Group:
 
 
 def default_batch(rows: int, cols: int) -> int:
-    """The number of matrices that `STACK_ELEMENTS` allows in a stack."""
+    """The largest number of matrices in a stack of `STACK_ELEMENTS` elements."""
     return max(1, Thresholds.stack_elements // (rows * cols))
 
 
@@ -111,38 +108,6 @@ def make_group(rows, cols, dtype, residual, spec, members, ids, forms) -> Group:
         name, rows, cols, dtype, residual, spec, members, len(ids), ids, forms
     )
     return dataclasses.replace(group, name=f"{name}@{checksum(group.manifest):08x}")
-
-
-def checksum(manifest: np.ndarray) -> int:
-    """The number in the name of a stack that holds these matrices."""
-    return zlib.crc32(np.ascontiguousarray(manifest).tobytes())
-
-
-def form_of(view: MatrixView) -> np.ndarray:
-    """Two checksums, uint32 ``(2,)``: of a leaf's shape, and of how it is seen.
-
-    Leaves of one shape that are seen differently (another orientation of a square
-    matrix, another order of heads) thus differ in the second number alone.
-    """
-    sides = view.batch_axes, view.output_axes, view.reduction_axes
-    axes = [[a for a in side if view.shape[a] > 1] for side in sides]
-    seen = axes, view.output_sections, view.reduction_sections
-    numbers = [zlib.crc32(repr(x).encode()) for x in (view.shape, seen)]
-    return np.array(numbers, np.uint32)
-
-
-def identities(path: str, piece: int, index: np.ndarray) -> np.ndarray:
-    """Identities ``(..., 2)`` of the matrices at `index` in a piece of a leaf."""
-    crc = np.full_like(index, zlib.crc32(path.encode()), np.uint32)
-    return np.stack([crc, ((piece << 20) + index).astype(np.uint32)], -1)
-
-
-def ids_of_pieces(view: MatrixView, path: str) -> list[np.ndarray]:
-    """Identities ``(count, 2)`` of the matrices of a leaf, for each of its pieces."""
-    return [
-        identities(path, i, np.arange(piece.count))
-        for i, piece in enumerate(view.pieces)
-    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

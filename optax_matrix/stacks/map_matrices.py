@@ -5,14 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array
 
 from optax_matrix._mesh import keep_sharding, named_sharding
 from optax_matrix._paths import map_named
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.checksums import paths_by_checksum
-from optax_matrix.stacks.layout import ids_of_pieces
+from optax_matrix.stacks.identities import ids_of_pieces, paths_by_checksum
 
 
 def map_matrices(
@@ -75,3 +75,34 @@ def _on_pieces(f: Callable, view: MatrixView, path: str, leaf: Any, *args: Any):
                 f"for {path!r}, got {x.shape}."
             )
     return view.from_matrices(new)[0].astype(leaf.dtype)
+
+
+def on_mapped_params(
+    tx: optax.GradientTransformation,
+    f: Callable[..., Array],
+    *args: Any,
+    dimension_numbers: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Passes `map_matrices` of the parameters to a transformation, as its parameters.
+
+    An example is weight decay whose strength depends on the shape of a matrix:
+    `optax.add_decayed_weights` of matrices that are multiplied by their factors.
+    `init` gets the parameters themselves.
+
+    >>> import jax.numpy as jnp, optax
+    >>> tenth = lambda w, ids: 0.1 * w
+    >>> tx = on_mapped_params(optax.add_decayed_weights(0.5), tenth)
+    >>> params = {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(4)}
+    >>> zeros = {"kernel": jnp.zeros((2, 4)), "bias": jnp.zeros(4)}
+    >>> updates, _ = tx.update(zeros, tx.init(params), params)
+    >>> round(float(updates["kernel"][0, 0]), 2), float(updates["bias"][0])
+    (0.05, 0.5)
+    """
+    tx = optax.with_extra_args_support(tx)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        if params is not None:
+            params = map_matrices(f, params, *args, dimension_numbers=dimension_numbers)
+        return tx.update(updates, state, params, **extra_args)
+
+    return optax.GradientTransformationExtraArgs(tx.init, update_fn)

@@ -17,12 +17,12 @@ _FEW = 4  # So many slices compile as fast as the conditional.
 def parts(stack: Array, size: int) -> list[Array]:
     """``[stack[:size], stack[size : 2 * size], ...]``.
 
-    For a CPU, XLA compiles a slice with a constant offset into a kernel of its own,
-    together with the elementwise operations behind it: 14 ms each, which was most of
-    the time that models with many layers took to compile. If the offsets arrive as
-    data, equal slices share a kernel. So they come out of a conditional whose branch
-    is known to us, and not to the compiler. It reads the stack, so that
-    `jax.linear_transpose` does not take it for a linear function; derivatives do.
+    For a CPU, XLA compiles each slice with a constant offset into a kernel of its own,
+    together with the elementwise operations after it: 14 ms each, which was most of the
+    compile time of models with many layers. If the offsets are data, equal slices share
+    a kernel. So they come out of a conditional whose result XLA cannot fold. Its
+    predicate reads the stack, so `jax.linear_transpose` rejects this function;
+    derivatives are linear, because of ``stop_gradient``.
     """
     offsets = range(0, len(stack), size)
     traced = isinstance(stack, jax.core.Tracer) and own_mesh(stack) is None

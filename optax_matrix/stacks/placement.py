@@ -27,8 +27,8 @@ Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 class Placement(Protocol[L]):
     """Decides for `on_matrices` where stacks and state live, and runs steps there.
 
-    `on_matrices` knows what to compute, a placement knows where. It gets the work as a
-    function and calls that function with ``local``, the layout of the matrices that one
+    `on_matrices` defines what is computed, and a placement where. A placement gets the
+    work as a function and calls it with ``local``, the layout of the matrices that one
     device has, and with their stacks. Without a mesh these are all matrices; inside
     ``shard_map`` they are the device's own. The layout of whole stacks is ``layout``.
 
@@ -41,7 +41,7 @@ class Placement(Protocol[L]):
     def wire_dtype(self) -> Any:
         """Dtype in which gradients and updates travel between devices.
 
-        It applies where it is narrower than their own; None stands for their own.
+        It applies if it is narrower than their own dtype; None is their own dtype.
         """
         ...
 
@@ -67,7 +67,7 @@ class Placement(Protocol[L]):
         arrays: Any,
         needs_params: bool,
     ) -> Any:
-        """Makes the state where it is to live.
+        """Creates the state on its devices.
 
         Args:
             layout: What `layout` returned.
@@ -90,7 +90,7 @@ class Placement(Protocol[L]):
         state: Any,
         arrays: Any,
     ) -> tuple[Leaves, Any]:
-        """Runs one step where the state lives.
+        """Runs one step on the devices of the state.
 
         Args:
             layout: What `layout` returned.
@@ -108,7 +108,7 @@ class Placement(Protocol[L]):
     def specs(
         self, layout: L, state: Any, param_specs: Mapping[str, tuple], mesh: Any
     ) -> Any:
-        """Says how the state is sharded, or is to be.
+        """Returns how the state is sharded, or is to be.
 
         Args:
             layout: What `layout` returned.

@@ -27,7 +27,7 @@ def zero_leaves(leaves: Mapping[str, Any], views: Mapping[str, MatrixView]) -> s
             if view.output_sections == view.reduction_sections == 1:
                 axes = view.output_axes + view.reduction_axes
                 return bool(jnp.any(jnp.all(zero, axis=axes)))
-            # Sections may cut sharded axes, so they are made of an unsharded copy.
+            # Sections may cut sharded axes, so they are cut from an unsharded copy.
             pieces = view.to_matrices(jnp.asarray(np.asarray(zero)[None]))
             return any(bool(jnp.any(jnp.all(x, axis=(1, 2)))) for x in pieces)
 

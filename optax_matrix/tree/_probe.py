@@ -12,7 +12,8 @@ import numpy as np
 import optax
 
 from optax_matrix._surroundings import within
-from optax_matrix.stacks.layout import Group, Layout, Member, identities
+from optax_matrix.stacks.identities import identities
+from optax_matrix.stacks.layout import Group, Layout, Member
 from optax_matrix.tree._build import Build
 from optax_matrix.tree.state import is_ours
 

@@ -30,7 +30,7 @@ from optax_matrix.matrices.boxes import (
 )
 from optax_matrix.matrices.decisions import Kinds, decide, kinds_of
 from optax_matrix.matrices.doubts import warn_of_mistakes
-from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Placement
 from optax_matrix.stacks.zeros import warn_of_zero_leaves

@@ -1,16 +1,16 @@
-"""What acts on weights themselves, not on gradients.
+"""Functions of weights themselves, not of gradients.
 
 ========================  ==============================================================
 ``_initialize``           `initialize_matrices` draws the matrices of any tree anew
-``_adapters``             `extract_adapter`: what fine-tuning changed, as LoRA pairs;
+``_adapters``             `extract_adapter`: changes by fine-tuning, as LoRA pairs;
                           `apply_adapter` adds it
 ``_clip_qk``              `clip_qk` scales down query and key kernels of heads whose
                           logits passed a threshold (the QK-Clip of MuonClip), also in
-                          latent attention (``_attentions``, ``_latent``)
+                          latent attention (``_attentions``)
 ``_average_weights``      `average_weights` keeps an average of them in the state;
-``_evaluation_params``    `evaluation_params` gets it, or that of schedule-free, out
-``_hyperball``            `hyperball` puts steps that keep the norm of each matrix
-                          around any optimizer, in place of weight decay
+``_evaluation_params``    `evaluation_params` returns it, or that of schedule-free
+``_hyperball``            `hyperball` keeps the norm of each matrix in the steps of
+                          any optimizer, in place of weight decay
 ``_stochastic_rounding``  `stochastic_rounding` trains bfloat16 weights that are rounded
                           at random, without a float32 copy of them
 ``_store_remainders``     `store_remainders` keeps the rest of their float32 bits in the

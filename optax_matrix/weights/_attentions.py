@@ -1,4 +1,4 @@
-"""The attentions of a tree: which leaves make their queries and keys, their logits."""
+"""The attentions of a tree: leaves of their queries and keys, and their logits."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def find_attentions(
 ) -> dict[str, dict[str, str]]:
     """By the path of each attention, the parts of its leaves.
 
-    ``"down"`` is what makes the latent vector and the key that all heads share.
+    ``"down"`` projects to the latent vector and to the key that all heads share.
     """
     leaves = {path: x for path, x in leaves.items() if not _INDEXER.search(path)}
     _refuse_norms(leaves, names)

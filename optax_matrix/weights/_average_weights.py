@@ -37,8 +37,8 @@ def average_weights(
         s_t = 1 + \beta s_{t-1}, \qquad s_0 = 0
 
     This is the average with the bias correction of Adam: the weights of step i count
-    :math:`\beta^{t-i}`, and the initialization does not count. Training is as without
-    it. `evaluation_params` gets the average out of the state.
+    :math:`\beta^{t-i}`, and the initialization does not count. Training does not
+    change. `evaluation_params` returns the average from the state.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate. `optax.ema` in

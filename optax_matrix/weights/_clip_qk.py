@@ -24,9 +24,9 @@ from optax_matrix.weights._attentions import (
     QUERY,
     find_attentions,
     inputs,
+    is_kernel,
     logits_of,
 )
-from optax_matrix.weights._latent import latent_factors, nope_size, shared_key_size
 from optax_matrix.weights._sharding import replicated_beside
 
 
@@ -57,8 +57,8 @@ def clip_qk(
     it after the update of each step; the optimizer does not change (MuonClip is `muon`
     with ``scaling="max"`` and this).
 
-    In latent attention (MLA: DeepSeek, Kimi) each head has a key of its own, which
-    ``kv_b`` makes together with its value, and all heads share one with the position:
+    In latent attention (MLA: DeepSeek, Kimi) ``kv_b`` computes for each head a key of
+    its own together with its value, and all heads share one key with the position:
 
     ============================  ======================================================
     kernel                        factor
@@ -128,7 +128,7 @@ def clip_qk(
         corrected, to the same effect.
     """
     leaves = named_leaves(params)
-    # First what makes values, too, which an expression for keys may fit.
+    # First the kernels that also compute values; an expression for keys may match them.
     names = {"key_value": key_value, "query": query, "key": key}
     attentions = find_attentions(leaves, names)
     factors: dict[str, Array] = {}
@@ -142,9 +142,9 @@ def clip_qk(
         gamma = _gamma(largest, tau)
         if is_latent:
             dims = {part: width // key_heads for part, width in widths.items()}
-            shared = shared_key_size(parts, shapes)
-            nope = nope_size(attention, dims, shared, qk_nope_head_dim)
-            by_part = latent_factors(gamma, balance, dims, nope)
+            shared = _shared_key_size(parts, shapes)
+            nope = _nope_size(attention, dims, shared, qk_nope_head_dim)
+            by_part = _latent_factors(gamma, balance, dims, nope)
         else:
             by_part = _factors(gamma, balance, key_heads)
         of_layers = range(len(sizes))
@@ -181,7 +181,7 @@ def _one_layer(
 
 
 def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, int]:
-    """The numbers per token that query and key kernels make, by part."""
+    """The numbers per token that query and key kernels compute, by part."""
     made = {p: part for p, part in parts.items() if inputs(p) and part != "down"}
     found = {part: math.prod(shapes[path][1:]) for path, part in made.items()}
     if set(found) not in ({"query", "key"}, {"query", "key_value"}):
@@ -196,7 +196,7 @@ def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, 
 def _key_heads(
     attention: str, widths: Mapping[str, int], heads: int, is_latent: bool
 ) -> int:
-    """The number of key heads, which the kernels tell."""
+    """The number of key heads, by the shapes of the kernels."""
     dim, rest = divmod(widths["query"], heads)
     key_heads, more = heads, widths.get("key_value", widths.get("key", 0)) % heads
     if not is_latent and not rest:
@@ -237,3 +237,55 @@ def _spread(factor: Array, path: str, shape: tuple[int, ...]) -> Array:
         return factor.reshape(*layers, *ones, heads, dim)
     whole = jnp.broadcast_to(factor, (*layers, heads, shape[-1] // heads))
     return whole.reshape(*layers, *ones, -1)
+
+
+def _latent_factors(
+    gamma: Array, balance: Any, dims: Mapping[str, int], nope: int
+) -> dict[str, Array]:
+    """The factors ``(..., heads, dim)`` of queries, and of keys, with values or not."""
+    gamma = gamma[..., None]
+    of_key = gamma ** (1 - balance)
+    is_nope = {part: jnp.arange(dim) < nope for part, dim in dims.items()}
+    factors = {part: jnp.where(is_nope[part], of_key, 1.0) for part in dims}
+    # The numbers that meet the shared key, which stays, get the whole factor.
+    return factors | {"query": jnp.where(is_nope["query"], gamma / of_key, gamma)}
+
+
+def _shared_key_size(
+    parts: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> int | None:
+    """The size of the key that the down-projection computes; None if unknown."""
+    kernels = {path: part for path, part in parts.items() if is_kernel(path)}
+    made = [math.prod(shapes[p][1:]) for p, part in kernels.items() if part == "down"]
+    keys = ("key_value", "key")
+    read = [shapes[p][0] for p, part in kernels.items() if part in keys]
+    if len(made) != 1 or len(read) != 1 or made <= read:
+        return None  # The shared key may have a kernel of its own.
+    return made[0] - read[0]
+
+
+def _nope_size(
+    attention: str, dims: Mapping[str, int], shared: int | None, given: int | None
+) -> int:
+    """How many numbers of a head's query meet the key of that head."""
+    told = None if shared is None else dims["query"] - shared
+    told = dims.get("key", told)  # A kernel of its own computes nothing else.
+    nope = told if given is None else given
+    if nope is None:
+        raise ValueError(
+            f"`qk_nope_head_dim` must be given for {attention!r}, because no `kv_a` "
+            "beside its `kv_b` shows the size of the key that all heads share; pass "
+            "the model's number, that of a head's query without a position."
+        )
+    most = min(dims["query"], dims.get("key_value", dims["query"] + 1) - 1)
+    fits = told in (None, nope) and shared in (None, dims["query"] - nope)
+    if not (0 < nope <= most and fits):
+        own = {"key_value": "key and value", "key": "key"}
+        (made,) = (f"{dims[p]} for its {own[p]}" for p in own if p in dims)
+        raise ValueError(
+            f"`qk_nope_head_dim` must fit the kernels of {attention!r}, with "
+            f"{dims['query']} numbers for a head's query, {made} and "
+            f"{shared or 'unknown'} for the shared key, got {nope}; pass the model's "
+            "number, or None."
+        )
+    return nope

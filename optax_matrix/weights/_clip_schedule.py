@@ -15,7 +15,7 @@ def clip_after_merge(
     start: Positive = 0.1,
     until: int | None = 2000,
 ) -> optax.Schedule:
-    r"""Makes a schedule that lowers the clip threshold for a while after each merge.
+    r"""Returns a schedule that lowers the clip threshold for a while after each merge.
 
     .. math::
         c(t) = c_0 \, (s + (1 - s)\, p / r), \qquad p = t \bmod T_m < r

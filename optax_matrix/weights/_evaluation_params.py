@@ -21,7 +21,7 @@ _ROUNDED = {
 
 
 def evaluation_params(state: Any, params: Any) -> Any:
-    """The weights for evaluation, wherever the state of an optimizer holds averages.
+    """Returns the weights for evaluation from the averages in an optimizer's state.
 
     Args:
         state: State with that of `average_weights` or `optax.contrib.schedule_free` in
@@ -35,9 +35,9 @@ def evaluation_params(state: Any, params: Any) -> Any:
     Raises:
         ValueError: If the state has no averages, or averages of averages; if
             `optax.contrib.schedule_free` is around `poet`, `oft`, `hyperball`,
-            `stochastic_rounding` or `store_remainders`. Their updates lead from the
-            weights that they get to others of a certain norm or of fewer bits, and
-            schedule-free adds them to different weights.
+            `stochastic_rounding` or `store_remainders`. Their updates are differences
+            from the weights that they get, to weights of a certain norm or of fewer
+            bits, and schedule-free adds them to different weights.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -88,7 +88,7 @@ def _averaged(params: Any, node: Any) -> Any:
 
 
 def _refuse_finished(inner: Any) -> None:
-    """Raises if the optimizer inside of schedule-free makes finished steps."""
+    """Raises if the updates inside of schedule-free are differences of weights."""
     names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
     for state in _nodes(inner, OnMatricesState):
         names += {"poet", "oft", "hyperball", "muonh"} & state.method.keys()

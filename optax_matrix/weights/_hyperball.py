@@ -22,10 +22,10 @@ def hyperball(
         \quad R = \|W_0\|_F
 
     for every matrix, where :math:`\Delta` is the update of ``inner``, so each step
-    turns the weights by an angle of at most about :math:`\eta`. This takes the place of
-    weight decay: give ``inner`` none. Other leaves get the updates of ``inner``
-    unchanged, so its learning rate is that of the other leaves and no matter to the
-    matrices, as long as it is not zero. Matrices that start at zero stay there; `init`
+    turns the weights by an angle of at most about :math:`\eta`. This replaces weight
+    decay: give ``inner`` none. Other leaves get the updates of ``inner`` unchanged, so
+    its learning rate is that of the other leaves and has no effect on the matrices, as
+    long as it is not zero. Matrices that start at zero stay there; `init`
     warns of them.
 
     Args:

@@ -123,7 +123,7 @@ def initialize_matrices(
 
 
 def _drawn(initializer: Any, key: Any, shape: Shape, dtype: Any) -> Array:
-    """What a user's function draws; one of JAX's may not have been called yet."""
+    """The draw of a user's function; raises for an uncalled factory of JAX."""
     new = initializer(key, shape, dtype)
     if getattr(new, "shape", None) != tuple(shape):
         raise ValueError(

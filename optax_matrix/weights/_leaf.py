@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from optax_matrix.linalg.permuted_blocks import materialize, permute
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.layout import ids_of_pieces
+from optax_matrix.stacks.identities import ids_of_pieces
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
 from optax_matrix.transforms.turns import select
 

@@ -16,7 +16,7 @@ from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import map_named, named_leaves
 from optax_matrix.matrices.decisions import decide, views_of
 from optax_matrix.matrices.view import MatrixView
-from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.stacks.identities import paths_by_checksum
 from optax_matrix.stacks.zeros import warn_of_zero_leaves
 from optax_matrix.transforms.arguments import check_transformation
 from optax_matrix.transforms.stochastic_primitives.primitives import Primitives
@@ -67,7 +67,7 @@ class Trainable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reparameterization:
-    """How weights depend on rotations; made by `reparameterize`, holds no arrays."""
+    """The map from rotations to weights, from `reparameterize`; holds no arrays."""
 
     primitives: Primitives
     merge_interval: int | None

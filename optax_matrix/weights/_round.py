@@ -1,4 +1,4 @@
-"""What `stochastic_rounding` and `store_remainders` share: bfloat16 weights as bits."""
+"""Bits of bfloat16 weights, for `stochastic_rounding` and `store_remainders`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -25,8 +25,8 @@ class StoreRemaindersState(NamedTuple):
     """State of `store_remainders`.
 
     Attributes:
-        remainders: Per bfloat16 leaf what the weights lack, an integer for each, of the
-            shape of the leaf; None for other leaves.
+        remainders: For each bfloat16 leaf the remainders of its weights, integers in
+            its shape; None for other leaves.
         inner_state: State of the inner optimizer, as for float32 weights.
     """
 
@@ -49,9 +49,9 @@ def store_remainders(
 
     The inner optimizer gets x as its parameters, and has the state that it has for
     float32 weights. With ``"int16"`` nothing is rounded: the steps are those of float32
-    weights with the gradients of W, in four bytes for a weight and its remainder, where
-    a weight and a copy take six. With ``"int8"`` the last 8 bits of x are rounded away,
-    so that changes below 2e-5 of a weight may be lost: three bytes.
+    weights with the gradients of W, in four bytes for a weight and its remainder,
+    instead of six for a weight and a copy. With ``"int8"`` the last 8 bits of x are
+    rounded away, so that changes below 2e-5 of a weight may be lost: three bytes.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate.

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 import optax_matrix as om
-from optax_matrix.matrices import infer
+from optax_matrix.matrices import _clauses, infer
 from optax_matrix.matrices.boxes import boxed, names_of
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.doubts import DoubtfulMatrixWarning
+from optax_matrix.matrices.doubts import DoubtfulMatrixWarning, doubts
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 from optax_matrix.stacks.layout import make_layout
@@ -138,6 +138,57 @@ def test_many_doubts_are_counted():
     lines = _messages({f"w{i:02}": _shape(64, 2, 128) for i in range(20)})
     assert len(lines) == 9
     assert lines[-1] == "and 12 more"
+
+
+CASES = {  # The start of a clause: the leaf that it is about, and others around it.
+    "all others are convolutions": {
+        "Dense_0/kernel": (64, 10),
+        **{f"Conv_{i}/kernel": (3, 3, 8, 16) for i in range(3)},
+    },
+    "matrices.by_path(include=": {"mlp/odd": (8, 16), "mlp/kernel": (8, 16)},
+    "its name is not of depthwise ones: include=": {"stem/kernel": (3, 3, 1, 16)},
+    "it has more axes than an output head": {"lm_head/kernel": (8, 4, 16)},
+    "axis 1 has 3 entries": {"a/kernel": (32, 3, 64), "b/kernel": (64, 3, 32)},
+    "it may hold several matrices": {"qkv_proj/kernel": (16, 48)},
+    "a `gate` of another width": {"gate/kernel": (64, 8), "up/kernel": (64, 256)},
+    "as in PyTorch it may be (out, in)": {"linear/weight": (16, 32)},
+    "it may embed patches": {"stem/kernel": (16, 16, 3, 64), "stem/bias": (64,)},
+    "it has the sides of embed/embedding": {
+        "Dense_0/kernel": (64, 512),
+        "embed/embedding": (512, 64),
+    },
+    "no other side is longer than 16": {
+        "Dense_9/kernel": (8, 64),
+        **{f"Dense_{i}/kernel": (8, 16) for i in range(4)},
+    },
+    "axis 0 may not be of layers": {"kernel": (200, 128, 64)},
+}
+
+
+@pytest.mark.parametrize("start", CASES)
+def test_each_clause_of_the_list_is_given(start):
+    params = {path: _shape(*shape) for path, shape in CASES[start].items()}
+    found = doubts(params, decide(params))
+    assert found[next(iter(params))].startswith(start)
+
+
+def test_axis_names_come_before_other_clauses():
+    odd = _boxed((8, 16), ("embed", "mlp"))
+    (message,) = _messages({"mlp": {"kernel": _shape(8, 16), "odd": odd}})
+    assert "mlp/odd: no matrix" in message
+    assert "its axis names say 1x (16, 8)" in message
+
+
+def test_a_complex_kernel_is_reported_and_every_row_of_the_list_has_a_case():
+    params = {"kernel": jax.ShapeDtypeStruct((8, 16), jnp.complex64)}
+    (clause,) = doubts(params, decide(params)).values()
+    assert clause.startswith("the methods take real matrices")
+    rows = {*_clauses._OF_OTHERS, *_clauses._OF_MATRICES}
+    starts = {clause.partition("{")[0] for _, clause in rows}
+    elsewhere = {"its axis names say ", "the methods take real matrices; "}
+    cases = {*CASES, *elsewhere}
+    for start in starts:
+        assert any(x.startswith(start) or start.startswith(x) for x in cases), start
 
 
 @jax.tree_util.register_pytree_node_class

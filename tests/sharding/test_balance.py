@@ -16,14 +16,13 @@ from optax_matrix._surroundings import within
 from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix._thresholds import Thresholds
 from optax_matrix.matrices.decisions import decide, views_of
+from optax_matrix.sharding._balance import loads, operations, with_teams, work_of
 from optax_matrix.sharding._owner_layout import owner_layout
 from optax_matrix.sharding._ownership import Ownership
-from optax_matrix.sharding.teams._balance import balanced
-from optax_matrix.sharding.teams._cost_model import CostModel, cost, operations
 
 
 def _work(own):
-    return cost(own.matrix, 1, CostModel()).work
+    return work_of(own.matrix)
 
 
 def _busiest(model, fsdp, tp):
@@ -66,7 +65,7 @@ def _on_eight(rows, matrices, **options):
 
 def test_left_over_matrices_go_to_owners_that_have_least():
     given = [_on_eight(16, 3), _on_eight(32, 4), _on_eight(8, 12)]
-    found, _ = balanced(given, CostModel())
+    found = with_teams(given, 1)
     load = sum(_work(own) * (own.table >= 0).sum(axis=1) for own in found)
     _, large, small = map(_work, found)
     assert load.max() == large + small
@@ -74,20 +73,21 @@ def test_left_over_matrices_go_to_owners_that_have_least():
     assert found[0].offset == 4  # Beside it.
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_loads_are_what_the_tables_of_owners_come_to(size):
-    model = CostModel()
-    given = [_on_eight(*shape, team_size=size) for shape in [(16, 3), (32, 13), (8, 9)]]
-    found, loads = balanced(given, model)
-    work, sent = np.zeros(8), np.zeros(8)
+    found = with_teams([_on_eight(16, 3), _on_eight(32, 13), _on_eight(8, 9)], size)
+    total, work, sent = loads(found), np.zeros(8), np.zeros(8)
     for own in found:
         whole, last = own.table[:, :-1] >= 0, own.table[:, -1] >= 0
         of_team = np.repeat(last.reshape(-1, size).sum(axis=1), size)
-        each = cost(own.matrix, size, model)
-        work += each.work * (whole.sum(axis=1) + of_team / size)
-        sent += each.sent * of_team + each.extra_sent * (of_team > 0)
-    np.testing.assert_array_equal(loads.work, work)
-    np.testing.assert_array_equal(loads.sent, sent)
+        m, n = own.sides
+        part = (size - 1) / size
+        work += _work(own) * (whole.sum(axis=1) + of_team / size)
+        sent += part * 5 * m * m * (4 + 2 + 2) * of_team
+        sent += part * 2 * m * n * 2 * (of_team > 0)
+    assert [own.team_size for own in found] == [size] * 3
+    np.testing.assert_array_equal(total.work, work)
+    np.testing.assert_array_equal(total.sent, sent)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])

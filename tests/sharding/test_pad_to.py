@@ -9,7 +9,7 @@ from _owned import assert_same_path, cubic, given, normal, on_mesh
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.stacks.layout import FILLER
+from optax_matrix.stacks.identities import FILLER
 
 AXES = ("fsdp", "tp")
 MESHES = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (4, 2), (8, 1), (2, 4)]

@@ -10,8 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 
 import optax_matrix as om
 from optax_matrix.sharding import plan
-from optax_matrix.sharding._planned import PlannedChoice
-from optax_matrix.sharding.teams import _team_sizes
+from optax_matrix.sharding._planned import PlannedChoice, PlannedTeams
 
 MESH = AbstractMesh((4, 2), ("fsdp", "tp"))
 SHAPES = {f"up_{i}": (8, 16) for i in range(3)} | {"bias": (16,)}
@@ -121,12 +120,16 @@ def test_describe_without_owners_has_no_such_column():
 
 
 SMALL, LARGE = (32, 4096, 16384, 4096), (80, 8192, 28672, 1024)
-PLANS = {  # Mesh, work whole and in teams, MiB in teams, team of the largest matrices.
-    "8.6B on 64": (SMALL, (16, 4), 1.077, 1.0, 448, 2),
-    "8.6B on 256": (SMALL, (64, 4), 1.846, 1.231, 800, 2),
-    "8.6B on 1024": (SMALL, (256, 4), 7.385, 1.231, 784, 8),
-    "70B on 128": (LARGE, (32, 4), 1.173, 1.013, 7104, 2),
-    "70B on 1024": (LARGE, (256, 4), 3.406, 1.171, 4704, 4),
+PLANS = {  # Mesh; teams: work of the busiest device, MiB that a device sends in them.
+    "8.6B on 64": (SMALL, (16, 4), {1: (1.077, 0), 2: (1.0, 1152)}),
+    "8.6B on 256": (SMALL, (64, 4), {1: (1.846, 0), 2: (1.231, 800), 8: (1.0, 4480)}),
+    "8.6B on 1024": (
+        SMALL,
+        (256, 4),
+        {1: (7.385, 0), 2: (3.692, 448), 8: (1.231, 1400)},
+    ),
+    "70B on 128": (LARGE, (32, 4), {1: (1.173, 0), 2: (1.014, 7140)}),
+    "70B on 1024": (LARGE, (256, 4), {1: (3.406, 0), 4: (1.174, 4758)}),
 }
 
 
@@ -144,44 +147,57 @@ def _plan_of(model, mesh, **options):
 @pytest.mark.daily("8.6B on 64", "8.6B on 1024", "70B on 128")
 @pytest.mark.broad
 @pytest.mark.parametrize("case", PLANS)
-def test_automatic_plans_of_large_models(case):
-    model, mesh, whole, work, mib, size = PLANS[case]
-    before = _plan_of(model, mesh)
-    assert before.work == pytest.approx(whole, abs=0.001)
-    assert before.sent_in_teams == 0
-    found = _plan_of(model, mesh, teams="auto")
-    assert (found.work, found.sent_in_teams) == pytest.approx(
-        (work, mib * 2**20), abs=0.001
-    )
-    assert found.sent == before.sent + found.sent_in_teams
-    assert found.state_bytes == before.state_bytes
-    assert found.teams[model[1], model[2]] == size
-    assert _plan_of(model, mesh, teams=found.teams) == found
+def test_plans_of_large_models(case):
+    model, mesh, expected = PLANS[case]
+    alone = _plan_of(model, mesh)
+    assert [x.teams for x in alone.by_teams] == [1, 2, 4, 8]
+    for x in alone.by_teams:
+        if x.teams in expected:
+            found = x.work, (x.sent - alone.sent) / 2**20
+            assert found == pytest.approx(expected[x.teams], abs=0.001)
 
 
 @pytest.mark.broad
-def test_a_faster_link_makes_larger_teams_and_a_slow_one_none():
-    sizes = lambda **numbers: {
-        group.team
-        for group in _plan_of(
-            SMALL, (64, 4), teams=om.sharding.CostModel(**numbers)
-        ).groups
-    }
-    assert sizes(link_bytes=1e9) == {1}
-    assert max(sizes(link_bytes=1e15)) > 2
+def test_every_number_of_teams_gives_what_the_plan_said():
+    said = _plan_of(SMALL, (64, 4)).by_teams
+    for teams, work, sent in said:
+        found = _plan_of(SMALL, (64, 4), teams=teams)
+        assert (found.teams, found.work, found.sent) == (teams, work, sent)
+        assert {group.team for group in found.groups} == {teams}
+        assert found.by_teams == said
+        printed = [x for x in str(found).splitlines() if x.startswith("teams=")]
+        assert [int(x[6]) for x in printed] == [n for n in (1, 2, 4, 8) if n != teams]
+
+
+def _few(count, devices, **options):
+    """The plan of a number of 8 x 16 matrices on owners along one axis."""
+    mesh = AbstractMesh((devices,), ("fsdp",))
+    sharding = NamedSharding(mesh, P())
+    shape = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+    params = {f"up_{i}": shape for i in range(count)}
+    placement = om.owners("fsdp", param_specs=sharding, **options)
+    return plan(om.muon(0.1, placement=placement), params, sharding)
+
+
+def test_only_numbers_that_change_something_are_listed():
+    numbers = lambda found: [x.teams for x in found.by_teams]
+    assert numbers(_few(3, 4)) == [1, 2, 4]
+    assert numbers(_few(3, 8)) == [1, 2, 4, 8]
+    assert numbers(_few(8, 8)) == []  # No matrix is left over.
+    assert numbers(_few(3, 6)) == [1, 2]  # Six owners have no teams of four.
+    assert numbers(_few(3, 8, pad_to=8)) == []
+    assert numbers(_plan("fsdp")) == []  # An axis stays inside the matrices.
 
 
 def test_bytes_in_teams_are_those_of_the_formula():
     """One of a team of two: half of three squares for each step, half of the matrix."""
-    mesh = AbstractMesh((2,), ("fsdp",))
-    sharding = NamedSharding(mesh, P("fsdp"))
-    params = {"up": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
-    placement = om.owners("fsdp", param_specs={"up": sharding}, teams={(16, 8): 2})
-    found = plan(om.muon(0.1, placement=placement), params, {"up": sharding})
+    found = _few(1, 2, teams=2)
     assert found.work == 1
     assert found.sent_in_teams == 5 * 8 * 8 * (4 + 2 + 2) // 2 + 2 * (8 * 16 * 2) // 2
-    assert "of that in teams, by calculation: 0.0 MiB" in str(found)
-    assert "these teams by hand: teams={(8, 16): 2}" in str(found)
+    assert "of that in teams: 0.0 MiB" in str(found)
+    alone, both = found.by_teams
+    assert alone == PlannedTeams(1, 2.0, found.sent - found.sent_in_teams)
+    assert both == PlannedTeams(2, found.work, found.sent)
 
 
 def test_without_owners():
@@ -255,22 +271,3 @@ def _dense():
 def _dense_plan(params, specs, axes):
     placement = om.owners(axes, param_specs=specs)
     return plan(om.muon(0.1, placement=placement), params, specs)
-
-
-def test_teams_are_not_searched_unasked(monkeypatch):
-    def search(*_):
-        raise AssertionError
-
-    monkeypatch.setattr(_team_sizes, "cheapest_sizes", search)
-    params, specs, _ = _dense()
-    make = lambda teams: om.muon(
-        0.1, placement=om.owners(("fsdp", "tp"), param_specs=specs, teams=teams)
-    )
-    for teams in (None, {(512, 512): 2}):
-        tx = make(teams)
-        plan(tx, params, specs)
-        om.state_specs(tx, params, specs)
-        om.describe(params, placement=om.owners("fsdp", param_specs=specs))
-        jax.eval_shape(tx.init, params)
-    with pytest.raises(AssertionError):
-        plan(make("auto"), params, specs)

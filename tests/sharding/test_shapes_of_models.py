@@ -164,7 +164,7 @@ WORK = {
 
 def _plan(model, axes, names=None):
     shapes = model.params(AbstractMesh(tuple(axes.values()), tuple(axes)))
-    owners = _owners(shapes, names or axes, teams="auto")
+    owners = _owners(shapes, names or axes)
     return om.sharding.plan(om.muon(0.1, placement=owners), shapes)
 
 

@@ -1,5 +1,7 @@
 """Teams of devices that compute polar factors together: as one device does."""
 
+import dataclasses
+import inspect
 from functools import partial
 
 import jax
@@ -15,10 +17,10 @@ from optax_matrix._surroundings import within
 from optax_matrix._surroundings.kernels import on_real_matrices
 from optax_matrix.linalg import AOL, POLAR_EXPRESS, newton_schulz, polar_svd
 from optax_matrix.matrices.decisions import decide, views_of
+from optax_matrix.sharding import _balance
+from optax_matrix.sharding._balance import with_teams
 from optax_matrix.sharding._ownership import Ownership
-from optax_matrix.sharding.teams._last_round import LastRound, Team
-from optax_matrix.sharding.teams._newton_schulz import in_team
-from optax_matrix.sharding.teams._team_sizes import with_teams
+from optax_matrix.sharding._teams import LastRound, Team, in_team
 
 AXES = ("fsdp", "tp")
 
@@ -131,7 +133,6 @@ MESHES = {
     "fsdp8": dict.fromkeys(SHAPES, P("fsdp")) | {"layers": P()},
     "fsdp4-tp2": dict.fromkeys(SHAPES, P("fsdp", "tp")) | {"layers": P("tp")},
 }
-TEAMS = {(8, 16): 4, (8, 8): 8, (6, 10): 2, (8, 12): 2}
 
 
 def _trees():
@@ -143,19 +144,19 @@ def _trees():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("recipe", "mesh_name", "kind"),
+    ("recipe", "mesh_name", "kind", "teams"),
     [
-        (om.muon, "fsdp4-tp2", "auto"),
-        (om.muon, "fsdp8", "explicit"),
-        (om.muoneq, "fsdp4-tp2", "explicit"),
+        (om.muon, "fsdp4-tp2", "auto", 4),
+        (om.muon, "fsdp8", "explicit", 8),
+        (om.muoneq, "fsdp4-tp2", "explicit", 2),
     ],
 )
-def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, cpus):
+def test_owners_in_teams_do_what_one_device_does(recipe, mesh_name, kind, teams, cpus):
     mesh, specs = make_mesh(mesh_name, kind, cpus), MESHES[mesh_name]
     params, noise = _trees()
     want, state, _ = rollout(recipe(0.1), params, noise)
     portable = om.to_portable(state, params)
-    placement = om.owners(mesh.axis_names, param_specs=given(mesh, specs), teams=TEAMS)
+    placement = om.owners(mesh.axis_names, param_specs=given(mesh, specs), teams=teams)
     on = partial(on_mesh, specs=specs, mesh=mesh)
     got, state, _ = rollout(recipe(0.1, placement=placement), on(params), on(noise))
     assert_same_path(got, want)
@@ -180,7 +181,7 @@ def _placed(cpus, teams, shapes, **options):
 def test_updates_are_those_of_whole_matrices(cpus):
     """Eleven matrices on eight owners: one for each, and three for two teams."""
     shapes = {f"w/{i}": (8, 16) for i in range(11)}
-    tx, tree = _placed(cpus, {(8, 16): 4}, shapes)
+    tx, tree = _placed(cpus, 4, shapes)
     got, _ = jax.jit(tx.update)(tree, tx.init(tree))
     for path, x in normal(shapes, 0).items():
         np.testing.assert_allclose(got[path], _alone(newton_schulz, x), atol=1e-5)
@@ -191,7 +192,7 @@ def test_a_team_splits_the_products(cpus):
     """One matrix on eight owners: each does an eighth of the operations."""
     found = {}
     for size in (1, 8):
-        tx, tree = _placed(cpus, {(128, 192): size}, {"w": (128, 192)})
+        tx, tree = _placed(cpus, size, {"w": (128, 192)})
         compiled = jax.jit(tx.update).lower(tree, tx.init(tree)).compile()
         found[size] = compiled.cost_analysis()["flops"], collectives(compiled)
     whole, split = found[1], found[8]
@@ -208,7 +209,7 @@ def test_padding_of_the_last_round_is_known(cpus):
     shapes = {f"w/{i}": (8, 16) for i in range(13)}
     specs = dict.fromkeys(shapes, NamedSharding(make_mesh("fsdp8", "auto", cpus), P()))
     leaves = {p: jax.ShapeDtypeStruct(s, jnp.float32) for p, s in shapes.items()}
-    placement = om.owners("fsdp", param_specs=specs, teams={(8, 16): 2})
+    placement = om.owners("fsdp", param_specs=specs, teams=2)
     layout = placement.layout(leaves, views_of(decide(leaves)), None)
     ((name, rows),) = layout.manifest.items()
     each = [layout.last_rounds({name: own})[name] for own in np.split(rows, 8)]
@@ -220,64 +221,50 @@ def test_padding_of_the_last_round_is_known(cpus):
 
 
 def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
-    sizes, views = {"x": 4, "y": 4}, {}
-    for name, shape in {"w": (8, 16), "layers": (4, 8, 16)}.items():
+    sizes, views = {"x": 2, "y": 4}, {}
+    for name, shape in {"w": (8, 16), "layers": (2, 8, 16)}.items():
         views[name] = decide({name: jnp.zeros(shape)})[name].view
     flat = Ownership(views["w"], ((), ()), ("x", "y"), sizes, 3)
     layers = Ownership(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
-    found = with_teams([flat, layers], {(16, 8): 16})
-    assert [own.team_size for own in found] == [16, 4]
+    found = with_teams([flat, layers], 8)
+    assert [own.team_size for own in found] == [8, 4]
+    assert [own.team_size for own in with_teams(found, 2)] == [2, 2]
 
 
-def test_teams_by_hand_that_do_not_fit(cpus):
-    init = lambda teams, **options: om.sharding.plan(
-        *_placed(cpus, teams, {"w": (8, 16)}, **options)
-    )
-    with pytest.raises(ValueError, match=r"`teams` must give sizes .* got 3 for"):
-        init({(8, 16): 3})
-    with pytest.raises(ValueError, match=r"`teams` must name shapes .* \(8, 16\)"):
-        init({(8, 17): 2})
-    with pytest.raises(ValueError, match="mesh axes stay inside"):
-        init({(8, 16): 2}, axes="fsdp")
+def test_teams_that_do_not_divide_the_owners():
+    view = decide({"w": jnp.zeros((8, 16))})["w"].view
+    own = Ownership(view, ((), ()), ("x",), {"x": 12}, 5)
+    assert [x.team_size for x in with_teams([own], 4)] == [4]
+    with pytest.raises(ValueError, match=r"got 8 with 12 owners .* pass teams=4\."):
+        with_teams([own], 8)
+    complete = dataclasses.replace(own, leaves=24)
+    assert [x.team_size for x in with_teams([complete], 8)] == [1]
 
 
-@pytest.mark.parametrize(
-    ("teams", "options", "match"),
-    [
-        ("whole", {}, "`teams` must be None, 'auto'"),
-        (4, {}, "`teams` must be None, 'auto'"),
-        ({(8, 16): 0}, {}, "not two positive ints"),
-        ({8: 2}, {}, "not two positive ints"),
-        ({(8, 16): 2}, {"pad_to": 8}, "with `pad_to`"),
-    ],
-)
-def test_wrong_teams(teams, options, match):
-    with pytest.raises(ValueError, match=match):
-        om.owners("fsdp", teams=teams, **options)
+def test_no_teams_where_mesh_axes_stay_inside_matrices(cpus):
+    with pytest.raises(
+        ValueError, match=r"must be 1 if mesh axes stay inside .* got 2"
+    ):
+        om.sharding.plan(*_placed(cpus, 2, {"w": (8, 16)}, axes="fsdp"))
 
 
-@pytest.mark.parametrize(
-    ("numbers", "match"),
-    [
-        ({"peak_flops": 0}, "`peak_flops` must be"),
-        ({"link_bytes": float("inf")}, "`link_bytes` must be"),
-        ({"steps": True}, "`steps` must be"),
-        ({"compute_dtype": jnp.int8}, "`compute_dtype` must be"),
-    ],
-)
-def test_wrong_cost_models(numbers, match):
-    with pytest.raises(ValueError, match=match):
-        om.sharding.CostModel(**numbers)
+@pytest.mark.parametrize("teams", [0, 3, 16, -2, 2.0, True, None, "auto", {(8, 16): 2}])
+def test_wrong_teams(teams):
+    with pytest.raises(ValueError, match=r"`teams` must be 1, 2, 4 or 8, .* got "):
+        om.owners("fsdp", teams=teams)
+    with pytest.raises(ValueError, match=r"`teams` must be 1, 2, 4 or 8, .* got "):
+        om.owners.from_params({}, "fsdp", teams=teams)
 
 
-@pytest.mark.parametrize("options", [{"pad_to": 8}, {"axes": "fsdp"}])
-def test_automatic_teams_are_none_where_there_can_be_none(options, cpus):
-    eager = om.sharding.CostModel(link_bytes=1e20)
-    teams = lambda **options: (
-        om.sharding.plan(*_placed(cpus, eager, {"w": (8, 16)}, **options)).teams
-    )
-    assert teams() == {(8, 16): 8}
-    assert teams(**options) == {}
+def test_no_teams_with_a_fixed_order():
+    with pytest.raises(ValueError, match="`teams` must be 1 with `pad_to`, got 2"):
+        om.owners("fsdp", teams=2, pad_to=8)
+    assert om.owners("fsdp", pad_to=8).teams == 1
+
+
+def test_bytes_are_counted_for_the_kernel_as_it_is():
+    options = inspect.signature(newton_schulz).parameters
+    assert options["steps"].default == _balance._STEPS
 
 
 @pytest.mark.daily("explicit")
@@ -288,7 +275,7 @@ def test_a_sweep_by_vmap_is_its_runs(kind, cpus):
     shapes = {f"w/{i}": (8, 16) for i in range(11)}
     mesh = make_mesh("fsdp4-tp2", kind, cpus)
     specs = dict.fromkeys(shapes, P("fsdp", "tp"))
-    placement = om.owners(AXES, param_specs=given(mesh, specs), teams={(8, 16): 4})
+    placement = om.owners(AXES, param_specs=given(mesh, specs), teams=4)
     params, noise = (on_mesh(normal(shapes, i), specs, mesh) for i in (0, 1))
 
     def step(rate, grads):
@@ -312,7 +299,7 @@ def test_a_sweep_by_vmap_is_its_runs(kind, cpus):
 def test_derivatives_of_a_team_are_those_of_one_device(cpus):
     """Forwards and backwards; `jax.vmap` of either is left to JAX."""
     shapes = {"w": (8, 16)}
-    tx, tree = _placed(cpus, {(8, 16): 8}, shapes)
+    tx, tree = _placed(cpus, 8, shapes)
     whole, alone = om.on_matrices(om.orthogonalize()), normal(shapes, 0)
     runs = [(tx, tree), (whole, alone)]
     ends = [lambda p, tx=tx: tx.update(p, tx.init(p))[0]["w"] for tx, _ in runs]

@@ -2,7 +2,7 @@ r"""What one optimizer step costs on TPUs or GPUs, by the compiler, without eith
 
     python -m examples.study aot --topology v5e:4x4 --mesh fsdp=4,tp=4
     python -m examples.study aot --topology v5p:4x4x8 --mesh fsdp=32,tp=4 \
-        --model 70B --teams auto --recipes muon
+        --model 70B --teams 2 --recipes muon
     python -m examples.study aot --mesh fsdp=4,expert=4 --experts 64
     python -m examples.study aot --mesh fsdp=4,tp=4 --scan fsdp
     python -m examples.study aot --mesh slice=2,fsdp=16 --owners fsdp
@@ -139,7 +139,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--recipes", nargs="+", metavar="NAME", help="by default some, or all: `all`")
     add("--owners", help="mesh axes that own matrices, by commas (default: all)")
     add("--only-owners", action="store_true", help="leave out placement=None")
-    add("--teams", choices=("auto",), help="as in om.owners (default: none)")
+    add("--teams", type=int, choices=(1, 2, 4, 8), default=1, help="as in om.owners")
     add("--wire", choices=("bfloat16", "float32"), default="bfloat16")
     add(
         "--async",

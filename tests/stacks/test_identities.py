@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import optax_matrix as om
-from optax_matrix.stacks.checksums import paths_by_checksum
+from optax_matrix.stacks.identities import paths_by_checksum
 
 PARAMS = {"plumless": jnp.ones((4, 8)), "buckeroo": jnp.zeros((4, 8))}
 MESSAGE = "crc32 of 'buckeroo' and 'plumless' is the same"
