@@ -7,9 +7,8 @@ give finite numbers, or infinity where their docstrings say so, and never NaN.
 ====================  ==================================================================
 ``_spectra``          `singular_values`, `stable_rank`, `condition_number`, and
                       `newton_schulz_errors`, which follow from them
-``_norms``            `norm_spread` of rows or columns, `hyperspherical_energy` of
-                      neurons, `diagnostics.orthogonality_error`
-``_subspaces``        `subspace_overlap`, `eigenvector_cosines`
+``_norms``            `norm_spread` of rows or columns, `eigenvector_cosines`,
+                      `diagnostics.orthogonality_error`
 ``_follow_policies``  `follow_policies` runs policies of `rotate` along one trajectory
                       of momenta: ARO's objective and `alignment_score`
 ``_of_matrices``      `of_matrices` applies a measure to every matrix of a tree
@@ -26,16 +25,12 @@ give finite numbers, or infinity where their docstrings say so, and never NaN.
 Measures that belong to one paper's figure stand in the notebook that draws it.
 """
 
-from optax_matrix.diagnostics._follow_policies import (
-    FollowedPolicy,
-    alignment_score,
-    follow_policies,
-)
+from optax_matrix.diagnostics._follow_policies import alignment_score, follow_policies
 from optax_matrix.diagnostics._method_style import method_style
 from optax_matrix.diagnostics._monitor import monitor
 from optax_matrix.diagnostics._monitor_state import MonitorState, read_monitor
 from optax_matrix.diagnostics._norms import (
-    hyperspherical_energy,
+    eigenvector_cosines,
     norm_spread,
     orthogonality_error,
 )
@@ -47,22 +42,18 @@ from optax_matrix.diagnostics._spectra import (
     singular_values,
     stable_rank,
 )
-from optax_matrix.diagnostics._state_bytes import StateBytes, StateField, state_bytes
+from optax_matrix.diagnostics._state_bytes import StateBytes, state_bytes
 from optax_matrix.diagnostics._states import bases
-from optax_matrix.diagnostics._subspaces import eigenvector_cosines, subspace_overlap
 
 __all__ = [
-    "FollowedPolicy",
     "MonitorState",
     "Rotations",
     "StateBytes",
-    "StateField",
     "alignment_score",
     "bases",
     "condition_number",
     "eigenvector_cosines",
     "follow_policies",
-    "hyperspherical_energy",
     "method_style",
     "monitor",
     "newton_schulz_errors",
@@ -74,5 +65,4 @@ __all__ = [
     "singular_values",
     "stable_rank",
     "state_bytes",
-    "subspace_overlap",
 ]
