@@ -106,7 +106,7 @@ BLOCKS = {
     ),
     "rotate-polar": lambda: om.rotate(optax.scale_by_sign(), policy="polar"),
     "rotate-rgd": lambda: om.rotate(optax.scale_by_sign(), policy="rgd"),
-    "quantize_state": lambda: om.quantize_state(
+    "quantize_state": lambda: om.quantization.quantize_state(
         optax.scale_by_adam(), block_size=8, min_size=1, batch_axes=1
     ),
     "scale_by_second_moment": om.scale_by_second_moment,

@@ -39,7 +39,6 @@ The files, from simple to compound:
 ``procrustes``                 a step to the symmetric factor of a matrix
 ``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
 ``permuted_blocks``            rows and columns
-``_quantize``                  eight bits per number
 ``_derivatives``               of kernels whose loops JAX cannot differentiate
 =============================  =========================================================
 
@@ -74,7 +73,6 @@ from optax_matrix.linalg._orthonormalize import (
     qr_householder,
 )
 from optax_matrix.linalg._polar import polar_eigh, polar_products, polar_qr, polar_svd
-from optax_matrix.linalg._quantize import dequantize, quantize
 from optax_matrix.linalg._shifted_cholesky_qr import shifted_cholesky_qr
 from optax_matrix.linalg._subspace import (
     left_vectors,
@@ -127,7 +125,6 @@ __all__ = [
     "cayley_taylor",
     "cholesky_qr",
     "cross_gram",
-    "dequantize",
     "eigenbasis",
     "exponential",
     "from_skew",
@@ -143,7 +140,6 @@ __all__ = [
     "polar_svd",
     "power_step",
     "qr_householder",
-    "quantize",
     "randomized_left_vectors",
     "range_finder",
     "rank_one_scales",

@@ -129,12 +129,10 @@ from optax_matrix.transforms.weight_size import (
     finish_step,
 )
 from optax_matrix.transforms.wrappers import (
-    QuantizedState,
     in_blocks,
     in_float32,
     inject_hyperparams,
     keep_dtype,
-    quantize_state,
     with_gradient,
 )
 
@@ -154,7 +152,6 @@ __all__ = [
     "PolicyInput",
     "PreconditionState",
     "ProjectLowRankState",
-    "QuantizedState",
     "RotateSharedState",
     "RotateState",
     "ScaleByAdamPerMatrixState",
@@ -195,7 +192,6 @@ __all__ = [
     "preserve_norm",
     "project_both_sides",
     "project_low_rank",
-    "quantize_state",
     "rgd",
     "rotate",
     "rotate_shared",

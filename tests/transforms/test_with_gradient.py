@@ -31,7 +31,9 @@ BLOCKS = {
     "in_blocks": lambda f: transforms.in_blocks(f, 2),
     "in_float32": om.in_float32,
     "keep_dtype": transforms.keep_dtype,
-    "quantize_state": lambda f: om.quantize_state(f, block_size=8, min_size=1),
+    "quantize_state": lambda f: om.quantization.quantize_state(
+        f, block_size=8, min_size=1
+    ),
     "with_gradient": with_gradient,
     "per_matrix": om.per_matrix,
 }
@@ -64,7 +66,7 @@ def stream(seed, shape=SHAPE, steps=2):
 
 
 def test_every_block_with_an_inner_transformation_is_here():
-    found = {"per_matrix"}
+    found = {"per_matrix", "quantize_state"}
     for name in transforms.__all__:
         function = getattr(transforms, name)
         if inspect.isfunction(function):

@@ -9,7 +9,7 @@ import jax
 
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys
-from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.quantization._codes import dequantize, quantize
 
 LABEL = r"(signed|unsigned)_(\d+)"
 
