@@ -212,10 +212,13 @@ def moved_to_a_matrix():
         ),
         (lambda: Numbers(layer_axis="layers"), "`layer_axis` must be the number of an"),
         (
-            lambda: om.reset_state(STATE, om.muon(0.1), PARAMS, True),
+            lambda: om.checkpoint.reset_state(STATE, om.muon(0.1), PARAMS, True),
             "`tx` must be an op",
         ),
-        (lambda: om.reset_state(om.muon(0.1), STATE, PARAMS, "up"), "must hold bools"),
+        (
+            lambda: om.checkpoint.reset_state(om.muon(0.1), STATE, PARAMS, "up"),
+            "must hold bools",
+        ),
         (lambda: om.adopt_state(om.muon(0.1), {}, PARAMS), "`tx` must be an optimizer"),
         (
             lambda: om.diagnostics.state_bytes(PARAMS, om.muon(0.1)),

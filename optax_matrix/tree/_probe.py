@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.core
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -147,11 +146,13 @@ def _compiled(f: Callable, *args: Any) -> Callable:
 
     Under the user's `jax.jit`, a learning rate, say, has no value yet.
     """
+    from jax.extend.core import jaxpr_as_fun  # This loads Pallas: slow.
+
     is_traced = lambda x: isinstance(x, jax.core.Tracer)
     known = lambda x: jnp.full(x.shape, _STAND_IN, x.dtype) if is_traced(x) else x
     jaxpr, result = jax.make_jaxpr(f, return_shape=True)(*args)
     jaxpr = jaxpr.replace(consts=[*map(known, jaxpr.consts)])
-    run = jax.jit(jax.extend.core.jaxpr_as_fun(jaxpr))
+    run = jax.jit(jaxpr_as_fun(jaxpr))
     structure = jax.tree.structure(result)
     return lambda *args: structure.unflatten(run(*jax.tree.leaves(args)))
 

@@ -96,7 +96,7 @@ def _refuse_finished(inner: Any) -> None:
         raise ValueError(
             f"optax.contrib.schedule_free must not be around {names[0]}, whose updates "
             "fit only the weights that it gets; take om.average_weights in its place, "
-            "or, for bfloat16 weights, put om.store_remainders around it."
+            "or, for bfloat16 weights, put om.weights.store_remainders around it."
         )
 
 

@@ -50,7 +50,7 @@ def hyperball(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax, optax_matrix as om
-        >>> tx = om.hyperball(om.muon(0.02), learning_rate=0.01)
+        >>> tx = om.weights.hyperball(om.muon(0.02), learning_rate=0.01)
         >>> params = {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}
         >>> grads = {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}
         >>> updates, state = tx.update(grads, tx.init(params), params)
@@ -77,7 +77,7 @@ def hyperball(
         if optax.tree.get_all_with_path(state, "ScheduleFreeState"):
             raise ValueError(
                 "`inner` must not be optax.contrib.schedule_free, whose averages have "
-                "no fixed norm; put om.average_weights around om.hyperball."
+                "no fixed norm; put om.average_weights around om.weights.hyperball."
             )
         return state
 

@@ -74,7 +74,7 @@ def stochastic_rounding(
         >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
         >>> params = {"kernel": jnp.ones((64, 64), jnp.bfloat16)}
-        >>> tx = om.stochastic_rounding(optax.sgd(0.001))
+        >>> tx = om.weights.stochastic_rounding(optax.sgd(0.001))
         >>> updates, _ = tx.update(params, tx.init(params), params)
         >>> new = optax.apply_updates(params, updates)["kernel"]
         >>> jnp.unique(new).tolist()

@@ -72,7 +72,7 @@ def store_remainders(
         >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
         >>> params = {"kernel": jnp.ones((2, 2), jnp.bfloat16)}
-        >>> tx = om.store_remainders(optax.sgd(0.001))
+        >>> tx = om.weights.store_remainders(optax.sgd(0.001))
         >>> state = tx.init(params)
         >>> for _ in range(3):
         ...     grads = jax.tree.map(jnp.ones_like, params)

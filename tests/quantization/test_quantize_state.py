@@ -340,7 +340,10 @@ def test_a_moment_that_does_not_change_keeps_its_codes(seed):
 
 def test_complex_leaves_keep_their_imaginary_parts():
     x = jnp.array([1 + 2j, 1 - 1j], jnp.complex64)
-    for tx in (quantize_state(optax.sgd(0.5)), om.in_float32(optax.sgd(0.5))):
+    for tx in (
+        quantize_state(optax.sgd(0.5)),
+        om.transforms.in_float32(optax.sgd(0.5)),
+    ):
         updates, _ = tx.update({"w": x}, tx.init({"w": x}), {"w": x})
         np.testing.assert_array_equal(updates["w"], -x / 2)
 

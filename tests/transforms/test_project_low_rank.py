@@ -177,7 +177,7 @@ def test_states_that_carry_does_not_know_are_refused():
     for inner in (
         optax.scale_by_adam(),
         optax.scale_by_lion(),
-        optax.chain(optax.trace(0.9), om.limit_norm_growth()),
+        optax.chain(optax.trace(0.9), om.transforms.limit_norm_growth()),
         optax.partition({"all": optax.trace(0.9)}, "all"),
     ):
         om.project_low_rank(inner, transport="carry").init(w)

@@ -29,7 +29,7 @@ BLOCKS = {
         f, rank=2, basis="svd"
     ),
     "in_blocks": lambda f: transforms.in_blocks(f, 2),
-    "in_float32": om.in_float32,
+    "in_float32": om.transforms.in_float32,
     "keep_dtype": transforms.keep_dtype,
     "quantize_state": lambda f: om.quantization.quantize_state(
         f, block_size=8, min_size=1
@@ -104,7 +104,7 @@ def test_the_gradient_is_in_the_frame_of_the_inner_transformation(name):
 
 @pytest.mark.broad
 def test_the_gradient_keeps_its_size_where_a_norm_is_restored():
-    new, _ = runs(om.preserve_norm(echo()), stream(1), stream(7))
+    new, _ = runs(om.transforms.preserve_norm(echo()), stream(1), stream(7))
     norm = lambda x: np.linalg.norm(x, axis=(1, 2), keepdims=True)
     want = stream(7)[-1]["w"] / norm(stream(7)[-1]["w"]) * norm(stream(1)[-1]["w"])
     np.testing.assert_allclose(new, want, rtol=1e-9)
@@ -127,7 +127,7 @@ AVERAGED = {
         transforms.scale_by_spectrum(), "kl", decay=0.9, update_interval=2, **m
     ),
     "precondition": lambda **m: om.precondition(decay=0.9, side="short", **m),
-    "whiten": lambda **m: om.whiten(factor_rate=0.5, **m),
+    "whiten": lambda **m: om.transforms.whiten(factor_rate=0.5, **m),
 }
 
 

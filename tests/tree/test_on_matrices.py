@@ -181,7 +181,7 @@ def test_state_of_a_bare_array_is_saved_and_reset():
     adam = optax.inject_hyperparams(optax.adam)(0.1)
     _, held = adam.update(x, adam.init(x), x)
     for ours, old in ((tx, state), (adam, held)):
-        new = om.reset_state(ours, old, x, True)
+        new = om.checkpoint.reset_state(ours, old, x, True)
         moments = [m for m in jax.tree.leaves(new) if m.ndim > 1 and m.dtype == x.dtype]
         assert moments
         assert not any(m.any() for m in moments)
