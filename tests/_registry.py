@@ -138,7 +138,7 @@ BLOCKS = {
         om.transforms.scale_by_spectrum(), "kl"
     ),
     "orthogonalize_low_rank": lambda: om.transforms.orthogonalize_low_rank(2),
-    "project_both_sides": lambda: om.transforms.project_both_sides(
+    "project_both_sides": lambda: om.transforms.low_rank.project_both_sides(
         optax.trace(0.9), rank=2
     ),
     "project_low_rank": lambda: om.project_low_rank(optax.trace(0.9), rank=2),

@@ -12,16 +12,18 @@ import jax
 from optax_matrix._paths import group_of, leaves_with_keys
 from optax_matrix.quantization import QuantizedState
 from optax_matrix.stacks.layout import EMPTY_LAYOUT, Group, Layout
-from optax_matrix.transforms import (
-    InEigenbasisState,
+from optax_matrix.transforms.low_rank import (
     OrthogonalizeLowRankState,
-    PreconditionState,
     ProjectLowRankState,
+    ScaleByTrackedAdamState,
+)
+from optax_matrix.transforms.rotation import (
+    InEigenbasisState,
     RotateSharedState,
     RotateState,
-    ScaleByTrackedAdamState,
-    SpoState,
 )
+from optax_matrix.transforms.second_moments import PreconditionState
+from optax_matrix.transforms.stochastic_primitives import SpoState
 from optax_matrix.tree.state import is_state
 
 # Fields that belong to whole matrices, by the state that has them.

@@ -10,8 +10,8 @@ from optax_matrix._arguments import Decay, NotNegative, Rate, checked
 from optax_matrix.linalg.scale import widened
 from optax_matrix.quantization.packing import QuantizedState
 from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED, Quantizer
-from optax_matrix.transforms import keep_dtype
 from optax_matrix.transforms.arguments import Transformation
+from optax_matrix.transforms.wrappers import keep_dtype
 
 _OPAQUE: Any = object()  # Stands for arrays when `optax.tree.map_params` calls `init`.
 

@@ -17,7 +17,7 @@ from optax_matrix import recipes
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.stacks.layout import make_layout
-from optax_matrix.transforms import MomentumState
+from optax_matrix.transforms.first_moments._momentum import MomentumState
 from optax_matrix.tree.state import OnMatricesState
 
 pytestmark = pytest.mark.broad

@@ -14,14 +14,13 @@ from _reference import low_rank as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import qr_householder
-from optax_matrix.transforms import (
-    Basis,
+from optax_matrix.transforms import Basis, subspace_basis
+from optax_matrix.transforms.low_rank._moment_transport import carry_moments
+from optax_matrix.transforms.low_rank._subspace_bases import (
     gaussian_basis,
     orthonormal_basis,
-    subspace_basis,
     svd_basis,
 )
-from optax_matrix.transforms.low_rank._moment_transport import carry_moments
 
 SHAPE = (4, 7)
 

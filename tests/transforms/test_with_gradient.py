@@ -1,6 +1,7 @@
 """`with_gradient` reaches every inner transformation, in the frame that it works in."""
 
 import inspect
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +22,18 @@ SETS = Sets({"w": np.zeros(2, np.int32)}, 1, {"w": ()})
 # Every block with an inner transformation.
 BLOCKS = {
     "rotate": lambda f: om.rotate(f, policy="eigen", side="both"),
-    "rotate_shared": lambda f: transforms.rotate_shared(f, SETS, sides={"w": "in"}),
+    "rotate_shared": lambda f: transforms.rotation.rotate_shared(
+        f, SETS, sides={"w": "in"}
+    ),
     "in_eigenbasis": om.in_eigenbasis,
     "precondition": lambda f: om.precondition(f, method="eigh", side="in"),
     "project_low_rank": lambda f: om.project_low_rank(f, rank=2, basis="svd"),
-    "project_both_sides": lambda f: transforms.project_both_sides(
+    "project_both_sides": lambda f: transforms.low_rank.project_both_sides(
         f, rank=2, basis="svd"
     ),
     "in_blocks": lambda f: transforms.in_blocks(f, 2),
     "in_float32": om.transforms.in_float32,
-    "keep_dtype": transforms.keep_dtype,
+    "keep_dtype": transforms.wrappers.keep_dtype,
     "quantize_state": lambda f: om.quantization.quantize_state(
         f, block_size=8, min_size=1
     ),
@@ -67,8 +70,8 @@ def stream(seed, shape=SHAPE, steps=2):
 
 def test_every_block_with_an_inner_transformation_is_here():
     found = {"per_matrix", "quantize_state"}
-    for name in transforms.__all__:
-        function = getattr(transforms, name)
+    families = [x for x in vars(transforms).values() if inspect.ismodule(x)]
+    for name, function in itertools.chain(*(vars(x).items() for x in families)):
         if inspect.isfunction(function):
             parameters = inspect.signature(function).parameters
             first = next(iter(parameters.values()), None)

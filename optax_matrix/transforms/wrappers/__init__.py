@@ -1,6 +1,6 @@
 """Wrappers: they take a transformation and do not change its algorithm.
 
-They change the precision of computation (`in_float32`, `keep_dtype`), turn
+They change the precision of computation (`in_float32`, ``keep_dtype``), turn
 hyperparameters into state (`inject_hyperparams`), pass the gradient along a chain
 (`with_gradient`), or present the blocks of matrices as matrices of their own
 (`in_blocks`).

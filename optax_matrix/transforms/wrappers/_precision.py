@@ -81,7 +81,7 @@ def keep_dtype(inner: Transformation) -> optax.GradientTransformationExtraArgs:
         >>> import jax.numpy as jnp
         >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.transforms.keep_dtype(optax.scale(jnp.float32(0.1)))
+        >>> tx = om.transforms.wrappers.keep_dtype(optax.scale(jnp.float32(0.1)))
         >>> w = {"w": jnp.ones((2, 2), jnp.bfloat16)}
         >>> tx.update(w, tx.init(w))[0]["w"].dtype
         dtype(bfloat16)
