@@ -12,10 +12,10 @@ give finite numbers, or infinity where their docstrings say so, and never NaN.
 ``_follow_policies``  `follow_policies` runs policies of `rotate` along one trajectory
                       of momenta: ARO's objective and `alignment_score`
 ``_of_matrices``      `of_matrices` applies a measure to every matrix of a tree
-``_states``,          `bases` that a state holds, by parameter path; the function
-``_primitives``       `diagnostics.rotations` makes R and P of POET and OFT dense
-``_monitor``          `monitor` measures the updates of any optimizer inside of jit and
-                      under sharding; `read_monitor` returns the values by path
+``_states``           `bases` that a state holds, by parameter path; the function
+                      `diagnostics.rotations` returns R and P of POET and OFT, dense
+``_monitor``          `monitor` measures the updates of any optimizer, inside of jit and
+``_monitor_state``    under sharding; `read_monitor` returns the values by path
 ``_state_bytes``      `state_bytes`: every array of a state, from shapes alone
 ``_method_style``     `method_style`: the color of a method in figures
 ====================  ==================================================================
@@ -35,7 +35,6 @@ from optax_matrix.diagnostics._norms import (
     orthogonality_error,
 )
 from optax_matrix.diagnostics._of_matrices import of_matrices
-from optax_matrix.diagnostics._primitives import Rotations, rotations
 from optax_matrix.diagnostics._spectra import (
     condition_number,
     newton_schulz_errors,
@@ -43,7 +42,7 @@ from optax_matrix.diagnostics._spectra import (
     stable_rank,
 )
 from optax_matrix.diagnostics._state_bytes import StateBytes, state_bytes
-from optax_matrix.diagnostics._states import bases
+from optax_matrix.diagnostics._states import Rotations, bases, rotations
 
 __all__ = [
     "MonitorState",
