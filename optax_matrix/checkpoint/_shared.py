@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from optax_matrix._paths import group_of, leaves_with_keys
-from optax_matrix.quantization import QuantizedState
+from optax_matrix.quantization.packing import QuantizedState
 from optax_matrix.stacks.layout import EMPTY_LAYOUT, Group, Layout
 from optax_matrix.transforms.low_rank import (
     OrthogonalizeLowRankState,

@@ -1,8 +1,8 @@
 """Measuring matrices, methods and optimizers.
 
 Measures are functions of stacks ``(..., m, n)`` with one number per matrix. They
-compute in float32 at least and work inside `jax.jit`. Zero and rank-deficient matrices
-give finite numbers, or infinity where their docstrings say so, and never NaN.
+compute in float32 at least and work inside `jax.jit`. For zero and rank-deficient
+matrices they return finite numbers, or infinity if their docstrings say so, never NaN.
 
 ====================  ==================================================================
 ``_spectra``          `singular_values`, `stable_rank`, `condition_number`, and
@@ -22,7 +22,7 @@ give finite numbers, or infinity where their docstrings say so, and never NaN.
 
 ``.docs/guides/look_inside.rst`` shows them in use.
 
-Measures that belong to one paper's figure stand in the notebook that draws it.
+Measures of a single figure are in the notebook that draws it.
 """
 
 from optax_matrix.diagnostics._follow_policies import alignment_score, follow_policies

@@ -31,8 +31,8 @@ def alignment_score(update: ArrayLike, gradient: ArrayLike) -> jax.Array:
     Costs one pass over the entries.
 
     Args:
-        update: Matrices :math:`\phi`, ``(..., m, n)``, which the weights move against:
-            what a block returns, before the sign of the learning rate.
+        update: Matrices :math:`\phi`, ``(..., m, n)``: the output of a block, before
+            the multiplication by the negative learning rate.
         gradient: The gradient on all data, ``(..., m, n)``.
 
     Returns:
@@ -48,8 +48,7 @@ def alignment_score(update: ArrayLike, gradient: ArrayLike) -> jax.Array:
         0.9899
 
     References:
-        ARO, Eq. 55, Figures 20, 21 and 25, where the cosine is that of all parameters
-        together.
+        ARO, Eq. 55, Figures 20, 21 and 25, which show the cosine over all parameters.
     """
     x, y = as_work(jnp.asarray(update)), as_work(jnp.asarray(gradient))
     x, y = safe_divide(x, matrix_norm(x)), safe_divide(y, matrix_norm(y))

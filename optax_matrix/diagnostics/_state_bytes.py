@@ -156,7 +156,7 @@ def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
 
 
 def _of_leaf(keys: tuple, leaf: Any, params: Mapping[str, Any]) -> StateField:
-    """A leaf outside of stacks; that of a parameter ends with the parameter's path."""
+    """A leaf outside of stacks; its keys may end with the path of a parameter."""
     for start in range(len(keys)):
         path = path_name(keys[start:])
         # A count may have the name of a parameter.

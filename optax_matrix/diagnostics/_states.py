@@ -29,9 +29,9 @@ Triangles = dict[str, Array]
 def bases(opt_state: Any, params: Any) -> dict[str, Any]:
     """The bases and rotations that an optimizer holds, by parameter path.
 
-    These are the columns U of the methods with a low rank (GaLore, Alice, SUMO, ...),
-    and the rotations of those with a rotated frame (ARO, SOAP, Eigen-Adam, ...). For
-    their stability compare those of two renewals by `eigenvector_cosines`. Costs a
+    These are the columns U of low-rank methods (GaLore, Alice, SUMO, ...) and the
+    rotations of methods with a rotated frame (ARO, SOAP, Eigen-Adam, ...). To measure
+    their stability, compare the bases of two renewals by `eigenvector_cosines`. Costs a
     copy; call it outside of `jax.jit`.
 
     Args:
@@ -42,7 +42,7 @@ def bases(opt_state: Any, params: Any) -> dict[str, Any]:
         For each matrix leaf columns ``(matrices of the leaf, m, r)``, where m is the
         side that they belong to; or a named tuple of ``rows`` and ``cols``, if both
         sides of the matrices have some. Further pieces of a leaf are named
-        ``path#k``, as in `to_portable`. Zeros stand for bases that are not found yet.
+        ``path#k``, as in `to_portable`. A basis that is not computed yet is zero.
 
     Raises:
         ValueError: If the state holds no bases (`project_low_rank` does not store those
@@ -94,8 +94,8 @@ def _pair_of(node: Any) -> Pair:
 class Rotations(NamedTuple):
     r"""The factors of :math:`W = R W_0 P` since the last merge, for one leaf.
 
-    As in the paper, W is in x out there. For matrices ``out x in``, as this package
-    sees them, it reads :math:`W = P^\top W_0 R^\top`.
+    In this formula of the paper, W is ``in x out``. For matrices ``out x in``, as in
+    this package, it is :math:`W = P^\top W_0 R^\top`.
 
     Attributes:
         r: Rotations R of the inputs, ``(matrices, in, in)``; None if they do not turn.
@@ -115,9 +115,9 @@ class Rotations(NamedTuple):
 def rotations(
     state: Any, params: Any, *, orthogonal: Kernel = cayley
 ) -> dict[str, Rotations]:
-    """The rotations that POET or OFT has made since its last merge, as dense matrices.
+    """The rotations of POET or OFT since the last merge, as dense matrices.
 
-    With `diagnostics.orthogonality_error` they give the paper's approximation error;
+    `diagnostics.orthogonality_error` of them is the approximation error of the paper;
     its other measures are in notebook ``07``. A merge multiplies the rotations into the
     weights, and the next ones start at the identity: for the rotation since the start
     of training, multiply those before each merge.
@@ -209,7 +209,7 @@ def _dense(
 ) -> Rotations:
     r, r_norms = _one_side("in", perms, q, kernel)
     p, p_norms = _one_side("out", perms, q, kernel)
-    # The blocks of the side "out" are those of the transpose of P.
+    # The blocks of the side "out" are blocks of the transpose of P.
     return Rotations(r, None if p is None else p.mT, r_norms, p_norms)
 
 

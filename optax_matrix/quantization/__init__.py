@@ -1,12 +1,12 @@
 """State of optimizers in eight bits per number.
 
-Moments can take one byte per number (block-wise dynamic quantization, Dettmers et al.
-2022). Blocks of 256 numbers share a scale and stay inside a matrix; moments of matrices
-with fewer than 4096 numbers are not quantized.
+Moments are stored in one byte per number (block-wise dynamic quantization, Dettmers et
+al. 2022). Blocks of 256 numbers share a scale and stay inside a matrix. The moments of
+matrices with fewer than 4096 numbers are not quantized.
 
 ===================  ===================================================================
 ``_codes``           `quantize` and `dequantize`: arrays to codes and scales, and back
-``packing``          `QuantizedState`: what its codes mean, and their numbers
+``packing``          the state with codes, their meaning and their numbers
 ``quantizer``        which moments of a state are quantized, and with which noise
 ``_quantize_state``  `quantize_state` around any optimizer of optax; `adamw_8bit` is
                      AdamW inside of it
@@ -29,10 +29,8 @@ with fewer than 4096 numbers are not quantized.
 from optax_matrix.quantization._codes import dequantize, quantize
 from optax_matrix.quantization._quantize_state import adamw_8bit, quantize_state
 from optax_matrix.quantization._quantized import quantized
-from optax_matrix.quantization.packing import QuantizedState
 
 __all__ = [
-    "QuantizedState",
     "adamw_8bit",
     "dequantize",
     "quantize",

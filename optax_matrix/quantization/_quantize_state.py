@@ -33,9 +33,9 @@ def quantize_state(
     Each block of numbers has a scale, its largest magnitude. Each number is rounded to
     one of 256 values relative to that scale (`quantize`). Every update runs
     ``inner`` in float32, on moments, gradients and parameters, and then quantizes the
-    moments; those that are not quantized stay in float32. A moment that an update does
+    moments; moments that are not quantized are float32. A moment that an update does
     not change keeps its codes. Updates have the dtype of the parameters, or without
-    parameters that of the incoming updates.
+    parameters the dtype of the incoming updates.
 
     Inside `on_matrices` pass ``batch_axes=1``, so that no block reaches across two
     matrices. In a recipe pass ``placement=om.quantized()``, which does this.
@@ -53,8 +53,9 @@ def quantize_state(
             (`stacks.Group.ids`), for rounding that does not depend on grouping.
 
     Returns:
-        A transformation with `QuantizedState`. Its `init` warns if the state has large
-        arrays but none in a field that is named.
+        A transformation whose state has the ``inner_state`` with codes in the place of
+        large moments, their ``scales`` and a ``count``. Its `init` warns if the state
+        has large arrays but none in a named field.
 
     Raises:
         ValueError: If an argument is out of range, or a name is both signed and

@@ -1,4 +1,4 @@
-"""The attentions of a tree: which leaves make their queries and keys, their logits."""
+"""The attentions of a tree: leaves that compute queries and keys, and logits."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ KEY_VALUE = r"(?i:w?kv_(b|up)(_proj)?)"
 _KEY_VALUE_DOWN = r"(?i:w?kv_(a|down)(_proj)?(_with_mqa)?)"
 _QUERY_DOWN = r"(?i:w?q_(a|down)(_proj)?)"
 _QUERY_NORM = re.compile(r"(?i:(q|query)_norm)(/|$)")
-# That of sparse attention makes no logits.
+# The indexer of sparse attention computes no logits.
 _INDEXER = re.compile(r"(?i:(^|/)[^/]*indexer[^/]*/)")
 
 Names = Mapping[str, str]  # By part: "query", "key", "key_value".
@@ -28,7 +28,7 @@ def find_attentions(
 ) -> dict[str, dict[str, str]]:
     """By the path of each attention, the parts of its leaves.
 
-    ``"down"`` is what makes the latent vector and the key that all heads share.
+    ``"down"`` is the projection to the latent vector and the key of all heads.
     """
     leaves = {path: x for path, x in leaves.items() if not _INDEXER.search(path)}
     _refuse_norms(leaves, names)

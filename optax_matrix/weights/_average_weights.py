@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, beside any optimizer."""
+"""An exponential moving average of the weights, in the state of any optimizer."""
 
 from typing import Any, NamedTuple
 
@@ -36,9 +36,9 @@ def average_weights(
         \bar W_t = \bar W_{t-1} + (W_t - \bar W_{t-1}) / s_t, \qquad
         s_t = 1 + \beta s_{t-1}, \qquad s_0 = 0
 
-    This is the average with the bias correction of Adam: the weights of step i count
-    :math:`\beta^{t-i}`, and the initialization does not count. Training is as without
-    it. `evaluation_params` gets the average out of the state.
+    This is the average with Adam's bias correction: step i has the weight
+    :math:`\beta^{t-i}`, and the initialization has none. Training does not change.
+    `evaluation_params` returns the average.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate. `optax.ema` in
@@ -47,8 +47,8 @@ def average_weights(
 
     Returns:
         A transformation, the last one of a chain. Put it inside of `optax.MultiSteps`,
-        so that it counts steps, and inside of `store_remainders`, so that it sees every
-        bit of the weights. The state adds one copy of them, at least float32.
+        so that it counts steps, and inside of `store_remainders`, so that it averages
+        all bits of the weights. The state has one copy of them, at least float32.
 
     Raises:
         ValueError: If an argument is out of range; at `update`, without ``params``.

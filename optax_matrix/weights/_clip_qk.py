@@ -51,14 +51,14 @@ def clip_qk(
         W^Q_h \mapsto \gamma_h \, g_k^{a - 1} \, W^Q_h
 
     for every query head h of key head k, where :math:`S_h` is the largest logit of head
-    h and a is ``balance``. Logits are bilinear in queries and keys, so those of head h
-    are multiplied by :math:`\gamma_h` exactly: the largest becomes tau, and a head
-    below tau computes what it did before. Biases are scaled as their kernels are. Call
-    it after the update of each step; the optimizer does not change (MuonClip is `muon`
-    with ``scaling="max"`` and this).
+    h and a is ``balance``. Logits are bilinear in queries and keys, so this multiplies
+    the logits of head h by :math:`\gamma_h` exactly: the largest becomes tau, and a
+    head below tau is unchanged. Biases are scaled like their kernels. Call it after the
+    update of each step; the optimizer does not change (MuonClip is `muon` with
+    ``scaling="max"`` and this).
 
-    In latent attention (MLA: DeepSeek, Kimi) each head has a key of its own, which
-    ``kv_b`` makes together with its value, and all heads share one with the position:
+    In latent attention (MLA: DeepSeek, Kimi) ``kv_b`` computes a key and a value for
+    each head. All heads share one more key, which has the position:
 
     ============================  ======================================================
     kernel                        factor
@@ -71,7 +71,7 @@ def clip_qk(
     ``kv_a`` with the shared key  1
     ============================  ======================================================
 
-    It is known by a ``kv_b``, ``kv_b_proj``, ``wkv_b`` or ``kv_up_proj``. Queries come
+    A ``kv_b``, ``kv_b_proj``, ``wkv_b`` or ``kv_up_proj`` identifies it. Queries come
     from ``q_b`` (``q_b_proj``, ``wq_b``) or, without a latent query, from ``q_proj``,
     ``wq`` or ``query``. Within a head the numbers without position come first, and keys
     before values, as in DeepSeek's programs and MaxText.
@@ -101,7 +101,7 @@ def clip_qk(
 
     Raises:
         ValueError: If an attention has no logits, or logits no attention, if shapes do
-            not fit or do not tell ``qk_nope_head_dim``, or if queries or keys are
+            not fit or do not determine ``qk_nope_head_dim``, or if queries or keys are
             normalized after their projection, which would undo the scaling.
 
     Examples:
@@ -128,7 +128,7 @@ def clip_qk(
         corrected, to the same effect.
     """
     leaves = named_leaves(params)
-    # First what makes values, too, which an expression for keys may fit.
+    # `key_value` comes first, because an expression for keys may match it, too.
     names = {"key_value": key_value, "query": query, "key": key}
     attentions = find_attentions(leaves, names)
     factors: dict[str, Array] = {}
@@ -181,7 +181,7 @@ def _one_layer(
 
 
 def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, int]:
-    """The numbers per token that query and key kernels make, by part."""
+    """The numbers per token that query and key kernels return, by part."""
     made = {p: part for p, part in parts.items() if inputs(p) and part != "down"}
     found = {part: math.prod(shapes[path][1:]) for path, part in made.items()}
     if set(found) not in ({"query", "key"}, {"query", "key_value"}):
@@ -196,7 +196,7 @@ def _widths(attention: str, parts: Mapping[str, str], shapes: Any) -> dict[str, 
 def _key_heads(
     attention: str, widths: Mapping[str, int], heads: int, is_latent: bool
 ) -> int:
-    """The number of key heads, which the kernels tell."""
+    """The number of key heads, from the shapes of the kernels."""
     dim, rest = divmod(widths["query"], heads)
     key_heads, more = heads, widths.get("key_value", widths.get("key", 0)) % heads
     if not is_latent and not rest:

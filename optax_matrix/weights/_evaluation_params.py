@@ -21,11 +21,12 @@ _ROUNDED = {
 
 
 def evaluation_params(state: Any, params: Any) -> Any:
-    """The weights for evaluation, wherever the state of an optimizer holds averages.
+    """The weights for evaluation: averages that the state of an optimizer holds.
 
     Args:
-        state: State with that of `average_weights` or `optax.contrib.schedule_free` in
-            it, at any depth: inside of chains, `optax.MultiSteps`, `optax.partition`.
+        state: State of an optimizer that contains `average_weights` or
+            `optax.contrib.schedule_free` at any depth: inside of chains,
+            `optax.MultiSteps`, `optax.partition`.
         params: The parameters that are trained.
 
     Returns:
@@ -35,9 +36,9 @@ def evaluation_params(state: Any, params: Any) -> Any:
     Raises:
         ValueError: If the state has no averages, or averages of averages; if
             `optax.contrib.schedule_free` is around `poet`, `oft`, `hyperball`,
-            `stochastic_rounding` or `store_remainders`. Their updates lead from the
-            weights that they get to others of a certain norm or of fewer bits, and
-            schedule-free adds them to different weights.
+            `stochastic_rounding` or `store_remainders`. Their updates give weights of a
+            certain norm or of fewer bits only if they are added to the weights that the
+            optimizer got, and schedule-free adds them to other weights.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -64,7 +65,7 @@ def evaluation_params(state: Any, params: Any) -> Any:
 
 
 def _averaged(params: Any, node: Any) -> Any:
-    """Parameters with the averages of one node, apart from leaves that it lacks."""
+    """Parameters with the averages of one node; other leaves are unchanged."""
     is_free = not isinstance(node, AverageWeightsState)
     inner = node.base_optimizer_state if is_free else node.inner_state
     if _nodes(inner, *_AVERAGES):
@@ -88,7 +89,7 @@ def _averaged(params: Any, node: Any) -> Any:
 
 
 def _refuse_finished(inner: Any) -> None:
-    """Raises if the optimizer inside of schedule-free makes finished steps."""
+    """Raises if updates inside of schedule-free fit only the weights they got."""
     names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
     for state in _nodes(inner, OnMatricesState):
         names += {"poet", "oft", "hyperball", "muonh"} & state.method.keys()

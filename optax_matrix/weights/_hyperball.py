@@ -21,23 +21,23 @@ def hyperball(
         W_{t+1} = R \, N(W_t + \eta R \, N(\Delta_t)), \qquad N(X) = X / \|X\|_F,
         \quad R = \|W_0\|_F
 
-    for every matrix, where :math:`\Delta` is the update of ``inner``, so each step
-    turns the weights by an angle of at most about :math:`\eta`. This takes the place of
-    weight decay: give ``inner`` none. Other leaves get the updates of ``inner``
-    unchanged, so its learning rate is that of the other leaves and no matter to the
-    matrices, as long as it is not zero. Matrices that start at zero stay there; `init`
-    warns of them.
+    for every matrix, where :math:`\Delta` is the update of ``inner``. So each step
+    rotates the weights by an angle of at most about :math:`\eta`. This replaces weight
+    decay: set that of ``inner`` to zero. Other leaves get the updates of ``inner``
+    unchanged, so its learning rate is the rate of the other leaves. Matrices do not
+    depend on it unless it is zero. Matrices that are zero at the start stay zero;
+    `init` warns of them.
 
     Args:
-        inner: A recipe, or any optimizer of the whole tree. Updates of `poet` and `oft`
-            are rotations, which keep norms by themselves. Steps have the same length
-            whatever the size of its updates, so ``zero_gradient="fade"`` has no effect;
-            ``"skip"`` stops matrices without gradient.
+        inner: A recipe, or any optimizer of the whole tree. `poet` and `oft` do not
+            need this, because rotations keep norms. The length of a step does not
+            depend on the size of its updates, so ``zero_gradient="fade"`` has no
+            effect; ``"skip"`` stops matrices without gradient.
         learning_rate: The relative length :math:`\eta` of a step, a number or a
             schedule. For Adam, the authors' code has the root of learning rate times
             weight decay in place of both.
-        dimension_numbers: Which leaves are matrices; what ``inner`` has. Each layer,
-            expert and section has its own norm; the heads of a kernel share one.
+        dimension_numbers: Which leaves are matrices; pass those of ``inner``. Each
+            layer, expert and section has its own norm; the heads of a kernel share one.
 
     Returns:
         An optimizer of the whole tree. It needs `params`, and it must be the last of a

@@ -18,14 +18,14 @@ def latent_factors(
     of_key = gamma ** (1 - balance)
     is_nope = {part: jnp.arange(dim) < nope for part, dim in dims.items()}
     factors = {part: jnp.where(is_nope[part], of_key, 1.0) for part in dims}
-    # What meets the key of all heads, which stays, gets the whole factor.
+    # The key of all heads is not scaled, so its part of the query gets all of gamma.
     return factors | {"query": jnp.where(is_nope["query"], gamma / of_key, gamma)}
 
 
 def shared_key_size(
     parts: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
 ) -> int | None:
-    """What the down-projection makes besides the latent vector; None if unknown."""
+    """The size of the key of all heads, from the down-projection; None if unknown."""
     kernels = {path: part for path, part in parts.items() if is_kernel(path)}
     made = [math.prod(shapes[p][1:]) for p, part in kernels.items() if part == "down"]
     keys = ("key_value", "key")
@@ -38,9 +38,9 @@ def shared_key_size(
 def nope_size(
     attention: str, dims: Mapping[str, int], shared: int | None, given: int | None
 ) -> int:
-    """How many numbers of a head's query meet the key of that head."""
+    """The size of the part of a query that is multiplied by the key of its head."""
     told = None if shared is None else dims["query"] - shared
-    told = dims.get("key", told)  # A kernel of its own makes nothing else.
+    told = dims.get("key", told)  # Such a kernel has no values.
     nope = told if given is None else given
     if nope is None:
         raise ValueError(

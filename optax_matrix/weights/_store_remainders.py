@@ -1,4 +1,4 @@
-"""Weights in bfloat16, and the rest of their float32 bits in the optimizer's state."""
+"""Weights in bfloat16, with their lower float32 bits in the optimizer's state."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -25,8 +25,8 @@ class StoreRemaindersState(NamedTuple):
     """State of `store_remainders`.
 
     Attributes:
-        remainders: Per bfloat16 leaf what the weights lack, an integer for each, of the
-            shape of the leaf; None for other leaves.
+        remainders: For each bfloat16 leaf integers of its shape, the lower bits of its
+            weights; None for other leaves.
         inner_state: State of the inner optimizer, as for float32 weights.
     """
 
@@ -40,29 +40,30 @@ def store_remainders(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains bfloat16 weights as float32 ones, without a float32 copy of them.
 
-    The bits of a float32 weight are those of a bfloat16 weight W, rounded to nearest,
-    and a remainder c in the state,
+    A float32 weight x is split into the nearest bfloat16 number W, which is the
+    parameter, and a remainder c, which is state:
 
     .. math::
         \mathrm{bits}(x) = 2^{16} \, \mathrm{bits}(W) + c, \qquad
         -2^{15} \le c < 2^{15}
 
-    The inner optimizer gets x as its parameters, and has the state that it has for
-    float32 weights. With ``"int16"`` nothing is rounded: the steps are those of float32
-    weights with the gradients of W, in four bytes for a weight and its remainder, where
-    a weight and a copy take six. With ``"int8"`` the last 8 bits of x are rounded away,
-    so that changes below 2e-5 of a weight may be lost: three bytes.
+    The inner optimizer gets x as its parameters and has the state of float32 weights.
+    With ``"int16"`` nothing is rounded: the steps are equal to the steps of float32
+    weights with the gradients at W. A weight and its remainder need four bytes; a
+    weight and a float32 copy need six. With ``"int8"`` they need three: the last 8 bits
+    of x are rounded away, and changes below 2e-5 of a weight may be lost.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate.
-        dtype: Of the remainders.
+        dtype: Dtype of the remainders.
 
     Returns:
         A transformation, the last one of a chain. For bfloat16 weights it returns
         float32 updates, the difference between new and old weights, so that
-        `optax.apply_updates` gives exactly the new ones (unless a weight shrinks by a
-        factor of 65,000 in one step). Put `optax.apply_if_finite`, `inject_hyperparams`
-        and whatever else gives updates the dtype of gradients inside of it.
+        `optax.apply_updates` returns exactly the new ones (unless a weight shrinks by a
+        factor of 65,000 in one step). Wrappers that cast updates to the dtype of
+        gradients, such as `optax.apply_if_finite` and `inject_hyperparams`, belong
+        inside of it.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if weights are float16 or
@@ -86,7 +87,9 @@ def store_remainders(
     """
     inner = optax.with_extra_args_support(inner)
     kind = jnp.dtype(dtype)
-    unit = 2 ** (16 - 8 * kind.itemsize)  # Of the bits, one in the remainder.
+    unit = 2 ** (
+        16 - 8 * kind.itemsize
+    )  # Of the last bit of a remainder, in bits of x.
 
     def init_fn(params):
         zero = lambda w: jnp.zeros_like(w, kind) if is_half(w) else None
@@ -130,7 +133,7 @@ def store_remainders(
 
 
 def _joined(w: jax.Array, rest: jax.Array) -> jax.Array:
-    """The float32 weight; one that was set to zero from outside stays near zero."""
+    """The float32 weight; near zero for a weight that a user has set to zero."""
     bits = bits_of(w)
     sign = bits & jnp.uint32(0x80000000)
     size = jax.lax.bitcast_convert_type(bits ^ sign, jnp.int32)

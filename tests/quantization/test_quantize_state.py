@@ -13,7 +13,8 @@ from _reference.quantization import rounded
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.quantization import QuantizedState, quantize_state
+from optax_matrix.quantization import quantize_state
+from optax_matrix.quantization.packing import QuantizedState
 
 SHAPES = {"w": (64, 128), "odd": (50, 90), "b": (128,)}
 
