@@ -36,7 +36,6 @@ TOPICS = {
     "Subspaces": ["_subspace"],
     "Eigenvectors, roots and rotations": ["_eigenbasis", "_inverse_root", "rotations"],
     "Orthogonal maps": ["_orthogonal", "skew", "abc"],
-    "Eight bits": ["_quantize"],
 }
 _GUIDE = re.compile(r"``\.docs/guides/(\w+)\.rst``")
 _LOG = logging.getLogger(__name__)

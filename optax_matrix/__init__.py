@@ -34,7 +34,7 @@ The packages; each imports only what is below it::
 * `sharding`: where stacks live on a mesh. It moves whole matrices, never rows of them:
   each step has one ``shard_map``, in which blocks see local, whole matrices and no
   mesh.
-* `quantization`: optimizer state in eight bits.
+* `quantization`: optimizer state in eight bits, and the codes of arrays.
 * `tree`: `on_matrices` runs a chain on the matrices of a tree and another optimizer on
   the rest; `describe` tells where each leaf goes.
 * `recipes`: the published methods, each a chain of blocks with its paper's defaults.
@@ -48,7 +48,8 @@ them (`stacks`) where they live (`sharding`), runs the chain (`transforms`, whic
 `linalg`), and puts the updates back. What a block may know besides its arrays, such as
 which matrices are padding, is in one object, ``_surroundings.Surroundings``.
 
-A test reads the imports and keeps these layers apart. Everything that optax has
+A test reads the imports and keeps these layers apart. `checkpoint`, `diagnostics`,
+`quantization` and `weights` load when they are first used. Everything that optax has
 (Adam, weight decay, schedules, clipping) comes from optax.
 
 Four rules hold throughout:
@@ -73,72 +74,52 @@ it follows a schedule of its decay rate, and bfloat16 models get the updates of 
 ones up to that rounding. (With the error feedback of Dion and Dion2 it is a sum.)
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
-from optax_matrix import (
-    checkpoint,
-    diagnostics,
-    linalg,
-    matrices,
-    quantization,
-    recipes,
-    sharding,
-    stacks,
-    transforms,
-    tree,
-    weights,
-)
-from optax_matrix.checkpoint import (
-    adopt_state,
-    check_restored,
-    from_portable,
-    register_export,
-    reset_state,
-    to_portable,
-)
+from optax_matrix import linalg, matrices, recipes, sharding, stacks, transforms, tree
 from optax_matrix.matrices import MatrixDimensionNumbers
-from optax_matrix.quantization import adamw_8bit, quantized
 from optax_matrix.recipes import *  # noqa: F403
 from optax_matrix.sharding import owners, state_specs
 from optax_matrix.transforms import (
     add_cautious_decay,
     compensate,
-    correct_variance,
     equilibrate,
     equilibrate_with_ema,
     in_eigenbasis,
-    in_float32,
     inject_hyperparams,
-    limit_norm_growth,
     match_rms,
     momentum,
     orthogonalize,
-    orthogonalize_low_rank,
     precondition,
-    preserve_norm,
     project_low_rank,
-    quantize_state,
     rotate,
     row_rms,
     scale_by_second_moment,
     scale_by_shape,
     spo,
     target_rms,
-    whiten,
 )
 from optax_matrix.tree import describe, on_matrices, per_matrix, scale_by_path
-from optax_matrix.weights import (
-    apply_adapter,
-    average_weights,
-    clip_qk,
-    evaluation_params,
-    extract_adapter,
-    hyperball,
-    initialize_matrices,
-    reparameterize,
-    stochastic_rounding,
-    store_remainders,
-)
+
+if TYPE_CHECKING:  # `__getattr__` below finds these.
+    from optax_matrix import checkpoint, diagnostics, quantization, weights
+    from optax_matrix.checkpoint import (
+        adopt_state,
+        check_restored,
+        from_portable,
+        to_portable,
+    )
+    from optax_matrix.quantization import adamw_8bit, quantized
+    from optax_matrix.weights import (
+        apply_adapter,
+        average_weights,
+        clip_qk,
+        evaluation_params,
+        extract_adapter,
+        initialize_matrices,
+        reparameterize,
+    )
 
 __version__ = "0.2.0"
 
@@ -154,7 +135,6 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "checkpoint",
     "clip_qk",
     "compensate",
-    "correct_variance",
     "describe",
     "diagnostics",
     "equilibrate",
@@ -162,31 +142,23 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "evaluation_params",
     "extract_adapter",
     "from_portable",
-    "hyperball",
-    "in_float32",
     "initialize_matrices",
     "in_eigenbasis",
     "inject_hyperparams",
-    "limit_norm_growth",
     "linalg",
     "match_rms",
     "matrices",
     "momentum",
     "on_matrices",
     "orthogonalize",
-    "orthogonalize_low_rank",
     "owners",
     "per_matrix",
     "precondition",
-    "preserve_norm",
     "project_low_rank",
-    "quantize_state",
     "quantization",
     "quantized",
     "recipes",
-    "register_export",
     "reparameterize",
-    "reset_state",
     "rotate",
     "row_rms",
     "scale_by_path",
@@ -196,24 +168,48 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "spo",
     "stacks",
     "state_specs",
-    "stochastic_rounding",
-    "store_remainders",
     "target_rms",
     "to_portable",
     "transforms",
     "tree",
     "weights",
-    "whiten",
 ]
+
+
+# The packages that load when they are first used, with their names that are here, too.
+_LATER = {
+    "checkpoint": {"adopt_state", "check_restored", "from_portable", "to_portable"},
+    "diagnostics": set(),
+    "quantization": {"adamw_8bit", "quantized"},
+    "weights": {
+        *("apply_adapter", "average_weights", "clip_qk", "evaluation_params"),
+        *("extract_adapter", "initialize_matrices", "reparameterize"),
+    },
+}
 
 
 if not TYPE_CHECKING:  # So that type checkers still know which names there are.
 
     def __getattr__(name: str) -> object:
-        """Says in which package a name is that is not one of the usual ones."""
-        places = transforms, linalg, matrices, stacks, sharding, weights, diagnostics
-        for package in places:
-            if name in package.__all__:
-                place = package.__name__.replace(__name__, "om")
-                raise AttributeError(f"`om.{name}` is `{place}.{name}`.")
+        """Loads a package when it is first used; says where other names are."""
+        for package, names in _LATER.items():
+            if name == package or name in names:
+                module = importlib.import_module(f"{__name__}.{package}")
+                value = module if name == package else getattr(module, name)
+                return globals().setdefault(name, value)
+        if not name.startswith("_"):
+            _refuse(name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+def _refuse(name: str) -> None:
+    """Raises if a package has this name, which is not one of the usual ones."""
+    own = transforms, linalg, matrices, stacks, sharding, tree
+    later = (importlib.import_module(f"{__name__}.{package}") for package in _LATER)
+    for package in (*own, *later):
+        if name in package.__all__:
+            place = package.__name__.replace(__name__, "om")
+            raise AttributeError(f"`om.{name}` is `{place}.{name}`.")

@@ -50,8 +50,8 @@ WRAPPERS = {
     "scheduled_decay": lambda tx: optax.chain(
         om.add_cautious_decay(optax.constant_schedule(0.0)), tx
     ),
-    "keep_dtype": om.transforms.keep_dtype,
-    "in_float32": om.in_float32,
+    "keep_dtype": om.transforms.wrappers.keep_dtype,
+    "in_float32": om.transforms.in_float32,
     "with_gradient": om.transforms.with_gradient,
     "inject": lambda tx: om.inject_hyperparams(_scaled)(tx, scale=1.0),
 }

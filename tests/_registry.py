@@ -88,13 +88,13 @@ BLOCKS = {
     "equilibrate_with_ema-rows": lambda: om.equilibrate_with_ema(
         om.row_rms, 0.9, bias_correction=True
     ),
-    "limit_norm_growth": om.limit_norm_growth,
+    "limit_norm_growth": om.transforms.limit_norm_growth,
     "match_rms": om.match_rms,
     "scale_by_shape-out/in": lambda: om.scale_by_shape("out/in"),
     "scale_by_shape-max": lambda: om.scale_by_shape("max"),
-    "preserve_norm": lambda: om.preserve_norm(optax.scale_by_sign()),
-    "correct_variance": om.correct_variance,
-    "in_float32": lambda: om.in_float32(optax.ema(0.9)),
+    "preserve_norm": lambda: om.transforms.preserve_norm(optax.scale_by_sign()),
+    "correct_variance": om.transforms.correct_variance,
+    "in_float32": lambda: om.transforms.in_float32(optax.ema(0.9)),
     "rotate-aro": lambda: om.rotate(om.equilibrate(om.linalg.sinkhorn)),
     "rotate-eigen": lambda: om.rotate(
         optax.scale_by_sign(), policy="eigen", side="both", update_interval=2
@@ -106,7 +106,7 @@ BLOCKS = {
     ),
     "rotate-polar": lambda: om.rotate(optax.scale_by_sign(), policy="polar"),
     "rotate-rgd": lambda: om.rotate(optax.scale_by_sign(), policy="rgd"),
-    "quantize_state": lambda: om.quantize_state(
+    "quantize_state": lambda: om.quantization.quantize_state(
         optax.scale_by_adam(), block_size=8, min_size=1, batch_axes=1
     ),
     "scale_by_second_moment": om.scale_by_second_moment,
@@ -115,8 +115,8 @@ BLOCKS = {
     ),
     "scale_by_amsgrad": om.transforms.scale_by_amsgrad,
     "precondition": om.precondition,
-    "whiten": om.whiten,
-    "whiten-short": lambda: om.whiten(
+    "whiten": om.transforms.whiten,
+    "whiten-short": lambda: om.transforms.whiten(
         side="short", update_interval=2, momentum=om.momentum(0.9)
     ),
     "precondition-blocks": lambda: om.precondition(block_size=2, side="in"),
@@ -137,8 +137,8 @@ BLOCKS = {
     "in_eigenbasis-kl": lambda: om.in_eigenbasis(
         om.transforms.scale_by_spectrum(), "kl"
     ),
-    "orthogonalize_low_rank": lambda: om.orthogonalize_low_rank(2),
-    "project_both_sides": lambda: om.transforms.project_both_sides(
+    "orthogonalize_low_rank": lambda: om.transforms.orthogonalize_low_rank(2),
+    "project_both_sides": lambda: om.transforms.low_rank.project_both_sides(
         optax.trace(0.9), rank=2
     ),
     "project_low_rank": lambda: om.project_low_rank(optax.trace(0.9), rank=2),

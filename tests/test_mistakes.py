@@ -212,10 +212,13 @@ def moved_to_a_matrix():
         ),
         (lambda: Numbers(layer_axis="layers"), "`layer_axis` must be the number of an"),
         (
-            lambda: om.reset_state(STATE, om.muon(0.1), PARAMS, True),
+            lambda: om.checkpoint.reset_state(STATE, om.muon(0.1), PARAMS, True),
             "`tx` must be an op",
         ),
-        (lambda: om.reset_state(om.muon(0.1), STATE, PARAMS, "up"), "must hold bools"),
+        (
+            lambda: om.checkpoint.reset_state(om.muon(0.1), STATE, PARAMS, "up"),
+            "must hold bools",
+        ),
         (lambda: om.adopt_state(om.muon(0.1), {}, PARAMS), "`tx` must be an optimizer"),
         (
             lambda: om.diagnostics.state_bytes(PARAMS, om.muon(0.1)),
@@ -231,7 +234,10 @@ def moved_to_a_matrix():
         (lambda: om.on_matrices(om.momentum), r"call it: build=momentum\(...\)"),
         (lambda: om.on_matrices(om.momentum(0.9), other=optax.adamw), "other=adamw"),
         (lambda: om.on_matrices(om.momentum(0.9), other=om.adamw_8bit), "adamw_8bit"),
-        (lambda: om.galore(0.1, basis=om.transforms.svd_basis), "basis=svd_basis"),
+        (
+            lambda: om.galore(0.1, basis=om.transforms.subspace_basis),
+            "basis=subspace_basis",
+        ),
         (lambda: om.muon(0.1, polar=om.orthogonalize), "polar=orthogonalize"),
         (
             lambda: om.muon(0.1, weight_decay_mask=lambda w: w.ndim > 1).init(PARAMS),

@@ -1,11 +1,17 @@
 """Public names: listed and documented."""
 
 import inspect
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import optax_matrix as om
+
+ROOT = Path(om.__file__).parents[1]
 
 PACKAGES = (
     om,
@@ -96,9 +102,92 @@ def test_public_name_is_in_the_api_reference(package, name):
         assert inspect.getdoc(value)
 
 
+PLACES = {
+    "checkpoint": "reset_state",
+    "diagnostics": "state_bytes",
+    "linalg": "newton_schulz",
+    "quantization": "quantize_state",
+    "transforms": "whiten",
+    "tree": "OnMatricesState",
+    "weights": "hyperball",
+}
+
+
 def test_a_name_of_a_package_is_named_with_it():
-    with pytest.raises(AttributeError, match=r"is `om.transforms.compress_entries`"):
-        om.compress_entries  # noqa: B018
+    for package, name in PLACES.items():
+        assert hasattr(getattr(om, package), name)
+        assert not hasattr(om, name)
+        with pytest.raises(
+            AttributeError, match=f"`om.{name}` is `om.{package}.{name}`"
+        ):
+            getattr(om, name)
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         om.no_such_name  # noqa: B018
-    assert not hasattr(om, "compress_entries")
+
+
+def _texts_for_users():
+    yield ROOT / "README.md"
+    yield from (ROOT / ".docs" / "guides").glob("*.rst")
+    yield from (ROOT / "notebooks").glob("*.ipynb")
+    yield from (ROOT / "examples").glob("*.py")
+    yield from (ROOT / "examples" / "adapters").glob("*.py")
+
+
+def test_names_at_the_top_are_those_that_users_read():
+    assert len(om.__all__) == len({*om.__all__})
+    text = "".join(path.read_text() for path in _texts_for_users())
+    used = {*re.findall(r"\b(?:om|optax_matrix)\.(\w+)", text), *om.recipes.__all__}
+    packages = {name for name in om.__all__ if inspect.ismodule(getattr(om, name))}
+    rare = {*om.__all__} - used - packages
+    assert not rare, f"leave them in their packages: {rare}"
+
+
+LATER = {
+    "checkpoint": "to_portable",
+    "diagnostics": None,
+    "quantization": "adamw_8bit",
+    "weights": "average_weights",
+}
+FIRST_USE = """
+import pickle, sys
+import optax_matrix as om
+
+def packages():
+    return {name.split(".")[1] for name in sys.modules if "optax_matrix." in name}
+
+later = %r
+assert not packages() & {*later}, packages()
+assert not {"jax.extend", "jax.experimental.pallas"} & {*sys.modules}
+assert {*om.__all__, "__doc__"} <= {*dir(om)}
+for package, name in later.items():
+    used = getattr(om, name or package)
+    assert package in packages()
+    if name is None:
+        assert used is sys.modules["optax_matrix." + package]
+    else:
+        assert used is getattr(sys.modules["optax_matrix." + package], name)
+        assert pickle.loads(pickle.dumps(used)) is used
+    assert (name or package) in vars(om)
+from optax_matrix import *
+assert {*om.__all__} <= {*globals()}
+"""
+
+
+@pytest.mark.broad
+def test_packages_that_few_need_load_when_they_are_first_used():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FIRST_USE % LATER],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_that_load_later_are_those_of_their_package():
+    for package, names in om._LATER.items():
+        module = getattr(om, package)
+        assert {package, *names} <= {*om.__all__}
+        for name in names:
+            assert getattr(om, name) is getattr(module, name)

@@ -77,7 +77,7 @@ def check_dtype(name: str, value: Any) -> None:
             "jnp.bfloat16 or jnp.float32."
         )
     if is_tiny(value):
-        state = " For a state in eight bits use om.quantized or om.quantize_state."
+        state = " For a state in eight bits use om.quantized or om.adamw_8bit."
         raise ValueError(
             f"`{name}` must have 16 bits or more, got {jnp.dtype(value).name}, which "
             "has no scale of its own and rounds small numbers to zero; pass "

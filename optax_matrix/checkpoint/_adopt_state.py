@@ -19,8 +19,8 @@ from optax_matrix.checkpoint._kinds import check_signs, typed
 from optax_matrix.checkpoint._portable import from_portable, to_portable
 from optax_matrix.checkpoint._refusals import some
 from optax_matrix.checkpoint.gathering import on_host
+from optax_matrix.quantization.packing import QuantizedState, unpacked
 from optax_matrix.stacks.identities import paths_by_checksum
-from optax_matrix.transforms.wrappers.packing import QuantizedState, unpacked
 from optax_matrix.tree.holders import held_state
 from optax_matrix.tree.state import states_in
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from jax.tree_util import GetAttrKey
 
 from optax_matrix._paths import leaves_with_keys
-from optax_matrix.transforms.wrappers.packing import QuantizedState
-from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED
+from optax_matrix.quantization.packing import QuantizedState
+from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED
 from optax_matrix.tree.state import OnMatricesState
 
 # Fields of this package that hold the state of any transformation, or of any basis.

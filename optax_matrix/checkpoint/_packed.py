@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey
 
 from optax_matrix._paths import key_name, leaves_with_keys
 from optax_matrix.checkpoint._kinds import typed
-from optax_matrix.transforms.wrappers.packing import (
+from optax_matrix.quantization.packing import (
     LABEL,
     Packing,
     QuantizedState,

@@ -16,7 +16,7 @@ def register_export() -> None:
     Examples:
         >>> import jax.export, jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> om.register_export()
+        >>> om.checkpoint.register_export()
         >>> params, tx = {"kernel": jnp.ones((4, 8))}, om.muon(0.02)
         >>> step = jax.export.export(jax.jit(tx.update))
         >>> program = step(params, tx.init(params), params)

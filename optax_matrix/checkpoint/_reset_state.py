@@ -27,19 +27,21 @@ from optax_matrix._paths import (
     path_name,
 )
 from optax_matrix.matrices.boxes import unboxed
+from optax_matrix.quantization.packing import QuantizedState
 from optax_matrix.stacks.identities import FILLER, identities
 from optax_matrix.stacks.layout import Group, Layout, group_matrices
-from optax_matrix.transforms import (
-    InEigenbasisState,
+from optax_matrix.transforms.low_rank import (
     OrthogonalizeLowRankState,
-    PreconditionState,
     ProjectLowRankState,
-    QuantizedState,
+    ScaleByTrackedAdamState,
+)
+from optax_matrix.transforms.rotation import (
+    InEigenbasisState,
     RotateSharedState,
     RotateState,
-    ScaleByTrackedAdamState,
-    SpoState,
 )
+from optax_matrix.transforms.second_moments import PreconditionState
+from optax_matrix.transforms.stochastic_primitives import SpoState
 from optax_matrix.tree.holders import check_itself
 from optax_matrix.tree.state import check_one_run, check_structure, is_state, states_in
 

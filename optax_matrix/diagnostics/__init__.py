@@ -1,68 +1,58 @@
 """Measuring matrices, methods and optimizers.
 
 Measures are functions of stacks ``(..., m, n)`` with one number per matrix. They
-compute in float32 at least and work inside `jax.jit`. Zero and rank-deficient matrices
-give finite numbers, or infinity where their docstrings say so, and never NaN.
+compute in float32 at least and work inside `jax.jit`. For zero and rank-deficient
+matrices they return finite numbers, or infinity if their docstrings say so, never NaN.
 
 ====================  ==================================================================
 ``_spectra``          `singular_values`, `stable_rank`, `condition_number`, and
                       `newton_schulz_errors`, which follow from them
-``_norms``            `norm_spread` of rows or columns, `hyperspherical_energy` of
-                      neurons, `diagnostics.orthogonality_error`
-``_subspaces``        `subspace_overlap`, `eigenvector_cosines`
+``_norms``            `norm_spread` of rows or columns, `eigenvector_cosines`,
+                      `diagnostics.orthogonality_error`
 ``_follow_policies``  `follow_policies` runs policies of `rotate` along one trajectory
                       of momenta: ARO's objective and `alignment_score`
 ``_of_matrices``      `of_matrices` applies a measure to every matrix of a tree
-``_states``,          `bases` that a state holds, by parameter path; the function
-``_primitives``       `diagnostics.rotations` makes R and P of POET and OFT dense
-``_monitor``          `monitor` measures the updates of any optimizer inside of jit and
-                      under sharding; `read_monitor` returns the values by path
+``_states``           `bases` that a state holds, by parameter path; the function
+                      `diagnostics.rotations` returns R and P of POET and OFT, dense
+``_monitor``          `monitor` measures the updates of any optimizer, inside of jit and
+``_monitor_state``    under sharding; `read_monitor` returns the values by path
 ``_state_bytes``      `state_bytes`: every array of a state, from shapes alone
 ``_method_style``     `method_style`: the color of a method in figures
 ====================  ==================================================================
 
 ``.docs/guides/look_inside.rst`` shows them in use.
 
-Measures that belong to one paper's figure stand in the notebook that draws it.
+Measures of a single figure are in the notebook that draws it.
 """
 
-from optax_matrix.diagnostics._follow_policies import (
-    FollowedPolicy,
-    alignment_score,
-    follow_policies,
-)
+from optax_matrix.diagnostics._follow_policies import alignment_score, follow_policies
 from optax_matrix.diagnostics._method_style import method_style
 from optax_matrix.diagnostics._monitor import monitor
 from optax_matrix.diagnostics._monitor_state import MonitorState, read_monitor
 from optax_matrix.diagnostics._norms import (
-    hyperspherical_energy,
+    eigenvector_cosines,
     norm_spread,
     orthogonality_error,
 )
 from optax_matrix.diagnostics._of_matrices import of_matrices
-from optax_matrix.diagnostics._primitives import Rotations, rotations
 from optax_matrix.diagnostics._spectra import (
     condition_number,
     newton_schulz_errors,
     singular_values,
     stable_rank,
 )
-from optax_matrix.diagnostics._state_bytes import StateBytes, StateField, state_bytes
-from optax_matrix.diagnostics._states import bases
-from optax_matrix.diagnostics._subspaces import eigenvector_cosines, subspace_overlap
+from optax_matrix.diagnostics._state_bytes import StateBytes, state_bytes
+from optax_matrix.diagnostics._states import Rotations, bases, rotations
 
 __all__ = [
-    "FollowedPolicy",
     "MonitorState",
     "Rotations",
     "StateBytes",
-    "StateField",
     "alignment_score",
     "bases",
     "condition_number",
     "eigenvector_cosines",
     "follow_policies",
-    "hyperspherical_energy",
     "method_style",
     "monitor",
     "newton_schulz_errors",
@@ -74,5 +64,4 @@ __all__ = [
     "singular_values",
     "stable_rank",
     "state_bytes",
-    "subspace_overlap",
 ]

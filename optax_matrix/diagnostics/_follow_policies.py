@@ -16,13 +16,7 @@ from optax_matrix.transforms.sides import MatrixSides
 
 
 class FollowedPolicy(NamedTuple):
-    """What `follow_policies` measured under one policy.
-
-    Attributes:
-        objective: J at every step, ``(steps, ...)``.
-        alignment: The alignment score at every step, ``(steps, ...)``; None without
-            gradients.
-    """
+    """The curves of one policy, see `follow_policies`."""
 
     objective: jax.Array
     alignment: jax.Array | None
@@ -37,8 +31,8 @@ def alignment_score(update: ArrayLike, gradient: ArrayLike) -> jax.Array:
     Costs one pass over the entries.
 
     Args:
-        update: Matrices :math:`\phi`, ``(..., m, n)``, which the weights move against:
-            what a block returns, before the sign of the learning rate.
+        update: Matrices :math:`\phi`, ``(..., m, n)``: the output of a block, before
+            the multiplication by the negative learning rate.
         gradient: The gradient on all data, ``(..., m, n)``.
 
     Returns:
@@ -54,8 +48,7 @@ def alignment_score(update: ArrayLike, gradient: ArrayLike) -> jax.Array:
         0.9899
 
     References:
-        ARO, Eq. 55, Figures 20, 21 and 25, where the cosine is that of all parameters
-        together.
+        ARO, Eq. 55, Figures 20, 21 and 25, which show the cosine over all parameters.
     """
     x, y = as_work(jnp.asarray(update)), as_work(jnp.asarray(gradient))
     x, y = safe_divide(x, matrix_norm(x)), safe_divide(y, matrix_norm(y))
@@ -78,9 +71,9 @@ def follow_policies(
     .. math::
         J(R; M, f) = \langle M, R f(R^\top M) \rangle
 
-    is ARO's objective: how fast the loss falls along the rotated update.
-    All policies see the same momenta, whatever update they would have made of them, and
-    start at the identity. Each one costs what `rotate` costs, at every step.
+    is ARO's objective: how fast the loss falls along the rotated update. All policies
+    get the same momenta and start at the identity. Each of them costs as much as
+    `rotate` in every step.
 
     Args:
         momenta: Momenta ``(steps, ..., m, n)``.
@@ -93,8 +86,9 @@ def follow_policies(
         side: The side that rotates, as in `rotate`.
 
     Returns:
-        A dict from names to curves ``(steps, ...)``. Their mean and variance over the
-        steps are ``curve.mean(0)`` and ``curve.var(0)``.
+        For each name a named tuple of curves ``(steps, ...)``: ``objective`` is J, and
+        ``alignment`` the `alignment_score`, or None without gradients. The mean and
+        variance of a curve over the steps are ``curve.mean(0)`` and ``curve.var(0)``.
 
     Raises:
         ValueError: If an argument is out of range or of another shape.

@@ -1,9 +1,11 @@
 """Statistics of updates while a model trains, kept in the optimizer's state."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -12,16 +14,15 @@ from optax_matrix._mesh import without_axes
 from optax_matrix._paths import named_leaves
 from optax_matrix._surroundings import here, within
 from optax_matrix._surroundings.observation import Measure, at_every
-from optax_matrix.diagnostics._measures import (
-    BLOCKS,
-    OF_STACKS,
-    OF_UPDATES,
-    check_wanted,
-    itself,
-)
 from optax_matrix.diagnostics._monitor_state import MonitorState, crc_of, values_of
+from optax_matrix.diagnostics._norms import orthogonality_error
+from optax_matrix.linalg.lapack import svd
+from optax_matrix.linalg.products import full_dot
+from optax_matrix.linalg.scale import matrix_norm, safe_divide, widened
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.tree.state import states_in
+
+_OPAQUE: Any = object()  # `optax.tree.map_params` finds no parameters below it.
 
 
 @checked
@@ -33,7 +34,7 @@ def monitor(
     captures: Mapping[str, Sequence[int]] | None = None,
     dimension_numbers: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Measures the updates of an optimizer; they pass unchanged.
+    r"""Measures the updates of an optimizer, and returns them unchanged.
 
     `read_monitor` returns the values by path. With :math:`u` the update of a matrix,
     :math:`w` its weights, :math:`g` its gradient and :math:`d` its direction (what the
@@ -50,21 +51,21 @@ def monitor(
     * ``"limited"``: 1 if `limit_norm_growth` shrank the update, otherwise 0
     * ``"bounded"``: share of the entries that `scale_by_second_moment` bounded
 
-    The first four are defined for all leaves and cost a pass over each array that they
-    mention; the others are defined for matrices. ``"orthogonality_error"`` costs one
-    product, ``"outside_momentum"`` a singular value decomposition. Without `monitor`,
-    the compiled program is the same as if blocks reported nothing.
+    The first four are defined for all leaves. Each costs one pass over the arrays of
+    its formula. The others are defined for matrices: ``"orthogonality_error"`` costs
+    one product, ``"outside_momentum"`` a singular value decomposition. Without
+    `monitor`, blocks report nothing, and the compiled program has no trace of it.
 
     Args:
         inner: An optimizer, or any transformation with `on_matrices` inside.
         measures: Names of measures.
-        every: Steps from one measurement to the next, the first step being measured.
-            In between the state keeps the last values, and measures cost nothing.
-        captures: Steps, counted from 0, whose stacks are kept in the state, by name:
-            ``{"polar_input": (0, 1000)}`` keeps what `orthogonalize` got at these steps
-            (the momentum before the polar factor), ``"momentum"`` what `momentum`
-            returned, if it is not inside of a rotation or projection, ``"direction"``
-            what the chain returned. Each step costs the memory of a momentum.
+        every: Number of steps from one measurement to the next. The first step is
+            measured. In between the state keeps the last values at no cost.
+        captures: Steps, counted from 0, whose stacks the state keeps, by name:
+            ``{"polar_input": (0, 1000)}`` keeps the input of `orthogonalize` at these
+            steps. ``"momentum"`` is the output of `momentum` outside of rotations and
+            projections, ``"direction"`` the output of the chain. Each step costs the
+            memory of a momentum.
         dimension_numbers: Which leaves are matrices, as in `on_matrices`, for the first
             four measures; pass what ``inner`` got.
 
@@ -88,12 +89,12 @@ def monitor(
         ['up/bias', 'up/kernel']
     """
     captures = {} if captures is None else captures
-    check_wanted(measures, captures)
+    _check_wanted(measures, captures)
     inner = optax.with_extra_args_support(inner)
     outer = {name: OF_UPDATES[name] for name in measures if name in OF_UPDATES}
     often = lambda name: dataclasses.replace(OF_STACKS[name], every=every)
     wanted = {name: often(name) for name in measures if name in OF_STACKS}
-    wanted |= {n: Measure(itself, (n,), tuple(s)) for n, s in captures.items()}
+    wanted |= {n: Measure(_itself, (n,), tuple(s)) for n, s in captures.items()}
     keeps_previous = "update_cosine" in measures
 
     def init_fn(params):
@@ -104,18 +105,12 @@ def monitor(
             count = None if every == 1 else _OPAQUE
             return MonitorState(_OPAQUE, _OPAQUE, previous, state, count)
         _check_reports(wanted, state)
-        decisions = decide(params, dimension_numbers)
-
-        def start(path, leaf):
-            view = decisions[path].view
-            zeros = lambda _: jnp.zeros(_batch(view, leaf), jnp.float32)
-            return without_axes(zeros, _axes(view, leaf), leaf)(leaf)
-
-        leaves = named_leaves(params)
+        decisions, leaves = decide(params, dimension_numbers), named_leaves(params)
+        zero = lambda path: _zeros(decisions[path].view, leaves[path])
         paths = {path: jnp.asarray(crc_of(path)) for path in leaves}
-        values = {n: {p: start(p, x) for p, x in leaves.items()} for n in outer}
         previous = optax.tree.zeros_like(params) if keeps_previous else None
         count = None if every == 1 else jnp.zeros((), jnp.int32)
+        values = {name: {path: zero(path) for path in leaves} for name in outer}
         return MonitorState(paths, values, previous, state, count)
 
     def update_fn(updates, state, params=None, **extra_args):
@@ -131,29 +126,48 @@ def monitor(
         trees = {"u": new, "g": updates, "w": params, "last": state.previous}
         leaves = {name: named_leaves(tree) for name, tree in trees.items()}
         decisions = decide(new if params is None else params, dimension_numbers)
-
-        def value(measure, path):
-            axes = _axes(decisions[path].view, leaves["u"][path])
-            have = {n: x[path] for n, x in leaves.items() if path in x}
-            of = lambda have: measure(axes, **have).astype(jnp.float32)
-            return without_axes(of, axes, have["u"])(have)
-
-        new_values = lambda: {
-            name: {path: value(measure, path) for path in leaves["u"]}
-            for name, measure in outer.items()
-        }
-        count = state.count
-        values = at_every(every, count, new_values, state.values)
+        measured = lambda: _measured(outer, decisions, leaves)
+        values = at_every(every, state.count, measured, state.values)
         previous = None
         if keeps_previous:  # In the dtype of `init`, or a scan would refuse the state.
             previous = optax.tree.cast_like(new, state.previous)
-        count = None if count is None else count + 1
+        count = None if state.count is None else state.count + 1
         return new, MonitorState(state.paths, values, previous, inner_state, count)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-_OPAQUE: Any = object()  # `optax.tree.map_params` finds no parameters below it.
+def _measured(
+    measures: Mapping[str, Callable[..., jax.Array]],
+    decisions: Mapping[str, Any],
+    leaves: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, jax.Array]]:
+    """The value of each measure and path; ``leaves`` has its arguments by path."""
+
+    def value(measure, path):
+        axes = _axes(decisions[path].view, leaves["u"][path])
+        have = {n: x[path] for n, x in leaves.items() if path in x}
+        of = lambda have: measure(axes, **have).astype(jnp.float32)
+        return without_axes(of, axes, have["u"])(have)
+
+    return {
+        name: {path: value(measure, path) for path in leaves["u"]}
+        for name, measure in measures.items()
+    }
+
+
+def _zeros(view: Any, leaf: Any) -> jax.Array:
+    """A zero for each matrix of a leaf, or for a leaf that is none."""
+    batch = () if view is None else tuple(leaf.shape[a] for a in view.batch_axes)
+    zeros = lambda _: jnp.zeros(batch, jnp.float32)
+    return without_axes(zeros, _axes(view, leaf), leaf)(leaf)
+
+
+def _axes(view: Any, leaf: Any) -> tuple[int, ...]:
+    """The axes of a leaf over which a matrix extends."""
+    if view is None:
+        return tuple(range(leaf.ndim))
+    return view.output_axes + view.reduction_axes
 
 
 def _with_outer(wanted: Mapping[str, Measure]) -> dict[str, Measure]:
@@ -173,18 +187,25 @@ def _steps(measure: Measure) -> str:
     return f"every={measure.every}" if measure.steps is None else str(measure.steps)
 
 
-def _batch(view: Any, leaf: Any) -> tuple[int, ...]:
-    """The axes of a leaf that count matrices."""
-    return () if view is None else tuple(leaf.shape[a] for a in view.batch_axes)
-
-
-def _axes(view: Any, leaf: Any) -> tuple[int, ...]:
-    """The axes of a leaf over which a matrix extends."""
-    return (
-        tuple(range(leaf.ndim))
-        if view is None
-        else view.output_axes + view.reduction_axes
-    )
+def _check_wanted(measures: Any, captures: Any) -> None:
+    """Raises unless these are measures and captures of `monitor`."""
+    known = [*OF_UPDATES, *OF_STACKS]
+    if isinstance(measures, str) or not set(measures) <= set(known):
+        raise ValueError(
+            f"`measures` must be a tuple of names from {', '.join(known)}, got "
+            f"{measures!r}."
+        )
+    for name, steps in captures.items():
+        if name not in ("direction", "momentum", "polar_input"):
+            raise ValueError(
+                "`captures` must be of direction, momentum or polar_input, got "
+                f"{name!r}."
+            )
+        if not steps or any(not isinstance(s, int) or s < 0 for s in steps):
+            raise ValueError(
+                f"`captures` must have steps that are integers from 0 on, got "
+                f"{steps!r} for {name!r}."
+            )
 
 
 def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:
@@ -198,3 +219,87 @@ def _check_reports(wanted: Mapping[str, Measure], state: Any) -> None:
                 f"`measures` and `captures` must be of blocks that the optimizer has, "
                 f"got {name!r}, which needs {blocks}; leave it out."
             )
+
+
+def _scaled(x, axes):
+    """An array divided by its largest entry, whose squares do not vanish; the entry."""
+    x = widened(x)
+    peak = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
+    return safe_divide(x, peak), jnp.squeeze(peak, axes)
+
+
+def _square(x):
+    return jnp.real(x * jnp.conj(x))
+
+
+def _norm(x, axes):
+    """Norms in one pass; in two if a sum of squares overflows or underflows."""
+    x = widened(x)
+    plain = jnp.sum(_square(x), axes)
+    limits = jnp.finfo(x.dtype)
+    is_exact = (plain > limits.tiny / limits.eps**2) & (plain < limits.max)
+
+    def careful(x, _):
+        unit, peak = _scaled(x, axes)
+        return peak * jnp.sqrt(jnp.sum(_square(unit), axes))
+
+    of_plain = lambda _, plain: jnp.sqrt(plain)
+    return jax.lax.cond(jnp.all(is_exact), of_plain, careful, x, plain)
+
+
+def _cosine(x, y, axes):
+    x, y = _scaled(x, axes)[0], _scaled(y, axes)[0]
+    norms = jnp.sqrt(jnp.sum(_square(x), axes) * jnp.sum(_square(y), axes))
+    return safe_divide(jnp.sum(jnp.real(x * jnp.conj(y)), axes), norms)
+
+
+def _rms(axes, u, **_):
+    count = math.prod(u.shape[a] for a in axes)
+    return _norm(u, axes) / max(count, 1) ** 0.5
+
+
+def _orthogonality_error(d):
+    """Of the direction, divided by the mean norm of the vectors of its shorter side."""
+    size = matrix_norm(d) / min(d.shape[-2:]) ** 0.5
+    return orthogonality_error(safe_divide(widened(d), size))
+
+
+def _outside(d, m):
+    """Share of the direction outside of the columns and rows of the momentum."""
+    d, m = (widened(x) for x in (d, m))
+    d = safe_divide(d, jnp.max(jnp.abs(d), axis=(-2, -1), keepdims=True))
+    u, s, vt = svd(m)
+    noise = jnp.finfo(s.dtype).eps * max(m.shape[-2:]) * s[..., :1]
+    live = (s > noise).astype(d.dtype)
+    u, vt = u * live[..., None, :], vt * live[..., :, None]
+    inside = full_dot(u, full_dot(full_dot(full_dot(u.mT, d), vt.mT), vt))
+    square = lambda x: jnp.sum(x * x, axis=(-2, -1))
+    return safe_divide(square(d - inside), square(d))
+
+
+def _itself(x):
+    return x
+
+
+OF_UPDATES: dict[str, Callable[..., jax.Array]] = {
+    "update_rms": _rms,
+    "update_to_weight": lambda axes, u, w, **_: safe_divide(
+        _norm(u, axes), _norm(w, axes)
+    ),
+    "gradient_cosine": lambda axes, u, g, **_: -_cosine(u, g, axes),
+    "update_cosine": lambda axes, u, last, **_: _cosine(u, last, axes),
+}
+OF_STACKS = {
+    "orthogonality_error": Measure(_orthogonality_error, ("direction",)),
+    "outside_momentum": Measure(_outside, ("direction", "momentum")),
+    "limited": Measure(_itself, ("limited",)),
+    "bounded": Measure(_itself, ("bounded",)),
+}
+# Which block reports a value.
+BLOCKS = {
+    "direction": "on_matrices",
+    "momentum": "momentum",
+    "polar_input": "orthogonalize",
+    "limited": "limit_norm_growth",
+    "bounded": "scale_by_second_moment",
+}

@@ -80,41 +80,40 @@ def norm_spread(x: ArrayLike, *, side: Literal["out", "in"] = "out") -> jax.Arra
     return jnp.where(smallest == 0, jnp.inf, ratio)
 
 
-def hyperspherical_energy(w: ArrayLike) -> jax.Array:
-    r"""How unevenly neurons are spread over directions: Coulomb's energy on a sphere.
+def eigenvector_cosines(u: ArrayLike, v: ArrayLike) -> jax.Array:
+    r"""The cosine of the angle between columns of the same index, without its sign.
 
     .. math::
-        \mathrm{HE}(W) = \sum_{i \neq j} \|\hat w_i - \hat w_j\|^{-1},
-        \qquad \hat w_i = w_i / \|w_i\|
+        c_i = |u_i^\top v_i| / (\|u_i\| \|v_i\|)
 
-    Every pair counts twice. Neurons are rows. Costs one ``m x n`` by ``n x m`` product.
-    That product does not resolve distances below :math:`2 \sqrt{\epsilon}` (7e-4 in
-    float32), so neurons that are closer count as being that far apart.
+    Costs one pass over the entries. If the columns are in descending order of their
+    eigenvalues, values near 1 mean that the eigenvectors are stable.
 
     Args:
-        w: Matrices ``(..., m, n)``, one output neuron per row.
+        u: Columns ``(..., m, r)``.
+        v: Columns of the same shape.
 
     Returns:
-        One number per matrix, at least float32. Zero rows have no direction and count
-        for nothing, so a zero matrix gives 0.
+        Cosines ``(..., r)``; 0 for a zero column.
 
     Raises:
-        ValueError: If ``w`` has fewer than two axes or no floating dtype.
+        ValueError: If the shapes differ; if an array has fewer than two axes or no
+            floating dtype.
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> float(hyperspherical_energy(jnp.array([[5.0, 0.0], [-1.0, 0.0]])))
-        1.0
+        >>> eigenvector_cosines(jnp.eye(2), jnp.array([[-1.0, 3.0], [0.0, 4.0]]))
+        Array([1. , 0.8], dtype=float32)
 
     References:
-        POET, Eq. 1 and Appendix B, where neurons are columns.
+        Structured Fisher (Alice), Figure 6.
     """
-    x, _ = unit_peak(as_work(jnp.asarray(w)))
-    norms = column_norms(x.mT)
-    unit = safe_divide(x, norms[..., None])
-    m, eps = x.shape[-2], float(jnp.finfo(x.dtype).eps)
-    squares = jnp.maximum(2 - 2 * full_dot(unit, unit.mT), 4 * eps)
-    live = norms > 0
-    others = jnp.broadcast_to(~jnp.eye(m, dtype=bool), squares.shape)
-    pairs = live[..., :, None] & live[..., None, :] & others
-    return jnp.sum(jnp.where(pairs, jax.lax.rsqrt(squares), 0), axis=(-2, -1))
+    u, v = as_work(jnp.asarray(u)), as_work(jnp.asarray(v))
+    if u.shape != v.shape:
+        raise ValueError(
+            f"`v` must have the shape {u.shape} of `u`, got {v.shape}; pass as many "
+            "columns of both bases."
+        )
+    u = safe_divide(u, column_norms(u)[..., None, :])
+    v = safe_divide(v, column_norms(v)[..., None, :])
+    return jnp.abs(jnp.sum(u * v, axis=-2))

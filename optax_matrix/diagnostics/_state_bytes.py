@@ -22,17 +22,7 @@ _WRAPPERS = (
 
 @dataclasses.dataclass(frozen=True)
 class StateField:
-    """One array of a state.
-
-    Attributes:
-        group: The stack of matrices or the parameter that the array belongs to;
-            ``SHARED`` for counters and hyperparameters.
-        field: Its name within the state, such as ``"mu"`` or ``"rotation/rows"``.
-        shape: Its shape; for a stack, the first axis counts the matrices.
-        dtype: Its dtype.
-        scalar: Whether the number of its elements (per matrix) is independent of the
-            size of the matrices, O(1) in the papers' formulas.
-    """
+    """One array of a state, see `StateBytes`."""
 
     group: str
     field: str
@@ -56,7 +46,13 @@ class StateBytes:
     """The arrays of a state; prints as a table.
 
     Attributes:
-        fields: The arrays, in the order of the state.
+        fields: The arrays, in the order of the state. Each has a ``group``, the stack
+            of matrices or the parameter that it belongs to (``"(shared)"`` for counters
+            and hyperparameters); a ``field``, its name within the state, such as
+            ``"mu"`` or ``"rotation/rows"``; ``shape`` (the first axis of a stack counts
+            the matrices), ``dtype``, ``elements`` and ``bytes``; and ``scalar``,
+            whether the number of its elements (per matrix) is independent of the size
+            of the matrices, O(1) in the papers' formulas.
         parameters: Number of elements of the parameters.
     """
 
@@ -160,7 +156,7 @@ def _of_stacks(keys: tuple, state: OnMatricesState) -> Iterator[StateField]:
 
 
 def _of_leaf(keys: tuple, leaf: Any, params: Mapping[str, Any]) -> StateField:
-    """A leaf outside of stacks; that of a parameter ends with the parameter's path."""
+    """A leaf outside of stacks; its keys may end with the path of a parameter."""
     for start in range(len(keys)):
         path = path_name(keys[start:])
         # A count may have the name of a parameter.

@@ -42,7 +42,6 @@ The files, from simple to compound:
 ``complement``, ``rotations``  rotations from momenta
 ``skew``, ``_orthogonal``,     skew-symmetric to orthogonal blocks, applied to permuted
 ``permuted_blocks``            rows and columns
-``_quantize``                  eight bits per number
 ``_derivatives``               derivatives of kernels whose loops JAX cannot
                                differentiate
 =============================  =========================================================
@@ -83,7 +82,6 @@ from optax_matrix.linalg._polar import (
     polar_qr,
     polar_svd,
 )
-from optax_matrix.linalg._quantize import dequantize, quantize
 from optax_matrix.linalg._subspace import (
     left_vectors,
     overlap,
@@ -133,7 +131,6 @@ __all__ = [
     "cayley_taylor",
     "cholesky_qr",
     "cross_gram",
-    "dequantize",
     "eigenbasis",
     "exponential",
     "from_skew",
@@ -149,7 +146,6 @@ __all__ = [
     "polar_svd",
     "power_step",
     "qr_householder",
-    "quantize",
     "randomized_left_vectors",
     "range_finder",
     "rank_one_scales",

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED, Quantizer
 from optax_matrix.sharding.keep_sharding import KeepSharding
 from optax_matrix.stacks.layout import Layout
 from optax_matrix.stacks.placement import Leaves, MakeState, Placement, Step, Views
-from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED, Quantizer
 
 
 def quantized(

@@ -25,7 +25,8 @@ from optax_matrix.recipes._low_rank import (
 )
 from optax_matrix.recipes._method import Method
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
-from optax_matrix.transforms import gaussian_basis, project_low_rank, scale_gradient
+from optax_matrix.transforms import project_low_rank, scale_gradient
+from optax_matrix.transforms.low_rank import gaussian_basis
 from optax_matrix.transforms.sides import ProjectedSide
 
 GivenBasis = Literal["gaussian"] | Kernel

@@ -17,9 +17,9 @@ from optax_matrix.recipes._method import Method, decayed_others
 from optax_matrix.recipes._recipe import Common, direction, preset, recipe
 from optax_matrix.stacks.orientation import Orientation, oriented_sides
 from optax_matrix.stacks.residual_sets import residual_sets
-from optax_matrix.transforms import Sets, momentum, rotate, rotate_shared
+from optax_matrix.transforms import momentum, rotate
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.rotation import PolicyLike, PolicyName
+from optax_matrix.transforms.rotation import PolicyLike, PolicyName, Sets, rotate_shared
 from optax_matrix.transforms.update_size import Scaling, check_matched, matched
 
 

@@ -7,13 +7,8 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix.linalg import scale_rows, sinkhorn
-from optax_matrix.transforms import (
-    equilibrate,
-    equilibrate_rows_jointly,
-    scale_by_second_moment,
-    scale_by_shape,
-    sinkhorn_jointly,
-)
+from optax_matrix.transforms import equilibrate, scale_by_second_moment, scale_by_shape
+from optax_matrix.transforms.rotation import equilibrate_rows_jointly, sinkhorn_jointly
 
 BaseName = Literal["sinkhorn", "adam", "sign", "row_norm"]
 

@@ -5,8 +5,11 @@ from typing import Any, Literal
 
 from optax_matrix._arguments import Kernel
 from optax_matrix.matrices import heads_as_matrices
-from optax_matrix.transforms import Basis, given_basis, svd_basis
-from optax_matrix.transforms.low_rank import coordinate_adam as coordinate_adam
+from optax_matrix.transforms import Basis, given_basis
+from optax_matrix.transforms.low_rank import (
+    coordinate_adam as coordinate_adam,
+    svd_basis,
+)
 
 SingularBasis = Literal["randomized_svd", "svd"] | Kernel
 Transport = Literal["keep", "carry", "reset"] | Kernel

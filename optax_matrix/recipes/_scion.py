@@ -19,8 +19,9 @@ from optax_matrix.matrices.ends import ends_of
 from optax_matrix.matrices.rules import PathRule
 from optax_matrix.recipes._method import Method, decayed_others
 from optax_matrix.recipes._recipe import Common, direction, recipe
-from optax_matrix.transforms import keep_dtype, lmo, match_rms, momentum
+from optax_matrix.transforms import lmo, match_rms, momentum
 from optax_matrix.transforms.norm_balls import BallNorm, EndNorm
+from optax_matrix.transforms.wrappers import keep_dtype
 from optax_matrix.tree.ends import by_end
 
 _keep_dtype = unchecked(keep_dtype)  # Called in every trace of a step.

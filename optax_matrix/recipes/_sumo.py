@@ -29,9 +29,9 @@ from optax_matrix.transforms import (
     limit_norm_growth,
     momentum,
     orthogonalize,
-    project_both_sides,
     project_low_rank,
 )
+from optax_matrix.transforms.low_rank import project_both_sides
 from optax_matrix.transforms.update_size import Scaling, matched
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.core
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -32,27 +31,21 @@ def refuse_coupling(build: Build, layout: Layout, needs_params: bool = False) ->
     state of the other matrices must not depend on the newcomer's entries. Without a
     newcomer, those of nearly all matrices must be the same: stacks of another size may
     round differently, and an ill-conditioned matrix amplifies that. The first groups
-    of ``layout`` are tested, cut to small sides; the error names the transformations to
-    blame.
+    of ``layout`` are tested, cut to small sides.
     """
     if not layout.groups:
         return
     small = [_small(layout, newcomers) for newcomers in (0, 1)]
     with within(layout=small[0]):
         _refuse_shapes(build, small[0], needs_params)
-    if not _coupled([build, build], small, needs_params):
+    if not _coupled(build, small, needs_params):
         return
-    culprits = [
-        _name(pair[0])
-        for pair in zip(*(_parts(build(lay)) for lay in small), strict=True)
-        if _coupled([_always(tx) for tx in pair], small, needs_params)
-    ]
-    names = ", ".join(culprits or ["the transformation"])
     raise ValueError(
-        f"`build` must treat each matrix of a stack by itself, but {names} gives a "
-        "matrix another update or state when other matrices join its stack, so results "
-        "would change with grouping; wrap it in optax_matrix.per_matrix(...), or chain "
-        "it outside `on_matrices`."
+        "`build` must treat each matrix of a stack by itself, but it gives a matrix "
+        "another update or state when other matrices join its stack, so results would "
+        "change with grouping; reduce over the last two axes only, wrap the "
+        "transformation that does not in optax_matrix.per_matrix(...), or chain it "
+        "outside `on_matrices`."
     )
 
 
@@ -121,16 +114,9 @@ def _ids(members: tuple[Member, ...]) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _always(tx: optax.GradientTransformation) -> Build:
-    return lambda _: tx
-
-
-def _coupled(builds: list[Build], layouts: list[Layout], needs_params: bool) -> bool:
+def _coupled(build: Build, layouts: list[Layout], needs_params: bool) -> bool:
     with jax.ensure_compile_time_eval(), jax.debug_nans(False):
-        alone, joined = (
-            _runner(build, lay, needs_params)
-            for build, lay in zip(builds, layouts, strict=True)
-        )
+        alone, joined = (_runner(build, layout, needs_params) for layout in layouts)
         found = alone(), joined(), joined(is_loud=True)
     if len({jax.tree.structure(tree) for tree in found}) > 1:
         return True
@@ -164,11 +150,13 @@ def _compiled(f: Callable, *args: Any) -> Callable:
 
     Under the user's `jax.jit`, a learning rate, say, has no value yet.
     """
+    from jax.extend.core import jaxpr_as_fun  # This loads Pallas: slow.
+
     is_traced = lambda x: isinstance(x, jax.core.Tracer)
     known = lambda x: jnp.full(x.shape, _STAND_IN, x.dtype) if is_traced(x) else x
     jaxpr, result = jax.make_jaxpr(f, return_shape=True)(*args)
     jaxpr = jaxpr.replace(consts=[*map(known, jaxpr.consts)])
-    run = jax.jit(jax.extend.core.jaxpr_as_fun(jaxpr))
+    run = jax.jit(jaxpr_as_fun(jaxpr))
     structure = jax.tree.structure(result)
     return lambda *args: structure.unflatten(run(*jax.tree.leaves(args)))
 
@@ -210,26 +198,3 @@ def _independent(alone: np.ndarray, joined: np.ndarray, loud: np.ndarray) -> boo
 def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     scale = np.abs(a).max(initial=0.0)
     return np.isclose(a, b, rtol=1e-3, atol=1e-5 * scale, equal_nan=True)
-
-
-def _parts(tx: optax.GradientTransformation) -> list[optax.GradientTransformation]:
-    """The members of an `optax.chain`, in order; of others, the transformation."""
-    inits, updates = (_closure(f) for f in (tx.init, tx.update))
-    inits, updates = inits.get("init_fns"), updates.get("update_fns")
-    if not inits or not updates:
-        return [tx]
-    pairs = zip(inits, updates, strict=True)
-    members = [optax.GradientTransformationExtraArgs(*pair) for pair in pairs]
-    return [part for member in members for part in _parts(member)]
-
-
-def _closure(f: Callable) -> dict[str, Any]:
-    code, cells = getattr(f, "__code__", None), getattr(f, "__closure__", None) or ()
-    names = code.co_freevars if code else ()
-    return {n: c.cell_contents for n, c in zip(names, cells, strict=True)}
-
-
-def _name(tx: optax.GradientTransformation) -> str:
-    wrapped = _closure(tx.update).get("tx")  # `with_extra_args_support`
-    update = wrapped.update if wrapped is not None else tx.update
-    return getattr(update, "__qualname__", repr(update)).split(".")[0]

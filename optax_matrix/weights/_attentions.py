@@ -17,7 +17,7 @@ KEY_VALUE = r"(?i:w?kv_(b|up)(_proj)?)"
 _KEY_VALUE_DOWN = r"(?i:w?kv_(a|down)(_proj)?(_with_mqa)?)"
 _QUERY_DOWN = r"(?i:w?q_(a|down)(_proj)?)"
 _QUERY_NORM = re.compile(r"(?i:(q|query)_norm)(/|$)")
-# That of sparse attention makes no logits.
+# The indexer of sparse attention computes no logits.
 _INDEXER = re.compile(r"(?i:(^|/)[^/]*indexer[^/]*/)")
 
 Names = Mapping[str, str]  # By part: "query", "key", "key_value".

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, beside any optimizer."""
+"""An exponential moving average of the weights, in the state of any optimizer."""
 
 from typing import Any, NamedTuple
 
@@ -47,8 +47,8 @@ def average_weights(
 
     Returns:
         A transformation, the last one of a chain. Put it inside of `optax.MultiSteps`,
-        so that it counts steps, and inside of `store_remainders`, so that it sees every
-        bit of the weights. The state adds one copy of them, at least float32.
+        so that it counts steps, and inside of `store_remainders`, so that it averages
+        all bits of the weights. The state has one copy of them, at least float32.
 
     Raises:
         ValueError: If an argument is out of range; at `update`, without ``params``.

@@ -51,11 +51,11 @@ def clip_qk(
         W^Q_h \mapsto \gamma_h \, g_k^{a - 1} \, W^Q_h
 
     for every query head h of key head k, where :math:`S_h` is the largest logit of head
-    h and a is ``balance``. Logits are bilinear in queries and keys, so those of head h
-    are multiplied by :math:`\gamma_h` exactly: the largest becomes tau, and a head
-    below tau computes what it did before. Biases are scaled as their kernels are. Call
-    it after the update of each step; the optimizer does not change (MuonClip is `muon`
-    with ``scaling="max"`` and this).
+    h and a is ``balance``. Logits are bilinear in queries and keys, so this multiplies
+    the logits of head h by :math:`\gamma_h` exactly: the largest becomes tau, and a
+    head below tau is unchanged. Biases are scaled like their kernels. Call it after the
+    update of each step; the optimizer does not change (MuonClip is `muon` with
+    ``scaling="max"`` and this).
 
     In latent attention (MLA: DeepSeek, Kimi) ``kv_b`` computes for each head a key of
     its own together with its value, and all heads share one key with the position:
@@ -71,7 +71,7 @@ def clip_qk(
     ``kv_a`` with the shared key  1
     ============================  ======================================================
 
-    It is known by a ``kv_b``, ``kv_b_proj``, ``wkv_b`` or ``kv_up_proj``. Queries come
+    A ``kv_b``, ``kv_b_proj``, ``wkv_b`` or ``kv_up_proj`` identifies it. Queries come
     from ``q_b`` (``q_b_proj``, ``wq_b``) or, without a latent query, from ``q_proj``,
     ``wq`` or ``query``. Within a head the numbers without position come first, and keys
     before values, as in DeepSeek's programs and MaxText.
@@ -101,7 +101,7 @@ def clip_qk(
 
     Raises:
         ValueError: If an attention has no logits, or logits no attention, if shapes do
-            not fit or do not tell ``qk_nope_head_dim``, or if queries or keys are
+            not fit or do not determine ``qk_nope_head_dim``, or if queries or keys are
             normalized after their projection, which would undo the scaling.
 
     Examples:

@@ -24,8 +24,9 @@ def evaluation_params(state: Any, params: Any) -> Any:
     """Returns the weights for evaluation from the averages in an optimizer's state.
 
     Args:
-        state: State with that of `average_weights` or `optax.contrib.schedule_free` in
-            it, at any depth: inside of chains, `optax.MultiSteps`, `optax.partition`.
+        state: State of an optimizer that contains `average_weights` or
+            `optax.contrib.schedule_free` at any depth: inside of chains,
+            `optax.MultiSteps`, `optax.partition`.
         params: The parameters that are trained.
 
     Returns:
@@ -64,7 +65,7 @@ def evaluation_params(state: Any, params: Any) -> Any:
 
 
 def _averaged(params: Any, node: Any) -> Any:
-    """Parameters with the averages of one node, apart from leaves that it lacks."""
+    """Parameters with the averages of one node; other leaves are unchanged."""
     is_free = not isinstance(node, AverageWeightsState)
     inner = node.base_optimizer_state if is_free else node.inner_state
     if _nodes(inner, *_AVERAGES):
@@ -96,7 +97,7 @@ def _refuse_finished(inner: Any) -> None:
         raise ValueError(
             f"optax.contrib.schedule_free must not be around {names[0]}, whose updates "
             "fit only the weights that it gets; take om.average_weights in its place, "
-            "or, for bfloat16 weights, put om.store_remainders around it."
+            "or, for bfloat16 weights, put om.weights.store_remainders around it."
         )
 
 

@@ -29,15 +29,15 @@ def hyperball(
     warns of them.
 
     Args:
-        inner: A recipe, or any optimizer of the whole tree. Updates of `poet` and `oft`
-            are rotations, which keep norms by themselves. Steps have the same length
-            whatever the size of its updates, so ``zero_gradient="fade"`` has no effect;
-            ``"skip"`` stops matrices without gradient.
+        inner: A recipe, or any optimizer of the whole tree. `poet` and `oft` do not
+            need this, because rotations keep norms. The length of a step does not
+            depend on the size of its updates, so ``zero_gradient="fade"`` has no
+            effect; ``"skip"`` stops matrices without gradient.
         learning_rate: The relative length :math:`\eta` of a step, a number or a
             schedule. For Adam, the authors' code has the root of learning rate times
             weight decay in place of both.
-        dimension_numbers: Which leaves are matrices; what ``inner`` has. Each layer,
-            expert and section has its own norm; the heads of a kernel share one.
+        dimension_numbers: Which leaves are matrices; pass those of ``inner``. Each
+            layer, expert and section has its own norm; the heads of a kernel share one.
 
     Returns:
         An optimizer of the whole tree. It needs `params`, and it must be the last of a
@@ -50,7 +50,7 @@ def hyperball(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax, optax_matrix as om
-        >>> tx = om.hyperball(om.muon(0.02), learning_rate=0.01)
+        >>> tx = om.weights.hyperball(om.muon(0.02), learning_rate=0.01)
         >>> params = {"kernel": jnp.eye(4, 8), "bias": jnp.zeros(8)}
         >>> grads = {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}
         >>> updates, state = tx.update(grads, tx.init(params), params)
@@ -77,7 +77,7 @@ def hyperball(
         if optax.tree.get_all_with_path(state, "ScheduleFreeState"):
             raise ValueError(
                 "`inner` must not be optax.contrib.schedule_free, whose averages have "
-                "no fixed norm; put om.average_weights around om.hyperball."
+                "no fixed norm; put om.average_weights around om.weights.hyperball."
             )
         return state
 

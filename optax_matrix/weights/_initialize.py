@@ -26,7 +26,7 @@ def _normal(key: Any, shape: Shape) -> Array:
 
 
 def _standard(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
-    """Normal entries of standard deviation 0.02, whatever the shape."""
+    """Normal entries of standard deviation 0.02 for every shape."""
     return (0.02 * _normal(key, shape)).astype(dtype)
 
 
@@ -38,7 +38,7 @@ def _xavier(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
 def _uniform_spectrum(key: Any, shape: Shape, dtype: DTypeLike) -> Array:
     """Uniform among the matrices whose singular values are one.
 
-    By a QR of a Gaussian matrix, which gives the same distribution as the SVD of the
+    The Q of a Gaussian matrix has the same distribution as the factor of the SVD in the
     POET paper (Sec. 4).
     """
     x = _normal(key, shape)
@@ -71,10 +71,10 @@ def initialize_matrices(
 ) -> Any:
     """Draws new matrices for a parameter tree; other leaves stay as they are.
 
-    Every matrix is drawn as ``(out, in)``, with a row for each output neuron, whatever
-    the order of layers, heads, inputs and outputs in the leaf. A matrix has its own
-    key: the leaf's path and the index of the matrix in the leaf are folded into `key`,
-    so that a draw does not depend on other leaves. Dtypes and shardings stay the same.
+    Every matrix is drawn as ``(out, in)``, with a row for each output neuron, for any
+    order of layers, heads, inputs and outputs in the leaf. Each matrix has its own key:
+    the path of the leaf and the index of the matrix in the leaf are folded into `key`.
+    So a draw does not depend on other leaves. Dtypes and shardings stay the same.
 
     To normalize trained weights, see the example of `stacks.map_matrices`.
 

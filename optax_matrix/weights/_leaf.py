@@ -65,10 +65,10 @@ def materialize_leaf(
 ) -> Array:
     """The weights of a leaf of permuted matrices W_0, in its shape and dtype.
 
-    Of matrices that are ``due``, with ``new`` permutations, the rows and columns of the
-    weights are permuted anew; the others stay W_0. ``in_turn`` computes matrices one
-    after another, which takes less memory. In a slice of scanned layers the axis that
-    counts the matrices may be missing in triangles and permutations.
+    Where ``due``, the result has its rows and columns in the order of ``new``; other
+    matrices stay W_0. ``in_turn`` computes one matrix after the other and needs less
+    memory. In a slice of scanned layers, triangles and permutations may lack the axis
+    that counts the matrices.
     """
 
     def make(parts: tuple) -> Array:

@@ -78,7 +78,7 @@ class Reparameterization:
     in_turn: bool
 
     def split(self, params: Any) -> tuple[Frozen, Trainable]:
-        """Splits parameters; `materialize` of the result gives them back.
+        """Splits parameters; `materialize` of the result returns them.
 
         Args:
             params: Parameters, sharded or not; their shapes under `jax.eval_shape`.
@@ -137,10 +137,10 @@ class Reparameterization:
             frozen: The frozen part.
             trainable: The trainable part.
             opt_state: State of the optimizer, if it is to be reset.
-            tx: The optimizer, whose ``init`` gives the fresh state.
+            tx: The optimizer, whose ``init`` returns the new state.
 
         Returns:
-            The new parts and the new state. `materialize` of the new parts gives the
+            The new parts and the new state. `materialize` of the new parts returns the
             same parameters as before.
 
         Raises:

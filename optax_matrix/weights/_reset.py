@@ -18,11 +18,11 @@ def reset_rotations(state: Any, fresh: Any, due: Any) -> Any:
     """Replaces the part of a state that belongs to the rotations by a fresh one.
 
     That part is every array under ``rotations``, and the scalars of an inner state
-    whose arrays are all of rotations, such as the count of an Adam for rotations only.
-    The counts of schedules, whose state has no arrays, and of `optax.MultiSteps` are
-    kept. Moments beside a scalar are reset only where all matrices are ``due``, others
-    (`scale_by_adam_per_matrix`) for each matrix by itself. Dtypes and shardings are
-    those of ``state``.
+    that has no other arrays, such as the count of an Adam for rotations only. The
+    counts of schedules, whose state has no arrays, and of `optax.MultiSteps` are kept.
+    Moments with a scalar count are reset only if all matrices are ``due``; others
+    (`scale_by_adam_per_matrix`) are reset for each matrix. Dtypes and shardings are
+    taken from ``state``.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(state)
     places = [tuple(map(key_name, keys)) for keys, _ in pairs]

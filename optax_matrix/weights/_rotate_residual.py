@@ -36,14 +36,14 @@ def rotate_residual(
         dimension_numbers: Which leaves are matrices, and which of their sides is on the
             stream: ``matrices.infer(model)``, or a rule or tree whose
             `MatrixDimensionNumbers` have ``residual``. None is the default rule, which
-            knows the usual names except embeddings and heads.
+            covers the usual names except embeddings and heads.
 
     Returns:
-        The parameters with rotated matrices; vectors as they are.
+        The parameters with rotated matrices; vectors are unchanged.
 
     Raises:
-        ValueError: If the rotation is not orthogonal, or a matrix has another size on
-            the stream, or its side is not known.
+        ValueError: If the rotation is not orthogonal, if a matrix has another size on
+            the stream, or if its side is unknown.
 
     Examples:
         >>> import jax.numpy as jnp, optax_matrix as om

@@ -23,7 +23,7 @@ def is_half(w: Any) -> bool:
 
 
 def wide(tree: Any) -> Any:
-    """A tree in float32 where it is in half precision."""
+    """A tree with leaves of half precision in float32."""
     return jax.tree.map(widened, tree)
 
 
@@ -38,7 +38,7 @@ def from_bits(bits: jax.Array) -> jax.Array:
 
 
 def upper_half(bits: jax.Array) -> jax.Array:
-    """The bits of the bfloat16 that has the upper half."""
+    """The bits of the bfloat16 number with this upper half."""
     return bits & jnp.uint32(0xFFFF0000)
 
 

@@ -1,4 +1,4 @@
-"""Weights in bfloat16 without a float32 copy: they are rounded at random."""
+"""Weights in bfloat16 that are rounded at random, without a float32 copy."""
 
 import zlib
 from typing import Any, NamedTuple
@@ -47,12 +47,12 @@ def stochastic_rounding(
         \qquad x = W_t + \Delta_t
 
     where :math:`\lfloor x \rfloor` and :math:`\lceil x \rceil` are the neighbours of x
-    in bfloat16. The expected weight is x. Rounded to nearest, a bfloat16 weight does
-    not change at all while updates are below 0.2% of it.
+    in bfloat16. The expected weight is x. With rounding to nearest, a bfloat16 weight
+    would not change while updates are below 0.2% of it.
 
-    The inner optimizer runs in float32, with the state that it has for float32 weights;
-    ``mu_dtype`` can make momenta smaller. Leaves of float32 are updated as without this
-    wrapper.
+    The inner optimizer runs in float32 and has the state of float32 weights;
+    ``mu_dtype`` stores momenta in fewer bits. Float32 leaves are updated as without
+    this wrapper.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate.
@@ -62,9 +62,10 @@ def stochastic_rounding(
     Returns:
         A transformation, the last one of a chain. For bfloat16 weights it returns
         float32 updates, the difference between new and old weights, so that
-        `optax.apply_updates` gives exactly the new ones (unless a weight shrinks by a
-        factor of 65,000 in one step). Put `optax.apply_if_finite`, `inject_hyperparams`
-        and whatever else gives updates the dtype of gradients inside of it.
+        `optax.apply_updates` returns exactly the new ones (unless a weight shrinks by a
+        factor of 65,000 in one step). Wrappers that cast updates to the dtype of
+        gradients, such as `optax.apply_if_finite` and `inject_hyperparams`, belong
+        inside of it.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if weights are
@@ -74,7 +75,7 @@ def stochastic_rounding(
         >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
         >>> params = {"kernel": jnp.ones((64, 64), jnp.bfloat16)}
-        >>> tx = om.stochastic_rounding(optax.sgd(0.001))
+        >>> tx = om.weights.stochastic_rounding(optax.sgd(0.001))
         >>> updates, _ = tx.update(params, tx.init(params), params)
         >>> new = optax.apply_updates(params, updates)["kernel"]
         >>> jnp.unique(new).tolist()

@@ -1,4 +1,4 @@
-"""Weights in bfloat16, and the rest of their float32 bits in the optimizer's state."""
+"""Weights in bfloat16, with their lower float32 bits in the optimizer's state."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -40,8 +40,8 @@ def store_remainders(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Trains bfloat16 weights as float32 ones, without a float32 copy of them.
 
-    The bits of a float32 weight are those of a bfloat16 weight W, rounded to nearest,
-    and a remainder c in the state,
+    A float32 weight x is split into the nearest bfloat16 number W, which is the
+    parameter, and a remainder c, which is state:
 
     .. math::
         \mathrm{bits}(x) = 2^{16} \, \mathrm{bits}(W) + c, \qquad
@@ -55,14 +55,15 @@ def store_remainders(
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate.
-        dtype: Of the remainders.
+        dtype: Dtype of the remainders.
 
     Returns:
         A transformation, the last one of a chain. For bfloat16 weights it returns
         float32 updates, the difference between new and old weights, so that
-        `optax.apply_updates` gives exactly the new ones (unless a weight shrinks by a
-        factor of 65,000 in one step). Put `optax.apply_if_finite`, `inject_hyperparams`
-        and whatever else gives updates the dtype of gradients inside of it.
+        `optax.apply_updates` returns exactly the new ones (unless a weight shrinks by a
+        factor of 65,000 in one step). Wrappers that cast updates to the dtype of
+        gradients, such as `optax.apply_if_finite` and `inject_hyperparams`, belong
+        inside of it.
 
     Raises:
         ValueError: If an argument is out of range; at `init`, if weights are float16 or
@@ -72,7 +73,7 @@ def store_remainders(
         >>> import jax, jax.numpy as jnp, optax
         >>> import optax_matrix as om
         >>> params = {"kernel": jnp.ones((2, 2), jnp.bfloat16)}
-        >>> tx = om.store_remainders(optax.sgd(0.001))
+        >>> tx = om.weights.store_remainders(optax.sgd(0.001))
         >>> state = tx.init(params)
         >>> for _ in range(3):
         ...     grads = jax.tree.map(jnp.ones_like, params)
@@ -86,7 +87,9 @@ def store_remainders(
     """
     inner = optax.with_extra_args_support(inner)
     kind = jnp.dtype(dtype)
-    unit = 2 ** (16 - 8 * kind.itemsize)  # Of the bits, one in the remainder.
+    unit = 2 ** (
+        16 - 8 * kind.itemsize
+    )  # Of the last bit of a remainder, in bits of x.
 
     def init_fn(params):
         zero = lambda w: jnp.zeros_like(w, kind) if is_half(w) else None
@@ -130,7 +133,7 @@ def store_remainders(
 
 
 def _joined(w: jax.Array, rest: jax.Array) -> jax.Array:
-    """The float32 weight; one that was set to zero from outside stays near zero."""
+    """The float32 weight; near zero for a weight that a user has set to zero."""
     bits = bits_of(w)
     sign = bits & jnp.uint32(0x80000000)
     size = jax.lax.bitcast_convert_type(bits ^ sign, jnp.int32)

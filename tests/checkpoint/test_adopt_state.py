@@ -17,7 +17,7 @@ from optax_matrix import recipes
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.rules import by_path
 from optax_matrix.stacks.layout import make_layout
-from optax_matrix.transforms import MomentumState
+from optax_matrix.transforms.first_moments._momentum import MomentumState
 from optax_matrix.tree.state import OnMatricesState
 
 pytestmark = pytest.mark.broad
@@ -389,7 +389,7 @@ def test_moments_in_eight_bits_on_either_side(places):
     """They are the numbers that they stand for, and no codes are taken for numbers."""
     eight = {"block_size": 8, "min_size": 1}
     source = used(optax.adam(0.1), TREE)
-    packed = om.quantize_state(optax.adam(0.1), **eight)
+    packed = om.quantization.quantize_state(optax.adam(0.1), **eight)
     if places != "target":
         source = om.from_portable(om.to_portable(source, TREE), packed.init(TREE), TREE)
     other = optax.adam(0.1) if places == "source" else om.adamw_8bit(0.1, **eight)

@@ -58,7 +58,9 @@ WRAPPED = {
     "eigenbasis": lambda tx: om.on_matrices(om.in_eigenbasis(tx)),
     "precondition": lambda tx: om.on_matrices(om.precondition(tx)),
     "low rank": lambda tx: om.on_matrices(om.project_low_rank(tx, rank=2)),
-    "eight bits": lambda tx: om.on_matrices(om.quantize_state(TUPLED(tx), min_size=1)),
+    "eight bits": lambda tx: om.on_matrices(
+        om.quantization.quantize_state(TUPLED(tx), min_size=1)
+    ),
     "steps": lambda tx: optax.MultiSteps(om.on_matrices(tx), 2),
 }
 

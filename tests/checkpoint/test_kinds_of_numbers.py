@@ -16,7 +16,7 @@ from optax_matrix.checkpoint import (
     from_portable,
     to_portable,
 )
-from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED
+from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED
 
 PARAMS = tree(0, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
 KINDS = {"b": bool, "i": np.int32, "f": np.float32, "c": np.complex64, "U": str}
@@ -105,8 +105,8 @@ def test_from_a_plain_state_to_one_in_eight_bits_and_back(name):
             converted += 1
             axes = int(not key.startswith("other/"))
             options = {"signed": not is_unsigned(key), "batch_axes": axes}
-            both = om.linalg.quantize(jnp.asarray(x), 8, **options)
-            want = om.linalg.dequantize(*both, 8, **options)
+            both = om.quantization.quantize(jnp.asarray(x), 8, **options)
+            want = om.quantization.dequantize(*both, 8, **options)
         np.testing.assert_array_equal(got[key], want, err_msg=key)
     assert converted
 

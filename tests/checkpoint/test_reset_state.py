@@ -254,7 +254,7 @@ def test_eight_bit_moments_start_afresh_in_part():
             new.inner_state.scales["signed_4"]["0"]["mu"],
         )
     )
-    mu = om.linalg.dequantize(codes, scales, block_size=4, batch_axes=1)
+    mu = om.quantization.dequantize(codes, scales, block_size=4, batch_axes=1)
     (old,) = state.inner_state.inner_state[0].mu.values()
     assert not mu[0, 1].any()
     np.testing.assert_array_equal(codes[0, ~UNIT], old[0, ~UNIT])

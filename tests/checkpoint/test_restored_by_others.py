@@ -50,7 +50,7 @@ def test_leaves_in_another_order_are_refused_in_words(name):
         lambda s: from_portable({}, s, params),
         lambda s: tx.update(params, s, params),
         lambda s: jax.eval_shape(tx.update, params, s, params),
-        lambda s: om.reset_state(tx, s, params, True),
+        lambda s: om.checkpoint.reset_state(tx, s, params, True),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"`state` .*restored by position; save"):
@@ -102,7 +102,7 @@ def test_a_sweep_is_taken_apart_run_by_run(sweep):
         lambda: to_portable(state, params),
         lambda: from_portable({}, state, params),
         lambda: tx.update(params, state, params),
-        lambda: om.reset_state(tx, state, params, True),
+        lambda: om.checkpoint.reset_state(tx, state, params, True),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"one run, but has the axes \(3,\)"):
@@ -111,7 +111,9 @@ def test_a_sweep_is_taken_apart_run_by_run(sweep):
         one, own = jax.tree.map(lambda x: x[run], (state, params))  # noqa: B023
         filled = from_portable(to_portable(one, own), tx.init(own), own)
         jax.tree.map(np.testing.assert_array_equal, filled, one)
-    reset = jax.vmap(lambda s, p: om.reset_state(tx, s, p, True))(state, params)
+    reset = jax.vmap(lambda s, p: om.checkpoint.reset_state(tx, s, p, True))(
+        state, params
+    )
     fresh = jax.vmap(tx.init)(params)
     np.testing.assert_array_equal(
         *[jax.tree.leaves(s.inner_state)[0] for s in (reset, fresh)]
@@ -210,8 +212,8 @@ def kinds_in(node):
 @pytest.mark.broad
 def test_every_state_is_registered_for_export():
     """In states of all recipes; registering one of their types again raises."""
-    om.register_export()
-    om.register_export()  # Changes nothing.
+    om.checkpoint.register_export()
+    om.checkpoint.register_export()  # Changes nothing.
     params = tree(0)
     txs = [make(1e-2) for make in RECIPES.values()]
     txs += [optax.chain(optax.clip(1.0), om.inject_hyperparams(om.muon)(1e-2))]
@@ -233,7 +235,7 @@ def test_what_the_user_has_registered_stays():
 
     MineState.__module__ = "optax.mine"
     jax.export.register_namedtuple_serialization(MineState, serialized_name="mine")
-    om.register_export()
+    om.checkpoint.register_export()
 
 
 @pytest.mark.broad
@@ -248,7 +250,7 @@ def test_what_the_user_has_registered_stays():
     ids=["muon", "clipped soap", "injected galore"],
 )
 def test_export_of_a_step(make):
-    om.register_export()
+    om.checkpoint.register_export()
     params, tx = tree(0), make()
     state, update = tx.init(params), jax.jit(tx.update)
     program = jax.export.export(update)(params, state, params)

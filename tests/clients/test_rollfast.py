@@ -78,7 +78,7 @@ def ours(grads, options):
     _, m, n = grads.shape
     b1 = options.get("b1", 0.9)
     average = running_mean(b1) if b1 else optax.identity()
-    whitened = om.whiten(
+    whitened = om.transforms.whiten(
         "gradient" if options.get("whiten_grad", True) else "momentum",
         side="both" if m == n else "short",
         init_scale=options.get("preconditioner_init_scale"),

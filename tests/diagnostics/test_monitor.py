@@ -109,7 +109,7 @@ def test_outside_momentum():
 
 
 def test_limited_says_when_the_limiter_acts():
-    tx = om.on_matrices(om.limit_norm_growth(1.5))
+    tx = om.on_matrices(om.transforms.limit_norm_growth(1.5))
     tx = monitor(tx, ("limited",))
     params = {"kernel": jnp.ones((4, 4))}
     state, found = tx.init(params), []
@@ -141,7 +141,9 @@ def test_bounded_is_the_share_of_entries():
 
 def test_every_few_steps_the_values_are_those_of_that_step():
     measures = ("update_rms", "update_cosine", "limited")
-    tx = om.on_matrices(optax.chain(om.momentum(0.5), om.limit_norm_growth(1.1)))
+    tx = om.on_matrices(
+        optax.chain(om.momentum(0.5), om.transforms.limit_norm_growth(1.1))
+    )
     always = monitor(tx, measures, captures={"momentum": (1,)})
     often = monitor(tx, measures, every=3, captures={"momentum": (1,)})
     states, found = [m.init(tree(0)) for m in (always, often)], [{}, {}]

@@ -8,8 +8,6 @@ from _matrices import gaussian, orthonormal, shapes, strict
 
 from optax_matrix import diagnostics as d
 
-energy = jax.jit(d.hyperspherical_energy)
-
 
 @pytest.mark.parametrize("x", shapes().values(), ids=shapes())
 def test_orthogonality_error_is_that_of_the_shorter_side(x):
@@ -50,45 +48,35 @@ def test_norm_spread_of_zero_rows_and_extreme_scales():
     np.testing.assert_allclose(d.norm_spread(1e30 * x), d.norm_spread(x), rtol=1e-5)
 
 
-@pytest.mark.parametrize("x", shapes().values(), ids=shapes())
-def test_hyperspherical_energy_is_equation_1(x):
-    unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
-    distance = np.linalg.norm(unit[..., :, None, :] - unit[..., None, :, :], axis=-1)
-    off = ~np.eye(x.shape[-2], dtype=bool)
-    with np.errstate(divide="ignore"):
-        each = np.where(off, 1 / distance, 0)
-    if x.shape[-1] == 1:  # Neurons of one input coincide; a distance has a floor.
-        each = np.minimum(each, 1 / (2 * np.finfo(np.float32).eps ** 0.5))
+@pytest.mark.broad
+def test_eigenvector_cosines_are_of_each_column_and_without_sign():
+    u, v = gaussian(2, 5, 3), gaussian(2, 5, 3, seed=1)
+    norms = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
+    want = np.abs((u * v).sum(1)) / norms
     with strict():
-        got = energy(jnp.float32(x))
-    np.testing.assert_allclose(got, each.sum((-2, -1)), rtol=1e-4)
-
-
-def test_hyperspherical_energy_has_poets_invariances():
-    """It depends on angles alone; rotations of the inputs keep it (POET, Eq. 1)."""
-    w = jnp.float32(gaussian(7, 5))
-    want = energy(w)
-    np.testing.assert_allclose(energy(w @ jnp.float32(orthonormal(5, 5))), want, 1e-4)
-    scales = jnp.arange(1.0, 8.0)[:, None]
-    np.testing.assert_allclose(energy(1e20 * scales * w), want, 1e-4)
-    simplex = jnp.eye(4)  # All 12 ordered pairs are sqrt(2) apart.
-    assert energy(simplex) == pytest.approx(12 / 2**0.5, rel=1e-6)
-    assert energy(jnp.zeros((4, 3))) == 0
-    with_dead = jnp.pad(w, ((0, 2), (0, 0)))
-    np.testing.assert_allclose(energy(with_dead), want, rtol=1e-5)
-    twins = energy(jnp.ones((2, 3)))
-    assert twins == pytest.approx(2 / 2 / float(jnp.finfo(jnp.float32).eps) ** 0.5)
+        got = jax.jit(d.eigenvector_cosines)(jnp.float32(u), jnp.float32(-7 * v))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    zeros = jnp.zeros((5, 3))
+    np.testing.assert_array_equal(d.eigenvector_cosines(zeros, jnp.ones((5, 3))), 0)
+    half = d.eigenvector_cosines(jnp.bfloat16(u), jnp.bfloat16(v))
+    assert half.dtype == jnp.float32
 
 
 @pytest.mark.broad
 def test_under_vmap():
     @jax.jit
     def measured(x):
-        return [of(x) for of in (d.orthogonality_error, d.norm_spread, energy)]
+        return [of(x) for of in (d.orthogonality_error, d.norm_spread)]
 
     x = jnp.float32(gaussian(3, 4, 4))
     for got, want in zip(jax.vmap(measured)(x), measured(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (4, 2)])
+def test_bases_of_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"`v` must have the shape \(3, 2\)"):
+        d.eigenvector_cosines(jnp.ones((3, 2)), jnp.ones(shape))
 
 
 def test_mistakes_are_named():

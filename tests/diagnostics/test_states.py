@@ -13,7 +13,7 @@ from _notebooks import definitions
 import optax_matrix as om
 from optax_matrix import diagnostics as d
 from optax_matrix.linalg.skew import free_entries
-from optax_matrix.transforms import project_both_sides
+from optax_matrix.transforms.low_rank._project_both_sides import project_both_sides
 
 PROBES = definitions(
     "07_orthogonal_training", "probe", "mean_probe", "updates_per_entry"

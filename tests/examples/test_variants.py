@@ -14,7 +14,7 @@ from examples.pretrain.config import SIZES
 from examples.pretrain.errors import UserError
 from examples.pretrain.optimizers import find
 from examples.pretrain.step import Trainer, initial_weights
-from optax_matrix.transforms import SpoState
+from optax_matrix.transforms.stochastic_primitives._spo_step import SpoState
 
 MODEL = dataclasses.replace(
     SIZES["tiny"], embed=16, mlp=24, heads=2, kv_heads=1, layers=1, context=8

@@ -84,7 +84,7 @@ PUBLIC |= {
     "power_step": lambda x: linalg.power_step(x.mT @ x, x[..., :6, :2]),
 }
 WITHOUT = {
-    *("quantize", "dequantize", "Orthogonal", "Orthonormalize"),
+    *("Orthogonal", "Orthonormalize"),
     *("polar_express", "started_below"),
 }
 INSIDE = {

@@ -69,7 +69,7 @@ def test_it_is_hyperball_around_muon():
     quintic = partial(om.linalg.newton_schulz, coefficients=om.linalg.YOU)
     muon = om.muon(1.0, polar=quintic, other=optax.adam(3 / 13 * LR, b2=0.95))
     rule = om.matrices.by_path(include="lm_head")
-    wrapped = run(om.hyperball(muon, LR, dimension_numbers=rule))
+    wrapped = run(om.weights.hyperball(muon, LR, dimension_numbers=rule))
     # Alone, the head keeps the current norm, there the first: the same to rounding.
     for name, x in run(om.muonh(LR)).items():
         np.testing.assert_allclose(x, wrapped[name], rtol=1e-9, err_msg=name)

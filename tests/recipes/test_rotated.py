@@ -590,7 +590,7 @@ def test_full_rank_dion_approaches_aro_with_row_norms():
 
     momentum = optax.trace(0.95)
     rows = optax.chain(momentum, om.rotate(om.equilibrate(om.linalg.scale_rows)))
-    dion, aro = run(om.orthogonalize_low_rank(1.0)), run(rows)
+    dion, aro = run(om.transforms.orthogonalize_low_rank(1.0)), run(rows)
     gap = np.linalg.norm(dion - aro, axis=(1, 2)) / np.linalg.norm(aro, axis=(1, 2))
     assert gap[0] > 0.3
     assert gap[9] < 0.05

@@ -76,4 +76,4 @@ def test_a_sweep_is_its_runs(name):
 @pytest.mark.slow
 def test_injected_hyperparameters_and_hyperball():
     check(lambda rate: om.inject_hyperparams(om.muon)(rate, b1=1 - rate))
-    check(lambda rate: om.hyperball(om.muon(0.1), rate))
+    check(lambda rate: om.weights.hyperball(om.muon(0.1), rate))

@@ -51,7 +51,9 @@ TAKE_AN_OPTIMIZER = {
     "state_specs": om.state_specs,
     "state_rules": om.sharding.state_rules,
     "state_bytes": om.diagnostics.state_bytes,
-    "reset_state": lambda tx, params: om.reset_state(tx, params, params, "kernel"),
+    "reset_state": lambda tx, params: om.checkpoint.reset_state(
+        tx, params, params, "kernel"
+    ),
     "adopt_state": lambda tx, params: om.adopt_state(params, tx, params),
 }
 

@@ -10,7 +10,8 @@ import pytest
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.transforms import gaussian_basis, subspace_basis, svd_basis
+from optax_matrix.transforms import subspace_basis
+from optax_matrix.transforms.low_rank._subspace_bases import gaussian_basis, svd_basis
 
 SHAPE = (6, 8)
 STREAM = np.float32(gaussian(8, 2, *SHAPE, seed=3) + gaussian(2, *SHAPE, seed=4))

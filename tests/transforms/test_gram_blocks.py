@@ -277,7 +277,7 @@ def test_roots_at_any_scale(scale):
 @pytest.mark.broad
 def test_full_rank_of_a_low_rank_momentum_adds_no_noise():
     m = matrix_with_singular_values([2.0, 1.0], 7, 4)
-    got, state = last(om.orthogonalize_low_rank(1.0), [m] * 3)
+    got, state = last(om.transforms.orthogonalize_low_rank(1.0), [m] * 3)
     u, _, vt = np.linalg.svd(m)
     inside = u[:, :2] @ u[:, :2].T @ got @ vt[:2].T @ vt[:2]
     np.testing.assert_allclose(got, inside, atol=1e-5)
@@ -287,7 +287,7 @@ def test_full_rank_of_a_low_rank_momentum_adds_no_noise():
 
 @pytest.mark.slow
 def test_a_zero_momentum_leaves_the_right_factor():
-    tx = om.orthogonalize_low_rank(2)
+    tx = om.transforms.orthogonalize_low_rank(2)
     zero = {"w": jnp.zeros((3, 5))}
     start = tx.init(zero)
     out, state = tx.update(zero, start)
@@ -302,7 +302,7 @@ def test_the_first_right_factor_belongs_to_the_matrix():
     """Not to its place, its neighbours or its stack."""
     ids = {"w": np.array([[1, 0], [2, 0], [1, 1]], np.uint32)}
     w = {"w": jnp.zeros((3, 4, 6))}
-    tx = om.orthogonalize_low_rank(2)
+    tx = om.transforms.orthogonalize_low_rank(2)
     right = identified(tx, ids).init(w).right["w"]
     assert right.shape == (3, 6, 2)
     turned = {"w": ids["w"][::-1].copy()}
@@ -324,7 +324,7 @@ def test_the_first_right_factor_belongs_to_the_matrix():
 @pytest.mark.slow
 def test_a_nan_is_seen_in_what_dion_makes_of_it():
     """Not zeros for ever, as from a momentum that has become NaN."""
-    tx, w = om.orthogonalize_low_rank(2), {"w": jnp.ones((4, 6))}
+    tx, w = om.transforms.orthogonalize_low_rank(2), {"w": jnp.ones((4, 6))}
     _, state = tx.update({"w": w["w"].at[1, 1].set(jnp.nan)}, tx.init(w))
     assert jnp.isnan(tx.update(w, state)[0]["w"]).all()
 
@@ -340,11 +340,23 @@ WRONG = [
     (om.precondition, {"inner": polar_svd}, "`inner` must be a gradient"),
     (om.precondition, {"momentum": 0.9}, "`momentum` must be a gradient"),
     (om.precondition, {"update_interval": 0}, "`update_interval` must be a positive"),
-    (om.orthogonalize_low_rank, {"rank": 0}, "`rank` must be a positive int"),
-    (om.orthogonalize_low_rank, {"rank": 1.5}, "`rank` must be a positive int, or a"),
-    (om.orthogonalize_low_rank, {"decay": 1.0}, "`decay` must be in"),
-    (om.orthogonalize_low_rank, {"qr": None}, "`qr` must be a function"),
-    (om.orthogonalize_low_rank, {"accumulator_dtype": int}, "`accumulator_dtype` must"),
+    (
+        om.transforms.orthogonalize_low_rank,
+        {"rank": 0},
+        "`rank` must be a positive int",
+    ),
+    (
+        om.transforms.orthogonalize_low_rank,
+        {"rank": 1.5},
+        "`rank` must be a positive int, or a",
+    ),
+    (om.transforms.orthogonalize_low_rank, {"decay": 1.0}, "`decay` must be in"),
+    (om.transforms.orthogonalize_low_rank, {"qr": None}, "`qr` must be a function"),
+    (
+        om.transforms.orthogonalize_low_rank,
+        {"accumulator_dtype": int},
+        "`accumulator_dtype` must",
+    ),
     (om.scale_by_soap, {"side": "left"}, "`side` must be one of"),
     (om.scale_by_soap, {"policy": "aro"}, "`policy` must be one of"),
     (om.scale_by_eigen_adam, {"b3": 1.0}, "`b3` must be in"),

@@ -8,6 +8,7 @@ from _matrices import gaussian
 from _registry import TABLE
 
 import optax_matrix as om
+from optax_matrix.transforms.first_moments._momentum import MomentumState
 
 STEPS, SHAPE = 8, (3, 5)
 GRADS = gaussian(STEPS, *SHAPE, seed=4)
@@ -63,7 +64,7 @@ def test_recipes_keep_the_average_under_a_schedule(name):
         _, state = update({"kernel": jnp.asarray(g.T)}, state, params)
         b = float(np.float32(beta(jnp.float32(t))))
         m = b * m + (1 - b) * g
-    is_ours = lambda x: isinstance(x, om.transforms.MomentumState)
+    is_ours = lambda x: isinstance(x, MomentumState)
     (held,) = (x for x in jax.tree.leaves(state, is_leaf=is_ours) if is_ours(x))
     (mu,) = held.mu.values()
     np.testing.assert_allclose(mu[0], m, rtol=1e-6)

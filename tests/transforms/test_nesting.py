@@ -11,13 +11,9 @@ from _identities import identified
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.transforms import (
-    in_blocks,
-    rotate_shared,
-    scale_by_adam_per_matrix,
-    with_gradient,
-)
+from optax_matrix.transforms import in_blocks, scale_by_adam_per_matrix, with_gradient
 from optax_matrix.transforms.rotation import Sets
+from optax_matrix.transforms.rotation._rotate_shared import rotate_shared
 
 W = {"w": gaussian(2, 3, 5).astype(np.float32)}
 SHARED = Sets({"w": np.zeros(2, np.int32)}, 1, {"w": ()})

@@ -8,7 +8,8 @@ import pytest
 from _matrices import gaussian
 
 import optax_matrix as om
-from optax_matrix.transforms import gaussian_basis, project_both_sides
+from optax_matrix.transforms.low_rank._project_both_sides import project_both_sides
+from optax_matrix.transforms.low_rank._subspace_bases import gaussian_basis
 
 SHAPE, RANK, INTERVAL, EPS = (2, 5, 8), 3, 3, 1e-6
 

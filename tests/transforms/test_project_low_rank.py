@@ -15,14 +15,13 @@ from _reference import low_rank as ref
 
 import optax_matrix as om
 from optax_matrix.linalg import qr_householder
-from optax_matrix.transforms import (
-    Basis,
+from optax_matrix.transforms import Basis, subspace_basis
+from optax_matrix.transforms.low_rank._moment_transport import carry_moments
+from optax_matrix.transforms.low_rank._subspace_bases import (
     gaussian_basis,
     orthonormal_basis,
-    subspace_basis,
     svd_basis,
 )
-from optax_matrix.transforms.low_rank._moment_transport import carry_moments
 
 SHAPE = (4, 7)
 
@@ -178,7 +177,7 @@ def test_states_that_carry_does_not_know_are_refused():
     for inner in (
         optax.scale_by_adam(),
         optax.scale_by_lion(),
-        optax.chain(optax.trace(0.9), om.limit_norm_growth()),
+        optax.chain(optax.trace(0.9), om.transforms.limit_norm_growth()),
         optax.partition({"all": optax.trace(0.9)}, "all"),
     ):
         om.project_low_rank(inner, transport="carry").init(w)

@@ -10,14 +10,12 @@ from _reference import rotations as reference
 from jax.sharding import PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.transforms import (
-    Sets,
+from optax_matrix.transforms import rotate, scale_by_second_moment
+from optax_matrix.transforms.rotation._joint_equilibration import (
     equilibrate_rows_jointly,
-    rotate,
-    rotate_shared,
-    scale_by_second_moment,
     sinkhorn_jointly,
 )
+from optax_matrix.transforms.rotation._rotate_shared import Sets, rotate_shared
 
 SIDES = {"a": "out", "b": "in"}
 # Rows of so many signs differ in more than one.

@@ -10,13 +10,13 @@ from optax_matrix.linalg import polar_svd
 from optax_matrix.transforms import (
     correct_variance,
     in_float32,
-    keep_dtype,
     limit_norm_growth,
     match_rms,
     orthogonalize,
     preserve_norm,
     scale_by_shape,
 )
+from optax_matrix.transforms.wrappers._precision import keep_dtype
 
 RNG = np.random.default_rng(0)
 STACK = RNG.standard_normal((3, 4, 6)).astype(np.float32)

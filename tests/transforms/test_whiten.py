@@ -37,7 +37,7 @@ def test_noise_is_drawn_from_the_identity_and_the_count(turned):
     """By the formula, for every matrix of a stack; a tall one is seen transposed."""
     grads = gaussian(6, *SHAPE, seed=1)
     flip = (lambda x: np.swapaxes(x, -1, -2)) if turned else (lambda x: x)
-    tx = om.whiten(
+    tx = om.transforms.whiten(
         side="short", damping=0.3, update_interval=2, seed=SEED, max_rms=None
     )
     tx = identified(tx, IDS)
@@ -61,7 +61,7 @@ def test_factors_whiten_a_stream_of_gradients():
     rng = np.random.default_rng(0)
     left, right = gaussian(4, 4, seed=1), gaussian(6, 6, seed=2)
     grads = left @ rng.standard_normal((4000, 4, 6)) @ right
-    tx = om.whiten(factor_rate=0.05, max_rms=None)
+    tx = om.transforms.whiten(factor_rate=0.05, max_rms=None)
     updates, _ = run(tx, np.float32(grads))
     x = updates[2000:]
     rows = np.mean(x @ np.swapaxes(x, 1, 2), axis=0) / 6
@@ -75,14 +75,16 @@ def test_factors_whiten_a_stream_of_gradients():
 @pytest.mark.parametrize("size", [2.0**-60, 2.0**60])
 def test_updates_do_not_depend_on_the_scale_of_the_loss(size):
     grads = np.float32(gaussian(5, *SHAPE))
-    (got, _), (want, _) = (run(om.whiten(), x) for x in (size * grads, grads))
+    (got, _), (want, _) = (
+        run(om.transforms.whiten(), x) for x in (size * grads, grads)
+    )
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.broad
 def test_without_a_scale_the_first_factors_bring_the_gradient_to_size_one():
     g = 5 * np.float32(gaussian(1, 3, 4))
-    start = partial(om.whiten, factor_rate=1e-9, max_rms=None)
+    start = partial(om.transforms.whiten, factor_rate=1e-9, max_rms=None)
     got, _ = run(start(), g)
     np.testing.assert_allclose(got, g / np.mean(g**4) ** 0.25, rtol=1e-5)
     got, _ = run(start(init_scale=0.5), g)
@@ -94,7 +96,10 @@ def test_factors_move_at_their_turn_and_for_their_matrix():
     """A matrix whose gradients are zero so far begins later, with its own count."""
     grads = np.float32(gaussian(5, *SHAPE))
     grads[:3, 1] = 0
-    tx, state = om.whiten(update_interval=2), om.whiten().init({"w": grads[0]})
+    tx, state = (
+        om.transforms.whiten(update_interval=2),
+        om.transforms.whiten().init({"w": grads[0]}),
+    )
     update, moved = jax.jit(tx.update), []
     for g in grads:
         before = state.factor["w"].rows
@@ -116,7 +121,7 @@ def test_factors_move_at_their_turn_and_for_their_matrix():
 def test_a_gradient_of_zeros_leaves_the_factors_as_they_are(statistics):
     """Or they would grow without end: nothing is there to whiten."""
     grads = np.float32(gaussian(4, *SHAPE))
-    tx = om.whiten(statistics, momentum=om.momentum(0.9))
+    tx = om.transforms.whiten(statistics, momentum=om.momentum(0.9))
     _, before = run(tx, grads)
     zeros = np.zeros((1000, *SHAPE), np.float32)
     updates, after = run(tx, np.concatenate([grads, zeros]))
@@ -126,7 +131,9 @@ def test_a_gradient_of_zeros_leaves_the_factors_as_they_are(statistics):
 
 @pytest.mark.broad
 def test_the_largest_entries_of_both_factors_are_equal():
-    rows, cols = run(om.whiten(side="short"), gaussian(9, 3, 8))[1].factor["w"]
+    rows, cols = run(om.transforms.whiten(side="short"), gaussian(9, 3, 8))[1].factor[
+        "w"
+    ]
     np.testing.assert_allclose(abs(rows).max(), abs(cols).max(), rtol=1e-5)
     assert (rows.shape, cols.shape) == ((3, 3), (8, 1))
 
@@ -134,7 +141,7 @@ def test_the_largest_entries_of_both_factors_are_equal():
 @pytest.mark.broad
 def test_updates_are_limited():
     grads = np.float32(gaussian(1, *SHAPE))
-    got, _ = run(om.whiten(init_scale=10.0, factor_rate=1e-9), grads)
+    got, _ = run(om.transforms.whiten(init_scale=10.0, factor_rate=1e-9), grads)
     np.testing.assert_allclose(np.sqrt(np.mean(got**2, axis=(2, 3))), 2, rtol=1e-5)
 
 
@@ -144,7 +151,7 @@ def test_a_tiny_first_gradient_leaves_factors_that_go_on():
     grads = np.float32(gaussian(4, *SHAPE))
     grads[0] *= np.float32(2e-38)
     grads[1] *= 10
-    updates, state = run(om.whiten(max_rms=2.0), grads)
+    updates, state = run(om.transforms.whiten(max_rms=2.0), grads)
     assert np.isfinite(updates).all()
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))
 
@@ -153,6 +160,6 @@ def test_a_tiny_first_gradient_leaves_factors_that_go_on():
 def test_a_gradient_of_1e20_leaves_factors_that_go_on():
     grads = np.float32(gaussian(4, *SHAPE))
     grads[1] *= 1e20
-    updates, state = run(om.whiten(init_scale=1e3), grads)
+    updates, state = run(om.transforms.whiten(init_scale=1e3), grads)
     assert np.isfinite(updates).all()
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))

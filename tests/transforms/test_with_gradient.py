@@ -1,6 +1,7 @@
 """`with_gradient` reaches every inner transformation, in the frame that it works in."""
 
 import inspect
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +22,21 @@ SETS = Sets({"w": np.zeros(2, np.int32)}, 1, {"w": ()})
 # Every block with an inner transformation.
 BLOCKS = {
     "rotate": lambda f: om.rotate(f, policy="eigen", side="both"),
-    "rotate_shared": lambda f: transforms.rotate_shared(f, SETS, sides={"w": "in"}),
+    "rotate_shared": lambda f: transforms.rotation.rotate_shared(
+        f, SETS, sides={"w": "in"}
+    ),
     "in_eigenbasis": om.in_eigenbasis,
     "precondition": lambda f: om.precondition(f, method="eigh", side="in"),
     "project_low_rank": lambda f: om.project_low_rank(f, rank=2, basis="svd"),
-    "project_both_sides": lambda f: transforms.project_both_sides(
+    "project_both_sides": lambda f: transforms.low_rank.project_both_sides(
         f, rank=2, basis="svd"
     ),
     "in_blocks": lambda f: transforms.in_blocks(f, 2),
-    "in_float32": om.in_float32,
-    "keep_dtype": transforms.keep_dtype,
-    "quantize_state": lambda f: om.quantize_state(f, block_size=8, min_size=1),
+    "in_float32": om.transforms.in_float32,
+    "keep_dtype": transforms.wrappers.keep_dtype,
+    "quantize_state": lambda f: om.quantization.quantize_state(
+        f, block_size=8, min_size=1
+    ),
     "with_gradient": with_gradient,
     "per_matrix": om.per_matrix,
 }
@@ -64,9 +69,9 @@ def stream(seed, shape=SHAPE, steps=2):
 
 
 def test_every_block_with_an_inner_transformation_is_here():
-    found = {"per_matrix"}
-    for name in transforms.__all__:
-        function = getattr(transforms, name)
+    found = {"per_matrix", "quantize_state"}
+    families = [x for x in vars(transforms).values() if inspect.ismodule(x)]
+    for name, function in itertools.chain(*(vars(x).items() for x in families)):
         if inspect.isfunction(function):
             parameters = inspect.signature(function).parameters
             first = next(iter(parameters.values()), None)
@@ -102,7 +107,7 @@ def test_the_gradient_is_in_the_frame_of_the_inner_transformation(name):
 
 @pytest.mark.broad
 def test_the_gradient_keeps_its_size_where_a_norm_is_restored():
-    new, _ = runs(om.preserve_norm(echo()), stream(1), stream(7))
+    new, _ = runs(om.transforms.preserve_norm(echo()), stream(1), stream(7))
     norm = lambda x: np.linalg.norm(x, axis=(1, 2), keepdims=True)
     want = stream(7)[-1]["w"] / norm(stream(7)[-1]["w"]) * norm(stream(1)[-1]["w"])
     np.testing.assert_allclose(new, want, rtol=1e-9)
@@ -125,7 +130,7 @@ AVERAGED = {
         transforms.scale_by_spectrum(), "kl", decay=0.9, update_interval=2, **m
     ),
     "precondition": lambda **m: om.precondition(decay=0.9, side="short", **m),
-    "whiten": lambda **m: om.whiten(factor_rate=0.5, **m),
+    "whiten": lambda **m: om.transforms.whiten(factor_rate=0.5, **m),
 }
 
 

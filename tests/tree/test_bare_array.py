@@ -12,9 +12,9 @@ import optax_matrix as om
 WEIGHT = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
 WRAPPED = {
-    "hyperball": lambda: om.hyperball(om.muon(0.02), learning_rate=0.01),
+    "hyperball": lambda: om.weights.hyperball(om.muon(0.02), learning_rate=0.01),
     "average_weights": lambda: om.average_weights(om.muoneq(0.01), 0.9),
-    "stochastic_rounding": lambda: om.stochastic_rounding(om.muoneq(0.01)),
+    "stochastic_rounding": lambda: om.weights.stochastic_rounding(om.muoneq(0.01)),
     "quantized": lambda: om.muoneq(0.01, placement=om.quantized()),
     "adamw_8bit": lambda: om.adamw_8bit(0.01),
     "inject_hyperparams": lambda: om.inject_hyperparams(om.muoneq)(0.01),

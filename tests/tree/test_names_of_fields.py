@@ -76,7 +76,7 @@ def test_digits_that_are_no_numbers():
         om.aro(0.1, sharing="chain"),
         om.muon(0.1, placement=om.quantized(), other=om.adamw_8bit(0.1)),
         om.adamw_8bit(0.1, min_size=16),
-        om.quantize_state(optax.adamw(0.1), min_size=16, seed=0),
+        om.quantization.quantize_state(optax.adamw(0.1), min_size=16, seed=0),
         optax.MultiSteps(om.muon(0.1), 2),
     ],
     ids=["plain", "rule", "chain", "quantized", "8bit", "random", "steps"],

@@ -94,11 +94,11 @@ def test_wrappers_do_to_nnx_what_they_do_to_dicts(wrapper):
 
 QUANTIZED = {
     "alone": lambda: om.adamw_8bit(0.1, min_size=64),
-    "any": lambda: om.quantize_state(optax.adamw(0.1), min_size=64),
+    "any": lambda: om.quantization.quantize_state(optax.adamw(0.1), min_size=64),
     "beside": lambda: om.muon(
         0.1, placement=om.quantized(), other=om.adamw_8bit(0.1, min_size=8)
     ),
-    "rounded at random": lambda: om.quantize_state(
+    "rounded at random": lambda: om.quantization.quantize_state(
         optax.adamw(0.1), min_size=64, seed=0
     ),
 }

@@ -119,7 +119,7 @@ def test_coupling_is_seen_where_numbers_are_traced():
         return on_matrices(build).init({"w": _draw(3, 5)})
 
     norm = optax.clip_by_global_norm(1e-3)
-    with pytest.raises(ValueError, match="but clip_by_global_norm gives a matrix"):
+    with pytest.raises(ValueError, match="each matrix of a stack by itself"):
         run(2.0)
 
 
@@ -179,7 +179,7 @@ def test_state_of_a_bare_array_is_saved_and_reset():
     adam = optax.inject_hyperparams(optax.adam)(0.1)
     _, held = adam.update(x, adam.init(x), x)
     for ours, old in ((tx, state), (adam, held)):
-        new = om.reset_state(ours, old, x, True)
+        new = om.checkpoint.reset_state(ours, old, x, True)
         moments = [m for m in jax.tree.leaves(new) if m.ndim > 1 and m.dtype == x.dtype]
         assert moments
         assert not any(m.any() for m in moments)
@@ -305,25 +305,24 @@ def test_parameters_reach_only_those_who_ask():
 )
 @pytest.mark.broad
 @pytest.mark.parametrize(
-    ("inner", "name"),
+    "inner",
     [
-        (optax.clip_by_global_norm(1.0), "clip_by_global_norm"),
-        (optax.clip_by_block_rms(1e-3), "clip_by_block_rms"),
-        (
+        pytest.param(optax.clip_by_global_norm(1.0), id="clip_by_global_norm"),
+        pytest.param(optax.clip_by_block_rms(1e-3), id="clip_by_block_rms"),
+        pytest.param(
             optax.scale_by_factored_rms(min_dim_size_to_factor=2),
-            "scale_by_factored_rms",
+            id="scale_by_factored_rms",
         ),
-        (optax.add_noise(0.1, 0.5, 0), "add_noise"),
-        (
+        pytest.param(optax.add_noise(0.1, 0.5, 0), id="add_noise"),
+        pytest.param(
             optax.chain(optax.trace(0.9), optax.scale_by_trust_ratio(), optax.scale(2)),
-            "scale_by_trust_ratio",
+            id="scale_by_trust_ratio",
         ),
     ],
-    ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_coupling_transformations_are_refused_by_name(inner, name):
+def test_coupling_transformations_are_refused(inner):
     tx = on_matrices(inner, needs_params=True)
-    with pytest.raises(ValueError, match=f"but {name} gives a matrix.*per_matrix"):
+    with pytest.raises(ValueError, match=r"but it gives a matrix .*per_matrix"):
         tx.init({"w": _draw(3, 5)})
 
 
@@ -354,7 +353,7 @@ def test_probe_lets_a_build_read_the_views():
 
 def test_tiny_coupling_is_seen():
     tiny = optax.chain(optax.clip_by_global_norm(1e-9))
-    with pytest.raises(ValueError, match="clip_by_global_norm"):
+    with pytest.raises(ValueError, match="each matrix of a stack by itself"):
         on_matrices(tiny).init({"w": _draw(3, 5)})
 
 

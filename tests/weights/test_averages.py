@@ -195,7 +195,7 @@ def test_owners_get_the_averages_of_one_device(name, wrap, kind, cpus):
         lambda tx: om.inject_hyperparams(lambda s: optax.chain(tx, optax.scale(s)))(
             1.0
         ),
-        om.store_remainders,
+        om.weights.store_remainders,
     ],
     ids=["chain", "multi_steps", "if_finite", "injected", "remainders"],
 )
@@ -244,7 +244,7 @@ def test_nnx_models(wrap):
 def test_averages_of_bfloat16_weights_are_float32():
     """Of a walk whose averages rounded to bfloat16 would stand still."""
     step = optax.stateless(lambda g, _: jax.tree.map(lambda x: x / 64, g))
-    tx = om.store_remainders(om.average_weights(step, 0.99))
+    tx = om.weights.store_remainders(om.average_weights(step, 0.99))
     params = {"w": jnp.ones(3, jnp.bfloat16)}
     state, grads = tx.init(params), {"w": jnp.ones(3, jnp.bfloat16)}
     for _ in range(100):
@@ -283,9 +283,9 @@ def test_training_is_as_without_the_average():
     ("make", "name"),
     [
         *((RECIPES[n], n.removesuffix("-full")) for n in sorted(FINISHED)),
-        (lambda r: om.hyperball(om.muon(r), r), "hyperball"),
-        (lambda r: om.store_remainders(om.muon(r)), "store_remainders"),
-        (lambda r: om.stochastic_rounding(om.muon(r)), "stochastic_rounding"),
+        (lambda r: om.weights.hyperball(om.muon(r), r), "hyperball"),
+        (lambda r: om.weights.store_remainders(om.muon(r)), "store_remainders"),
+        (lambda r: om.weights.stochastic_rounding(om.muon(r)), "stochastic_rounding"),
     ],
 )
 def test_schedule_free_around_finished_steps_is_refused(make, name):
@@ -298,7 +298,7 @@ def test_schedule_free_around_finished_steps_is_refused(make, name):
 
 
 def test_hyperball_refuses_schedule_free():
-    tx = om.hyperball(FREE(om.muon(RATE)), RATE)
+    tx = om.weights.hyperball(FREE(om.muon(RATE)), RATE)
     with pytest.raises(ValueError, match="`inner` must not be optax"):
         tx.init(tree(0))
 

@@ -15,9 +15,9 @@ from ml_dtypes import bfloat16
 import optax_matrix as om
 
 WRAPPERS = {
-    "random": om.stochastic_rounding,
-    "int16": om.store_remainders,
-    "int8": lambda tx: om.store_remainders(tx, dtype="int8"),
+    "random": om.weights.stochastic_rounding,
+    "int16": om.weights.store_remainders,
+    "int8": lambda tx: om.weights.store_remainders(tx, dtype="int8"),
 }
 every = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 
@@ -43,7 +43,7 @@ def neighbours(x):
 def test_each_weight_is_a_neighbour_and_the_mean_is_exact():
     weights = {"w": jnp.asarray([[1.0, -1.0, 0.37, 3e-5, -2e30, 0.0]], jnp.bfloat16)}
     steps = {"w": jnp.asarray([[1e-3, 3e-4, -2e-4, 3.3e-8, 4e26, -1e-12]])}
-    tx = om.stochastic_rounding(constant(steps))
+    tx = om.weights.stochastic_rounding(constant(steps))
     step = jax.jit(lambda s: tx.update(steps, s, weights))
     state, draws = tx.init(weights), []
     for _ in range(4000):
@@ -66,14 +66,14 @@ def test_remainders_are_the_rest_of_a_float(dtype):
     size = 10.0 ** rng.uniform(-30, 30, (64, 64))
     x = (rng.standard_normal((64, 64)) * size).astype(np.float32)
     weights = {"w": jnp.zeros((64, 64), jnp.bfloat16)}
-    tx = om.store_remainders(constant({"w": jnp.asarray(x)}), dtype=dtype)
+    tx = om.weights.store_remainders(constant({"w": jnp.asarray(x)}), dtype=dtype)
     updates, state = tx.update(weights, tx.init(weights), weights)
     new = optax.apply_updates(weights, updates)
     np.testing.assert_array_equal(np.asarray(new["w"]), x.astype(bfloat16))
     # What the next step starts from.
     seen = []
     look = optax.stateless(lambda g, p: seen.append(p["w"]) or g)
-    om.store_remainders(look, dtype=dtype).update(weights, state, new)
+    om.weights.store_remainders(look, dtype=dtype).update(weights, state, new)
     tolerance = 0 if dtype == "int16" else 2.0**-15
     np.testing.assert_allclose(np.asarray(seen[0]), x, rtol=tolerance)
 
@@ -82,7 +82,7 @@ def test_remainders_are_the_rest_of_a_float(dtype):
 def test_int16_remainders_train_as_float32_weights_do(make):
     half, whole = tree(0), tree(0, jnp.float32)
     whole = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), whole)
-    tx, plain = om.store_remainders(make()), make()
+    tx, plain = om.weights.store_remainders(make()), make()
     state, other = tx.init(half), plain.init(whole)
     step, reference = jax.jit(tx.update), jax.jit(plain.update)
     for i in range(20):
@@ -258,7 +258,7 @@ def test_bad_input_is_refused(wrap):
 
 def test_weights_that_became_float32_are_refused():
     """As Equinox's own apply_updates makes them, whose remainders no longer count."""
-    params, tx = tree(0), om.store_remainders(optax.sgd(1.0))
+    params, tx = tree(0), om.weights.store_remainders(optax.sgd(1.0))
     wide = jax.tree.map(lambda w: w.astype(jnp.float32), params)
     with pytest.raises(ValueError, match="`params` must be bfloat16 where `init` saw"):
         tx.update(wide, tx.init(params), wide)
@@ -266,9 +266,9 @@ def test_weights_that_became_float32_are_refused():
 
 def test_an_unknown_dtype_of_remainders_is_refused():
     with pytest.raises(ValueError, match="`seed` must be an int from 0"):
-        om.stochastic_rounding(optax.sgd(1.0), seed=-1)
+        om.weights.stochastic_rounding(optax.sgd(1.0), seed=-1)
     with pytest.raises(ValueError, match="`dtype` must be"):
-        om.store_remainders(optax.sgd(1.0), dtype="int4")  # pyright: ignore
+        om.weights.store_remainders(optax.sgd(1.0), dtype="int4")  # pyright: ignore
 
 
 def _around(names):

@@ -33,7 +33,7 @@ def expected(w, direction, radius, rate):
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_steps_are_those_of_the_formula(scheduled):
     rate = (lambda count: 0.1 / (1 + count)) if scheduled else 0.1
-    tx = om.hyperball(optax.sgd(3.0, momentum=0.9), rate)
+    tx = om.weights.hyperball(optax.sgd(3.0, momentum=0.9), rate)
     params = draw(0, jnp.float64)
     state, update = tx.init(params), jax.jit(tx.update)
     for name in ("up", "layers"):
@@ -57,7 +57,7 @@ def test_only_the_direction_of_the_inner_update_counts():
     params, grads = draw(0), draw(1)
 
     def step(rate):
-        tx = om.hyperball(om.muoneq(rate, weight_decay=0.0), 0.01)
+        tx = om.weights.hyperball(om.muoneq(rate, weight_decay=0.0), 0.01)
         return jax.jit(tx.update)(grads, tx.init(params), params)[0]
 
     small, large = step(1e-3), step(1.0)
@@ -74,7 +74,7 @@ def test_only_the_direction_of_the_inner_update_counts():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_norms_do_not_drift(dtype):
-    tx, params = om.hyperball(optax.sgd(1.0), 0.05), draw(0, dtype)
+    tx, params = om.weights.hyperball(optax.sgd(1.0), 0.05), draw(0, dtype)
 
     @jax.jit
     def run(params, keys):
@@ -94,7 +94,7 @@ def test_norms_do_not_drift(dtype):
 
 
 def test_zero_updates_zero_weights_and_edits():
-    tx, params = om.hyperball(optax.sgd(1.0), 0.1), draw(0)
+    tx, params = om.weights.hyperball(optax.sgd(1.0), 0.1), draw(0)
     zeros = jax.tree.map(jnp.zeros_like, params)
     updates, _ = jax.jit(tx.update)(zeros, tx.init(params), params)
     assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(updates)) < 1e-6
@@ -109,7 +109,7 @@ def test_zero_updates_zero_weights_and_edits():
 
 
 def test_nan_gradients_leave_the_state():
-    tx, params = om.hyperball(om.muon(0.1), 0.1), draw(0)
+    tx, params = om.weights.hyperball(om.muon(0.1), 0.1), draw(0)
     state = tx.init(params)
     bad = {**draw(1), "up": jnp.full((6, 4), jnp.nan)}
     updates, new = jax.jit(tx.update)(bad, state, params)
@@ -122,7 +122,7 @@ def test_nan_gradients_leave_the_state():
 @pytest.mark.broad
 def test_state_is_portable_and_abstract():
     params = draw(0)
-    tx = om.hyperball(om.muon(0.1), optax.linear_schedule(0.1, 0.0, 10))
+    tx = om.weights.hyperball(om.muon(0.1), optax.linear_schedule(0.1, 0.0, 10))
     state = tx.update(draw(1), tx.init(params), params)[1]
     portable = om.to_portable(state, params)
     restored = om.from_portable(portable, tx.init(params), params)
@@ -135,9 +135,9 @@ def test_state_is_portable_and_abstract():
 
 def test_mistakes():
     with pytest.raises(ValueError, match="`inner` must be a gradient transformation"):
-        om.hyperball(0.1, 0.1)
+        om.weights.hyperball(0.1, 0.1)
     with pytest.raises(ValueError, match="`learning_rate` must not be negative"):
-        om.hyperball(optax.sgd(1.0), -0.1)
-    tx = om.hyperball(optax.sgd(1.0), 0.1)
+        om.weights.hyperball(optax.sgd(1.0), -0.1)
+    tx = om.weights.hyperball(optax.sgd(1.0), 0.1)
     with pytest.raises(ValueError, match="`params` must be passed"):
         tx.update(draw(0), tx.init(draw(0)))

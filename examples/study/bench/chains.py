@@ -116,7 +116,7 @@ def chains(arena: Arena) -> Method:
 def _blocks(b1, parts):
     """The blocks of a chain, in their order."""
     if parts["momentum"] == "corrected":
-        yield om.correct_variance(0.025, b1)
+        yield om.transforms.correct_variance(0.025, b1)
     yield om.momentum(b1, nesterov=parts["momentum"] != "average")
     kind = parts["equilibration"]
     scalings = map(om.equilibrate, SCALINGS[kind.removeprefix("plus_")])

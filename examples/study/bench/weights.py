@@ -28,9 +28,9 @@ def rounded(inner: optax.GradientTransformation) -> optax.GradientTransformation
 FORMS: Mapping[str, Callable[[Any], Any]] = {
     "float32": lambda tx: tx,
     "rounded": rounded,
-    "stochastic_rounding": om.stochastic_rounding,
-    "store_remainders": om.store_remainders,
-    "store_remainders:int8": partial(om.store_remainders, dtype="int8"),
+    "stochastic_rounding": om.weights.stochastic_rounding,
+    "store_remainders": om.weights.store_remainders,
+    "store_remainders:int8": partial(om.weights.store_remainders, dtype="int8"),
 }
 
 

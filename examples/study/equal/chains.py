@@ -54,7 +54,7 @@ def _with_polar_of(scale):
 
 def _after(block):
     """A block behind the method, which does not change the norms of updates."""
-    block = om.preserve_norm(block)
+    block = om.transforms.preserve_norm(block)
     return lambda method, numbers: optax.chain(method, _on(block, numbers))
 
 

@@ -141,10 +141,16 @@ def test_blocks_stand_before_or_behind_the_method():
         "whitened": (roots, momentum),
         "normuon": (
             momentum,
-            om.preserve_norm(om.equilibrate_with_ema(om.row_rms, 0.95)),
+            om.transforms.preserve_norm(om.equilibrate_with_ema(om.row_rms, 0.95)),
         ),
-        "entries": (momentum, om.preserve_norm(om.scale_by_second_moment(0.95))),
-        "polar": (momentum, om.preserve_norm(om.orthogonalize(chains.POLAR))),
+        "entries": (
+            momentum,
+            om.transforms.preserve_norm(om.scale_by_second_moment(0.95)),
+        ),
+        "polar": (
+            momentum,
+            om.transforms.preserve_norm(om.orthogonalize(chains.POLAR)),
+        ),
     }.items():
         ours = chains.ADDITIONS[name].around(om.on_matrices(momentum), None)
         theirs = om.on_matrices(optax.chain(*links))

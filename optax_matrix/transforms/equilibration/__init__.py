@@ -14,7 +14,6 @@ from optax_matrix.transforms.equilibration._equilibrate import (
     equilibrate as equilibrate,
 )
 from optax_matrix.transforms.equilibration._equilibrate_with_ema import (
-    EquilibrateWithEmaState as EquilibrateWithEmaState,
     equilibrate_with_ema as equilibrate_with_ema,
     row_rms as row_rms,
 )

@@ -1,6 +1,5 @@
 """First moments: the averages of gradients that most methods start from."""
 
 from optax_matrix.transforms.first_moments._momentum import (
-    MomentumState as MomentumState,
     momentum as momentum,
 )

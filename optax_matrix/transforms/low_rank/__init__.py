@@ -3,10 +3,9 @@
 `project_low_rank` projects the gradient onto a basis and runs the inner optimizer on
 the coordinates. It turns the result into an update with `back_project` (GaLore, SUMO),
 `compensate`, which adds a part of the residual (Alice, Fira), or `scale_gradient`
-(APOLLO). `project_both_sides` projects rows and columns. Bases come from `svd_basis`,
-`subspace_basis`, `gaussian_basis`, `orthonormal_basis`, `given_basis`. Two blocks move
-their subspace at every update: `scale_by_tracked_adam` (LDAdam) and
-`orthogonalize_low_rank` (Dion).
+(APOLLO). ``project_both_sides`` projects rows and columns (SUMO). A basis has a name or
+comes from `subspace_basis` or `given_basis`. Two blocks move their subspace at every
+update: `scale_by_tracked_adam` (LDAdam) and `orthogonalize_low_rank` (Dion).
 `orthogonalize_selected` takes a few rows in the place of a subspace (Dion2).
 """
 
@@ -16,7 +15,6 @@ from optax_matrix.transforms.low_rank._combine import (
     back_project as back_project,
 )
 from optax_matrix.transforms.low_rank._compensate import (
-    CompensateState as CompensateState,
     Compensation as Compensation,
     compensate as compensate,
 )
@@ -28,7 +26,6 @@ from optax_matrix.transforms.low_rank._orthogonalize_low_rank import (
     orthogonalize_low_rank as orthogonalize_low_rank,
 )
 from optax_matrix.transforms.low_rank._orthogonalize_selected import (
-    OrthogonalizeSelectedState as OrthogonalizeSelectedState,
     orthogonalize_selected as orthogonalize_selected,
 )
 from optax_matrix.transforms.low_rank._project_both_sides import (
@@ -38,7 +35,6 @@ from optax_matrix.transforms.low_rank._project_low_rank import (
     ProjectLowRankState as ProjectLowRankState,
     project_low_rank as project_low_rank,
 )
-from optax_matrix.transforms.low_rank._renewal import BasisState as BasisState
 from optax_matrix.transforms.low_rank._scale_gradient import (
     scale_gradient as scale_gradient,
 )
@@ -46,7 +42,6 @@ from optax_matrix.transforms.low_rank._subspace_bases import (
     Start as Start,
     gaussian_basis as gaussian_basis,
     given_basis as given_basis,
-    orthonormal_basis as orthonormal_basis,
     subspace_basis as subspace_basis,
     svd_basis as svd_basis,
 )

@@ -70,7 +70,7 @@ def orthogonalize_low_rank(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.orthogonalize_low_rank(1)
+        >>> tx = om.transforms.orthogonalize_low_rank(1)
         >>> w = {"w": jnp.array([[3.0, 4.0], [6.0, 8.0]])}  # of rank one
         >>> tx.update(w, tx.init(w))[0]["w"].round(3).tolist()
         [[0.268..., 0.358...], [0.537..., 0.716...]]

@@ -71,7 +71,9 @@ def project_both_sides(
         >>> import jax.numpy as jnp
         >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.transforms.project_both_sides(optax.scale_by_sign(), rank=1)
+        >>> tx = om.transforms.low_rank.project_both_sides(
+        ...     optax.scale_by_sign(), rank=1
+        ... )
         >>> w = {"w": jnp.diag(jnp.array([3.0, 1.0]))}
         >>> print(tx.update(w, tx.init(w))[0]["w"].round(1))
         [[1. 0.]

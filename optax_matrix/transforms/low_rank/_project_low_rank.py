@@ -118,10 +118,10 @@ def project_low_rank(
             a fraction of the shorter side, rounded up.
         side: Side to project: ``"short"`` or ``"long"`` (the rows of square matrices
             for both), ``"out"`` (rows), ``"in"`` (columns); or a dict that gives one of
-            them for each leaf of a dict of stacks. `project_both_sides` projects both.
+            them for each leaf of a dict of stacks.
         basis: ``"randomized_svd"``, ``"svd"``, ``"subspace"`` (Alice's, with its
             defaults), ``"gaussian"``, ``"orthonormal"``; a basis returned by
-            `transforms.svd_basis`, `transforms.subspace_basis`, ...; or functions
+            `transforms.subspace_basis` or `transforms.given_basis`; or functions
             ``(init, track, refresh)``, see `transforms.Basis`.
         update_interval: Number K of updates between renewals.
         phase: Offset of the renewals, which are due where ``phase + t`` is divisible by

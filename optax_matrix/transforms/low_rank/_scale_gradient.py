@@ -45,7 +45,7 @@ def scale_gradient(
             `limit_norm_growth`; None for no bound, as in the paper.
         min_share: Smallest norm of :math:`\sigma`, relative to
             :math:`\sqrt{r / m} \, \|G\|`, the share that an orthonormal random basis
-            holds (a Gaussian one, `gaussian_basis`, has :math:`\|\sigma\| \approx
+            holds (a Gaussian one, ``"gaussian"``, has :math:`\|\sigma\| \approx
             \|G\|`). It bounds the factor for gradients that are nearly orthogonal to
             the basis; 0 for no bound, as in the paper.
 

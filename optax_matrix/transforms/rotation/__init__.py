@@ -2,7 +2,7 @@ r"""Rotation: an inner optimizer run in a rotated frame, and its update rotated 
 
 The inner optimizer is called the base. `rotate` finds the frame from the momentum and,
 for ARO, from what the base makes of it. `in_eigenbasis` finds it from averaged Gram
-matrices (SOAP, Eigen-Adam, SPlus, KL-Shampoo). `rotate_shared` gives one rotation to
+matrices (SOAP, Eigen-Adam, SPlus, KL-Shampoo). ``rotate_shared`` gives one rotation to
 all matrices at the same point of the residual stream. A policy takes a frame one step
 further; ``_frames`` runs the base in it.
 

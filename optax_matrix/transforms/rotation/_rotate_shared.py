@@ -146,7 +146,7 @@ def rotate_shared(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax
-        >>> from optax_matrix.transforms import Sets, rotate_shared
+        >>> from optax_matrix.transforms.rotation import Sets, rotate_shared
         >>> sets = Sets({"w": jnp.zeros(2, int)}, 1, {"w": ()})
         >>> tx = rotate_shared(optax.scale_by_sign(), sets, sides={"w": "out"})
         >>> tx.init({"w": jnp.ones((2, 3, 4))}).rotation.shape

@@ -16,11 +16,9 @@ from optax_matrix.transforms.second_moments._scale_by_amsgrad import (
     scale_by_amsgrad as scale_by_amsgrad,
 )
 from optax_matrix.transforms.second_moments._scale_by_second_moment import (
-    ScaleBySecondMomentState as ScaleBySecondMomentState,
     scale_by_second_moment as scale_by_second_moment,
 )
 from optax_matrix.transforms.second_moments._whiten import (
-    WhitenState as WhitenState,
     whiten as whiten,
 )
 from optax_matrix.transforms.second_moments.gram import Gram as Gram

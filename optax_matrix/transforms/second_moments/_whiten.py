@@ -127,7 +127,7 @@ def whiten(
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.whiten()
+        >>> tx = om.transforms.whiten()
         >>> w = {"w": jnp.array([[0.0, 50.0], [2.0, 0.0]])}
         >>> step = lambda _, state: tx.update(w, state)[1]
         >>> state = jax.lax.fori_loop(0, 500, step, tx.init(w))

@@ -10,7 +10,6 @@ alone.
 """
 
 from optax_matrix.transforms.stochastic_primitives._adam_per_matrix import (
-    ScaleByAdamPerMatrixState as ScaleByAdamPerMatrixState,
     scale_by_adam_per_matrix as scale_by_adam_per_matrix,
 )
 from optax_matrix.transforms.stochastic_primitives._spo import spo as spo

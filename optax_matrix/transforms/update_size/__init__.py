@@ -7,7 +7,6 @@ a given root mean square (`match_rms`), restored to the norm before a transforma
 """
 
 from optax_matrix.transforms.update_size._limit_norm_growth import (
-    LimitNormGrowthState as LimitNormGrowthState,
     limit_norm_growth as limit_norm_growth,
 )
 from optax_matrix.transforms.update_size._match_rms import match_rms as match_rms

@@ -54,7 +54,7 @@ def limit_norm_growth(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.limit_norm_growth(1.5)
+        >>> tx = om.transforms.limit_norm_growth(1.5)
         >>> w = {"w": jnp.eye(1)}
         >>> _, state = tx.update(w, tx.init(w))
         >>> updates, state = tx.update({"w": 9 * jnp.eye(1)}, state)

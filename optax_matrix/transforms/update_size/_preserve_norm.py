@@ -31,7 +31,7 @@ def preserve_norm(inner: Transformation) -> optax.GradientTransformationExtraArg
         >>> import jax.numpy as jnp
         >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.preserve_norm(optax.scale_by_sign())
+        >>> tx = om.transforms.preserve_norm(optax.scale_by_sign())
         >>> w = {"w": jnp.array([[3.0, -4.0]])}
         >>> print(tx.update(w, tx.init(w))[0]["w"].round(2))
         [[ 3.54 -3.54]]

@@ -56,7 +56,7 @@ def correct_variance(
     Examples:
         >>> import jax.numpy as jnp
         >>> import optax_matrix as om
-        >>> tx = om.correct_variance(0.5, 0.5, max_norm=None)
+        >>> tx = om.transforms.correct_variance(0.5, 0.5, max_norm=None)
         >>> w = {"w": jnp.eye(1)}
         >>> updates, state = tx.update(w, tx.init(w))
         >>> float(updates["w"][0, 0])

@@ -7,6 +7,5 @@ from optax_matrix.transforms.weight_size._decayed_weights import (
     add_decayed_weights as add_decayed_weights,
 )
 from optax_matrix.transforms.weight_size._finish_step import (
-    FinishStepState as FinishStepState,
     finish_step as finish_step,
 )

@@ -41,7 +41,7 @@ def in_float32(inner: Transformation) -> optax.GradientTransformationExtraArgs:
         >>> import jax.numpy as jnp
         >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.in_float32(optax.scale_by_rms(0.999))
+        >>> tx = om.transforms.in_float32(optax.scale_by_rms(0.999))
         >>> tx.init({"w": jnp.ones((2, 2), jnp.bfloat16)}).nu["w"].dtype
         dtype('float32')
     """
@@ -81,7 +81,7 @@ def keep_dtype(inner: Transformation) -> optax.GradientTransformationExtraArgs:
         >>> import jax.numpy as jnp
         >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.transforms.keep_dtype(optax.scale(jnp.float32(0.1)))
+        >>> tx = om.transforms.wrappers.keep_dtype(optax.scale(jnp.float32(0.1)))
         >>> w = {"w": jnp.ones((2, 2), jnp.bfloat16)}
         >>> tx.update(w, tx.init(w))[0]["w"].dtype
         dtype(bfloat16)

@@ -13,10 +13,10 @@ def with_gradient(inner: Transformation) -> optax.GradientTransformationExtraArg
     In a chain, `scale_by_second_moment` then squares the gradient, and not the momentum
     that it divides. Likewise the statistics of `in_eigenbasis`, `precondition` and
     `whiten` are those of the gradient. Blocks with an inner transformation hand the
-    gradient on in the frame of that: `rotate`, `rotate_shared` and `in_eigenbasis`
-    turned, `precondition` whitened, `project_low_rank` and `project_both_sides`
-    projected, `in_blocks` cut, `per_matrix` matrix by matrix. `spo` refuses it. All
-    other blocks, such as `equilibrate_with_ema`, do not use it.
+    gradient on in the frame of that: `rotate` and `in_eigenbasis` turned,
+    `precondition` whitened, `project_low_rank` projected, `in_blocks` cut, `per_matrix`
+    matrix by matrix. `spo` refuses it. All other blocks, such as
+    `equilibrate_with_ema`, do not use it.
 
     It goes inside of `on_matrices`, which refuses it around a chain; around a recipe,
     which is complete, it has no effect on matrices.

@@ -1,4 +1,4 @@
-"""What the codes of a state in eight bits mean, and the numbers they stand for."""
+"""The meaning of the codes of a state in eight bits, and their numbers."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ import jax
 
 from optax_matrix._mesh import keep_sharding
 from optax_matrix._paths import key_name, leaves_with_keys, map_with_keys
-from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.quantization._codes import dequantize, quantize
 
 LABEL = r"(signed|unsigned)_(\d+)"
 
@@ -37,7 +37,7 @@ class QuantizedState(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """What codes mean. Its label is a key of the state, so that no other code reads it.
+    """The meaning of codes. The state has its label as a key, and reading checks it.
 
     Attributes:
         signed: As in `quantize`.
@@ -69,7 +69,7 @@ class Packing(NamedTuple):
         return _quantize(x, **self._asdict(), batch_axes=batch_axes, **given)
 
     def unpack(self, codes: jax.Array, scales: jax.Array) -> jax.Array:
-        """The numbers; the axes of the scales tell how far a block extends."""
+        """The numbers; the axes of the scales determine how far a block extends."""
         options = {**self._asdict(), "batch_axes": scales.ndim - 1}
         return keep_sharding(functools.partial(_dequantize, **options), codes, scales)
 

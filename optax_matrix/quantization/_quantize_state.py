@@ -1,4 +1,4 @@
-"""Storing the moments of an optimizer in eight bits between steps."""
+"""Optimizers of optax that store their moments in eight bits between steps."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import optax
 
-from optax_matrix._arguments import checked
+from optax_matrix._arguments import Decay, NotNegative, Rate, checked
 from optax_matrix.linalg.scale import widened
+from optax_matrix.quantization.packing import QuantizedState
+from optax_matrix.quantization.quantizer import SIGNED, UNSIGNED, Quantizer
 from optax_matrix.transforms.arguments import Transformation
-from optax_matrix.transforms.wrappers._precision import keep_dtype
-from optax_matrix.transforms.wrappers.packing import QuantizedState
-from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED, Quantizer
+from optax_matrix.transforms.wrappers import keep_dtype
 
 _OPAQUE: Any = object()  # Stands for arrays when `optax.tree.map_params` calls `init`.
 
@@ -31,11 +31,11 @@ def quantize_state(
     r"""Stores the moments of a transformation in eight bits between steps.
 
     Each block of numbers has a scale, its largest magnitude. Each number is rounded to
-    one of 256 values relative to that scale (`linalg.quantize`). Every update runs
+    one of 256 values relative to that scale (`quantize`). Every update runs
     ``inner`` in float32, on moments, gradients and parameters, and then quantizes the
-    moments; those that are not quantized stay in float32. A moment that an update does
+    moments; moments that are not quantized are float32. A moment that an update does
     not change keeps its codes. Updates have the dtype of the parameters, or without
-    parameters that of the incoming updates.
+    parameters the dtype of the incoming updates.
 
     Inside `on_matrices` pass ``batch_axes=1``, so that no block reaches across two
     matrices. In a recipe pass ``placement=om.quantized()``, which does this.
@@ -53,8 +53,9 @@ def quantize_state(
             (`stacks.Group.ids`), for rounding that does not depend on grouping.
 
     Returns:
-        A transformation with `QuantizedState`. Its `init` warns if the state has large
-        arrays but none in a field that is named.
+        A transformation whose state has the ``inner_state`` with codes in the place of
+        large moments, their ``scales`` and a ``count``. Its `init` warns if the state
+        has large arrays but none in a named field.
 
     Raises:
         ValueError: If an argument is out of range, or a name is both signed and
@@ -65,7 +66,7 @@ def quantize_state(
         >>> import jax.numpy as jnp
         >>> import optax
         >>> import optax_matrix as om
-        >>> tx = om.quantize_state(optax.adam(1e-3))
+        >>> tx = om.quantization.quantize_state(optax.adam(1e-3))
         >>> state = tx.init({"w": jnp.ones((64, 128)), "b": jnp.ones(128)})
         >>> adam = state.inner_state[0]
         >>> adam.mu["w"].dtype, adam.mu["b"].dtype
@@ -104,3 +105,56 @@ def quantize_state(
         return updates, ours.repack(new, state)
 
     return keep_dtype(optax.GradientTransformationExtraArgs(init_fn, update_fn))
+
+
+@checked
+def adamw_8bit(
+    learning_rate: Rate,
+    *,
+    b1: Decay = 0.9,
+    b2: Decay = 0.999,
+    eps: NotNegative = 1e-8,
+    weight_decay: Rate = 1e-4,
+    weight_decay_mask: Any = None,
+    block_size: int = 256,
+    min_size: int = 4096,
+    seed: int | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """AdamW with both moments in eight bits: 2.03 bytes of state per parameter.
+
+    This is `optax.adamw` inside `quantize_state`.
+
+    Args:
+        learning_rate: Learning rate, a number or a schedule.
+        b1: Decay rate of the first moment.
+        b2: Decay rate of the second moment.
+        eps: Term added to the root of the second moment.
+        weight_decay: Decoupled weight decay, a number or a schedule.
+        weight_decay_mask: Tree, prefix tree or callable, as in `optax.adamw`.
+        block_size: Number of entries that share a scale.
+        min_size: Number of entries below which the moments of a leaf are not quantized.
+        seed: Seed of stochastic rounding; None rounds to the nearest value.
+
+    Returns:
+        An optimizer for any tree.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax_matrix as om
+        >>> tx, params = om.adamw_8bit(1e-3), {"w": jnp.ones((64, 64))}
+        >>> updates, _ = tx.update(params, tx.init(params), params)
+        >>> round(float(updates["w"][0, 0]), 4)
+        -0.001
+    """
+    adamw = optax.adamw(
+        learning_rate,
+        b1=b1,
+        b2=b2,
+        eps=eps,
+        weight_decay=weight_decay,
+        mask=weight_decay_mask,
+    )
+    return quantize_state(adamw, block_size=block_size, min_size=min_size, seed=seed)

@@ -9,7 +9,7 @@ import pytest
 from _matrices import strict
 from _reference.quantization import BLOCK, blocks, dynamic_map, rounded
 
-from optax_matrix.linalg import dequantize, quantize
+from optax_matrix.quantization import dequantize, quantize
 
 
 def spread(*shape, seed=0):

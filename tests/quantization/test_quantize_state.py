@@ -13,7 +13,8 @@ from _reference.quantization import rounded
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.transforms import QuantizedState
+from optax_matrix.quantization import quantize_state
+from optax_matrix.quantization.packing import QuantizedState
 
 SHAPES = {"w": (64, 128), "odd": (50, 90), "b": (128,)}
 
@@ -29,7 +30,7 @@ PARAMS = draw(0)
 
 @functools.cache
 def adam(**options):
-    tx = om.quantize_state(optax.scale_by_adam(), **options)
+    tx = quantize_state(optax.scale_by_adam(), **options)
     return tx, jax.jit(tx.update)
 
 
@@ -59,7 +60,7 @@ def test_what_is_stored_how():
 
 @pytest.mark.broad
 def test_blocks_of_2048():
-    state = om.quantize_state(optax.trace(0.9), block_size=2048).init(PARAMS)
+    state = quantize_state(optax.trace(0.9), block_size=2048).init(PARAMS)
     shapes = {k: x.shape for k, x in state.scales["signed_2048"]["trace"].items()}
     assert shapes == {"w": (4,), "odd": (3,)}
 
@@ -69,8 +70,8 @@ def test_blocks_of_2048():
 )
 def test_codes_of_other_options_are_refused(options):
     """Blocks of 250 and 256 can have as many scales; nothing else tells them apart."""
-    old = om.quantize_state(optax.scale_by_adam())
-    new = om.quantize_state(optax.scale_by_adam(), **options)
+    old = quantize_state(optax.scale_by_adam())
+    new = quantize_state(optax.scale_by_adam(), **options)
     with pytest.raises(ValueError, match=r"`state` must hold mu/\S* in eight bits as"):
         jax.eval_shape(new.update, PARAMS, old.init(PARAMS))
     state = old.init(PARAMS)
@@ -80,13 +81,13 @@ def test_codes_of_other_options_are_refused(options):
 
 
 def test_fields_are_a_choice():
-    tx = om.quantize_state(optax.scale_by_adam(), signed=(), min_size=0)
+    tx = quantize_state(optax.scale_by_adam(), signed=(), min_size=0)
     state = tx.init(PARAMS)
     assert {x.dtype.name for x in state.inner_state.mu.values()} == {"float32"}
     assert {x.dtype.name for x in state.inner_state.nu.values()} == {"uint8"}
     # A parameter of a field's name is no such field.
     with pytest.warns(UserWarning, match="stores nothing in eight bits"):
-        plain = om.quantize_state(optax.scale_by_rss()).init({"mu": jnp.ones((64, 64))})
+        plain = quantize_state(optax.scale_by_rss()).init({"mu": jnp.ones((64, 64))})
     assert plain.scales == {}
 
 
@@ -132,7 +133,7 @@ def test_stays_near_adam_in_float32():
     exact, norms = path(optax.adam(0.02))
     assert norms[-1] < 0.5 * norms[0]
     for seed in (None, 0):
-        got, got_norms = path(om.quantize_state(optax.adam(0.02), seed=seed))
+        got, got_norms = path(quantize_state(optax.adam(0.02), seed=seed))
         np.testing.assert_allclose(got_norms, norms, rtol=0.02)
         moved = np.linalg.norm(exact - 1)
         assert np.linalg.norm(got - exact) < 0.03 * moved
@@ -152,7 +153,7 @@ def test_small_gradients_beside_large_ones_do_not_blow_up():
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1e20])
 def test_extremes_are_finite_and_pass(scale):
-    tx = om.quantize_state(optax.adam(1.0, b1=0.5, b2=0.5), min_size=0)
+    tx = quantize_state(optax.adam(1.0, b1=0.5, b2=0.5), min_size=0)
     update = jax.jit(tx.update)
     state, fresh = tx.init(PARAMS), tx.init(PARAMS)
     updates, state = update(draw(1, scale), state)
@@ -171,7 +172,7 @@ def test_extremes_are_finite_and_pass(scale):
 def test_contract():
     """One compilation: stable types, dtype of the parameters, donation, optax's map."""
     params = draw(0, dtype=jnp.bfloat16)
-    tx = om.quantize_state(optax.adamw(1e-3), seed=3)
+    tx = quantize_state(optax.adamw(1e-3), seed=3)
     state = tx.init(params)
     shapes = jax.eval_shape(tx.init, jax.eval_shape(lambda: params))
     of_type = lambda t: jax.tree.map(lambda x: (x.shape, x.dtype), t)
@@ -198,7 +199,7 @@ def test_masked_and_partitioned_leaves_are_absent():
         {"train": optax.adam(1e-3), "freeze": optax.set_to_zero()},
         {"w": "train", "odd": "freeze", "b": "train"},
     )
-    tx = om.quantize_state(frozen)
+    tx = quantize_state(frozen)
     state = tx.init(PARAMS)
     updates, state = jax.jit(tx.update)(draw(1), state, PARAMS)
     assert not updates["odd"].any()
@@ -246,24 +247,24 @@ def test_sharded_parameters(kind, cpus):
 def test_mistakes_are_told():
     adam_ = optax.scale_by_adam()
     with pytest.raises(ValueError, match="`inner` must be a gradient transformation"):
-        om.quantize_state(optax.adam)
+        quantize_state(optax.adam)
     with pytest.raises(ValueError, match="`signed` must be names"):
-        om.quantize_state(adam_, signed="mu")
+        quantize_state(adam_, signed="mu")
     with pytest.raises(ValueError, match=r"`unsigned` must not share .*'nu'"):
-        om.quantize_state(adam_, signed=("nu",))
+        quantize_state(adam_, signed=("nu",))
     with pytest.raises(ValueError, match="`block_size` must be a positive int"):
-        om.quantize_state(adam_, block_size=0)
+        quantize_state(adam_, block_size=0)
     with pytest.raises(ValueError, match="`seed` must be an int from 0"):
-        om.quantize_state(adam_, seed=-1)
+        quantize_state(adam_, seed=-1)
     with pytest.raises(ValueError, match=r"om\.quantized\(\)"):
-        om.quantize_state(om.muon(1e-3)).init({"kernel": jnp.ones((64, 64))})
+        quantize_state(om.muon(1e-3)).init({"kernel": jnp.ones((64, 64))})
 
 
 def test_a_state_without_known_fields_is_told():
     params = {"w": jnp.ones((64, 64)), "b": jnp.ones(64)}
     with pytest.warns(UserWarning, match=r"\['g', 'm', 'n', 'v'\], is in `signed`"):
-        om.quantize_state(optax.adan(1e-3)).init(params)
-    chosen = om.quantize_state(optax.adan(1e-3), signed=("m", "v"), unsigned=("n",))
+        quantize_state(optax.adan(1e-3)).init(params)
+    chosen = quantize_state(optax.adan(1e-3), signed=("m", "v"), unsigned=("n",))
     assert chosen.init(params).inner_state[0].n["w"].dtype == jnp.uint8
 
 
@@ -277,7 +278,7 @@ def test_numbers_of_python_stay_as_they_are():
         lambda u, s, _=None: (u, State(s.count, u)),
     )
     params = {"w": jnp.ones((64, 64))}
-    tx = om.quantize_state(inner)
+    tx = quantize_state(inner)
     _, state = tx.update(params, tx.init(params), params)
     assert state.inner_state.mu["w"].dtype == jnp.uint8
     assert state.inner_state.count == 0
@@ -286,7 +287,7 @@ def test_numbers_of_python_stay_as_they_are():
 def test_a_quantized_placement_inside_stays_as_it_is():
     params = {"kernel": jnp.ones((64, 64))}
     plain = om.muon(0.1, placement=om.quantized())
-    tx = om.quantize_state(plain)
+    tx = quantize_state(plain)
     new, _ = tx.update(params, tx.init(params), params)
     want, _ = plain.update(params, plain.init(params), params)
     np.testing.assert_array_equal(new["kernel"], want["kernel"])
@@ -326,8 +327,8 @@ def test_a_moment_that_does_not_change_keeps_its_codes(seed):
         optax.trace(0.9).init,
         lambda g, s, _: (g, s._replace(trace={**s.trace, "odd": g["odd"]})),
     )
-    tx = om.quantize_state(freeze, seed=seed)
-    put = om.quantize_state(optax.trace(0.9), seed=seed)
+    tx = quantize_state(freeze, seed=seed)
+    put = quantize_state(optax.trace(0.9), seed=seed)
     _, state = put.update(PARAMS, put.init(PARAMS))
     _, new = jax.jit(tx.update)(draw(1), state)
     for before, after in (
@@ -340,7 +341,10 @@ def test_a_moment_that_does_not_change_keeps_its_codes(seed):
 
 def test_complex_leaves_keep_their_imaginary_parts():
     x = jnp.array([1 + 2j, 1 - 1j], jnp.complex64)
-    for tx in (om.quantize_state(optax.sgd(0.5)), om.in_float32(optax.sgd(0.5))):
+    for tx in (
+        quantize_state(optax.sgd(0.5)),
+        om.transforms.in_float32(optax.sgd(0.5)),
+    ):
         updates, _ = tx.update({"w": x}, tx.init({"w": x}), {"w": x})
         np.testing.assert_array_equal(updates["w"], -x / 2)
 
@@ -369,7 +373,7 @@ def test_fields_of_parameters_name_no_moments():
         nu: Any
 
     steps = optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation()
-    tx = om.quantize_state(steps, min_size=64)
+    tx = quantize_state(steps, min_size=64)
     state = tx.init(Heads(draw(0)["w"], draw(1)["w"]))
     held = state.inner_state
     kinds = lambda tree: {x.dtype.name for x in jax.tree.leaves(tree)}

@@ -23,7 +23,7 @@ from optax_matrix._mesh import (
 )
 from optax_matrix._paths import key_name, leaves_with_keys, path_name
 from optax_matrix.linalg.random import folded, seeded
-from optax_matrix.transforms.wrappers.packing import (
+from optax_matrix.quantization.packing import (
     Packing,
     QuantizedState,
     is_opaque,

@@ -29,9 +29,9 @@ def quantize(
         \hat{x} = s \, q_c, \qquad s = \max_{\text{block}} |x|, \qquad
         c = \arg\min_c |x / s - q_c|
 
-    The 256 values q are those of the dynamic map: :math:`2^i` equal steps from
-    :math:`10^{i-7}` to :math:`10^{i-6}` for i = 0, ..., 6 and each sign (twice as many
-    without signs), of which the midpoints are taken, and zero and one.
+    The 256 values q are zero, one and the midpoints of the steps of the dynamic map,
+    which divides :math:`10^{i-7}` to :math:`10^{i-6}` into :math:`2^i` equal steps for
+    i = 0, ..., 6 and each sign (into twice as many without signs).
 
     Args:
         x: Floating array of any shape.
@@ -42,9 +42,8 @@ def quantize(
         batch_axes: Number of leading axes that blocks do not extend across.
         noise: Uniform numbers in [0, 1) of the shape of x, for stochastic rounding;
             None rounds to the nearest value.
-        old: Codes and scales of which a block is kept where the numbers are what it
-            stands for. Rounded once more, a block would shrink if its largest entry is
-            negative.
+        old: Codes and scales. A block of x that is equal to their values keeps them.
+            Rounded again, a block whose largest entry is negative would shrink.
 
     Returns:
         ``(codes, scales)``: uint8 codes of the shape of x; scales, at least float32,
