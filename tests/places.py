@@ -205,7 +205,7 @@ def report(name: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("name", help="a recipe, or what it will be called")
     given = parser.parse_args().name
     print("\n".join(report(given)))
