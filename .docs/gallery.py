@@ -11,16 +11,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import charts
 import copies
 import facts
+import measured
 import names
 import runs
 from reference import entry, linked
 from rst import Table, title
 
 import optax_matrix as om
-from examples.study.bench import spectra
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "gallery"
@@ -104,8 +103,8 @@ def _page(
         title("Formula", "-"),
         linked(formula, recipe, path),
         "",
-        *_study(name),
-        *_spectrum(name),
+        *measured.losses(name),
+        *measured.spectrum(name),
         *_notebooks(name),
         title("Arguments", "-"),
         entry(public[path]),
@@ -130,42 +129,6 @@ def drop_description(
         is_recipe = not any("other leaves pass through" in line for line in head)
         if is_recipe:
             del lines[: len(head)]
-
-
-def _study(name: str) -> list[str]:
-    table = runs.of_study(name)
-    if not table.rows:
-        return []
-    lines = [title("In the study", "-")]
-    if drawn := charts.curves(name):
-        lines += [".. raw:: html", "", f"   {drawn}", ""]
-    return [
-        *lines,
-        "Means over five seeds, each method at its best rate; losses are those of the",
-        "end. *own* is the recipe as it stands, *matched* has updates of AdamW's size",
-        "(:doc:`protocol </results/protocol>`). The AdamW of one rate is not the best",
-        "AdamW; where it was tuned, that is the dashed line.",
-        table.rst(),
-    ]
-
-
-def _spectrum(name: str) -> list[str]:
-    if name not in runs.spectra():
-        return []
-    c, kernel = runs.spectra()[name].config, "/".join(map(str, spectra.KERNEL[:-1]))
-    return [
-        title("Spectrum", "-"),
-        ".. raw:: html",
-        "",
-        f"   {charts.spectra(name)}",
-        "",
-        f"Singular values of the kernel ``{kernel}`` in one run on *{c.task}*:",
-        f"{c.steps} steps at the learning rate {c.rate:.2g} (*{c.setting}*), without",
-        "weight decay. Those of the last update, of the gradient behind it and of the",
-        "change since the start are divided by their largest one",
-        f"(``{spectra.COMMAND}``).",
-        "",
-    ]
 
 
 def _notebooks(name: str) -> list[str]:

@@ -15,7 +15,7 @@ from rst import Table
 
 import optax_matrix as om
 from examples.study.bench import results, spectra as measured, times
-from examples.study.bench.comparison import OPTIONS, all_methods, entry
+from examples.study.bench.comparison import OPTIONS, all_methods, entry, not_run
 from examples.study.bench.methods import OWN_RATES
 from examples.study.bench.statistics import REFERENCE, Row, difference, row, steps_to
 from examples.study.bench.studies import STUDIES, tuned
@@ -107,12 +107,16 @@ def costs() -> Table:
         body.append(
             [
                 _link(method),
-                f"{of_books.state_bytes / base:.2f}" if of_books else "",
+                f"{of_books.state_bytes / base:.2f}" if of_books else _blank(method),
                 f"{statistics.mean(ratios):.2f}" if ratios else "",
                 *(against(r) for r in _in_order(of_method(method))),
             ]
         )
     return Table(("method", "state", "time", *MAIN), body)
+
+
+def _blank(method: str) -> str:
+    return "not run yet" if method in not_run() else ""
 
 
 def _in_order(found: dict[str, Row]) -> Iterator[Row | None]:

@@ -1,6 +1,8 @@
 """Every recipe and block by name, and the tree that exercises them."""
 
 import functools
+import inspect
+import numbers
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,21 +12,22 @@ import optax_matrix as om
 from optax_matrix.recipes import METHODS
 
 TABLE = {recipe.__name__: recipe for group in METHODS.values() for recipe in group}
-SMALL = {  # Arguments for matrices of a few rows.
-    "galore": {"rank": 2},
-    "alice": {"rank": 2, "leading": 1},
-    "alice_0": {"rank": 2, "leading": 1},
-    "sumo": {"rank": 2},
-    "fira": {"rank": 2},
-    "fira_plus": {"rank": 2},
-    "apollo": {"rank": 2},
-    "apollo_svd": {"rank": 2},
-    "ldadam": {"rank": 2},
-    "poet": {"block": 4},
-    "oft": {"block": 4},
-    # The first gradient leaves the basis of a null space to rounding.
-    "kl_soap": {"side": "short"},
-}
+
+
+def _small(recipe):
+    """Arguments for matrices of a few rows, in place of ints for large ones."""
+    given = inspect.signature(recipe).parameters
+    wanted = {"rank": 2, "leading": 1, "block": 4}
+    return {
+        key: value
+        for key, value in wanted.items()
+        if key in given and isinstance(given[key].default, numbers.Integral)
+    }
+
+
+SMALL = {name: options for name, x in TABLE.items() if (options := _small(x))}
+# The first gradient leaves the basis of a null space to rounding.
+SMALL["kl_soap"] = {"side": "short"}
 
 
 def small(name, **options):
@@ -149,6 +152,7 @@ BLOCKS = {
         basis=om.transforms.subspace_basis(0.9, leading=1),
         update_interval=2,
         transport="carry",
+        momentum=om.momentum(0.9),
     ),
     "project_low_rank-gaussian": lambda: om.project_low_rank(
         optax.trace(0.9), rank=2, basis="gaussian", side="long"

@@ -500,7 +500,10 @@ STATE_OF_A_MATRIX = {
     "mars_adamw": lambda m, n: 3 * m * n,
     "aro": lambda m, n: m * n + min(m, n) ** 2,
     "aro-adam": lambda m, n: 2 * m * n + min(m, n) ** 2,
-    "eigen_rownorm": lambda m, n: m * n + min(m, n) ** 2,
+    **dict.fromkeys(
+        ("eigen_sinkhorn", "eigen_sign", "eigen_rownorm"),
+        lambda m, n: m * n + min(m, n) ** 2,
+    ),
     # The statistics of each side have a peak; a bias correction has a weight.
     "eigen_adam": lambda m, n: 2 * m * n + 2 * min(m, n) ** 2 + 1,
     "soap": lambda m, n: 2 * m * n + 2 * m**2 + 2 * n**2 + 4,
@@ -526,6 +529,10 @@ STATE_OF_A_MATRIX = {
     "apollo_svd": lambda m, n: 2 * max(m, n) * 2 + min(m, n) * 2 + 3,
     "ldadam": lambda m, n: m * n + 2 * max(m, n) * 2 + min(m, n) * 2,
     "dion-low_rank": lambda m, n: m * n + n * -(-min(m, n) // 2),
+    # A block of side four has six numbers; merges that the weights have seen; two
+    # weights of bias corrections and one count less for each side.
+    "poet": lambda m, n: m * n + 18 * (-(-m // 4) - (-n // 4)) + m + n + 3,
+    "oft": lambda m, n: m * n + 18 * -(-n // 4) + n + 2,
 }
 
 

@@ -105,7 +105,7 @@ SAMPLES = [x for x in (textwrap.dedent(text) for _, text in BLOCKS) if "\ndef " 
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("text", SAMPLES, ids=["recipe", "block"])
+@pytest.mark.parametrize("text", SAMPLES, ids=["recipe"])
 def test_samples_for_contributors_run(text, monkeypatch):
     module = types.ModuleType("sample_for_contributors")
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -89,12 +89,30 @@ def test_rates_of_a_page_are_the_best_of_the_trials():
     assert cells[3] == f"{row.rate / runs.adamw('books').rate:.3g}"
 
 
-def test_every_page_has_a_spectrum():
-    import charts
+def test_pages_show_what_was_run_and_say_what_was_not():
+    """A method without runs has a page, too: no test waits for them."""
+    import measured
     import runs
 
     for name in RECIPES:
-        assert name in runs.spectra(), "run `python -m examples.study bench spectra`"
+        for has, part in (
+            (name in runs.spectra(), measured.spectrum(name)),
+            (bool(runs.of_study(name).rows), measured.losses(name)),
+        ):
+            text = "\n".join(part)
+            assert ("<figure" in text, "Not run yet: ``python" in text) == (
+                has,
+                not has,
+            )
+    for part in (measured.losses("no_such"), measured.spectrum("no_such")):
+        assert "Not run yet: ``python -m examples.study bench " in "\n".join(part)
+
+
+def test_spectra_end_at_the_values_of_the_runs():
+    import charts
+    import runs
+
+    for name in {*RECIPES} & {*runs.spectra()}:
         ours, drawn = runs.spectra()[name].spectra, charts.spectra(name)
         assert drawn.count("<figure") == drawn.count("aria-label=") == 3
         assert f", {name} {ours.update[47]:.2g}" in drawn

@@ -7,6 +7,7 @@ AdamW's (``examples/study/pages/rates.md``).
 """
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -82,18 +83,16 @@ class Arena:
         return Method(build, keywords(direction) | options)
 
 
-# The options that a small model needs, in place of the papers' for large ones.
-SMALL = {
-    "galore": {"rank": QUARTER},
-    "alice": {"rank": QUARTER, "leading": 0.3},
-    "alice_0": {"rank": QUARTER, "leading": 0.3},
-    "sumo": {"rank": QUARTER},
-    "fira": {"rank": QUARTER},
-    "fira_plus": {"rank": QUARTER},
-    "apollo": {"rank": QUARTER},
-    "apollo_svd": {"rank": QUARTER},
-    "ldadam": {"rank": QUARTER},
-}
+def _small(name: str) -> dict[str, Any]:
+    """The options that a small model needs, in place of the papers' for large ones."""
+    defaults = keywords(getattr(om, name))
+    if not isinstance(defaults.get("rank"), numbers.Integral):
+        return {}
+    wanted = {"rank": QUARTER, "leading": 0.3}
+    return {key: value for key, value in wanted.items() if key in defaults}
+
+
+SMALL = {name: options for name in NAMES if (options := _small(name))}
 # Recipes whose updates have AdamW's size; others are rescaled.
 OF_ADAMS_SIZE = {
     "muon": {"scaling": "max"},

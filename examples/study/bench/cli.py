@@ -8,7 +8,7 @@ import pathlib
 from examples.pretrain.cli import run
 from examples.pretrain.errors import UserError
 from examples.study.bench import results, spectra, times
-from examples.study.bench.comparison import trial
+from examples.study.bench.comparison import all_methods, trial
 from examples.study.bench.plot import draw
 from examples.study.bench.search import expected, had, is_finished
 from examples.study.bench.statistics import ranked
@@ -139,7 +139,9 @@ def _check(options):
 def _unfinished(study, path):
     """The entries of a study that lack runs; a search has others after each round."""
     found = results.read(path)
-    return [e for e in STUDIES[study](found) if not is_finished(e, found)]
+    is_main = study in MAIN
+    entries = all_methods(study, new=True) if is_main else STUDIES[study](found)
+    return [e for e in entries if not is_finished(e, found)]
 
 
 def _table(options):

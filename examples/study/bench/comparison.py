@@ -1,12 +1,15 @@
 """The main comparison: every method on a task, and the best of them."""
 
 import dataclasses
+import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from examples.pretrain import user
 from examples.pretrain.errors import UserError
-from examples.pretrain.optimizers import OPTIMIZERS
+from examples.pretrain.optimizers import NAMES, OPTIMIZERS
+from examples.study.bench import results as committed
 from examples.study.bench.config import Config
 from examples.study.bench.methods import OWN_RATES, find
 from examples.study.bench.search import (
@@ -139,11 +142,24 @@ def _require(entries, results, what):
         )
 
 
-def all_methods(task: str) -> list[Entry]:
-    """Every method, matched to AdamW, and as in its paper where that differs."""
+def all_methods(task: str, new: bool = False) -> list[Entry]:
+    """Every method, matched to AdamW, and as in its paper where that differs.
+
+    Methods that the committed file has no run of are there only if they are to be run,
+    with ``new``: no table and no study waits for them.
+    """
     matched = [entry(task, name) for name in MATCHED]
     own = [entry(task, OPTIONS.get(name, name), "own") for name in OWN_RATES]
-    return [e for e in matched + own if e.method not in WAITING.get(task, ())]
+    waits = WAITING.get(task, set()) | (set() if new else not_run())
+    return [e for e in matched + own if e.method.partition(":")[0] not in waits]
+
+
+@functools.cache
+def not_run() -> frozenset[str]:
+    """The methods that the committed file has no run of."""
+    path = committed.PATH
+    ran = re.findall(r'"method": "(\w+)', path.read_text() if path.exists() else "")
+    return frozenset(NAMES) - {*ran} if ran else frozenset()
 
 
 def moved(

@@ -110,6 +110,8 @@ def table(found: Times) -> str:
     rows = []
     for method in MATCHED:
         times = [found.get((task, method)) for task in MAIN]
+        if not any(times):  # Not measured yet.
+            continue
         shown = [_milliseconds if method == REFERENCE else _relative] * len(times)
         cells = [show(x) if x else "" for show, x in zip(shown, times, strict=True)]
         rows.append([f"`{method}`", *cells])

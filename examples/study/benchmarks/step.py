@@ -25,9 +25,8 @@ import jax.numpy as jnp
 import optax
 
 import optax_matrix as om
+from examples.pretrain.optimizers import SMALL
 
-LOW_RANK = ("galore", "alice", "alice_0", "sumo", "fira", "fira_plus", "apollo")
-LOW_RANK += ("apollo_svd",)
 BF16 = functools.partial(om.linalg.newton_schulz, compute_dtype=jnp.bfloat16)
 
 
@@ -85,7 +84,7 @@ def optimizer(name: str, dtype) -> optax.GradientTransformation:
         return optax.contrib.muon(1e-3)
     if name == "optax.adamw":
         return optax.adamw(1e-3)
-    if name in LOW_RANK:
+    if name in SMALL:
         every = {"update_interval": 1} if variant == "renewed" else {}
         return getattr(om, name)(1e-3, rank=0.25, **every)
     if name == "aro-householder":

@@ -3,6 +3,7 @@
 import ast
 import collections
 import functools
+import inspect
 import statistics
 import time
 from collections.abc import Callable
@@ -22,8 +23,6 @@ from examples.study.device._profile import of_kernels
 ADAMW, MUON = "optax.adamw", "optax.contrib.muon"
 SIZES = {"small": (12, 768, 3072), "medium": (16, 1024, 4096), "tiny": (1, 16, 32)}
 AUTO = "+layouts"  # After a name: the compiler chooses the layout of the state.
-LOW_RANK = ("galore", "alice", "alice_0", "sumo", "fira", "fira_plus", "ldadam", "dion")
-LOW_RANK += ("apollo", "apollo_svd")
 _STEPS, _SECONDS = 24, 1.0
 
 
@@ -44,9 +43,10 @@ def optimizer(text: str) -> optax.GradientTransformation:
     options = {key: _value(x) for key, x in options.items()}
     if name in (ADAMW, MUON):
         return {ADAMW: optax.adamw, MUON: optax.contrib.muon}[name](1e-3, **options)
-    if name in LOW_RANK:
+    recipe = getattr(om, name)
+    if "rank" in inspect.signature(recipe).parameters:
         options = {"rank": 0.25, **options}
-    return getattr(om, name)(1e-3, **options)
+    return recipe(1e-3, **options)
 
 
 def _value(text: str) -> Any:

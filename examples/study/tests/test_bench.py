@@ -340,6 +340,24 @@ def test_the_summary_has_the_five_papers_on_all_tasks(main_results, capsys, tmp_
     assert "| `adamw` |  |" in capsys.readouterr().out
 
 
+def test_no_study_waits_for_a_method_without_runs(main_results, monkeypatch, tmp_path):
+    """But `bench run` does its runs."""
+    path = tmp_path / "bench.jsonl"
+    monkeypatch.setattr(comparison.committed, "PATH", path)
+    assert not comparison.not_run.__wrapped__()  # A study that begins has none yet.
+    path.write_text('{"config": {"task": "books", "method": "muon", "setting"\n')
+    assert comparison.not_run.__wrapped__() == {*comparison.NAMES} - {"muon"}
+    monkeypatch.undo()
+    new = comparison.not_run() | {"muon2"}
+    monkeypatch.setattr(comparison, "not_run", lambda: new)
+    found = {c: r for c, r in main_results.items() if c.method != "muon2"}
+    assert len(comparison.best("books", 6, found)) == 7
+    assert "muon2" not in {e.method for e in STUDIES["books"]({})}
+    assert "muon2" not in table.table("books", found)
+    unfinished = cli._unfinished("books", tmp_path / "none.jsonl")
+    assert "muon2" in {e.method for e in unfinished}
+
+
 @pytest.mark.broad
 def test_overall_is_the_share_of_the_gap_to_the_best_method():
     found = {}

@@ -82,9 +82,25 @@ def rank_of(rank: Any, whole: int) -> int:
     return max(math.ceil(float(rank) * whole * (1 - 1e-6)), min(whole, 1))
 
 
+def rank_in(rank: Any, seen: jax.Array) -> int:
+    """The number of columns that a rank means for a stack ``(..., m, n)``."""
+    return rank_of(rank, min(seen.shape[-2:]))
+
+
 def _is_fraction(rank: Any) -> bool:
     """Whether a rank is a real number, also one of NumPy, but not an integer."""
     return isinstance(rank, numbers.Real) and not isinstance(rank, numbers.Integral)
+
+
+def no_vectors(rank: Any, seen: jax.Array) -> jax.Array:
+    """The basis of a stack ``(..., m, n)`` before its first one: zeros."""
+    return jnp.zeros((*seen.shape[:-1], rank_in(rank, seen)), seen.dtype)
+
+
+def no_coordinates(rank: Any, seen: jax.Array, dtype: Any = None) -> jax.Array:
+    """Coordinates of zeros ``(..., r, n)`` of a stack ``(..., m, n)``."""
+    shape = (*seen.shape[:-2], rank_in(rank, seen), seen.shape[-1])
+    return jnp.zeros(shape, dtype or seen.dtype)
 
 
 def identity_overlap(sigma: jax.Array) -> jax.Array:

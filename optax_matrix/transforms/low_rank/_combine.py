@@ -18,6 +18,12 @@ def coordinates(g: jax.Array, u: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(sigma) > noise * size, sigma, 0)
 
 
+def finite_or_zero(g: jax.Array) -> jax.Array:
+    """Sets gradients that are not finite to zero, so that no state remembers them."""
+    finite = jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
+    return jnp.where(finite, g, 0)
+
+
 def back_project(
     gradient: jax.Array,
     projected: jax.Array,

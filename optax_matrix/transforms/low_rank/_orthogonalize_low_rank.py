@@ -13,7 +13,7 @@ from optax_matrix.linalg.precision import project
 from optax_matrix.linalg.random import folded, normal, seeded
 from optax_matrix.linalg.scale import check_matrices, safe_divide, unit_peak, widened
 from optax_matrix.transforms.arguments import zeros_of_state
-from optax_matrix.transforms.low_rank._basis import rank_of
+from optax_matrix.transforms.low_rank._basis import rank_in
 
 
 class OrthogonalizeLowRankState(NamedTuple):
@@ -84,7 +84,7 @@ def orthogonalize_low_rank(
     def init_fn(params):
         jax.tree.map(check_matrices, params)
         zeros = zeros_of_state(params, accumulator_dtype)
-        starts = jax.tree.map(lambda p: rank_of(rank, min(p.shape[-2:])), params)
+        starts = jax.tree.map(lambda p: rank_in(rank, p), params)
         ids = identities_of(params)
         if ids is None:
             draw = lambda p, r: jnp.broadcast_to(

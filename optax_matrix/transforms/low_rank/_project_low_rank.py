@@ -24,12 +24,15 @@ from optax_matrix.transforms.arguments import Transformation
 from optax_matrix.transforms.low_rank._basis import (
     Subspace,
     identity_overlap,
-    rank_of,
+    no_coordinates,
+    no_vectors,
+    rank_in,
 )
 from optax_matrix.transforms.low_rank._combine import (
     as_combining,
     back_project,
     coordinates,
+    finite_or_zero,
 )
 from optax_matrix.transforms.low_rank._find_basis import find_basis
 from optax_matrix.transforms.low_rank._moment_transport import (
@@ -54,12 +57,14 @@ class ProjectLowRankState(NamedTuple):
         basis: Per leaf a `BasisState`.
         inner_state: State of the inner transformation, of coordinates ``(..., r, n)``.
         combine_state: State of ``combine``.
+        momentum: State of the momentum, in the frame of the parameters.
     """
 
     count: Any
     basis: Any
     inner_state: Any
     combine_state: Any
+    momentum: Any = None
 
 
 @checked
@@ -75,13 +80,18 @@ def project_low_rank(
     renew_below: Positive | None = None,
     stagger: bool = False,
     transport: Any = "keep",
+    momentum: Transformation | None = None,
     seed: Seed = 0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Runs a transformation on the coordinates of the gradient in a subspace.
 
     .. math::
-        \sigma_t = U_t^\top G_t, \qquad \omega_t = \mathrm{inner}(\sigma_t), \qquad
-        \Delta_t = \mathrm{combine}(G_t, \sigma_t, \omega_t, U_t)
+        \sigma_t = U_t^\top M_t, \qquad \omega_t = \mathrm{inner}(\sigma_t), \qquad
+        \Delta_t = \mathrm{combine}(M_t, \sigma_t, \omega_t, U_t)
+
+    where M is the gradient G or its ``momentum``. The basis U is that of G, whose
+    coordinates :math:`U_t^\top G_t` ``inner`` gets as ``gradient``, as in
+    `in_eigenbasis`.
 
     The basis U is renewed at the first update and then once every ``update_interval``
     updates. One `jax.lax.switch` covers all stacks: nothing is due, all are, or, where
@@ -89,10 +99,10 @@ def project_low_rank(
     alone, and one for several at once.
 
     Coordinates below :math:`8 \epsilon \sqrt m` times the norm of their column of G are
-    rounding noise and are set to zero. A gradient that is zero or not finite does not
-    change its basis, and its coordinates are zero. (Within `on_matrices`, ``nonfinite``
-    decides before that.) A matrix whose gradients have all been of this kind has no
-    basis yet; it gets one with its first other gradient.
+    rounding noise and are set to zero. A gradient that is not finite counts as zero,
+    and a gradient of zeros does not change its basis. (Within `on_matrices`,
+    ``nonfinite`` decides before that.) A matrix whose gradients have all been zero has
+    no basis yet; it gets one with its first other gradient.
 
     At a renewal the ``transport`` decides what happens to the inner state:
 
@@ -135,6 +145,9 @@ def project_low_rank(
             its stack, which depends on the bound of stacks and on their placement.
         transport: Change of the inner state at a renewal: ``"keep"``, ``"carry"``,
             ``"reset"`` or a function, see above.
+        momentum: Transformation from gradients to M, such as `momentum`
+            (``om.momentum(0.9)``), in the frame of the parameters, so that a renewal
+            does not change it; None for M = G.
         seed: Seed of the random numbers. Inside `on_matrices` those of a matrix depend
             on its path and its place in its leaf; elsewhere all matrices of a stack
             have the same.
@@ -156,6 +169,15 @@ def project_low_rank(
         [[6. 0.]
          [0. 0.]]
 
+        Adam whose momentum is whole, so that it outlasts the bases:
+
+        >>> adam = om.scale_by_second_moment(0.99, bias_correction=True)
+        >>> average = om.momentum(0.9, bias_correction=True)
+        >>> tx = om.project_low_rank(adam, rank=1, momentum=average)
+        >>> print(tx.update(w, tx.init(w))[0]["w"].round(1))
+        [[1. 0.]
+         [0. 0.]]
+
     References:
         Zhao et al., `GaLore <https://arxiv.org/abs/2403.03507>`_, 2024, Algorithm 2;
         Structured Fisher (Alice), Algorithm 4; SUMO, Algorithm 1 (with the alternative
@@ -171,6 +193,7 @@ def project_low_rank(
         side=side,
         renewal=Renewal(found, update_interval, phase, stagger, seed, renew_below),
         transport=carry_moments if transport == "carry" else transport,
+        momentum=momentum,
     )
     return optax.GradientTransformationExtraArgs(block.init, block.update)
 
@@ -183,10 +206,11 @@ class _ProjectLowRank:
     side: Any
     renewal: Renewal
     transport: Any
+    momentum: optax.GradientTransformation | None
 
     def init(self, params: Any) -> ProjectLowRankState:
         seen = turned_zeros(side_views(self.side, params), params)
-        sigma = jax.tree.map(self._no_coordinates, seen)
+        sigma = jax.tree.map(partial(no_coordinates, self.rank), seen)
         inner_state = self.inner.init(sigma)
         if callable(self.transport):  # Reject unsupported states at `init`.
             overlaps = jax.tree.map(identity_overlap, sigma)
@@ -196,6 +220,7 @@ class _ProjectLowRank:
             basis=jax.tree.map(self._no_basis, seen, sigma),
             inner_state=inner_state,
             combine_state=self.combine.init(seen),
+            momentum=None if self.momentum is None else self.momentum.init(params),
         )
 
     def update(
@@ -214,13 +239,19 @@ class _ProjectLowRank:
             extra_args["gradient"] = jax.tree.map(
                 coordinates, turned(views, given), basis
             )
+        mean, momentum = gradient, None
+        if self.momentum is not None:
+            live = jax.tree.map(finite_or_zero, updates)
+            mean, momentum = self.momentum.update(live, state.momentum)
+            mean = turned(views, mean)
+            sigma = jax.tree.map(coordinates, mean, basis)
         with in_another_frame():
             omega, inner_state = self.inner.update(sigma, inner_state, **extra_args)
-        extra_args |= {"gradient": gradient, "projected": sigma, "basis": basis}
+        extra_args |= {"gradient": mean, "projected": sigma, "basis": basis}
         out, combined = self.combine.update(omega, state.combine_state, **extra_args)
         count = optax.safe_increment(state.count)
-        new_state = ProjectLowRankState(count, held, inner_state, combined)
-        return turned_back(views, out, updates), new_state
+        new = ProjectLowRankState(count, held, inner_state, combined, momentum)
+        return turned_back(views, out, updates), new
 
     def _bases(self, gradient: Any, state: Any) -> tuple[Any, Any, Any]:
         """Trees of the bases and of their states, and the inner state."""
@@ -242,7 +273,7 @@ class _ProjectLowRank:
         return basis, structure.unflatten(held), inner_state
 
     def _drawn(self, g: jax.Array, key: jax.Array) -> jax.Array:
-        view = Subspace(g, None, None, key, self._rank(g))
+        view = Subspace(g, None, None, key, rank_in(self.rank, g))
         return self.renewal.basis.refresh(view)
 
     def _move(self, structure: Any, leaves: list) -> Any:
@@ -250,26 +281,20 @@ class _ProjectLowRank:
         if self.transport == "keep":
             return None
         if self.transport == "reset":
-            sigma = structure.unflatten([self._no_coordinates(x) for x in leaves])
+            zeros = [no_coordinates(self.rank, x) for x in leaves]
+            sigma = structure.unflatten(zeros)
             return lambda *_: self.inner.init(sigma)
         return lambda state, c: self.transport(state, structure.unflatten(c))
 
-    def _rank(self, seen: jax.Array) -> int:
-        return rank_of(self.rank, min(seen.shape[-2:]))
-
     def _check_held(self, seen: jax.Array, vectors: jax.Array) -> None:
-        expected = (*seen.shape[:-1], self._rank(seen))
+        expected = (*seen.shape[:-1], rank_in(self.rank, seen))
         if vectors.shape != expected:
             raise ValueError(
                 f"`state` must hold bases of shape {expected}, got {vectors.shape}: it "
                 "was made with another rank or side; use those, or make a new state."
             )
 
-    def _no_coordinates(self, seen: jax.Array) -> jax.Array:
-        shape = (*seen.shape[:-2], self._rank(seen), seen.shape[-1])
-        return jnp.zeros(shape, seen.dtype)
-
     def _no_basis(self, seen: jax.Array, sigma: jax.Array) -> BasisState:
         basis = self.renewal.basis
-        vectors = jnp.zeros((*seen.shape[:-1], sigma.shape[-2]), seen.dtype)
-        return BasisState(vectors if basis.stored else None, basis.init(sigma))
+        vectors = no_vectors(self.rank, seen) if basis.stored else None
+        return BasisState(vectors, basis.init(sigma))

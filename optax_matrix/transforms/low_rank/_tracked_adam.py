@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,22 +11,16 @@ import optax
 from jax.typing import ArrayLike
 
 from optax_matrix._arguments import Decay, Dtype, Kernel, Rank, Seed, checked
-from optax_matrix._surroundings.keeping import kept
 from optax_matrix.linalg import cholesky_qr, overlap
 from optax_matrix.linalg.precision import project, roots
-from optax_matrix.linalg.random import folded, seeded
-from optax_matrix.linalg.scale import is_some, unit_peak
+from optax_matrix.linalg.scale import unit_peak
 from optax_matrix.transforms.low_rank._basis import (
     Subspace,
-    lacks_basis,
-    rank_of,
+    no_coordinates,
+    no_vectors,
 )
-from optax_matrix.transforms.low_rank._combine import coordinates
-from optax_matrix.transforms.low_rank._renewal import (
-    BasisState,
-    new_vectors,
-    numbers_of,
-)
+from optax_matrix.transforms.low_rank._combine import coordinates, finite_or_zero
+from optax_matrix.transforms.low_rank._next_bases import next_bases
 from optax_matrix.transforms.low_rank._subspace_bases import Start, svd_basis
 from optax_matrix.transforms.low_rank._tracked_moments import TrackedMoments
 from optax_matrix.transforms.sides import (
@@ -35,7 +30,6 @@ from optax_matrix.transforms.sides import (
     turned_back,
     turned_zeros,
 )
-from optax_matrix.transforms.turns import any_of
 
 
 class ScaleByTrackedAdamState(NamedTuple):
@@ -161,17 +155,13 @@ class _TrackedAdam:
     def init(self, params: Any) -> ScaleByTrackedAdamState:
         seen = turned_zeros(side_views(self.side, params), params)
 
-        def moments(x, dtype=None):
-            shape = (*x.shape[:-2], self._rank(x), x.shape[-1])
-            return jnp.zeros(shape, dtype or x.dtype)
-
+        moments = partial(no_coordinates, self.rank)
         # Each array is a new one: a state with shared arrays cannot be donated.
-        basis = lambda x: jnp.zeros((*x.shape[:-1], self._rank(x)), x.dtype)
         error = lambda x: x.astype(self.mu_dtype or x.dtype)
         return ScaleByTrackedAdamState(
             count=jnp.zeros((), jnp.int32),
-            vectors=jax.tree.map(basis, seen),
-            mu=jax.tree.map(lambda x: moments(x, self.mu_dtype), seen),
+            vectors=jax.tree.map(partial(no_vectors, self.rank), seen),
+            mu=jax.tree.map(partial(moments, dtype=self.mu_dtype), seen),
             root=jax.tree.map(moments, seen),
             error=jax.tree.map(error, seen) if self.error_feedback else None,
         )
@@ -181,10 +171,13 @@ class _TrackedAdam:
     ) -> tuple[Any, ScaleByTrackedAdamState]:
         del params, extra_args
         views = side_views(self.side, updates)
-        seen = jax.tree.map(_finite, turned(views, updates))
+        seen = jax.tree.map(finite_or_zero, turned(views, updates))
         if state.error is not None:
             seen = jax.tree.map(lambda g, e: g + e.astype(g.dtype), seen, state.error)
-        vectors = self._moved(seen, state)
+        step = partial(self._power_step, state.count)
+        trees = seen, state.vectors, state.mu
+        begin = {"first": self.first, "seed": self.seed}
+        vectors = next_bases(step, *trees, **begin)
         structure = jax.tree.structure(updates)
         trees = (seen, state.vectors, vectors, state.mu, state.root)
         stacks = zip(*map(structure.flatten_up_to, trees), strict=True)
@@ -197,35 +190,11 @@ class _TrackedAdam:
         state = ScaleByTrackedAdamState(count, vectors, mu, root, error)
         return turned_back(views, out, updates), state
 
-    def _moved(self, seen: Any, state: ScaleByTrackedAdamState) -> Any:
-        """The bases after this step."""
-        leaves, structure = jax.tree.flatten(seen)
-        vectors, mu = map(structure.flatten_up_to, (state.vectors, state.mu))
-        start = jax.random.fold_in(seeded(self.seed), 0)
-        keys = [folded(start, ids) for ids in numbers_of(seen)]
-
-        t, pairs = state.count, list(zip(leaves, vectors, strict=True))
-        lacks = [lacks_basis(x, u) for x, u in pairs]
-
-        def first():
-            return [
-                new_vectors(self.first, x, BasisState(u, None), key, at)
-                for (x, u), key, at in zip(pairs, keys, lacks, strict=True)
-            ]
-
-        firsts = jax.lax.cond(any_of(lacks), first, lambda: vectors)
-
-        new = []
-        for x, u, m, begun in zip(leaves, vectors, mu, firsts, strict=True):
-            step = self._power_step(x, u, self.adam.mean(m.astype(x.dtype), t))
-            # The first update has nothing to step from; a condition would go to the
-            # host for that one.
-            new.append(jnp.where((t > 0) & is_some(u), step, begun))
-        return kept(structure.unflatten(new), state.vectors)
-
-    def _power_step(self, x: jax.Array, u: jax.Array, mean: jax.Array) -> jax.Array:
-        axes = jnp.eye(*u.shape[-2:], dtype=u.dtype)  # Used where there is no basis.
-        rho, u = jnp.asarray(self.rho, x.dtype), jnp.where(is_some(u), u, axes)
+    def _power_step(
+        self, count: jax.Array, x: jax.Array, u: jax.Array, mu: jax.Array
+    ) -> jax.Array:
+        mean = self.adam.mean(mu.astype(x.dtype), count)
+        rho = jnp.asarray(self.rho, x.dtype)
         b, _ = unit_peak(rho * project(u, mean) + (1 - rho) * x)
         return self.qr(unit_peak(project(b, project(b.mT, u)))[0], previous=u)
 
@@ -241,12 +210,3 @@ class _TrackedAdam:
         error = left + b1 / (1 - b1) * lost
         out, mu, root = self.adam.step(sigma, carried, root, count + 1)
         return project(new, out), mu.astype(dtype), root, error.astype(dtype)
-
-    def _rank(self, seen: jax.Array) -> int:
-        return rank_of(self.rank, min(seen.shape[-2:]))
-
-
-def _finite(g: jax.Array) -> jax.Array:
-    """Sets gradients that are not finite to zero, to keep them out of the error."""
-    finite = jnp.all(jnp.isfinite(g), axis=(-2, -1), keepdims=True)
-    return jnp.where(finite, g, 0)
