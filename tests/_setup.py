@@ -40,6 +40,7 @@ if jaxlib < [0, 11] and not OPTIMIZED:
 
 import jax
 import pytest
+from _programs import MARK, Programs
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -124,6 +125,9 @@ def forget_traces():
 
 def pytest_configure(config):
     config.pluginmanager.register(BoundedMemory())
+    alone = config.getoption("programs", False)
+    config.pluginmanager.register(Programs(alone=alone))
+    config.addinivalue_line("markers", MARK)
     what = "run by `make test-optimized` once more, as XLA compiles for users"
     config.addinivalue_line("markers", f"optimized: {what}")
 
