@@ -38,6 +38,7 @@ if jaxlib < [0, 11] and not OPTIMIZED:
         "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
     )
 
+import _walks
 import jax
 import pytest
 from _programs import MARK, Programs
@@ -127,7 +128,8 @@ def pytest_configure(config):
     config.pluginmanager.register(BoundedMemory())
     alone = config.getoption("programs", False)
     config.pluginmanager.register(Programs(alone=alone))
-    config.addinivalue_line("markers", MARK)
+    for mark in MARK, _walks.MARK:
+        config.addinivalue_line("markers", mark)
     what = "run by `make test-optimized` once more, as XLA compiles for users"
     config.addinivalue_line("markers", f"optimized: {what}")
 

@@ -14,6 +14,7 @@ import optax
 import pytest
 from _registry import RECIPES
 from _tiers import DAILY
+from _walks import walk
 from jax.sharding import AxisType, PartitionSpec
 
 recipes = pytest.mark.parametrize("name", RECIPES)
@@ -135,7 +136,8 @@ def test_trains_inside_a_shard_map_as_outside(name):
     jax.tree.map(close, got, jax.tree.map(lambda *x: jnp.concatenate(x), *each))
 
 
-@recipes
+@pytest.mark.broad
+@walk("name", RECIPES)
 def test_no_field_shadows_the_scale_of_reduce_on_plateau(name):
     """`optax.tree.get(state, "scale")` is an idiom of optax's documentation."""
     tx = optax.chain(RECIPES[name](0.01), optax.contrib.reduce_on_plateau())

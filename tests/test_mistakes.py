@@ -10,6 +10,7 @@ import jaxtyping
 import numpy as np
 import optax
 import pytest
+from _walks import walk
 
 import optax_matrix as om
 from examples import train_sharded
@@ -38,7 +39,7 @@ def as_users_run_it():
 
 
 @pytest.mark.parametrize("shape", [(), (5,)])
-@pytest.mark.parametrize("name", _registry.BLOCKS)
+@walk("name", _registry.BLOCKS)
 @pytest.mark.usefixtures("as_users_run_it")
 def test_a_block_refuses_vectors_or_handles_them(name, shape):
     tx, params = _registry.BLOCKS[name](), {"bias": jnp.ones(shape)}
@@ -96,7 +97,7 @@ polar = functools.partial(functools.partial, om.linalg.newton_schulz)
 COEFFICIENTS = ((3.4445, -4.775, 2.0315),)
 
 
-@pytest.mark.parametrize(
+@walk(
     ("name", "word", "instead"),
     [
         *[("muon", word, {"learning_rate": 1e-2}) for word in ("lr", "params")],
@@ -304,7 +305,7 @@ def test_a_learning_rate_for_a_direction():
         om.scale_by_muoneq(3e-3)
 
 
-@pytest.mark.parametrize("word", inspect.signature(optax.contrib.muon).parameters)
+@walk("word", inspect.signature(optax.contrib.muon).parameters)
 def test_every_word_of_optax_is_known_or_answered(word):
     if word not in inspect.signature(om.muon).parameters:
         with pytest.raises(TypeError) as error:

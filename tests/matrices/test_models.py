@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _walks import walk
 from flax import nnx
 
 import optax_matrix as om
@@ -31,7 +32,7 @@ def _reasons(params, dimension_numbers=None):
     return {p: d.reason for p, d in decide(params, dimension_numbers).items()}
 
 
-@pytest.mark.parametrize("model", TABLE)
+@walk("model", TABLE)
 def test_no_leaf_of_a_model_is_wrong_in_silence(model):
     assert _models.judged(TABLE[model])[0] == {}
 

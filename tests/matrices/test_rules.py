@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _walks import walk
 
 from optax_matrix.matrices import default_rule, infer, label_params
 from optax_matrix.matrices.decisions import decide
@@ -22,7 +23,7 @@ def _shape(*shape, dtype=F32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "shape", "view"),
     [
         ("layers/0/mlp/up/kernel", (8, 16), [(1, 16, 8)]),
@@ -59,7 +60,7 @@ def test_default_view(path, shape, view):
     assert [(p.count, p.rows, p.cols) for p in resolved.pieces] == view
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "shape", "reason"),
     [
         ("embed/embedding", (256, 8), "embedding"),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _tiers import tiered
+from _walks import walk
 
 import optax_matrix as om
 from optax_matrix import recipes
@@ -115,7 +116,7 @@ def test_factors_of_numpy():
     om.muon(0.1, scaling=factor).init(PARAMS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@walk("name", NAMES)
 @pytest.mark.parametrize(
     ("value", "said"),
     [

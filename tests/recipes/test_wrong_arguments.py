@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from _registry import TABLE, small
+from _walks import walk
 
 import optax_matrix as om
 from optax_matrix._arguments import is_number
@@ -49,7 +50,7 @@ def test_adam_needs_an_epsilon(name):
         _given(name, eps=0.0)
 
 
-@pytest.mark.parametrize(("name", "key"), list(_numbers()))
+@walk(("name", "key"), list(_numbers()))
 def test_what_is_no_number_is_refused_by_name(name, key):
     for kind, value in NUMBERS.items():
         if kind == "infinite" and key in BOUNDS:
@@ -65,7 +66,7 @@ def test_traced_values_must_be_numbers_too(value):
             jax.jit(lambda x, n=name, k=key: _given(n, **{k: x}).init(PARAMS))(value)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_dtypes_are_refused_by_name(name):
     values = (jnp.ones(3), np.ones(3), jnp.float32(1), jnp.int8, "bf16", 3, object())
     for value in (*values, jax.ShapeDtypeStruct((2,), jnp.float32)):
@@ -75,7 +76,7 @@ def test_dtypes_are_refused_by_name(name):
         _given(name, mu_dtype=value)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_masks_are_refused_by_name(name):
     wrong = ("bias", 0.5, 1, {"up": "kernel"}, {"up": {"kernel": 1.0}}, ["bias"])
     for value in (*wrong, np.ones(2, bool)):
@@ -107,10 +108,7 @@ JUNK = {
 }
 
 
-@pytest.mark.parametrize(
-    ("argument", "name"),
-    [(a, n) for a in ("qr", "polar") for n in _functions(a)],
-)
+@walk(("argument", "name"), [(a, n) for a in ("qr", "polar") for n in _functions(a)])
 def test_functions_that_do_something_else_are_refused_by_name(argument, name):
     for junk in JUNK.values():
         with pytest.raises(ValueError, match=f"`{argument}` must"):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _walks import walk
 
 import optax_matrix as om
 from optax_matrix.matrices import default_rule
@@ -33,7 +34,7 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "side"),
     [(p, "in") for p in READERS]
     + [(p, "out") for p in WRITERS]

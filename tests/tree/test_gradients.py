@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from _registry import RECIPES
+from _walks import walk
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -30,7 +31,8 @@ def _refused(tx, grads, params=PARAMS):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.broad
+@walk("name", RECIPES)
 def test_every_recipe_refuses_kernels_of_another_shape(name):
     tx = RECIPES[name](1e-3)
     for shape in WRONG:

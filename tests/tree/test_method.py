@@ -9,6 +9,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from _registry import SMALL, TABLE, small
+from _walks import walk
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -41,7 +42,7 @@ def _method_of(state):
     return [name for node in nodes for name in node.method]
 
 
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_the_state_of_every_recipe_has_its_name(name):
     states = [jax.eval_shape(small(name)(1e-3).init, PARAMS)]
     if direction := getattr(om, f"scale_by_{name}", None):
