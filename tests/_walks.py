@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ def walk(argnames, argvalues):
     cases = [_case(x, one=isinstance(argnames, str)) for x in argvalues]
     assert cases, names
 
-    def decorate(test):
+    def decorate(test) -> Callable[..., Any]:
         @functools.wraps(test)
         def walked(**fixtures):
             failed = []
@@ -36,7 +38,7 @@ def walk(argnames, argvalues):
 
         whole = inspect.signature(test)
         rest = [x for name, x in whole.parameters.items() if name not in names]
-        walked.__signature__ = whole.replace(parameters=rest)
+        vars(walked)["__signature__"] = whole.replace(parameters=rest)
         return pytest.mark.walk(walked)
 
     return decorate
