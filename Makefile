@@ -9,13 +9,14 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 # Each at the learning rate that the study found best: examples/study/pages/comparison.md, Books.
 DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
-.PHONY: help demo test test-fast test-study test-slow test-only-slow test-optimized \
-	test-aot test-floor test-frameworks lint format docs dist bench bench-aot clean
+.PHONY: help demo test test-fast test-near test-study test-slow test-only-slow \
+	test-optimized test-aot test-floor test-frameworks lint format docs dist bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
 	@echo "make test       the test suite (under 10 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
+	@echo "make test-near  what the changes since main can reach (BASE=... for another base)"
 	@echo "make test-study the tests of examples/study, which make test leaves out"
 	@echo "make test-slow  everything that the others leave out (up to two hours)"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
@@ -24,7 +25,7 @@ help:
 	@echo "make docs       the documentation as HTML: .docs/_build/index.html (about two minutes)"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
-	@echo "make clean      deletes environments and everything that was built"
+	@echo "make clean      deletes environments, caches and everything that was built"
 	@echo "make test-optimized, make test-aot  parts of make test-slow"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
@@ -40,8 +41,17 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PYTEST) -m "not slow"
 
+# The tests that a change since this branch or commit can reach.
+BASE ?= main
+
+test-near: $(STAMP)
+	$(BIN)/python tests/near.py --base $(BASE) -- -n $(WORKERS) --dist worksteal
+
+# What XLA compiled before is read from here; all other targets compile everything.
+CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not broad"
+	$(CACHE) $(PYTEST) -m "not slow and not broad"
 
 # `pytest` without paths does not collect these: see `testpaths` in pyproject.toml.
 STUDY_TESTS := examples/study/tests
@@ -129,4 +139,4 @@ bench: $(STAMP)
 	$(BIN)/python -m examples.study step
 
 clean:
-	rm -rf $(VENV) .venv-* $(DOCS_MADE) dist runs .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-* $(DOCS_MADE) dist runs .cache .pytest_cache .ruff_cache

@@ -19,6 +19,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
 # `make test-optimized` sets this to 0 and compiles as users do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    # Of `make test-fast`; JAX's files are not safe for several writers.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, worker)
 from _tiers import (
     DAILY,
     KINDS,
