@@ -102,7 +102,7 @@ WRAPPED = {
 def test_within_wrappers(name):
     tx = WRAPPED[name](om.muon(1e-2))
     old = trained(tx, PARAMS)
-    new = reset_state(tx, old, PARAMS, WHERE)
+    new = jax.jit(lambda state: reset_state(tx, state, PARAMS, WHERE))(old)
     moved = assert_reset(new, old, jax.jit(tx.init)(PARAMS))
     assert moved >= WHOLE | {"layers/kernel"}
 
@@ -112,7 +112,7 @@ def test_within_injected_hyperparameters(inject):
     tx = inject(lambda learning_rate: om.muon(learning_rate))(learning_rate=1e-2)
     old = trained(tx, PARAMS)
     old.hyperparams["learning_rate"] = np.float32(3e-3)
-    new = reset_state(tx, old, PARAMS, WHERE)
+    new = jax.jit(lambda state: reset_state(tx, state, PARAMS, WHERE))(old)
     moved = assert_reset(new, old, jax.jit(tx.init)(PARAMS))
     assert moved >= WHOLE | {"layers/kernel"}
     assert new.hyperparams["learning_rate"] == np.float32(3e-3)
