@@ -62,7 +62,7 @@ def test_two_blocks_are_one_chain():
 )
 def test_an_optimizer_of_trees_is_no_block(wrap):
     with pytest.raises(ValueError, match="contains muoneq, which finds the matrices"):
-        om.on_matrices(wrap(om.muoneq(1e-3))).init(PARAMS)
+        jax.eval_shape(om.on_matrices(wrap(om.muoneq(1e-3))).init, PARAMS)
 
 
 def test_a_transformation_is_no_factory():
@@ -362,7 +362,7 @@ def test_parameters_are_missing_only_where_something_uses_them(name):
 def test_a_mask_of_another_tree(name, mask):
     tx = _registry.RECIPES[name](1e-2, weight_decay=0.1, weight_decay_mask=mask)
     with pytest.raises(ValueError, match="`weight_decay_mask` must be a tree of True"):
-        tx.init(PARAMS)
+        jax.eval_shape(tx.init, PARAMS)
 
 
 @pytest.mark.broad
