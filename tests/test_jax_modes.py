@@ -35,7 +35,7 @@ SHAPES = {"a": {"kernel": (7, 4), "bias": (3,)}, "b": {"kernel": (3, 4, 6)}}
 
 def draw(seed, shapes=SHAPES, dtype=np.float32):
     rng = np.random.default_rng(seed)
-    normal = lambda shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    normal = lambda shape: np.asarray(rng.standard_normal(shape), dtype)
     return jax.tree.map(normal, shapes, is_leaf=lambda x: isinstance(x, tuple))
 
 
@@ -107,7 +107,7 @@ def sweep(tx, train, same_start=False):
         params = jax.tree.map(lambda p: p[0], params)
         start = params
         if same_start:  # A state that does not vary between devices.
-            start = jax.tree.map(lambda p: jnp.ones(p.shape, p.dtype), params)
+            start = jax.tree.map(lambda p: np.ones(p.shape, p.dtype), params)
         return jax.tree.map(lambda p: p[None], train(tx, params, start))
 
     spec = PartitionSpec("sweep")

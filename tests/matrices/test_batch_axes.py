@@ -4,7 +4,6 @@ import contextlib
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from _walks import walk
@@ -98,7 +97,9 @@ def test_given_numbers_with_such_an_axis_inside_are_refused(form, kind):
         with pytest.raises(ValueError, match=message):
             do()
     assert axes(params, GIVEN[form](2, 3)) == ((2,), (3,))
-    bare = jax.tree.map(lambda x: jnp.ones(x.shape), nn.unbox(boxed(["a"] * 4)))
+    bare = jax.tree.map(
+        lambda x: np.ones(x.shape, np.float32), nn.unbox(boxed(["a"] * 4))
+    )
     assert axes(bare, GIVEN[form](0, 3)) == ((0,), (3,))  # Nobody named its axes.
 
 

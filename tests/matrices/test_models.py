@@ -65,8 +65,8 @@ def test_doubts_are_few():
 class Block(nnx.Module):
     def __init__(self, rngs):
         self.up = nnx.Linear(16, 32, rngs=rngs)
-        self.layer_scale = nnx.Param(jnp.full((16,), 1e-4))
-        self.anything = nnx.Param(jnp.zeros((8,)))
+        self.layer_scale = nnx.Param(np.full((16,), 1e-4, np.float32))
+        self.anything = nnx.Param(np.zeros((8,), np.float32))
 
 
 @pytest.mark.broad
