@@ -9,21 +9,23 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 # Each at the learning rate that the study found best: examples/study/pages/comparison.md, Books.
 DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sumo@0.008,poet@0.004
 
-.PHONY: help demo test test-fast test-slow test-only-slow test-optimized test-aot \
-	test-floor test-frameworks lint format docs dist bench bench-aot clean
+.PHONY: help demo test test-fast test-near test-study test-slow test-only-slow \
+	test-optimized test-aot test-floor test-frameworks lint format docs dist bench bench-aot clean
 
 help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
 	@echo "make test       the test suite (under 10 minutes on two cores)"
 	@echo "make test-fast  the quick part of it (under 2 minutes)"
-	@echo "make test-slow  everything that the other two leave out (up to two hours)"
+	@echo "make test-near  what the changes since main can reach (BASE=... for another base)"
+	@echo "make test-study the tests of examples/study, which make test leaves out"
+	@echo "make test-slow  everything that the others leave out (up to two hours)"
 	@echo "make test-floor the tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-frameworks  training, sharding and restarts inside other frameworks (hours)"
 	@echo "make lint       ruff and pyright;  make format  ruff's fixes"
 	@echo "make docs       the documentation as HTML: .docs/_build/index.html (about two minutes)"
 	@echo "make dist       wheel and sdist in dist/, installed and tried in a clean environment"
 	@echo "make bench-aot  one optimizer step compiled for a TPU pod: work, bytes, memory"
-	@echo "make clean      deletes environments and everything that was built"
+	@echo "make clean      deletes environments, caches and everything that was built"
 	@echo "make test-optimized, make test-aot  parts of make test-slow"
 	@echo "make bench      compile and step time of the matrix side against optax.contrib.muon"
 
@@ -39,12 +41,28 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PYTEST) -m "not slow"
 
+# The tests that a change since this branch or commit can reach.
+BASE ?= main
+
+test-near: $(STAMP)
+	$(BIN)/python tests/near.py --base $(BASE) -- -n $(WORKERS) --dist worksteal
+
+# What XLA compiled before is read from here; all other targets compile everything.
+CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not broad"
+	$(CACHE) $(PYTEST) -m "not slow and not broad"
+
+# `pytest` without paths does not collect these: see `testpaths` in pyproject.toml.
+STUDY_TESTS := examples/study/tests
+ALL_TESTS := tests optax_matrix $(STUDY_TESTS)
+
+test-study: $(STAMP)
+	$(PYTEST) -m "not slow" $(STUDY_TESTS)
 
 # The TPU compiler (0.7 GB) has an environment of its own: without a TPU it is noisy.
 AOT := .venv-aot/bin/python
-AOT_TESTS := $(addprefix examples/study/tests/test_,aot.py tpu_kernels.py tpu_kernels_compile.py)
+AOT_TESTS := $(addprefix $(STUDY_TESTS)/test_,aot.py tpu_kernels.py tpu_kernels_compile.py)
 AOT_INSTALL = (test -x $(AOT) || $(PYTHON) -m venv .venv-aot) && $(AOT) -m pip install -q -e '.[aot,test]'
 
 # A part that fails does not keep the next ones from running.
@@ -52,7 +70,7 @@ test-slow: $(STAMP)
 	$(MAKE) -k test-only-slow test-optimized test-aot
 
 test-only-slow: $(STAMP)
-	$(PYTEST) --durations=40 -m slow
+	$(PYTEST) --durations=40 -m slow $(ALL_TESTS)
 
 # All other tests run without most of XLA's optimizations.
 test-optimized: $(STAMP)
@@ -60,7 +78,7 @@ test-optimized: $(STAMP)
 
 # The CUDA compiler (3 GB) likewise.
 CUDA := .venv-aot-cuda/bin/python
-CUDA_TESTS := examples/study/tests/test_account.py examples/study/tests/test_kernels_compile.py
+CUDA_TESTS := $(addprefix $(STUDY_TESTS)/test_,account.py kernels_compile.py)
 CUDA_INSTALL = (test -x $(CUDA) || $(PYTHON) -m venv .venv-aot-cuda) && $(CUDA) -m pip install -q -e '.[aot-cuda,test]'
 
 test-aot:
@@ -84,7 +102,7 @@ FLOORS = $(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', '
 test-floor: pyproject.toml
 	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
 	.venv-floor/bin/python -m pip install -q -e . $$($(FLOORS))
-	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow"
+	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not slow" $(ALL_TESTS)
 
 # An environment for each framework, deleted after its run: gigabytes to download.
 test-frameworks:
@@ -121,4 +139,4 @@ bench: $(STAMP)
 	$(BIN)/python -m examples.study step
 
 clean:
-	rm -rf $(VENV) .venv-* $(DOCS_MADE) dist runs .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-* $(DOCS_MADE) dist runs .cache .pytest_cache .ruff_cache

@@ -22,6 +22,14 @@ def gaussian(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
 def rank_one(m, n, seed=0):
     return np.outer(gaussian(m, seed=seed), gaussian(n, seed=seed + 1))
 

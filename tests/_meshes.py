@@ -1,6 +1,5 @@
 """Meshes of eight CPU devices, leaves split in every way, what a program sends."""
 
-import contextlib
 import math
 import re
 from collections import Counter
@@ -133,17 +132,3 @@ def owned_per_device(name, count, mesh_name, owners):
     matrices = count * (shape[0] if len(shape) == 3 else 1)
     held = matrices // math.prod(sizes[x] for x in batch)
     return math.ceil(held / math.prod(sizes[x] for x in owners if x not in batch))
-
-
-_COMPILED = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, _, **__: _COMPILED.append(event) if "backend_compile" in event else 0
-)
-
-
-@contextlib.contextmanager
-def compilations():
-    """A list that holds, on leaving, an entry for each program compiled inside."""
-    found, start = [], len(_COMPILED)
-    yield found
-    found.extend(_COMPILED[start:])

@@ -1,7 +1,6 @@
 """One tree and one stream of gradients for every recipe, and the two ways to run it."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers
@@ -52,8 +51,8 @@ def run_jax(tx, start, noises):
         (_, state), path = jax.lax.scan(body, (start, tx.init(start)), noises)
         return path, state
 
-    path, state = scan(jax.tree.map(jnp.asarray, start), noises)
-    return jax.tree.map(np.asarray, path), state
+    path, state = scan(start, noises)
+    return jax.device_get(path), state
 
 
 def run_numpy(matrix_step, other_step, start, noises, vector_step=None):

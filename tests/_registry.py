@@ -4,7 +4,6 @@ import functools
 import inspect
 import numbers
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -185,6 +184,6 @@ def tree(seed=0, dtype=np.float32, scale=1.0, shapes=None):
     def draw(shape):
         if isinstance(shape, dict):
             return {name: draw(s) for name, s in shape.items()}
-        return jnp.asarray(scale * rng.standard_normal(shape), dtype)
+        return np.asarray(scale * rng.standard_normal(shape), dtype)
 
     return draw(SHAPES if shapes is None else shapes)

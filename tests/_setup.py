@@ -19,6 +19,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nearly all of the suite's time is compilation; the results are the same to rounding.
 # `make test-optimized` sets this to 0 and compiles as users do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    # Of `make test-fast`; JAX's files are not safe for several writers.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, worker)
 from _tiers import (
     DAILY,
     KINDS,
@@ -38,8 +42,10 @@ if jaxlib < [0, 11] and not OPTIMIZED:
         "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
     )
 
+import _walks
 import jax
 import pytest
+from _programs import MARK, Programs
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -124,6 +130,10 @@ def forget_traces():
 
 def pytest_configure(config):
     config.pluginmanager.register(BoundedMemory())
+    alone = config.getoption("programs", False)
+    config.pluginmanager.register(Programs(alone=alone))
+    for mark in MARK, _walks.MARK:
+        config.addinivalue_line("markers", mark)
     what = "run by `make test-optimized` once more, as XLA compiles for users"
     config.addinivalue_line("markers", f"optimized: {what}")
 

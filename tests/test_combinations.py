@@ -43,7 +43,7 @@ class Lanes(Alone):
 
     def __init__(self, case):
         super().__init__(case)
-        rates = jnp.array([1.0, 3.0]) * RATE
+        rates = np.float32([1.0, 3.0]) * RATE
         self.params = jax.tree.map(lambda x: jnp.stack([x, x]), self.params)
         init = jax.vmap(lambda rate, params: optimizer(case, rate).init(params))
         self.init = lambda params: init(rates, params)

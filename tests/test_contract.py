@@ -54,11 +54,11 @@ def extreme(kind):
     """A gradient that training may meet once."""
     grads = tree(1)
     if kind == "zero":
-        return jax.tree.map(jnp.zeros_like, grads)
+        return jax.tree.map(np.zeros_like, grads)
     if kind == "rank-one":
-        return jax.tree.map(lambda x: jnp.ones_like(x) * jnp.mean(x), grads)
+        return jax.tree.map(lambda x: np.full_like(x, np.mean(x)), grads)
     if kind == "one-row":
-        keep = lambda x: x * (jnp.arange(x.shape[-1]) == 0) if x.ndim > 1 else x
+        keep = lambda x: x * (np.arange(x.shape[-1]) == 0) if x.ndim > 1 else x
         return jax.tree.map(keep, grads)
     return jax.tree.map(lambda x: x * float(kind), grads)
 
@@ -72,7 +72,7 @@ def test_update_has_the_parameters_structure_shape_and_dtype(name):
     updates, _ = update(tree(1), tx.init(PARAMS), PARAMS)
     chex.assert_trees_all_equal_shapes_and_dtypes(updates, PARAMS)
     chex.assert_tree_all_finite(updates)
-    moved = {k: bool(jnp.any(v != 0)) for k, v in named_leaves(updates).items()}
+    moved = {k: np.any(v) for k, v in named_leaves(jax.device_get(updates)).items()}
     assert all(moved.values()), moved
 
 
@@ -127,11 +127,11 @@ def test_a_zero_first_gradient_delays_nothing(name):
 
     def steps(state):  # Less the decay, and whatever else a zero gradient moves.
         both = (update(g, state, PARAMS)[0] for g in (tree(1), zero))
-        return named_leaves(jax.tree.map(jnp.subtract, *both))
+        return named_leaves(jax.tree.map(np.subtract, *map(jax.device_get, both)))
 
     got, want = steps(after), steps(start)
     for path in MATRICES:
-        size = jnp.linalg.norm(got[path]) / jnp.linalg.norm(want[path])
+        size = np.linalg.norm(got[path]) / np.linalg.norm(want[path])
         assert 0.5 < size < 2, (path, size)
 
 
@@ -212,9 +212,9 @@ def test_one_extreme_gradient_is_forgotten(name):
         _, state = update(_clip(extreme(kind)), middle, PARAMS)
         updates, _ = follow(state, stream[NORMAL:])
         for path in MATRICES:
-            got = named_leaves(updates)[path]
-            want = named_leaves(undisturbed)[path]
-            error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
+            got = np.asarray(named_leaves(updates)[path])
+            want = np.asarray(named_leaves(undisturbed)[path])
+            error = np.linalg.norm(got - want) / np.linalg.norm(want)
             assert error < LEFT.get(name, 0.05), (kind, path, error)
 
 
@@ -275,7 +275,7 @@ def test_state_stays_alive_through_an_unclipped_gradient_of_1e20(name):
         want, fresh = update(grads, fresh)
     for path in MATRICES:
         x, y = (named_leaves(tree_)[path] for tree_ in (got, want))
-        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3 * jnp.abs(y).max())
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3 * np.abs(y).max())
 
 
 # Least cosine, and largest relative gap of sizes, between a bfloat16 and a float32
@@ -321,11 +321,11 @@ def test_bfloat16_with_injected_hyperparameters(name):
 def assert_parallel(got, want, ratio, least_cosine, most_gap):
     """Leaf by leaf the same direction, and a given ratio of sizes."""
     for path, x in named_leaves(got).items():
-        y = named_leaves(want)[path]
-        sizes = jnp.linalg.norm(jnp.ravel(x)), jnp.linalg.norm(jnp.ravel(y))
-        cosine = jnp.vdot(x, y) / (sizes[0] * sizes[1])
+        x, y = np.ravel(x), np.ravel(named_leaves(want)[path])
+        sizes = np.linalg.norm(x), np.linalg.norm(y)
+        cosine = np.vdot(x, y) / (sizes[0] * sizes[1])
         assert cosine > least_cosine, (path, cosine)
-        assert jnp.abs(sizes[0] / sizes[1] / ratio - 1) < most_gap, path
+        assert np.abs(sizes[0] / sizes[1] / ratio - 1) < most_gap, path
 
 
 @recipes
@@ -347,13 +347,18 @@ def test_works_inside_the_wrappers_of_optax(name):
 
         return jax.lax.scan(body, state, grads)
 
-    halves = jax.tree.map(lambda a, b: jnp.stack([a, b]), tree(1), tree(2))
+    halves = jax.tree.map(lambda a, b: np.stack([a, b]), tree(1), tree(2))
     mean = jax.tree.map(lambda x: x.mean(0), halves)
     for _ in range(2):
         state, updates = two_updates(state, halves)
         want, bare = update(mean, bare, PARAMS)
-        accumulated = jax.tree.map(lambda u: u[1], updates)
+        accumulated = jax.tree.map(lambda u: u[1], jax.device_get(updates))
         assert_close(accumulated, want, rtol=1e-3, atol=1e-5)
+
+
+def numbers(x):
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
 
 
 @recipes
@@ -361,7 +366,7 @@ def test_map_params_sees_what_is_per_matrix(name):
     """And neither the counts of blocks nor what says whose state it is."""
     tx, _ = compiled(name)
     state = tx.init(PARAMS)
-    marked = optax.tree.map_params(tx, lambda x: x + 1, state)
+    marked = jax.jit(lambda s: optax.tree.map_params(tx, lambda x: x + 1, s))(state)
     chex.assert_trees_all_equal_shapes_and_dtypes(marked, state)
     stacks = set(state.manifest)
     pairs = zip(
@@ -372,7 +377,8 @@ def test_map_params_sees_what_is_per_matrix(name):
     for (keys, old), new in pairs:
         names = set(map(key_name, keys))
         is_param = bool(stacks & names) and not names & {"manifest", "sides"}
-        assert (new == old + 1 if is_param else new == old).all(), keys
+        old, new = np.asarray(numbers(old)), np.asarray(numbers(new))
+        np.testing.assert_array_equal(new, old + is_param, err_msg=str(keys))
 
 
 # With options that change what a recipe consists of.
@@ -393,7 +399,10 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", RECIPES | VARIANTS)
 def test_a_model_without_matrices(name):
-    tx, params = (RECIPES | VARIANTS)[name](LEARNING_RATE), {"b": jnp.ones(3)}
+    tx, params = (
+        (RECIPES | VARIANTS)[name](LEARNING_RATE),
+        {"b": np.ones(3, np.float32)},
+    )
     state = jax.eval_shape(tx.init, params)
     updates, new = jax.eval_shape(tx.update, params, state, params)
     assert of_type(updates) == of_type(params)

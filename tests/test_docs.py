@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 
 import pytest
+from _walks import walk
 
 import optax_matrix
 from examples.study.bench.rates_table import RECIPES, paper_rate
@@ -46,7 +47,7 @@ def _texts(package):
             yield from names.parts(item)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@walk("package", PACKAGES)
 def test_every_public_name_has_a_docstring(package):
     missing = [
         item.path
@@ -56,7 +57,7 @@ def test_every_public_name_has_a_docstring(package):
     assert not missing
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@walk("package", PACKAGES)
 def test_references_resolve(package):
     resolve = names.Resolver()
     unknown = [
@@ -77,13 +78,13 @@ def test_references_of_rules_resolve():
     assert not [name for name in found if resolve(name, _arguments) is None]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@walk("name", RECIPES)
 def test_every_recipe_links_its_source_and_gives_a_rate(name):
     assert "<https://" in RECIPES[name].__doc__
     assert any(map(str.isdigit, paper_rate(name)))
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@walk("guide", GUIDES)
 def test_references_of_guides_resolve(guide):
     resolve, references = names.Resolver(), names.references(guide.read_text())
     assert references or guide.stem == "index"

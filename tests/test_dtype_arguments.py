@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from _registry import BLOCKS, RECIPES
+from _walks import walk
 
 import optax_matrix as om
 
@@ -44,7 +45,7 @@ def _cases():
                 yield pytest.param(make, option.name, id=f"{name}-{option.name}")
 
 
-every_dtype_argument = pytest.mark.parametrize(("factory", "argument"), [*_cases()])
+every_dtype_argument = walk(("factory", "argument"), _cases())
 
 
 @every_dtype_argument
@@ -74,7 +75,7 @@ def test_what_a_float_of_eight_bits_is_answered_with():
         om.muoneq(1e-2, polar=polar)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@walk("name", RECIPES)
 def test_weights_of_eight_bits_get_a_sentence(name):
     with pytest.raises(ValueError, match="got float8_e4m3fn at 'up/kernel', where"):
         jax.eval_shape(RECIPES[name](1e-2).init, W)
@@ -90,7 +91,7 @@ def test_weights_of_eight_bits_that_are_not_the_methods():
     jax.eval_shape(tx.init, W)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@walk("name", BLOCKS)
 def test_no_block_keeps_a_state_in_the_dtype_of_such_weights(name):
     stacks = {"w": jax.ShapeDtypeStruct((2, 4, 6), jnp.float8_e4m3fn)}
     state, said = [], "must have 16 bits or more, got float8_e4m3fn"

@@ -14,6 +14,7 @@ import optax
 import pytest
 from _registry import RECIPES
 from _tiers import DAILY
+from _walks import walk
 from jax.sharding import AxisType, PartitionSpec
 
 recipes = pytest.mark.parametrize("name", RECIPES)
@@ -34,7 +35,7 @@ SHAPES = {"a": {"kernel": (7, 4), "bias": (3,)}, "b": {"kernel": (3, 4, 6)}}
 
 def draw(seed, shapes=SHAPES, dtype=np.float32):
     rng = np.random.default_rng(seed)
-    normal = lambda shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    normal = lambda shape: np.asarray(rng.standard_normal(shape), dtype)
     return jax.tree.map(normal, shapes, is_leaf=lambda x: isinstance(x, tuple))
 
 
@@ -106,7 +107,7 @@ def sweep(tx, train, same_start=False):
         params = jax.tree.map(lambda p: p[0], params)
         start = params
         if same_start:  # A state that does not vary between devices.
-            start = jax.tree.map(lambda p: jnp.ones(p.shape, p.dtype), params)
+            start = jax.tree.map(lambda p: np.ones(p.shape, p.dtype), params)
         return jax.tree.map(lambda p: p[None], train(tx, params, start))
 
     spec = PartitionSpec("sweep")
@@ -135,7 +136,8 @@ def test_trains_inside_a_shard_map_as_outside(name):
     jax.tree.map(close, got, jax.tree.map(lambda *x: jnp.concatenate(x), *each))
 
 
-@recipes
+@pytest.mark.broad
+@walk("name", RECIPES)
 def test_no_field_shadows_the_scale_of_reduce_on_plateau(name):
     """`optax.tree.get(state, "scale")` is an idiom of optax's documentation."""
     tx = optax.chain(RECIPES[name](0.01), optax.contrib.reduce_on_plateau())

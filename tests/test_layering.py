@@ -1,10 +1,12 @@
 """Imports go one way; the map of packages in `optax_matrix` has the order."""
 
 import ast
+import functools
 import graphlib
+import sys
 from pathlib import Path
 
-import pytest
+from _walks import walk
 
 import optax_matrix
 
@@ -47,15 +49,21 @@ THIRD_PARTY = {
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT)
 
 
+@functools.cache
+def _imports(path):
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [x for x in nodes if isinstance(x, ast.Import | ast.ImportFrom)]
+
+
 def _imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             yield node.module
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@walk("path", MODULES)
 def test_imports_go_one_way(path):
     package = path.relative_to(ROOT).parts[0]
     for name in _imported(path):
@@ -64,7 +72,7 @@ def test_imports_go_one_way(path):
             assert rest, f"{path} imports the whole package"
             allowed = ALLOWED[package] | COMMON | {package}
             assert rest[0] in allowed, f"{path} imports {name}"
-        elif top not in __import__("sys").stdlib_module_names:
+        elif top not in sys.stdlib_module_names:
             assert top in THIRD_PARTY[package], f"{path} imports {name}"
 
 
@@ -73,7 +81,7 @@ def test_every_package_is_ruled():
     assert packages == set(ALLOWED)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@walk("path", MODULES)
 def test_recipes_hold_no_arithmetic_on_arrays(path):
     if path.relative_to(ROOT).parts[0] == "recipes":
         assert "jax.numpy" not in set(_imported(path))
@@ -81,16 +89,14 @@ def test_recipes_hold_no_arithmetic_on_arrays(path):
 
 def _imported_names(path):
     """Full dotted names, including those of ``from package import name``."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
-)
+@walk("path", sorted(ROOT.rglob("*.py")))
 def test_no_import_of_another_packages_underscore_module(path):
     own = path.relative_to(ROOT).with_suffix("").parts[0]
     for name in _imported_names(path):

@@ -14,8 +14,8 @@ import optax_matrix as om
 
 SHAPE, STEPS, BAD_STEP = (6, 4), 4, 2
 PARAMS = {
-    "bad": {"kernel": jnp.full(SHAPE, 0.5)},
-    "good": {"kernel": jnp.full(SHAPE, 0.5)},  # In the same stack.
+    "bad": {"kernel": np.full(SHAPE, 0.5, np.float32)},
+    "good": {"kernel": np.full(SHAPE, 0.5, np.float32)},  # In the same stack.
 }
 
 
@@ -38,7 +38,7 @@ def stream(value=None):
     ]
     if value is not None:
         grads[BAD_STEP]["bad"]["kernel"][1, 2] = value
-    return jax.tree.map(jnp.float32, grads)
+    return jax.tree.map(np.float32, grads)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _walks import walk
 
 import optax_matrix as om
 
@@ -132,7 +133,7 @@ def test_links_of_copied_pages_lead_to_pages():
     assert pages == {*copies.RESULTS, copies.RATES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@walk("page", PAGES)
 def test_links_between_pages_and_tables_exist(page):
     import copies
     import runs
@@ -254,7 +255,7 @@ def _words():
                 yield pytest.param(recipe, keyword, right, id=keyword)
 
 
-@pytest.mark.parametrize(("recipe", "keyword", "right"), list(_words()))
+@walk(("recipe", "keyword", "right"), _words())
 def test_words_of_other_programs_get_the_hint_of_the_table(recipe, keyword, right):
     with pytest.raises(TypeError) as error:
         recipe(0.1, **{keyword: object()})

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _walks import walk
 
 import optax_matrix as om
 
@@ -35,13 +36,13 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
+@walk("package", PACKAGES)
 def test_all_is_true(package):
     for name in package.__all__:
         assert hasattr(package, name)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@walk("name", FUNCTIONS)
 def test_docstring_has_its_sections(name):
     doc = _with_references(inspect.getdoc(FUNCTIONS[name]))
     parameters = inspect.signature(FUNCTIONS[name]).parameters
@@ -59,7 +60,7 @@ def _with_references(doc):
     return doc
 
 
-@pytest.mark.parametrize("name", om.recipes.__all__)
+@walk("name", om.recipes.__all__)
 def test_recipe_has_an_example(name):
     assert ">>>" in inspect.getdoc(getattr(om.recipes, name))
 
@@ -68,7 +69,7 @@ def _recipes():
     return [n for n in om.recipes.__all__ if hasattr(om.recipes, f"scale_by_{n}")]
 
 
-@pytest.mark.parametrize("name", _recipes())
+@walk("name", _recipes())
 def test_recipe_takes_the_common_keywords(name):
     common = {
         "weight_decay",
@@ -90,11 +91,7 @@ def test_recipe_takes_the_common_keywords(name):
     assert all(p.kind is p.KEYWORD_ONLY for p in rest)
 
 
-@pytest.mark.parametrize(
-    ("package", "name"),
-    [(package, name) for package in PACKAGES for name in package.__all__],
-    ids=lambda x: x if isinstance(x, str) else x.__name__,
-)
+@walk(("package", "name"), [(x, name) for x in PACKAGES for name in x.__all__])
 def test_public_name_is_in_the_api_reference(package, name):
     """The reference shows the docstring, or the comment above a constant."""
     value = getattr(package, name)

@@ -38,7 +38,8 @@ def _after(block, more, tmp_path):
 
 
 def test_it_is_read_in_five_minutes():
-    assert len(README.splitlines()) <= 220
+    prose = [line for line in README.splitlines() if not line.startswith("|")]
+    assert len(prose) <= 160, "shorten the README; rows of its tables do not count"
     assert len(BLOCKS) == len(NAMES)
 
 

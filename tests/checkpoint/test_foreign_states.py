@@ -44,8 +44,8 @@ STATES = {
     "bools": lambda p: jax.tree.map(lambda x: x > 0, p),
     "tuple": lambda p: (jnp.bool_(True), jax.tree.map(jnp.negative, p)),
     "key": lambda _: {"key": jax.random.key(0)},
-    "named tuple": lambda p: Own(jnp.float32(0.5), jax.tree.map(jnp.negative, p)),
-    "dataclass": lambda p: Held(jnp.float32(0.5), jax.tree.map(jnp.negative, p)),
+    "named tuple": lambda p: Own(np.float32(0.5), jax.tree.map(jnp.negative, p)),
+    "dataclass": lambda p: Held(np.float32(0.5), jax.tree.map(jnp.negative, p)),
 }
 IDENTITY = lambda updates, state, _=None: (updates, state)
 TUPLED = lambda tx: optax.chain(optax.trace(0.9), tx)
@@ -120,9 +120,9 @@ def with_negative(state):
 
     def turned(keys, x):
         names = {getattr(key, "name", None) for key in keys}
-        return x - 1 if names & {"nu", "nu_max", "root"} else x
+        return x - np.float32(1) if names & {"nu", "nu_max", "root"} else x
 
-    return jax.tree_util.tree_map_with_path(turned, state)
+    return jax.tree_util.tree_map_with_path(turned, jax.device_get(state))
 
 
 @pytest.mark.broad

@@ -5,7 +5,6 @@ from typing import Any
 
 import _other_programs as sources
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -32,15 +31,14 @@ def gradients(seed):
 
 
 GRADS = [gradients(seed) for seed in range(BEFORE + AFTER)]
-PARAMS = jax.tree.map(lambda x: jnp.asarray(x, "float32"), gradients(1000))
+PARAMS = jax.tree.map(np.float32, gradients(1000))
 
 
 def updates_of(tx, state, grads, params=PARAMS) -> tuple[list, Any]:
     """Updates by path, one for each of the gradients, and the last state."""
     found, update = [], jax.jit(tx.update)
     for grad in grads:
-        grad = jax.tree.map(lambda x: jnp.asarray(x, "float32"), grad)
-        updates, state = update(grad, state, params)
+        updates, state = update(jax.tree.map(np.float32, grad), state, params)
         found.append(updates)
     return found, state
 
@@ -94,7 +92,7 @@ def moved(old, tx, **options):
     """The state of our optimizer, through its portable form."""
     state = om.adopt_state(old, tx, PARAMS, **options)
     portable = om.to_portable(state, PARAMS)
-    return om.from_portable(portable, tx.init(PARAMS), PARAMS)
+    return om.from_portable(portable, jax.jit(tx.init)(PARAMS), PARAMS)
 
 
 @pytest.mark.broad

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import gaussian, ones
 from _registry import RECIPES, SHAPES, tree
 from _tiers import tiered
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
@@ -29,7 +30,7 @@ WHOLE = {"tall/kernel", "square/kernel", "square/bias"}
 
 
 def trained(tx, params, steps=3):
-    state, update = tx.init(params), jax.jit(tx.update)
+    state, update = jax.jit(tx.init)(params), jax.jit(tx.update)
     for seed in range(steps):
         _, state = update(tree(seed + 1), state, params)
     return state
@@ -101,7 +102,7 @@ WRAPPED = {
 def test_within_wrappers(name):
     tx = WRAPPED[name](om.muon(1e-2))
     old = trained(tx, PARAMS)
-    new = reset_state(tx, old, PARAMS, WHERE)
+    new = jax.jit(lambda state: reset_state(tx, state, PARAMS, WHERE))(old)
     moved = assert_reset(new, old, jax.jit(tx.init)(PARAMS))
     assert moved >= WHOLE | {"layers/kernel"}
 
@@ -110,11 +111,11 @@ def test_within_wrappers(name):
 def test_within_injected_hyperparameters(inject):
     tx = inject(lambda learning_rate: om.muon(learning_rate))(learning_rate=1e-2)
     old = trained(tx, PARAMS)
-    old.hyperparams["learning_rate"] = jnp.float32(3e-3)
-    new = reset_state(tx, old, PARAMS, WHERE)
-    moved = assert_reset(new, old, tx.init(PARAMS))
+    old.hyperparams["learning_rate"] = np.float32(3e-3)
+    new = jax.jit(lambda state: reset_state(tx, state, PARAMS, WHERE))(old)
+    moved = assert_reset(new, old, jax.jit(tx.init)(PARAMS))
     assert moved >= WHOLE | {"layers/kernel"}
-    assert new.hyperparams["learning_rate"] == jnp.float32(3e-3)
+    assert new.hyperparams["learning_rate"] == np.float32(3e-3)
 
 
 @pytest.mark.broad
@@ -151,11 +152,11 @@ def test_on_a_mesh(kind, own, jitted):
 
 def changed(tx, where, shape=(4, 4)):
     """Names of the state's fields that a partial mask changes, and both states."""
-    draw = lambda s: jnp.asarray(np.random.default_rng(s).standard_normal(shape))
-    params, state = {"kernel": draw(0).astype(jnp.float32)}, None
-    state, update = tx.init(params), jax.jit(tx.update)
+    draw = lambda s: {"kernel": np.float32(gaussian(*shape, seed=s))}
+    params, update = draw(0), jax.jit(tx.update)
+    state = jax.jit(tx.init)(params)
     for seed in range(3):
-        _, state = update({"kernel": draw(seed + 1).astype(jnp.float32)}, state, params)
+        _, state = update(draw(seed + 1), state, params)
     new = to_portable(reset_state(tx, state, params, {"kernel": where}), params)
     old = to_portable(state, params)
     names = {
@@ -310,13 +311,13 @@ def test_state_of_nnx():
     ],
 )
 def test_wrong_masks_are_refused(where, message):
-    tx, params = om.muon(1e-2), {"kernel": jnp.ones((6, 4))}
+    tx, params = om.muon(1e-2), {"kernel": ones(6, 4)}
     with pytest.raises(ValueError, match=message):
         reset_state(tx, tx.init(params), params, where)
 
 
 def test_another_state_is_refused():
-    tx, params = om.muon(1e-2), {"kernel": jnp.ones((6, 4))}
+    tx, params = om.muon(1e-2), {"kernel": ones(6, 4)}
     with pytest.raises(ValueError, match="`state` must be what `init`"):
         reset_state(tx, optax.adam(1e-3).init(params), params, True)
     compiled = optax.GradientTransformation(jax.jit(tx.init), tx.update)

@@ -10,13 +10,14 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from _matrices import ones
 from _registry import RECIPES, tree
 from _tiers import tiered
 
 import optax_matrix as om
 from optax_matrix.checkpoint import check_restored, from_portable, to_portable
 
-PARAMS = {"k": {"kernel": jnp.ones((6, 4))}, "b": jnp.ones(4)}
+PARAMS = {"k": {"kernel": ones(6, 4)}, "b": ones(4)}
 SEEDS = 3
 
 
@@ -75,7 +76,7 @@ def test_leaf_order_without_a_name_is_refused():
 
 @pytest.fixture(scope="module")
 def sweep():
-    params = {"k": {"kernel": jnp.ones((SEEDS, 6, 4))}, "b": jnp.ones((SEEDS, 4))}
+    params = {"k": {"kernel": ones(SEEDS, 6, 4)}, "b": ones(SEEDS, 4)}
     tx = om.muon(0.02)
     state = jax.vmap(tx.init)(params)
     return tx, params, jax.vmap(tx.update)(params, state, params)[1]
@@ -134,7 +135,7 @@ def test_traced_arrays_are_refused_in_words(tx, wrap):
             wrap(call)(state)
     fresh = tx.init(PARAMS)
     with pytest.raises(ValueError, match=r"`portable` must hold values, got traced"):
-        wrap(lambda s: from_portable(s, fresh, PARAMS))({"mu": jnp.ones((1, 2))})
+        wrap(lambda s: from_portable(s, fresh, PARAMS))({"mu": ones(1, 2)})
 
 
 def test_shapes_are_refused_in_words():
@@ -194,7 +195,7 @@ def test_a_bfloat16_checkpoint_restores_into_float32(name, tmp_path):
 
 
 def test_stacks_of_one_shape_in_two_dtypes_are_two():
-    params = {"a": jnp.ones((6, 4)), "b": jnp.ones((6, 4), jnp.bfloat16)}
+    params = {"a": ones(6, 4), "b": np.ones((6, 4), jnp.bfloat16)}
     state = om.on_matrices(optax.trace(0.9)).init(params)
     dtypes = {x.dtype.name for x in state.inner_state.trace.values()}
     assert dtypes == {"float32", "bfloat16"}

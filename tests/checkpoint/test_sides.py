@@ -13,7 +13,7 @@ from _registry import TABLE, small
 import optax_matrix as om
 from optax_matrix.checkpoint import check_restored, from_portable, to_portable
 
-PARAMS = {"kernel": jnp.arange(16.0).reshape(4, 4)}
+PARAMS = {"kernel": np.arange(16, dtype=np.float32).reshape(4, 4)}
 SIDED = {
     name: word
     for name, recipe in TABLE.items()
@@ -90,7 +90,7 @@ def test_several_blocks_keep_their_order(sides):
         rotations = (om.rotate(optax.scale_by_sign(), side=s) for s in sides)
         return om.on_matrices(optax.chain(*rotations))
 
-    state = make(("in", "both", "out")).init(PARAMS)
+    state = jax.jit(make(("in", "both", "out")).init)(PARAMS)
     assert [list(x) for x in state.sides.values()] == [["in+both+out"]]
     if sides == ("in", "both", "short"):
         updated(make(sides), state)
@@ -134,10 +134,10 @@ def test_the_message_names_all_sides():
 
 def test_other_axes_are_no_other_side():
     """The shorter side of a turned matrix is the other one."""
-    params, states = {"kernel": jnp.ones((4, 6))}, []
+    params, states = {"kernel": np.ones((4, 6), np.float32)}, []
     for axes in ((0, 1), (1, 0)):
         spec = om.MatrixDimensionNumbers(*axes)
         tx = small("galore", side="short", dimension_numbers={"kernel": spec})(0.1)
-        states.append(tx.init(params))
+        states.append(jax.jit(tx.init)(params))
     with pytest.raises(ValueError, match="restore the `dimension_numbers`"):
         from_portable(to_portable(states[0], params), states[1], params)

@@ -56,8 +56,8 @@ def updates_of(tx, start=None, **others):
     params = jax.tree.map(jnp.asarray, {"kernel": kernel, **others})
     state, found, step = tx.init(params), [], jax.jit(tx.update)
     for g in GRADS:
-        grads = {name: jnp.ones_like(x) for name, x in params.items()}
-        grads["kernel"] = jnp.asarray(g)
+        grads = {name: np.ones_like(x) for name, x in params.items()}
+        grads["kernel"] = np.asarray(g, params["kernel"].dtype)
         updates, state = step(grads, state, params)
         found.append(np.asarray(updates["kernel"]).T)
         params = optax.apply_updates(params, updates)

@@ -203,7 +203,7 @@ def test_a_line_is_the_formula_of_its_source(name):
     params = arrays(shapes, 0)
     stream = [arrays(shapes, seed) for seed in (1, 2, 3)]
     expected = restated(case, params, stream)
-    found = run(case.tx, jax.tree.map(jnp.asarray, params), stream)
+    found = jax.device_get(run(case.tx, params, stream))
     for leaf, w in params.items():
         np.testing.assert_allclose(
             found[leaf] - w, expected[leaf] - w, rtol=case.rtol, atol=1e-9, err_msg=leaf

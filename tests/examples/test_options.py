@@ -5,6 +5,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import pytest
+from _walks import walk
 
 import optax_matrix as om
 from examples.pretrain.cli import main as train
@@ -131,17 +132,28 @@ def test_every_recipe_is_there():
     assert set(RECIPES) == set(OPTIMIZERS) - {"adamw", "lora"}
 
 
+def other_value(recipe, key):
+    """A value that is not the default, as text; None where the table has none."""
+    default = keywords(recipe)[key]
+    other = str(not default) if isinstance(default, bool) else VALUES.get(key)
+    return VALUES.get(f"{recipe}:{key}", other)
+
+
+def test_every_keyword_has_another_value():
+    lacking = sorted({key for recipe, key in EVERY if other_value(recipe, key) is None})
+    assert not lacking, f"add values that are not the defaults to `VALUES`: {lacking}"
+
+
 @pytest.mark.broad
-@pytest.mark.parametrize(("recipe", "key"), EVERY)
+@walk(("recipe", "key"), [x for x in EVERY if other_value(*x) is not None])
 def test_every_keyword_can_be_set(recipe, key):
     default = find(recipe).options[key]
-    other = str(not default) if isinstance(default, bool) else VALUES.get(key)
-    value = VALUES.get(f"{recipe}:{key}", other)
+    value = other_value(recipe, key)
     assert find(f"{recipe}:{key}={value}").options[key] != default
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("recipe", RECIPES)
+@walk("recipe", RECIPES)
 def test_functions_are_given_by_their_names(recipe):
     for key, default in keywords(recipe).items():
         if callable(default):
@@ -198,14 +210,14 @@ def test_the_last_layer_may_belong_to_a_method_whose_size_is_matched():
     assert (4, 8) not in shapes("galore:last_layer=method")
 
 
-@pytest.mark.parametrize("key", FIXED)
+@walk("key", FIXED)
 def test_what_the_comparison_fixes_is_refused(key):
     for recipe in RECIPES:
         with pytest.raises(UserError, match=f"`{key}` is the same for every method"):
             find(f"{recipe}:{key}=1")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@walk("recipe", RECIPES)
 def test_an_unknown_keyword_lists_those_that_exist(recipe):
     with pytest.raises(UserError, match=f"{recipe} has no option 'bb'; ") as error:
         find(f"{recipe}:bb=1")

@@ -37,8 +37,8 @@ def gram(f):
 
 def steps(x):
     """Subspace iteration, as many times as a traced array says."""
-    start, number = jnp.eye(x.shape[-2])[:, :2], jnp.array([1, 3])
-    core = jnp.diag(jnp.array([2.0, 1.0]))
+    start, number = np.eye(x.shape[-2])[:, :2], np.asarray([1, 3])
+    core = jnp.diag(np.asarray([2.0, 1.0]))
     basis = jnp.stack([start, start + 0.1])
     return linalg.subspace_iteration(
         basis, jnp.stack([core, core]), jnp.stack([x, 2 * x]), iterations=number, most=4
@@ -173,7 +173,7 @@ def test_divisors_that_cancel_have_no_derivative():
 def jointly(tx, x):
     """A base for shared rotations, up to its scale; each matrix is a set by itself."""
     x = x.reshape(-1, *x.shape[-2:])
-    options = {"sum_rows": lambda rows: rows, "peak": {"w": jnp.ones(len(x))}}
+    options = {"sum_rows": lambda rows: rows, "peak": {"w": np.ones(len(x))}}
     out = tx.update({"w": x}, tx.init({"w": x}), **options)[0]["w"]
     return safe_divide(out, matrix_norm(out))
 

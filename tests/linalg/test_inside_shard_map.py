@@ -51,7 +51,9 @@ def of_blocks(f):
 
 
 def iterated(x):
-    start = vary_like(jnp.broadcast_to(jnp.eye(6)[:, :2], (2, 6, 2)), x)
+    start = vary_like(
+        jnp.broadcast_to(np.eye(6, dtype=np.float32)[:, :2], (2, 6, 2)), x
+    )
     number = vary_like(jnp.array([1, 2]), x)
     return linalg.subspace_iteration(start, None, x.mT, iterations=number, most=2)
 

@@ -120,7 +120,7 @@ def test_compact_polar_factors(kernel, kind):
 def test_nothing_outside_the_range_is_left_in_a_polar_factor(shape, rank):
     """The iteration takes rounding up to one; its sign, kept symmetric, removes it."""
     x = matrix_with_singular_values(np.linspace(1, 0.5, rank), *shape)
-    u = jax.jit(linalg.polar_svd)(jnp.asarray(x, jnp.float32))
+    u = jax.jit(linalg.polar_svd)(np.float32(x))
     np.testing.assert_allclose(u, polar(x), atol=50 * EPS)
 
 
@@ -130,8 +130,9 @@ def test_polar_factors_by_products_are_backward_stable(smallest, x64):
     """X = H U with a symmetric H without negative eigenvalues, to rounding."""
     x = matrix_with_singular_values(np.geomspace(1, smallest, 60), 60, 150)
     with jax.enable_x64(x64):
-        u = np.asarray(polar_by_products(jnp.asarray(x)), np.float64)
-        eps = float(jnp.finfo(jnp.asarray(x).dtype).eps)
+        u = jax.jit(polar_by_products)(x)
+        eps = float(jnp.finfo(u.dtype).eps)
+    u = np.float64(u)
     np.testing.assert_allclose(u @ u.T, np.eye(60), atol=30 * eps)
     h = x @ u.T
     np.testing.assert_allclose(h, h.T, atol=30 * eps)
@@ -157,7 +158,7 @@ def test_cayley(side, norm):
     x = gaussian(3, side, side)
     x = x - transposed(x)
     x = norm * x / np.linalg.norm(x, 2, axis=(-2, -1), keepdims=True)
-    g = np.asarray(jax.jit(cayley)(jnp.asarray(x, jnp.float32)), np.float64)
+    g = np.asarray(jax.jit(cayley)(np.float32(x)), np.float64)
     eye = np.eye(side)
     exact = np.linalg.solve(eye - x, eye + x)
     np.testing.assert_allclose(g, exact, atol=100 * EPS)
@@ -170,11 +171,12 @@ def test_the_derivative_of_cayley():
     eye = np.eye(6)
     inverse = np.linalg.inv(eye - x)
     exact = 2 * inverse @ direction @ inverse
-    pair = [jnp.asarray(y, jnp.float32) for y in (x, direction)]
-    _, found = jax.jvp(cayley, pair[:1], pair[1:])
+    pair = np.float32(x), np.float32(direction)
+    forward = jax.jit(lambda x, y: jax.jvp(cayley, (x,), (y,))[1])
+    found = forward(*pair)
     np.testing.assert_allclose(found, exact, atol=50 * EPS * np.abs(exact).max())
-    _, back = jax.vjp(cayley, pair[0])
-    (found,) = back(pair[1])
+    back = jax.jit(lambda x, y: jax.vjp(cayley, x)[1](y))
+    (found,) = back(*pair)
     turned = transposed(inverse)
     exact = 2 * turned @ direction @ turned
     np.testing.assert_allclose(found, exact, atol=50 * EPS * np.abs(exact).max())

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, zeros
 
 from optax_matrix.linalg import cayley, cayley_neumann, to_skew
 from optax_matrix.linalg.permuted_blocks import (
@@ -151,14 +151,14 @@ def sizes_in(jaxpr):
 def test_no_matrix_of_a_whole_side_is_formed(variant):
     m, n, b = 96, 81, 8
     grids = {"out": block_grid(m, b, variant), "in": block_grid(n, b, variant)}
-    v = {s: jnp.zeros((k, triangle_size(b))) for s, (k, b) in grids.items()}
+    v = {s: zeros(k, triangle_size(b)) for s, (k, b) in grids.items()}
     perms = {"out": jnp.arange(m), "in": jnp.arange(n)}
 
     def loss(v, frame):
         blocks = {s: cayley_neumann(to_skew(x, b)) for s, x in v.items()}
         return jnp.sum(materialize(frame, blocks, perms) ** 2)
 
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(v, jnp.zeros((m, n)))
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(v, zeros(m, n))
     found = list(sizes_in(jaxpr.jaxpr))
     assert (m, 1) in found
     assert (m, 2) not in found

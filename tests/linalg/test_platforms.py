@@ -49,7 +49,7 @@ def test_stack_sharded_over_an_explicit_mesh_is_not_looped_over(cpus):
     mesh = jax.sharding.Mesh(
         np.array(cpus), ("d",), axis_types=(jax.sharding.AxisType.Explicit,)
     )
-    x = jnp.asarray(gaussian(8, 64, 64), jnp.float32)
+    x = np.float32(gaussian(8, 64, 64))
     gram = lambda x, product: product(x, x.mT)
     with jax.set_mesh(mesh):
         sharded = jax.device_put(x, jax.P("d"))

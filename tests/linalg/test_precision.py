@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _matrices import gaussian, strict
+from _matrices import gaussian, ones, strict
 from jax.sharding import (
     AbstractDevice,
     AbstractMesh,
@@ -122,7 +122,7 @@ def test_cuda_devices_without_tf32_are_exact(kind, axis_type):
 def test_without_a_mesh_the_default_devices_decide(monkeypatch, capability, narrow):
     device = types.SimpleNamespace(device_kind="?", compute_capability=capability)
     monkeypatch.setattr(devices.jax, "local_devices", lambda: [device])
-    assert devices.has_narrow_products(jnp.ones((2, 2))) is narrow
+    assert devices.has_narrow_products(jax.device_put(ones(2, 2))) is narrow
 
 
 @pytest.mark.parametrize("policy", ["default", "fast", "exact"])

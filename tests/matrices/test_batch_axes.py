@@ -4,9 +4,9 @@ import contextlib
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from _walks import walk
 from flax import linen as nn, nnx
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 from optax.contrib import MuonDimensionNumbers
@@ -44,7 +44,7 @@ def axes(params, numbers):
     return found.view and (found.view.reduction_axes, found.view.output_axes)
 
 
-@pytest.mark.parametrize("name", BATCH)
+@walk("name", BATCH)
 def test_infer_leaves_out_every_name_of_the_table(name):
     for names in itertools.permutations((name, "embed", "mlp")):
         first, last = (a for a, x in enumerate(names) if x != name)
@@ -52,7 +52,7 @@ def test_infer_leaves_out_every_name_of_the_table(name):
         assert axes(params, infer(params)) == ((first,), (last,))
 
 
-@pytest.mark.parametrize(
+@walk(
     ("names", "want"),
     {
         ("circular_repeats", "layers", "mlp", "embed"): ((2,), (3,)),
@@ -97,11 +97,13 @@ def test_given_numbers_with_such_an_axis_inside_are_refused(form, kind):
         with pytest.raises(ValueError, match=message):
             do()
     assert axes(params, GIVEN[form](2, 3)) == ((2,), (3,))
-    bare = jax.tree.map(lambda x: jnp.ones(x.shape), nn.unbox(boxed(["a"] * 4)))
+    bare = jax.tree.map(
+        lambda x: np.ones(x.shape, np.float32), nn.unbox(boxed(["a"] * 4))
+    )
     assert axes(bare, GIVEN[form](0, 3)) == ((0,), (3,))  # Nobody named its axes.
 
 
-@pytest.mark.parametrize("name", BATCH)
+@walk("name", BATCH)
 @pytest.mark.parametrize("side", ["reduction_axis", "output_axis"])
 def test_every_name_of_the_table_is_refused(name, side):
     other = {"reduction_axis": "output_axis", "output_axis": "reduction_axis"}[side]
@@ -110,7 +112,7 @@ def test_every_name_of_the_table_is_refused(name, side):
         decide(boxed((name, "embed", "mlp")), numbers)
 
 
-@pytest.mark.parametrize("name", BATCH)
+@walk("name", BATCH)
 def test_a_router_has_experts_but_no_layers_inside(name):
     params = boxed(("embed", name))
     numbers = by_path(numbers={"kernel": MatrixDimensionNumbers(0, 1)})
@@ -143,7 +145,7 @@ MESHES = (  # None, and one with axes of all of these names.
 
 
 @pytest.mark.parametrize("kind", EITHER)
-@pytest.mark.parametrize("name", BATCH)
+@walk("name", BATCH)
 def test_what_may_be_an_axis_of_the_mesh_can_be_in_a_matrix(name, kind):
     for mesh, give in itertools.product(MESHES, GIVEN.values()):
         with mesh():
@@ -152,7 +154,7 @@ def test_what_may_be_an_axis_of_the_mesh_can_be_in_a_matrix(name, kind):
 
 
 @pytest.mark.parametrize("kind", EITHER)
-@pytest.mark.parametrize("name", WHOLE)
+@walk("name", WHOLE)
 def test_by_path_includes_what_may_have_an_axis_of_the_mesh(name, kind):
     for mesh in MESHES:
         with mesh():
@@ -161,7 +163,7 @@ def test_by_path_includes_what_may_have_an_axis_of_the_mesh(name, kind):
 
 
 @pytest.mark.parametrize("kind", EITHER)
-@pytest.mark.parametrize("name", sorted({*BATCH} - {*BESIDE_ANY}))
+@walk("name", sorted({*BATCH} - {*BESIDE_ANY}))
 def test_infer_drops_no_axis_that_may_be_of_the_mesh(name, kind):
     for mesh in MESHES:
         with mesh():
@@ -173,13 +175,13 @@ def test_infer_drops_no_axis_that_may_be_of_the_mesh(name, kind):
 
 
 @pytest.mark.parametrize("kind", EITHER)
-@pytest.mark.parametrize("name", BESIDE_ANY)
+@walk("name", BESIDE_ANY)
 def test_infer_takes_names_of_layers_beside_any(name, kind):
     params = boxed(("fsdp", name, None), kind)
     assert axes(params, infer(params)) == ((0,), (2,))
 
 
-@pytest.mark.parametrize("name", BATCH)
+@walk("name", BATCH)
 def test_a_named_sharding_has_axes_of_its_mesh(name):
     mesh = AbstractMesh((1, 1), ("embed", name))
     params = boxed(NamedSharding(mesh, P("embed", name)), "nnx", (8, 3))
@@ -188,7 +190,7 @@ def test_a_named_sharding_has_axes_of_its_mesh(name):
 
 
 @pytest.mark.parametrize("kind", EITHER)
-@pytest.mark.parametrize("name", [*RESIDUAL, *_HEADS, "vocab", "vocabulary", "mlp"])
+@walk("name", [*RESIDUAL, *_HEADS, "vocab", "vocabulary", "mlp"])
 def test_one_dimension_tells_that_names_are_logical(name, kind):
     assert is_dimension(name)
     with pytest.raises(ValueError, match="axis 0 \\('exp'\\) in its matrix"):

@@ -8,7 +8,9 @@ import flax.linen as nn
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from _matrices import zeros
 
 import optax_matrix as om
 from optax_matrix.matrices import _clauses, infer
@@ -243,16 +245,14 @@ EMBED, MLP, HEADS, DIM, LAYER, VOCAB = (
 
 def _named(*axes):
     sizes, names = zip(*((axis.size, axis.name) for axis in axes), strict=True)
-    return NamedArray(jnp.zeros(sizes), names)
+    return NamedArray(np.zeros(sizes, np.float32), names)
 
 
 def test_infer_reads_named_arrays_without_their_arrays():
     """Trees of the other leaves have None in place of matrices."""
     model = {"up": Linear(_named(MLP, EMBED), None, EMBED, MLP)}
     hollow = jax.tree.map(lambda _: None, model)
-    found = [
-        infer(x).of_leaf("up/weight/0", jnp.zeros((256, 64))) for x in (hollow, model)
-    ]
+    found = [infer(x).of_leaf("up/weight/0", zeros(256, 64)) for x in (hollow, model)]
     assert found[0] == found[1]
 
 
@@ -300,7 +300,7 @@ Named13.__name__ = "NamedArray"
 
 
 def test_axes_of_haliax_before_axis_names_are_read():
-    array = lambda *axes: Named13(jnp.zeros([a.size for a in axes]), axes)
+    array = lambda *axes: Named13(np.zeros([a.size for a in axes], np.float32), axes)
     up = Linear(array(LAYER, MLP, EMBED), None, EMBED, MLP)
     model = {"up": up, "token": array(VOCAB, EMBED)}
     decisions = decide(model, infer(model))
@@ -310,8 +310,8 @@ def test_axes_of_haliax_before_axis_names_are_read():
 
 
 def test_a_box_of_haliax_before_axis_names_is_made_as_it_was():
-    like = Named13(jnp.zeros((64, 256)), (EMBED, MLP))
+    like = Named13(zeros(64, 256), (EMBED, MLP))
     assert names_of(like) == ("embed", "mlp")
     specs = {"a": ("mlp", None)}
-    made = boxed({"a": jnp.zeros((256, 3))}, specs, {"w/0": like}, {})["a"]
+    made = boxed({"a": zeros(256, 3)}, specs, {"w/0": like}, {})["a"]
     assert made.axes == (MLP, Axis("unsharded_1", 3))

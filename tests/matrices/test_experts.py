@@ -70,7 +70,9 @@ def test_the_default_rule_under_the_names_of_maxtext(module):
         "wi_0_bias": (8, 5),
         "wo_bias": (8, 4),
     }
-    params = {"layers": {module: {n: jnp.ones(s) for n, s in shapes.items()}}}
+    params = {
+        "layers": {module: {n: np.ones(s, np.float32) for n, s in shapes.items()}}
+    }
     rows = {row.leaf.split("/")[-1]: row for row in om.describe(params).rows}
     views = {name: row.view for name, row in rows.items()}
     assert views == {

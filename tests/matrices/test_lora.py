@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -44,4 +45,4 @@ def test_nnx_and_the_choice_of_b_alone():
     ],
 )
 def test_names(path, shape, expected):
-    assert reasons({path: jnp.ones(shape)}) == {path: expected}
+    assert reasons({path: np.ones(shape, np.float32)}) == {path: expected}

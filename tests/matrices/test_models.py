@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _walks import walk
 from flax import nnx
 
 import optax_matrix as om
@@ -31,7 +32,7 @@ def _reasons(params, dimension_numbers=None):
     return {p: d.reason for p, d in decide(params, dimension_numbers).items()}
 
 
-@pytest.mark.parametrize("model", TABLE)
+@walk("model", TABLE)
 def test_no_leaf_of_a_model_is_wrong_in_silence(model):
     assert _models.judged(TABLE[model])[0] == {}
 
@@ -64,8 +65,8 @@ def test_doubts_are_few():
 class Block(nnx.Module):
     def __init__(self, rngs):
         self.up = nnx.Linear(16, 32, rngs=rngs)
-        self.layer_scale = nnx.Param(jnp.full((16,), 1e-4))
-        self.anything = nnx.Param(jnp.zeros((8,)))
+        self.layer_scale = nnx.Param(np.full((16,), 1e-4, np.float32))
+        self.anything = nnx.Param(np.zeros((8,), np.float32))
 
 
 @pytest.mark.broad

@@ -7,6 +7,7 @@ Paths and axes are those of the named code, sizes are small: width 64, 4 heads o
 import jax
 import jax.numpy as jnp
 import pytest
+from _walks import walk
 
 from optax_matrix.matrices import default_rule
 from optax_matrix.stacks.layout import make_layout
@@ -159,7 +160,7 @@ MODELS = {
 CASES = [(model, *leaf) for model, leaves in MODELS.items() for leaf in leaves]
 
 
-@pytest.mark.parametrize(("model", "path", "shape", "matrices"), CASES)
+@walk(("model", "path", "shape", "matrices"), CASES)
 def test_leaf_of_a_public_model(model, path, shape, matrices):
     leaf = jax.ShapeDtypeStruct(shape, jnp.float32)
     layout = make_layout({path: leaf})
@@ -168,7 +169,7 @@ def test_leaf_of_a_public_model(model, path, shape, matrices):
     assert found == ([] if matrices is None else [matrices]), f"{model}: {reason}"
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "shape", "matrices"),
     [
         ("attn/q_proj/kernel", (64, 4, 16), (1, 64, 64)),

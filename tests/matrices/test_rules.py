@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones
+from _walks import walk
 
 from optax_matrix.matrices import default_rule, infer, label_params
 from optax_matrix.matrices.decisions import decide
@@ -22,7 +24,7 @@ def _shape(*shape, dtype=F32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "shape", "view"),
     [
         ("layers/0/mlp/up/kernel", (8, 16), [(1, 16, 8)]),
@@ -59,7 +61,7 @@ def test_default_view(path, shape, view):
     assert [(p.count, p.rows, p.cols) for p in resolved.pieces] == view
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "shape", "reason"),
     [
         ("embed/embedding", (256, 8), "embedding"),
@@ -101,7 +103,7 @@ def test_integer_leaves_are_no_matrices():
 
 
 def test_same_decision_for_parameters_and_shapes():
-    params = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
+    params = {"up": {"kernel": ones(4, 6), "bias": ones(6)}}
     shapes = jax.eval_shape(lambda: params)
     assert make_layout(params) == make_layout(shapes)
 
@@ -204,23 +206,21 @@ class _Block(nnx.Module):
             rngs=rngs,
         )
         self.w_inner = nnx.Param(
-            jnp.ones((5, 7)), out_sharding=("mlp", "mlp2"), eager_sharding=False
+            ones(5, 7), out_sharding=("mlp", "mlp2"), eager_sharding=False
         )
         self.tok = nnx.Param(
-            jnp.ones((9, 6)), out_sharding=("vocab", "embed"), eager_sharding=False
+            ones(9, 6), out_sharding=("vocab", "embed"), eager_sharding=False
         )
         self.norm = nnx.Param(
-            jnp.ones((3, 6)), out_sharding=("layers", "embed"), eager_sharding=False
+            ones(3, 6), out_sharding=("layers", "embed"), eager_sharding=False
         )
         self.experts = nnx.Param(
-            jnp.ones((2, 6, 4)),
-            out_sharding=("expert", "embed", "mlp"),
-            eager_sharding=False,
+            ones(2, 6, 4), out_sharding=("expert", "embed", "mlp"), eager_sharding=False
         )
         self.gates = nnx.Param(
-            jnp.ones((3, 6)), out_sharding=("layers", "embed"), eager_sharding=False
+            ones(3, 6), out_sharding=("layers", "embed"), eager_sharding=False
         )
-        self.w_plain = nnx.Param(jnp.ones((4, 6)))
+        self.w_plain = nnx.Param(ones(4, 6))
 
 
 @pytest.mark.broad
@@ -251,7 +251,7 @@ def test_infer_agrees_with_itself_on_pure_arrays():
 
 
 def test_infer_leaves_scanned_biases_alone():
-    bias = nn.LogicallyPartitioned(jnp.ones((3, 2, 4)), ("layers", "q_heads", "kv"))
+    bias = nn.LogicallyPartitioned(ones(3, 2, 4), ("layers", "q_heads", "kv"))
     params = {"query": {"bias": bias}}
     assert decide(params, infer(params))["query/bias"].view is None
 
@@ -272,7 +272,7 @@ def test_numpy_float64_and_numpy_axes():
 
 def test_infer_reads_linen_boxes():
     init = nn.with_logical_partitioning(nn.initializers.ones, ("mlp", "embed"))
-    variables = nn.Dense(6, kernel_init=init).init(jax.random.key(0), jnp.ones((1, 4)))
+    variables = nn.Dense(6, kernel_init=init).init(jax.random.key(0), ones(1, 4))
     layout = make_layout(variables, infer(variables))
     assert layout.views["params/kernel"].residual == "out"
 
@@ -307,7 +307,9 @@ def test_tied_embedding_is_one_leaf_for_the_other_optimizer():
 
 
 def _boxed(*axes):
-    return nn.LogicallyPartitioned(jnp.ones([4 + i for i in range(len(axes))]), axes)
+    return nn.LogicallyPartitioned(
+        np.ones([4 + i for i in range(len(axes))], np.float32), axes
+    )
 
 
 EXCLUDED = {
@@ -336,7 +338,7 @@ def test_infer_leaves_out_what_the_default_rule_leaves_out_by_name(path):
 
 
 def test_infer_leaves_out_depthwise_convolutions():
-    kernel = nn.LogicallyPartitioned(jnp.ones((3, 3, 1, 8)), ("h", "w", None, "embed"))
+    kernel = nn.LogicallyPartitioned(ones(3, 3, 1, 8), ("h", "w", None, "embed"))
     model = {"depthwise_conv/kernel": kernel}
     decisions = decide(nn.unbox(model), infer(model))
     assert "depthwise" in decisions["depthwise_conv/kernel"].reason
@@ -344,8 +346,8 @@ def test_infer_leaves_out_depthwise_convolutions():
 
 def test_infer_takes_one_head_for_a_matrix():
     """It has a side of length one only if the names of the axes are not known."""
-    kernel = nn.LogicallyPartitioned(jnp.ones((6, 1, 4)), ("embed", "heads", "kv"))
-    layout = make_layout({"a": jnp.ones((6, 1, 4))}, infer({"a": kernel}))
+    kernel = nn.LogicallyPartitioned(ones(6, 1, 4), ("embed", "heads", "kv"))
+    layout = make_layout({"a": ones(6, 1, 4)}, infer({"a": kernel}))
     (view,) = layout.views.values()
     assert (view.rows, view.cols, view.residual) == (4, 6, "in")
 

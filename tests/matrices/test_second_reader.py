@@ -6,7 +6,7 @@ silence (118 by the rule before). Two of those kinds were then mended.
 """
 
 import _models
-import pytest
+from _walks import walk
 
 TABLE = _models.tables(["second_reader"])
 # What is still wrong in silence, by the second reader's answers.
@@ -18,7 +18,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("model", TABLE)
+@walk("model", TABLE)
 def test_leaves_are_read_as_a_second_reader_does(model):
     wrong, _, _ = _models.judged(TABLE[model])
     assert wrong.keys() <= WRONG

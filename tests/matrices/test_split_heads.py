@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones, zeros
 from _registry import RECIPES
+from _steps import first_update
 from flax import linen as nn
 
 import optax_matrix as om
@@ -33,7 +35,7 @@ LEAVES = {
 
 
 def tree(leaves):
-    return {p: jnp.zeros(shape) for p, (shape, *_) in leaves.items()}
+    return {p: np.zeros(shape, np.float32) for p, (shape, *_) in leaves.items()}
 
 
 def seen(params, rule):
@@ -60,7 +62,7 @@ def test_which_kernels_are_split():
 
 @pytest.mark.parametrize("name", ["q_proj", "wq", "attention/query", "Wqkv", "k_proj"])
 def test_flat_kernels_need_the_size_of_a_head(name):
-    params = {name: {"kernel": jnp.zeros((D, N * H))}}
+    params = {name: {"kernel": zeros(D, N * H)}}
     path = f"{name}/kernel"
     assert seen(params, split_heads(head_dim=H)) == {path: view(N, H, D)}
     with pytest.raises(ValueError, match=rf"`head_dim` must divide .*{path}.*got None"):
@@ -88,13 +90,13 @@ def test_scanned_layers_and_rules_stay():
 def test_flat_heads_are_not_passed_over():
     """Layers, and the query, key and value of a fused kernel, are no heads."""
     for path, shape in (("layers/q_proj/kernel", (5, D, N * H)), ("qkv/w", (D, 3, 12))):
-        params = {path: jnp.zeros(shape)}
+        params = {path: np.zeros(shape, np.float32)}
         with pytest.raises(ValueError, match="`head_dim` must divide the 12 outputs"):
             om.muon(0.1, heads="split").init(params)
         rows = seen(params, split_heads(head_dim=H))
         assert rows == {path: view(shape[0 if shape[0] == 5 else 1] * N, H, D)}
     given = by_path(numbers={"query": MatrixDimensionNumbers(1, 2)})  # Heads first.
-    params = {"query": jnp.zeros((N, D, H))}
+    params = {"query": zeros(N, D, H)}
     assert seen(params, split_heads(given)) == {"query": view(N, H, D)}
 
 
@@ -109,12 +111,11 @@ def test_key_and_value_of_a_head_in_latent_attention_are_two_matrices(flat):
         kv_b = MatrixDimensionNumbers(output_sections=(nope, value) * N)
     rule = by_path(numbers={"kv_b": kv_b})
     shape = (rank, N * (nope + value)) if flat else g.shape
-    grads = {"kv_b_proj": jnp.asarray(g).reshape(shape)}
+    grads = {"kv_b_proj": g.reshape(shape)}
     options = {"polar": "polar_svd", "b1": 0.0, "scaling": "max"}
     for given in (rule, split_heads(rule, head_dim=H if flat else None)):
         tx = om.scale_by_muon(dimension_numbers=given, **options)
-        update = jax.jit(tx.update)(grads, tx.init(grads), grads)[0]["kv_b_proj"]
-        update = update.reshape(g.shape)
+        update = first_update(tx, grads, grads)[0]["kv_b_proj"].reshape(g.shape)
         for head in range(N):
             for part in (slice(nope), slice(nope, None)):
                 u, _, vt = np.linalg.svd(g[:, head, part], full_matrices=False)
@@ -124,7 +125,7 @@ def test_key_and_value_of_a_head_in_latent_attention_are_two_matrices(flat):
 
 def test_a_model_without_such_kernels_gets_a_warning():
     with pytest.warns(UnmatchedPatternWarning, match="`heads` has"):
-        om.muon(0.1, heads="split").init({"up": jnp.ones((4, 8))})
+        om.muon(0.1, heads="split").init({"up": ones(4, 8)})
 
 
 @pytest.mark.broad
@@ -154,7 +155,7 @@ def test_muon_is_that_of_each_head():
 
 
 def _runs(name):
-    params = {"query": {"kernel": jnp.ones((D, N, H))}, "up": jnp.ones((D, 8))}
+    params = {"query": {"kernel": ones(D, N, H)}, "up": ones(D, 8)}
     tx, rule = RECIPES[name](0.1, heads="split"), split_heads()
     other = RECIPES[name](0.1, dimension_numbers=rule)
     key = jax.random.key(1)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones
 from _registry import MATRICES, TABLE, small, tree
+from _steps import first_update
 from _tiers import QUICK
 
 import optax_matrix as om
@@ -26,16 +28,17 @@ def test_decay_by_the_definition():
         if np.sign(u[i, j]) * np.sign(w[i, j]) >= 0:
             expected[i, j] += 0.3 * w[i, j]
     tx = om.add_cautious_decay(0.3)
-    w, u = jnp.asarray(w, jnp.float32), jnp.asarray(u, jnp.float32)
-    np.testing.assert_allclose(tx.update(u, tx.init(w), w)[0], expected, rtol=1e-5)
-    assert jnp.sum(expected != u) not in (0, u.size)
+    w, u = np.float32(w), np.float32(u)
+    np.testing.assert_allclose(first_update(tx, u, w)[0], expected, rtol=1e-5)
+    assert np.sum(np.float32(expected) != u) not in (0, u.size)
 
 
 def test_schedule_mask_and_absent_leaves():
     tx = om.add_cautious_decay(lambda count: 0.1 * (count + 1), {"a": True, "b": False})
-    w = {"a": jnp.ones(3), "b": jnp.ones(3)}
-    update, state = tx.update(w, tx.init(w), w)
-    again, state = tx.update({"a": w["a"], "b": None}, state, {"a": w["a"], "b": None})
+    w = {"a": ones(3), "b": ones(3)}
+    update, state = first_update(tx, w, w)
+    part = {"a": w["a"], "b": None}
+    again, state = jax.device_get(jax.jit(tx.update)(part, state, part))
     assert float(update["a"][0]) == pytest.approx(1.1)
     assert float(update["b"][0]) == 1
     assert float(again["a"][0]) == pytest.approx(1.2)

@@ -10,6 +10,7 @@ import optax
 import pytest
 from _registry import RECIPES, TABLE
 from _tiers import KINDS
+from _walks import walk
 from optax.contrib import MuonDimensionNumbers
 
 import optax_matrix as om
@@ -175,14 +176,14 @@ WRONG_RATES = [
 ]
 
 
-@pytest.mark.parametrize(("recipe", "arguments", "message"), WRONG)
+@walk(("recipe", "arguments", "message"), WRONG)
 def test_wrong_arguments_are_named_in_the_factory(recipe, arguments, message):
     with pytest.raises(ValueError, match=message):
         recipe(1e-3, **arguments)
 
 
 @pytest.mark.parametrize("name", ["other_learning_rate", "other_weight_decay"])
-@pytest.mark.parametrize("recipe", TABLE)
+@walk("recipe", TABLE)
 def test_numbers_of_adamw_are_refused_beside_another_optimizer(recipe, name):
     other, message = optax.sgd(0.1), f"`{name}` must be None beside `other`, .* got 0.0"
     with pytest.raises(ValueError, match=message):
@@ -221,7 +222,7 @@ def _flags():
                     yield pytest.param(recipe, flag, id=f"{name}-{flag}")
 
 
-@pytest.mark.parametrize(("recipe", "flag"), list(_flags()))
+@walk(("recipe", "flag"), list(_flags()))
 def test_flags_are_true_or_false(recipe, flag):
     rate = {"learning_rate": 1e-3} if "scale_by" not in recipe.__name__ else {}
     with pytest.raises(ValueError, match=f"`{flag}` must be True or False, got 'no'"):

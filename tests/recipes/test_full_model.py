@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _matrices import ones
 from flax import nnx
 
 import optax_matrix as om
@@ -54,8 +55,8 @@ def test_full_model_has_embedding_and_head_on_top_of_an_inferred_layout():
 
 
 def test_full_model_widens_the_default_rule_and_leaves_trees_alone():
-    params = {"embedding": jnp.ones((7, 4)), "lm_head": {"kernel": jnp.ones((4, 7))}}
-    params["norm"] = {"scale": jnp.ones((2, 4))}
+    params = {"embedding": ones(7, 4), "lm_head": {"kernel": ones(4, 7)}}
+    params["norm"] = {"scale": ones(2, 4)}
     rule = with_embeddings(om.matrices.by_path(exclude="norm/"))
     numbers = rule(params)
     assert numbers["norm"]["scale"] is None

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones, zeros
 
 import optax_matrix as om
 from optax_matrix import linalg, recipes, transforms
 
-PARAMS = {"a": {"kernel": jnp.zeros((6, 4))}, "b": {"kernel": jnp.zeros((3, 5))}}
-BIASED = {**PARAMS, "norm": {"scale": jnp.ones(4)}}
+PARAMS = {"a": {"kernel": zeros(6, 4)}, "b": {"kernel": zeros(3, 5)}}
+BIASED = {**PARAMS, "norm": {"scale": ones(4)}}
 
 
 def gradients(steps, params=PARAMS, seed=0):
@@ -97,7 +98,7 @@ def test_swan_gives_nothing_for_constant_rows_when_compiled():
     tx = recipes.scale_by_swan()
     values = np.random.default_rng(0).standard_normal((5, 1, 4)).astype(np.float32)
     for n in (5, 6, 7):
-        grads = {"kernel": values * np.ones((n, 1), np.float32)}  # (in, out)
+        grads = {"kernel": values * ones(n, 1)}  # (in, out)
         params = {"kernel": jnp.zeros((n, 4))}
         np.testing.assert_array_equal(updates_of(tx, grads, params)["kernel"], 0)
 

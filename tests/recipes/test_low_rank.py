@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, zeros
 from _reference import low_rank as ref
 
 import optax_matrix as om
@@ -46,7 +46,7 @@ def run(tx, stream):
 
 def key_of(epoch):
     """The key that the library has for this kernel between two renewals."""
-    layout = make_layout({"kernel": jnp.zeros((N, M))})
+    layout = make_layout({"kernel": zeros(N, M)})
     key = jax.random.fold_in(jax.random.key(0), epoch)
     for number in next(iter(layout.groups.values())).ids[0]:
         key = jax.random.fold_in(key, number)
@@ -205,8 +205,8 @@ def test_parts_of_alice_are_parts():
 def test_last_layer():
     """By Adam unless asked for; a rule by path goes on under it."""
     params = {
-        "up": {"kernel": jnp.zeros((4, 8))},
-        "lm_head": {"kernel": jnp.zeros((4, 16)), "bias": jnp.zeros(16)},
+        "up": {"kernel": zeros(4, 8)},
+        "lm_head": {"kernel": zeros(4, 16), "bias": zeros(16)},
     }
     held = {}
     rule = by_path(exclude="up")

@@ -18,7 +18,7 @@ def gradient():
         rng = np.random.default_rng(0)
         sizes = ((1, 16), (16, 16), (16, 1))
         draw = lambda a, b: jnp.asarray(rng.standard_normal((a, b)) / a**0.5)
-        params = [{"kernel": draw(a, b), "bias": jnp.zeros(b)} for a, b in sizes]
+        params = [{"kernel": draw(a, b), "bias": np.zeros(b)} for a, b in sizes]
 
         def net(params, x):
             for layer in params[:-1]:

@@ -110,7 +110,7 @@ def test_kernels_that_are_called_as_schedules_say_so(argument, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     for kernel in KERNELS[argument].values():
         with pytest.raises(ValueError, match=r"shape \(\); optax.inject_hyperparams"):
-            kernel(jnp.zeros((), jnp.int32))
+            kernel(np.zeros((), jnp.int32))
 
 
 @pytest.mark.broad

@@ -3,13 +3,13 @@
 import warnings
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import optax_matrix as om
 
-BOTH = {"kernel": jnp.eye(4, 8), "bias": jnp.ones(8)}
+BOTH = {"kernel": np.eye(4, 8, dtype=np.float32), "bias": np.ones(8, np.float32)}
 COSINE = optax.cosine_decay_schedule(0.01, 100)
 WARMUP = optax.linear_schedule(0.0, 0.01, 10)
 

@@ -15,8 +15,8 @@ import optax_matrix as om
 from optax_matrix.tree.state import OnMatricesState
 
 PARAMS = {
-    "attention": {"kernel": jnp.asarray(gaussian(2, 8, 6), jnp.float32)},
-    "norm": jnp.asarray(gaussian(8), jnp.float32),
+    "attention": {"kernel": np.float32(gaussian(2, 8, 6))},
+    "norm": np.float32(gaussian(8)),
 }
 
 

@@ -14,7 +14,7 @@ STEPS = 30
 
 
 def runner(tx):
-    params = {"kernel": jnp.zeros(SHAPE)}
+    params = {"kernel": np.zeros(SHAPE, np.float32)}
 
     @jax.jit
     def scan(grads):

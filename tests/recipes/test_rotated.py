@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, zeros
 from _reference import rotations as ref
 from _reference.kernels import YOU, newton_schulz5
 from _reference.whitening import kron
@@ -307,7 +307,7 @@ def test_direction_follows_its_reference(case):
 def test_the_side_that_rotates_is_the_one_asked_for(recipe, options, side):
     reader = om.MatrixDimensionNumbers(1, 0, residual="in")
     tx = recipe(dimension_numbers={"up": reader}, **options)
-    state = jax.eval_shape(tx.init, {"up": jnp.zeros((3, 5))})
+    state = jax.eval_shape(tx.init, {"up": zeros(3, 5)})
     shapes = {x.shape for x in jax.tree.leaves(state)}
     assert {(1, n, n) for n in (3, 5)} & shapes == {(1, side, side)}
 

@@ -7,7 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _matrices import gaussian, zeros
+from _steps import first_update
 from _tiers import tiered
+from _walks import walk
 
 import optax_matrix as om
 from optax_matrix import recipes
@@ -21,10 +24,10 @@ NAMES = sorted(
     if name.startswith("scale_by_")
     and "scaling" in inspect.signature(getattr(om, name)).parameters
 )
-PARAMS = {"wide": jnp.zeros((6, 16)), "tall": jnp.zeros((16, 6))}
-GRADS = jax.tree.map(
-    lambda w: jax.random.normal(jax.random.key(w.shape[0]), w.shape), PARAMS
-)
+PARAMS = {"wide": zeros(6, 16), "tall": zeros(16, 6)}
+GRADS = {
+    name: np.float32(gaussian(*w.shape, seed=w.shape[0])) for name, w in PARAMS.items()
+}
 
 
 every_recipe = pytest.mark.parametrize("name", tiered(NAMES))
@@ -34,7 +37,7 @@ every_recipe = pytest.mark.parametrize("name", tiered(NAMES))
 def update(name, scaling):
     options = {"rank": 4} if name in {"sumo", "dion"} else {}
     tx = getattr(om, f"scale_by_{name}")(scaling=scaling, **options)
-    return jax.jit(tx.update)(GRADS, tx.init(PARAMS), PARAMS)[0]
+    return first_update(tx, GRADS, PARAMS)[0]
 
 
 def rms(x):
@@ -115,7 +118,7 @@ def test_factors_of_numpy():
     om.muon(0.1, scaling=factor).init(PARAMS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@walk("name", NAMES)
 @pytest.mark.parametrize(
     ("value", "said"),
     [

@@ -24,7 +24,7 @@ def _tree(scan=False):
     model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     rng = np.random.default_rng(0)
-    draw = lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
+    draw = lambda x: np.float32(rng.standard_normal(x.shape))
     return jax.tree.map(draw, params), om.matrices.infer(model)
 
 
@@ -186,7 +186,7 @@ def test_what_sharing_needs_is_said():
     with pytest.raises(ValueError, match=r"`sharing` must be one of .*'pairs'"):
         om.aro(1e-3, sharing="pairs")
     with pytest.raises(ValueError, match=r"`sharing` needs to know which side"):
-        om.aro(1e-3, sharing="global").init({"dense": jnp.ones((4, 8))})
+        om.aro(1e-3, sharing="global").init({"dense": np.ones((4, 8), np.float32)})
 
 
 @pytest.mark.broad

@@ -1,10 +1,13 @@
 """`max_batch` of recipes: it bounds stacks, and changes nothing else."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from _registry import RECIPES, TABLE, small
+from _walks import walk
 
 import optax_matrix as om
 
@@ -47,8 +50,7 @@ def test_bound_changes_nothing_but_the_stacks(name):
         np.testing.assert_allclose(y, x, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3"])
+@walk(("name", "value"), itertools.product(TABLE, [0, -1, 1.5, True, "3"]))
 def test_wrong_bound_is_refused_by_the_factory(name, value):
     with pytest.raises(ValueError, match="`max_batch` must"):
         small(name)(1e-3, max_batch=value)

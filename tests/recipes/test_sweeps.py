@@ -10,7 +10,7 @@ from _registry import TABLE, small
 import optax_matrix as om
 
 SHAPES = {"kernel": (3, 4), "layers": (2, 4, 3), "bias": (4,), "frozen": (2, 3)}
-RATES, SEEDS = jnp.array([0.01, 0.1]), jnp.array([3, 8])
+RATES, SEEDS = np.float32([0.01, 0.1]), jnp.array([3, 8])
 
 
 def draw(key):

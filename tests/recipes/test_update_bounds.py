@@ -120,7 +120,7 @@ cases = [
 def test_nothing_moves_a_matrix_much_further_than_usual(name):
     """Without bounds: RACS by 1e16, SOAP by 257, Fira and APOLLO-SVD by 1e4."""
     streams = {k: {"kernel": jnp.float32(v)} for k, v in nasty().items()}
-    params = jax.tree.map(lambda x: 0.2 * jnp.ones(x.shape[1:]), streams)
+    params = jax.tree.map(lambda x: 0.2 * np.ones(x.shape[1:], np.float32), streams)
     tx = RECIPES[name](1e-3, weight_decay=0.0)
 
     @jax.jit

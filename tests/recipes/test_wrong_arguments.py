@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones
 from _registry import TABLE, small
+from _walks import walk
 
 import optax_matrix as om
 from optax_matrix._arguments import is_number
 
-PARAMS = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
+PARAMS = {"up": {"kernel": ones(4, 6), "bias": ones(6)}}
 BOUNDS = ("limiter", "max_shrink", "max_norm", "max_rms", "max_entry")
 NUMBERS = {
     "negative": -1.0,
@@ -24,7 +26,7 @@ NUMBERS = {
     "flag": True,
     "object": object(),
     "vector": np.full(3, 0.5),
-    "jax vector": jnp.full(3, 0.5),
+    "jax vector": np.full(3, 0.5, np.float32),
     "shape": jax.ShapeDtypeStruct((), jnp.float32),
     "complex": 0.5 + 0j,
     "class": float,
@@ -49,7 +51,7 @@ def test_adam_needs_an_epsilon(name):
         _given(name, eps=0.0)
 
 
-@pytest.mark.parametrize(("name", "key"), list(_numbers()))
+@walk(("name", "key"), list(_numbers()))
 def test_what_is_no_number_is_refused_by_name(name, key):
     for kind, value in NUMBERS.items():
         if kind == "infinite" and key in BOUNDS:
@@ -65,9 +67,9 @@ def test_traced_values_must_be_numbers_too(value):
             jax.jit(lambda x, n=name, k=key: _given(n, **{k: x}).init(PARAMS))(value)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_dtypes_are_refused_by_name(name):
-    values = (jnp.ones(3), np.ones(3), jnp.float32(1), jnp.int8, "bf16", 3, object())
+    values = (ones(3), np.ones(3), np.float32(1), jnp.int8, "bf16", 3, object())
     for value in (*values, jax.ShapeDtypeStruct((2,), jnp.float32)):
         with pytest.raises(ValueError, match="`mu_dtype` must be a floating dtype"):
             _given(name, mu_dtype=value)
@@ -75,7 +77,7 @@ def test_dtypes_are_refused_by_name(name):
         _given(name, mu_dtype=value)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_masks_are_refused_by_name(name):
     wrong = ("bias", 0.5, 1, {"up": "kernel"}, {"up": {"kernel": 1.0}}, ["bias"])
     for value in (*wrong, np.ones(2, bool)):
@@ -103,14 +105,11 @@ JUNK = {
     "pair": lambda x, **_: jnp.linalg.qr(x),
     "shape": lambda x, **_: x[..., :1],
     "missing argument": lambda: 3,
-    "error": lambda x, **_: x @ jnp.ones((1000, 2)),
+    "error": lambda x, **_: x @ ones(1000, 2),
 }
 
 
-@pytest.mark.parametrize(
-    ("argument", "name"),
-    [(a, n) for a in ("qr", "polar") for n in _functions(a)],
-)
+@walk(("argument", "name"), [(a, n) for a in ("qr", "polar") for n in _functions(a)])
 def test_functions_that_do_something_else_are_refused_by_name(argument, name):
     for junk in JUNK.values():
         with pytest.raises(ValueError, match=f"`{argument}` must"):
@@ -174,7 +173,7 @@ def test_expressions_that_match_give_none(options):
 def test_part_of_a_tree_gives_none():
     """Another optimizer may have the leaves that an expression means."""
     rule = om.matrices.by_path(exclude="embed")
-    params = {"embed": jnp.ones((8, 4)), **PARAMS}
+    params = {"embed": ones(8, 4), **PARAMS}
     labels = {"embed": "frozen", "up": "trained"}
     trained = om.muon(1e-3, dimension_numbers=rule)
     tx = optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, labels)

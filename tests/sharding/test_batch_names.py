@@ -13,6 +13,7 @@ import pytest
 from _meshes import KINDS, make_mesh
 from _owned import given, normal, on_mesh
 from _registry import TABLE, small
+from _walks import walk
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -65,7 +66,7 @@ def test_gram_matrix_is_that_of_the_part(mesh):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_one_name_is_first_on_the_batch_axis(name, cpus):
     mesh = make_mesh("fsdp4-tp2", "auto", cpus)
     shapes = {**SHAPES, **OTHERS}

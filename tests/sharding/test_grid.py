@@ -17,7 +17,6 @@ from _meshes import (
     LAYOUTS,
     MESHES,
     collectives,
-    compilations,
     draw,
     make_mesh,
     owned_per_device,
@@ -25,6 +24,7 @@ from _meshes import (
     shardings,
 )
 from _probes import CHAINS, MORE_CHAINS, STATE_BYTES
+from _programs import compilations
 from jax.sharding import NamedSharding
 
 import optax_matrix as om

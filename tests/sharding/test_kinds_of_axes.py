@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _steps import first_update
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -36,7 +37,14 @@ def assert_close(got, want, atol=2e-5):
 def alone():
     params = draw(SHAPES)
     tx = om.muon(0.01)
-    return params, jax.jit(tx.update)(params, tx.init(params), params)[0]
+    return params, first_update(tx, params, params)[0]
+
+
+@pytest.fixture(scope="module")
+def in_eight_bits():
+    params = draw({"embedding": (64, 96)})
+    tx = om.adamw_8bit(0.01)
+    return params, tx, first_update(tx, params, params)[0]
 
 
 @pytest.mark.parametrize("kinds", MIXED, ids=["explicit-auto", "auto-explicit"])
@@ -102,11 +110,9 @@ def test_owners_along_manual_axes_are_refused(alone, cpus):
 
 @pytest.mark.parametrize("kind", [EXPLICIT, AUTO])
 @pytest.mark.parametrize("spec", [P("fsdp", None), P(None, "fsdp"), P("fsdp", "tp")])
-def test_eight_bits_of_rows_that_no_block_fits(cpus, kind, spec):
+def test_eight_bits_of_rows_that_no_block_fits(in_eight_bits, cpus, kind, spec):
     """Blocks of 256 numbers cross the rows of 96, and the shards."""
-    params = draw({"embedding": (64, 96)})
-    tx = om.adamw_8bit(0.01)
-    want, _ = jax.jit(tx.update)(params, tx.init(params), params)
+    params, tx, want = in_eight_bits
     params, _ = placed(params, {"embedding": spec}, (kind,) * 2, cpus)
     state = tx.init(params)
     codes = state.inner_state[0].mu["embedding"]
@@ -126,11 +132,11 @@ def test_weights_keep_their_shardings(cpus, kinds):
     params, mesh = placed(draw(shapes), specs, kinds, cpus)
     poet = om.reparameterize(block=2)
     frozen, trainable = poet.split(params)
-    logits = jax.device_put(
-        jnp.array([1.0, 200.0, 3.0, 400.0]), NamedSharding(mesh, P("fsdp"))
-    )
-    clipped = om.clip_qk(params, {"attn": logits}, tau=100.0)
-    want = om.clip_qk(draw(shapes), {"attn": np.asarray(logits)}, tau=100.0)
+    values = np.float32([1.0, 200.0, 3.0, 400.0])
+    logits = jax.device_put(values, NamedSharding(mesh, P("fsdp")))
+    clip = lambda params, logits: om.clip_qk(params, {"attn": logits}, tau=100.0)
+    clipped = clip(params, logits)
+    want = jax.jit(clip)(draw(shapes), values)
     assert_close(clipped, want)
     for tree in (frozen.weights, poet.materialize(frozen, trainable), clipped):
         for path, x in tree.items():

@@ -138,7 +138,7 @@ def test_axlearn_partition_fn(mesh, placement):
         optimizer.partition(given),
         is_leaf=is_spec,
     )
-    params = jax.tree.map(lambda x: jnp.ones(x.shape), _abstract())
+    params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), _abstract())
     state = jax.jit(optimizer.init, out_shardings=shardings)(params)
     assert _parts(state) == {8.0}
 
@@ -169,7 +169,7 @@ def test_t5x_rules_by_type_of_state(mesh):
     specs = derive_optax_logical_axes(state, names, {type(state): rule})
     assert specs == om.state_specs(tx, params, SPECS)
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-    ones = jax.tree.map(lambda x: jnp.ones(x.shape), params)
+    ones = jax.tree.map(lambda x: np.ones(x.shape, np.float32), params)
     assert _parts(jax.jit(tx.init, out_shardings=shardings)(ones)) == {8.0}
 
 

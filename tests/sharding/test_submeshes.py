@@ -1,7 +1,6 @@
 """Pipeline stages on meshes of their own, and expert parallelism inside of a stage."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -21,8 +20,7 @@ def stages(devices, kind):
         mesh = meshes[f"stage{i}"] = Mesh(grid, ("expert", "fsdp"), axis_types=types)
         trees[f"stage{i}"] = {
             name: jax.device_put(
-                jnp.asarray(rng.standard_normal(shape), jnp.float32),
-                NamedSharding(mesh, SPECS[name]),
+                np.float32(rng.standard_normal(shape)), NamedSharding(mesh, SPECS[name])
             )
             for name, shape in SHAPES.items()
         }

@@ -223,7 +223,7 @@ def test_padding_of_the_last_round_is_known(cpus):
 def test_teams_of_all_owners_where_a_batch_axis_leaves_fewer():
     sizes, views = {"x": 2, "y": 4}, {}
     for name, shape in {"w": (8, 16), "layers": (2, 8, 16)}.items():
-        views[name] = decide({name: jnp.zeros(shape)})[name].view
+        views[name] = decide({name: np.zeros(shape, np.float32)})[name].view
     flat = Ownership(views["w"], ((), ()), ("x", "y"), sizes, 3)
     layers = Ownership(views["layers"], (("x",), (), ()), ("x", "y"), sizes, 3)
     found = with_teams([flat, layers], 8)

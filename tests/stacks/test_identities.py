@@ -1,14 +1,14 @@
 """Two paths of one crc32 are told apart by nothing, so they are refused."""
 
 import jax
-import jax.numpy as jnp
 import optax
 import pytest
+from _matrices import ones, zeros
 
 import optax_matrix as om
 from optax_matrix.stacks.identities import paths_by_checksum
 
-PARAMS = {"plumless": jnp.ones((4, 8)), "buckeroo": jnp.zeros((4, 8))}
+PARAMS = {"plumless": ones(4, 8), "buckeroo": zeros(4, 8)}
 MESSAGE = "crc32 of 'buckeroo' and 'plumless' is the same"
 
 
@@ -31,7 +31,7 @@ def test_refused_in_words(use):
 
 
 def test_also_beside_a_leaf_that_is_no_matrix():
-    params = {"plumless": jnp.ones((4, 8)), "buckeroo": jnp.ones(8)}
+    params = {"plumless": ones(4, 8), "buckeroo": ones(8)}
     with pytest.raises(ValueError, match=MESSAGE):
         om.muon(0.02).init(params)
 

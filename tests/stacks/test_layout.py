@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _matrices import gaussian, ones
 
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.rules import by_path
@@ -14,15 +15,14 @@ from optax_matrix.stacks.layout import STACK_ELEMENTS, make_layout
 
 
 def _params():
-    key = jax.random.key(0)
-    draw = lambda i, *s: jax.random.normal(jax.random.fold_in(key, i), s)
+    draw = lambda i, *shape: np.float32(gaussian(*shape, seed=i))
     return {
         "layers": {
             str(i): {"wide": draw(i, 3, 5), "tall": draw(i + 50, 5, 3)}
             for i in range(11)
         },
         "stack": draw(99, 4, 3, 5),
-        "scale": jnp.ones(3),
+        "scale": ones(3),
     }
 
 
@@ -56,7 +56,7 @@ def test_stack_holds_the_transposed_kernels_and_unstack_inverts_it():
 
 
 def test_residual_sides_are_not_mixed():
-    params = {"q": jnp.ones((4, 4)), "o": jnp.ones((4, 4))}
+    params = {"q": ones(4, 4), "o": ones(4, 4)}
     rule = by_path(
         numbers={
             "q": MatrixDimensionNumbers(residual="in"),
@@ -68,7 +68,7 @@ def test_residual_sides_are_not_mixed():
 
 
 def test_dtypes_are_not_mixed():
-    params = {"a": jnp.ones((4, 4)), "b": jnp.ones((4, 4), jnp.bfloat16)}
+    params = {"a": ones(4, 4), "b": np.ones((4, 4), jnp.bfloat16)}
     groups = make_layout(params).groups.values()
     assert sorted(g.dtype.name for g in groups) == ["bfloat16", "float32"]
 
@@ -93,8 +93,8 @@ def test_default_bound_keeps_stacks_small():
 
 
 def test_names_depend_on_paths_and_identities_do_not_depend_on_grouping():
-    a = make_layout({"a": jnp.ones((2, 3)), "b": jnp.ones((2, 3))})
-    b = make_layout({"a": jnp.ones((2, 3)), "c": jnp.ones((2, 3))})
+    a = make_layout({"a": ones(2, 3), "b": ones(2, 3)})
+    b = make_layout({"a": ones(2, 3), "c": ones(2, 3)})
     assert set(a.groups).isdisjoint(b.groups)
     identities = lambda lay: np.concatenate([g.ids for g in lay.groups.values()])
     split = make_layout(_params(), max_batch=1)
@@ -106,7 +106,7 @@ def test_names_depend_on_paths_and_identities_do_not_depend_on_grouping():
 
 def test_two_leaves_of_one_path_are_refused():
     with pytest.raises(ValueError, match="two leaves of the same path"):
-        make_layout({"a/b": jnp.ones((2, 3)), "a": {"b": jnp.ones((2, 3))}})
+        make_layout({"a/b": ones(2, 3), "a": {"b": ones(2, 3)}})
 
 
 def test_group_is_static_and_hashable():

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _matrices import ones
+from _walks import walk
 
 import optax_matrix as om
 from optax_matrix.matrices import default_rule
@@ -33,7 +35,7 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(
+@walk(
     ("path", "side"),
     [(p, "in") for p in READERS]
     + [(p, "out") for p in WRITERS]
@@ -63,7 +65,7 @@ def test_convolutions_have_none():
 
 def test_sides_in_the_full_model():
     """An embedding (vocabulary, width) writes its width, a head reads it."""
-    params = {"embed/embedding": jnp.ones((9, 4)), "lm_head/kernel": jnp.ones((4, 9))}
+    params = {"embed/embedding": ones(9, 4), "lm_head/kernel": ones(4, 9)}
     layout = make_layout(params, om.matrices.with_embeddings(None))
     sides = {path: view.residual for path, view in layout.views.items()}
     assert sides == {"embed/embedding": "out", "lm_head/kernel": "in"}
@@ -71,7 +73,7 @@ def test_sides_in_the_full_model():
 
 def test_names_do_not_override_what_is_given():
     rule = by_path(numbers={"q": MatrixDimensionNumbers(0, 1, residual="out")})
-    params = {"q": jnp.ones((4, 4)), "up": jnp.ones((4, 6))}
+    params = {"q": ones(4, 4), "up": ones(4, 6)}
     views = make_layout(params, rule).views
     assert (views["q"].residual, views["up"].residual) == ("out", "in")
 
@@ -79,14 +81,14 @@ def test_names_do_not_override_what_is_given():
 def test_rotations_can_be_shared_without_metadata():
     layer = {"q": (4, 4), "o": (4, 4), "up": (4, 6), "down": (6, 4)}
     shapes = {f"layers/{i}/{n}": s for i in range(2) for n, s in layer.items()}
-    params = {path: jnp.ones(shape) for path, shape in shapes.items()}
+    params = {path: np.ones(shape, np.float32) for path, shape in shapes.items()}
     _, count = residual_sets(make_layout(params), "chain")
     assert count == 3
 
 
 def _gradients(shapes):
     rng = np.random.default_rng(0)
-    draw = lambda shape: jnp.asarray(rng.standard_normal(shape), "float32")
+    draw = lambda shape: np.float32(rng.standard_normal(shape))
     return {path: draw(shape) for path, shape in shapes.items()}
 
 

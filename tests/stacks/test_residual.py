@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _matrices import ones
 from flax import linen as nn, nnx
 
 from examples.pretrain.config import SIZES
@@ -94,9 +95,9 @@ def test_head_and_embedding_are_at_the_ends():
         }
     )
     params = {
-        "embed": jnp.ones((7, 4)),
-        "head": jnp.ones((4, 9)),
-        "l": {"0": {"up": jnp.ones((4, 8))}, "1": {"up": jnp.ones((4, 8))}},
+        "embed": ones(7, 4),
+        "head": ones(4, 9),
+        "l": {"0": {"up": ones(4, 8)}, "1": {"up": ones(4, 8)}},
     }
     layout = make_layout(params, rule)
     member, count = residual_sets(layout, "chain")
@@ -171,7 +172,9 @@ def test_the_axis_of_scanned_layers():
 
 
 def test_infer_tells_layers_from_experts():
-    boxed = lambda shape, names: nn.LogicallyPartitioned(jnp.ones(shape), names)
+    boxed = lambda shape, names: nn.LogicallyPartitioned(
+        np.ones(shape, np.float32), names
+    )
     model = {
         "up": boxed((2, 3, 8, 12), ("experts", "layers", "embed", "mlp")),
         "down": boxed((12, 3, 8), ("mlp", "layers", "embed")),
@@ -199,16 +202,16 @@ def test_layers_without_an_order_are_refused(shapes):
 
 
 def test_what_is_not_known_is_said():
-    model = {"mix": nn.LogicallyPartitioned(jnp.ones((4, 8)), ("features", "mlp"))}
-    layout = make_layout({"mix": jnp.ones((4, 8))}, infer(model))
+    model = {"mix": nn.LogicallyPartitioned(ones(4, 8), ("features", "mlp"))}
+    layout = make_layout({"mix": ones(4, 8)}, infer(model))
     message = r"`sharing` .* for mix \(4, 8\).* names embed, d_model, hidden"
     with pytest.raises(ValueError, match=message):
         residual_sets(layout, "global")
     numbers = {"a": MatrixDimensionNumbers(residual="in")}
-    layout = make_layout({"a": jnp.ones((4, 8))}, numbers)
+    layout = make_layout({"a": ones(4, 8)}, numbers)
     with pytest.raises(ValueError, match="'global' for parameters without layers"):
         residual_sets(layout, "chain")
     rule = by_path(numbers={"a|b": MatrixDimensionNumbers(residual="in")})
-    layout = make_layout({"a": jnp.ones((4, 8)), "b": jnp.ones((6, 8))}, rule)
+    layout = make_layout({"a": ones(4, 8), "b": ones(6, 8)}, rule)
     with pytest.raises(ValueError, match=r"of one size, got 4 .*6 "):
         residual_sets(layout, "global")

@@ -60,7 +60,8 @@ def test_one_array_gets_the_update_of_a_kernel():
 
 def test_the_state_of_one_array_is_portable():
     tx = om.muoneq(0.01)
-    state = tx.init(WEIGHT)
+    init = jax.jit(tx.init)
+    state = init(WEIGHT)
     portable = om.to_portable(state, WEIGHT)
-    restored = om.from_portable(portable, tx.init(WEIGHT), WEIGHT)
+    restored = om.from_portable(portable, init(WEIGHT), WEIGHT)
     jax.tree.map(np.testing.assert_array_equal, restored, state)

@@ -7,19 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones
 from _registry import RECIPES
+from _walks import walk
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
 from optax_matrix.sharding import owners
 from optax_matrix.tree import on_matrices
 
-PARAMS = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
+PARAMS = {"up": {"kernel": ones(4, 6), "bias": ones(6)}}
 WRONG = [(6, 4), (3, 8), (2, 12), (8, 6), (24,), (1, 4, 6)]
 
 
 def _grads(kernel=(4, 6), bias=(6,)):
-    return {"up": {"kernel": jnp.ones(kernel), "bias": jnp.ones(bias)}}
+    return {
+        "up": {"kernel": np.ones(kernel, np.float32), "bias": np.ones(bias, np.float32)}
+    }
 
 
 def _refused(tx, grads, params=PARAMS):
@@ -30,7 +34,8 @@ def _refused(tx, grads, params=PARAMS):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.broad
+@walk("name", RECIPES)
 def test_every_recipe_refuses_kernels_of_another_shape(name):
     tx = RECIPES[name](1e-3)
     for shape in WRONG:
@@ -54,7 +59,7 @@ def test_chains_refuse_kernels_of_another_shape(name, shape):
 
 def test_gradients_without_a_parameter_are_refused():
     tx = on_matrices(optax.trace(0.9))
-    extra = {**PARAMS, "down": jnp.ones((4, 6))}
+    extra = {**PARAMS, "down": ones(4, 6)}
     assert "'down', which `params` lack" in _refused(tx, extra)
 
 
@@ -69,7 +74,7 @@ def test_gradients_may_be_fewer_than_parameters():
 
 def test_without_parameters_the_state_tells():
     tx = on_matrices(optax.trace(0.9))
-    state = tx.init(PARAMS)
+    state = jax.eval_shape(tx.init, PARAMS)
     for shape in WRONG:
         with pytest.raises(ValueError, match=r"another dtype or shape"):
             jax.eval_shape(tx.update, _grads(kernel=shape), state)
@@ -80,12 +85,12 @@ def test_without_parameters_the_state_tells():
 def test_sharded_gradients_of_another_shape_are_refused(cpus, kind, owned):
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind,) * 2, devices=cpus[:4])
     put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
-    params = {"kernel": put(jnp.ones((4, 8)), "x", "y"), "bias": put(jnp.ones(8), "y")}
+    params = {"kernel": put(ones(4, 8), "x", "y"), "bias": put(ones(8), "y")}
     placement = owners.from_params(params, ("x", "y")) if owned else None
     tx = om.muon(1e-3, placement=placement)
     state = tx.init(params)
     for shape in [(8, 4), (2, 16), (16, 2), (8, 8)]:
-        grads = {**params, "kernel": put(jnp.ones(shape), "x", "y")}
+        grads = {**params, "kernel": put(np.ones(shape, np.float32), "x", "y")}
         for update in (tx.update, jax.jit(tx.update)):
             with pytest.raises(ValueError, match=r"for 'kernel' of shape \(4, 8\)"):
                 update(grads, state, params)

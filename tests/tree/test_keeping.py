@@ -28,11 +28,13 @@ READERS = {
     "while",
 }
 SIDE = 6
-PARAMS = {name: {"kernel": jnp.ones((SIDE, SIDE))} for name in ("bad", "good")}
-GRADS = {
-    "bad": {"kernel": jnp.eye(SIDE).at[1, 2].set(jnp.nan)},
-    "good": {"kernel": jnp.eye(SIDE)},
+PARAMS = {
+    name: {"kernel": np.ones((SIDE, SIDE), np.float32)} for name in ("bad", "good")
 }
+EYE = np.eye(SIDE, dtype=np.float32)
+BAD = EYE.copy()
+BAD[1, 2] = np.nan
+GRADS = {"bad": {"kernel": BAD}, "good": {"kernel": EYE}}
 STACK = (2, SIDE, SIDE)
 
 
@@ -86,7 +88,7 @@ def selects(jaxpr):
 
 def selects_of(name, **options):
     tx = getattr(om, name)(1e-2, **options)
-    state = tx.init(PARAMS)
+    state = jax.eval_shape(tx.init, PARAMS)
     return selects(jax.make_jaxpr(tx.update)(GRADS, state, PARAMS).jaxpr)
 
 

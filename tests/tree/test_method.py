@@ -3,12 +3,13 @@
 import equinox as eqx
 import flax.serialization
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from _matrices import ones
 from _registry import SMALL, TABLE, small
+from _walks import walk
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
@@ -16,7 +17,7 @@ from optax_matrix.checkpoint import check_restored
 from optax_matrix.tree import on_matrices
 from optax_matrix.tree.state import OnMatricesState
 
-PARAMS = {"up": {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}}
+PARAMS = {"up": {"kernel": ones(4, 6), "bias": ones(6)}}
 # Pairs of recipes whose states a restore took for one another.
 PAIRS = {
     "aro": ("eigen_sinkhorn", {}, {}),
@@ -41,7 +42,7 @@ def _method_of(state):
     return [name for node in nodes for name in node.method]
 
 
-@pytest.mark.parametrize("name", TABLE)
+@walk("name", TABLE)
 def test_the_state_of_every_recipe_has_its_name(name):
     states = [jax.eval_shape(small(name)(1e-3).init, PARAMS)]
     if direction := getattr(om, f"scale_by_{name}", None):
@@ -53,9 +54,9 @@ def test_the_state_of_every_recipe_has_its_name(name):
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_the_state_of_another_recipe_is_refused_by_name(name, wrap):
     wrong, other, right = _pair(name)
-    state = wrong.init(PARAMS)
+    state = jax.jit(wrong.init)(PARAMS)
     if name != "alice_0":  # Without tracking, which flax does not miss.
-        assert _arrays(state) == _arrays(right.init(PARAMS))
+        assert _arrays(state) == _arrays(jax.eval_shape(right.init, PARAMS))
     message = rf"`state` must be that of {name}, got that of {other};"
     with pytest.raises(ValueError, match=message):
         wrap(right.update)(PARAMS, state, PARAMS)
@@ -64,10 +65,11 @@ def test_the_state_of_another_recipe_is_refused_by_name(name, wrap):
 @pytest.mark.parametrize("name", PAIRS)
 def test_flax_does_not_restore_it(name):
     wrong, _, right = _pair(name)
-    data = flax.serialization.to_bytes(wrong.init(PARAMS))
+    state, fresh = (jax.jit(tx.init)(PARAMS) for tx in (wrong, right))
+    data = flax.serialization.to_bytes(state)
     with pytest.raises(ValueError, match=name):
-        flax.serialization.from_bytes(right.init(PARAMS), data)
-    same = flax.serialization.from_bytes(wrong.init(PARAMS), data)
+        flax.serialization.from_bytes(fresh, data)
+    same = flax.serialization.from_bytes(state, data)
     check_restored(same)
 
 
@@ -83,8 +85,8 @@ def test_orbax_does_not_restore_it(tmp_path):
 
 def test_a_restore_by_position_is_noticed(tmp_path):
     wrong, _, right = _pair("aro")
-    eqx.tree_serialise_leaves(tmp_path / "state", wrong.init(PARAMS))
-    fresh = right.init(PARAMS)
+    old, fresh = (jax.jit(tx.init)(PARAMS) for tx in (wrong, right))
+    eqx.tree_serialise_leaves(tmp_path / "state", old)
     state = eqx.tree_deserialise_leaves(tmp_path / "state", fresh)
     with pytest.raises(ValueError, match=r"labeled as the state of aro, .*by position"):
         check_restored(state)
@@ -120,7 +122,7 @@ def test_any_other_state_ends_in_a_clear_error(name):
 
 def test_a_state_in_other_containers_is_told_apart():
     tx = om.muon(1e-3, other=optax.sgd(1e-3, momentum=0.9))
-    data = flax.serialization.to_bytes(tx.init(PARAMS))
+    data = flax.serialization.to_bytes(jax.jit(tx.init)(PARAMS))
     state = flax.serialization.msgpack_restore(data)
     with pytest.raises(ValueError, match=r"types differ.*nnx.Param.*as the target"):
         tx.update(PARAMS, state, PARAMS)
@@ -138,10 +140,10 @@ def test_an_init_that_fails_does_not_hide_the_error():
         raise RuntimeError(f"of update, with {len(args)} arguments")
 
     tx = om.muon(1e-3, other=optax.GradientTransformation(init, update))
-    state = tx.init(PARAMS)
+    state = jax.eval_shape(tx.init, PARAMS)
     started.append(True)
     with pytest.raises(RuntimeError, match="of update"):
-        tx.update(PARAMS, state, PARAMS)
+        jax.eval_shape(tx.update, PARAMS, state, PARAMS)
 
 
 def test_an_error_of_another_cause_is_handed_on():
@@ -151,7 +153,7 @@ def test_an_error_of_another_cause_is_handed_on():
     other = optax.GradientTransformation(lambda _: optax.EmptyState(), fail)
     tx = om.muon(1e-3, other=other)
     with pytest.raises(RuntimeError, match="of the user's"):
-        tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+        jax.eval_shape(lambda: tx.update(PARAMS, tx.init(PARAMS), PARAMS))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_numbers_and_options_of_a_method_may_change(options):
 def test_the_name_survives_jit_and_sharding(cpus, kind, owned):
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind,) * 2, devices=cpus[:4])
     put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
-    params = {"kernel": put(jnp.ones((4, 8)), "x", "y"), "bias": put(jnp.ones(8), "y")}
+    params = {"kernel": put(ones(4, 8), "x", "y"), "bias": put(ones(8), "y")}
     placement = om.owners.from_params(params, ("x", "y")) if owned else None
     tx = om.muon(1e-3, placement=placement)
     state = tx.init(params)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, ones
 
 import optax_matrix as om
 from optax_matrix._paths import flatten_named, map_named, named_leaves, natural_order
@@ -36,7 +36,7 @@ def params(form=tuple):
     kernels = np.float32(gaussian(4, 8, 8, seed=3))
     attention = Attention(*map(jnp.asarray, kernels))
     attn = attention._asdict() if form is dict else attention
-    return {"layers_0": {"attn": attn, "mlp": {"up": {"kernel": jnp.ones((8, 16))}}}}
+    return {"layers_0": {"attn": attn, "mlp": {"up": {"kernel": ones(8, 16)}}}}
 
 
 def plain(tree):
@@ -49,10 +49,10 @@ def test_paths():
     paths = [*(f"layers_0/attn/{name}" for name in names), "layers_0/mlp/up/kernel"]
     assert sorted(named_leaves(params())) == sorted(paths)
     assert set(named_leaves(params(dict))) == set(paths)
-    alone = {"attn": Attention(None, optax.MaskedNode(), jnp.ones(3), None)}
+    alone = {"attn": Attention(None, optax.MaskedNode(), ones(3), None)}
     assert list(named_leaves(alone)) == ["attn/value"]
     for box in (Box, nnx.Param):
-        tree = {"a": box(jnp.ones(3)), "c": Attention(*[box(jnp.ones(2))] * 4)}
+        tree = {"a": box(ones(3)), "c": Attention(*[box(ones(2))] * 4)}
         assert list(named_leaves(tree)) == ["a", *(f"c/{name}" for name in names)]
         leaves, rebuild = flatten_named(tree)
         assert jax.tree.structure(rebuild(leaves)) == jax.tree.structure(tree)
@@ -63,7 +63,7 @@ def test_paths():
 
 def test_digits_that_are_no_numbers():
     assert natural_order("W1²") > natural_order("W1")
-    om.muon(0.1).init({"layers": {"W1²": jnp.ones((3, 5))}})
+    om.muon(0.1).init({"layers": {"W1²": ones(3, 5)}})
 
 
 @pytest.mark.daily("plain", "rule", "8bit")
@@ -96,6 +96,6 @@ def test_a_named_tuple_is_trained_as_a_dict(tx):
 
 def test_eight_bits_for_the_moments_of_a_named_tuple():
     """Fields of parameters do not hide the field of the moments."""
-    state = om.adamw_8bit(0.1, min_size=16).init(params())
+    state = jax.eval_shape(om.adamw_8bit(0.1, min_size=16).init, params())
     adam = state.inner_state[0]
     assert {x.dtype.name for x in jax.tree.leaves((adam.mu, adam.nu))} == {"uint8"}

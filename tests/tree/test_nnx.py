@@ -55,7 +55,7 @@ def trained(tx, steps=2):
     before = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     before = jax.tree.map(jnp.copy, before)
     for _ in range(steps):
-        loss = lambda m: jnp.mean((m(jnp.eye(8)) - 1) ** 2)
+        loss = lambda m: jnp.mean((m(np.eye(8, dtype=np.float32)) - 1) ** 2)
         optimizer.update(model, nnx.grad(loss)(model))
     return before, nnx.to_pure_dict(nnx.state(model, nnx.Param))
 

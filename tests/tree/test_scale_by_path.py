@@ -7,14 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones
 
 import optax_matrix as om
 
 PARAMS = {
-    "embed": {"embedding": jnp.ones((5, 4))},
-    "layers": [{"up": jnp.ones((4, 6)), "bias": jnp.ones(6)} for _ in range(2)],
+    "embed": {"embedding": ones(5, 4)},
+    "layers": [{"up": ones(4, 6), "bias": ones(6)} for _ in range(2)],
 }
-GRADS = jax.tree.map(lambda x: x * jnp.arange(x.size).reshape(x.shape), PARAMS)
+GRADS = jax.tree.map(
+    lambda x: np.arange(x.size, dtype=np.float32).reshape(x.shape), PARAMS
+)
 
 
 @pytest.mark.broad

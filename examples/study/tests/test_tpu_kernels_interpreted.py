@@ -239,7 +239,7 @@ def test_other_dtypes_and_older_tpus_are_refused(monkeypatch):
     ],
 )
 def test_precision_of_the_products_in_a_kernel(dtype, asked, passes):
-    x = jnp.ones((128, 128), dtype)
+    x = np.ones((128, 128), dtype)
     with jax.default_matmul_precision(asked):
         text = str(jax.make_jaxpr(lambda x: _tiles.dot(x, x))(x))
     assert f"Precision.{passes}" in text or passes in text
