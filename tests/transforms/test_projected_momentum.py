@@ -12,7 +12,8 @@ from _reference.low_rank import left_vectors
 from _reference.rotations import over_root
 
 import optax_matrix as om
-from optax_matrix.transforms import subspace_basis, svd_basis, with_gradient
+from optax_matrix.transforms import subspace_basis, with_gradient
+from optax_matrix.transforms.low_rank import svd_basis
 
 B1, B2, INTERVAL = 0.7, 0.8, 3
 pytestmark = pytest.mark.usefixtures("x64")
