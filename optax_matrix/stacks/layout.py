@@ -147,7 +147,7 @@ def ids_of_pieces(view: MatrixView, path: str) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Static description of a parameter tree, for which blocks are built.
+    """Static description of the stacks of a parameter tree.
 
     Attributes:
         groups: The groups by name, in a fixed order.
