@@ -29,8 +29,7 @@ The packages; each imports only what is below it::
   state, not parameter trees.
 * `matrices`: which leaves of a tree are matrices, and how each is seen. Orientation,
   heads, layers and experts are translated here and nowhere else.
-* `stacks`: equal matrices of all leaves, and the static layout that blocks are built
-  for.
+* `stacks`: equal matrices of all leaves, and their static layout.
 * `sharding`: where stacks live on a mesh. It moves whole matrices, never rows of them:
   each step has one ``shard_map``, in which blocks see local, whole matrices and no
   mesh.
@@ -45,8 +44,9 @@ The packages; each imports only what is below it::
 
 A step goes down once and up once. `tree` decides on the leaves (`matrices`), stacks
 them (`stacks`) where they live (`sharding`), runs the chain (`transforms`, which call
-`linalg`), and puts the updates back. What a block may know besides its arrays, such as
-which matrices are padding, is in one object, ``_surroundings.Surroundings``.
+`linalg`), and puts the updates back. A chain is made once, in the factory. What a block
+may know of its matrices besides their values, such as their identities and which are
+padding, it asks for where the step runs: ``_surroundings.Surroundings``.
 
 A test reads the imports and keeps these layers apart. `checkpoint`, `diagnostics`,
 `quantization` and `weights` load when they are first used. Everything that optax has

@@ -48,7 +48,7 @@ def checked(factory: Callable[P, T]) -> Callable[P, T]:
         return factory(*bound.args, **bound.kwargs)
 
     shown: Any = run
-    shown.check = check
+    shown.checked = run, check, factory
     shown.__signature__ = injectable(check.signature, is_number)
     return run
 
@@ -60,11 +60,12 @@ def unchecked(f: Any) -> Any:
     trace of a step, always with the same options.
     """
     is_partial = isinstance(f, functools.partial)
-    plain = f.func if is_partial else f
-    check: Checker | None = getattr(plain, "check", None)
-    if check is None or (is_partial and f.args):
+    outer = f.func if is_partial else f
+    known: Any = getattr(outer, "checked", (None, None, None))
+    run, check, plain = known
+    # `functools.wraps` copies the attribute to other functions.
+    if check is None or run is not outer or (is_partial and f.args):
         return f
-    plain = plain.__wrapped__
     return (
         functools.partial(plain, **check.options(f.keywords)) if is_partial else plain
     )

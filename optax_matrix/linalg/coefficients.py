@@ -63,8 +63,9 @@ def rows_for(
     table: Sequence[Sequence[float]] | np.ndarray, steps: int
 ) -> list[Quintic]:
     """One row per step as floats, the last one repeated; ValueError if malformed."""
+    hashable: Any = table
     try:
-        return list(_known_rows(table, steps))
+        return list(_known_rows(hashable, steps))
     except TypeError:  # Of arguments that have no hash.
         return _rows(table, steps)
 

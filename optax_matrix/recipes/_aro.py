@@ -138,15 +138,17 @@ def aro(
             sides=lambda layout: {n: g.residual for n, g in layout.groups.items()},
             **options,
         )
-    chain = optax.chain(momentum(b1, dtype=mu_dtype), rotated, matched(scaling))
+    average, sized = momentum(b1, dtype=mu_dtype), matched(scaling)
+    chain = optax.chain(average, rotated, sized)
 
     other = None
     if full_model:
         rate = common.get("other_learning_rate")
+        unrotated = aro_base("adam" if base == "adam" else "sign", b2)
         other = lambda params: optax.chain(
-            momentum(b1, dtype=mu_dtype),
-            aro_base("adam" if base == "adam" else "sign", b2),
-            matched(scaling),
+            average,
+            unrotated,
+            sized,
             decayed_others(weight_decay, common, params),
             optax.scale_by_learning_rate(learning_rate if rate is None else rate),
         )

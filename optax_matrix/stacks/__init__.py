@@ -1,4 +1,4 @@
-"""A parameter tree as stacks of equal matrices, for which blocks are built.
+"""A parameter tree as stacks of equal matrices, on which blocks work.
 
 `make_layout` groups equal matrices of all leaves into stacks ``(batch, out, in)``. A
 `Layout` is their static description: the name of each stack, its members, their order,

@@ -112,7 +112,7 @@ def make_group(rows, cols, dtype, residual, spec, members, ids, forms) -> Group:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Static description of a parameter tree, for which blocks are built.
+    """Static description of the stacks of a parameter tree.
 
     Attributes:
         groups: The groups by name, in a fixed order.

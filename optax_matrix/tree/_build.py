@@ -21,4 +21,5 @@ def as_build(build: Any) -> Build:
             f"callable build(layout) that returns one, got {type(build).__name__}."
         )
     check_called("build", build)
-    return build
+    make: Any = build
+    return make

@@ -46,7 +46,7 @@ def by_end(
             view, tx = found[path].view, of_place[found[path].place]
             if not x.size:
                 return x
-            run = lambda x: tx.update(x, tx.init(x))[0]
+            run: Any = lambda x: tx.update(x, tx.init(x))[0]
             if view is None:
                 return run(x[..., None, :])[..., 0, :] if x.ndim else run(x)
             return view.from_matrices([run(m) for m in view.to_matrices(x[None])])[0]
