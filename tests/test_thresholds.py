@@ -19,8 +19,8 @@ from optax_matrix.linalg.products import full_dot
 NO_SIZES = {
     "linalg/_block_jacobi.py": {"_MAX_SWEEPS"},
     "linalg/_cholesky_passes.py": {"_MAX_TRIES"},
-    "linalg/platforms.py": {"32"},  # Bits of a dtype.
     "linalg/products.py": {"128"},  # Lanes of a TPU.
+    "linalg/quintic_steps.py": {"32"},  # Bits of a dtype.
     "linalg/scale.py": {"32", "100"},
     "sharding/_checks.py": {"128"},  # Exponents of a dtype.
 }
