@@ -10,12 +10,7 @@ from _tiers import tiered
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.checkpoint import (
-    _fields,
-    check_restored,
-    from_portable,
-    to_portable,
-)
+from optax_matrix.checkpoint import check_restored, from_portable, to_portable
 from optax_matrix.transforms.wrappers.quantizer import SIGNED, UNSIGNED
 
 PARAMS = tree(0, shapes={"up": {"kernel": (3, 6), "bias": (6,)}})
@@ -153,7 +148,8 @@ def test_second_moments_of_training_pass(name):
 def test_replicas_are_read_once(cpus, monkeypatch):
     """Of an array on eight devices only the parts that differ."""
     mesh, read = jax.make_mesh((4, 2), ("a", "b"), devices=cpus), []
-    monkeypatch.setattr(_fields, "check_signs", lambda x, *_: read.append(x.shape))
+    signs = "optax_matrix.checkpoint._check_restored.check_signs"
+    monkeypatch.setattr(signs, lambda x, *_: read.append(x.shape))
     state = om.on_matrices(optax.scale_by_rms()).init(PARAMS)
     for spec, part in ((P(), (1, 6, 3)), (P(None, "b"), (1, 3, 3))):
         sharding = NamedSharding(mesh, spec)
