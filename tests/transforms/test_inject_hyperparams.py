@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import ones
 
 import optax_matrix as om
 
-PARAMS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}
+PARAMS = {"kernel": ones(3, 4), "bias": ones(4)}
 
 
 def test_ints_given_for_numbers_become_float32():
@@ -30,9 +31,9 @@ def test_static_arguments_stay_what_they_are():
 @pytest.mark.broad
 def test_kernels_of_blocks_are_no_schedules():
     tx = om.inject_hyperparams(om.orthogonalize)(om.linalg.polar_svd)
-    stacks = {"w": 3 * jnp.eye(2)[None]}
+    stacks = {"w": 3 * np.eye(2, dtype=np.float32)[None]}
     np.testing.assert_allclose(
-        tx.update(stacks, tx.init(stacks))[0]["w"][0], jnp.eye(2)
+        tx.update(stacks, tx.init(stacks))[0]["w"][0], np.eye(2, dtype=np.float32)
     )
 
 
@@ -100,10 +101,7 @@ def test_bfloat16_trees_keep_their_dtypes(name):
     rng = np.random.default_rng(0)
     shapes = {"kernel": (64, 72), "bias": (72,)}  # One of them is large enough.
     params, grads = (
-        {
-            n: jnp.asarray(rng.standard_normal(s), jnp.bfloat16)
-            for n, s in shapes.items()
-        }
+        {n: np.asarray(rng.standard_normal(s), jnp.bfloat16) for n, s in shapes.items()}
         for _ in range(2)
     )
 
@@ -122,7 +120,7 @@ def test_bfloat16_trees_keep_their_dtypes(name):
 
 
 def test_random_keys_and_python_numbers_pass_through_a_state():
-    start = (jax.random.key(0), 0, jnp.ones((), jnp.bfloat16))
+    start = (jax.random.key(0), 0, np.ones((), jnp.bfloat16))
 
     def make(scale):
         def update(updates, state, params=None):

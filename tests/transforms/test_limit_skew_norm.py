@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian
+from _matrices import gaussian, ones, zeros
 
 import optax_matrix as om
 from optax_matrix import linalg
@@ -48,7 +48,7 @@ def test_blocks_within_the_bound_move_freely_and_others_along_the_edge():
     nan, _ = tx.update(update * jnp.nan, tx.init(q), q)
     assert jnp.isnan(nan).all()
     # Blocks of one row and column have nothing to turn.
-    empty = jnp.zeros((3, 0))
+    empty = zeros(3, 0)
     assert tx.update(empty, tx.init(empty), empty)[0].shape == (3, 0)
 
 
@@ -57,7 +57,7 @@ def trained(max_norm, w):
     """Weights after a hundred updates by one gradient, with a merge every fifty."""
     options = {"block": 16, "merge_interval": 50, "max_norm": max_norm}
     tx = om.poet(2e-2, terms=4, **options)
-    grads = {"kernel": jnp.float32(gaussian(16, 16, seed=9))}
+    grads = {"kernel": np.float32(gaussian(16, 16, seed=9))}
 
     def step(carry, _):
         params, state = carry
@@ -122,7 +122,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="`params` must be passed to `update`"):
         limit_skew_norm().update({}, optax.EmptyState())
     with pytest.raises(ValueError, match="`params` must be triangles"):
-        limit_skew_norm().update(jnp.ones(5), optax.EmptyState(), jnp.ones(5))
+        limit_skew_norm().update(ones(5), optax.EmptyState(), ones(5))
     with pytest.raises(ValueError, match=r"`max_norm` must be one of .*a number"):
         om.poet(1e-3, max_norm="always")
     with pytest.raises(ValueError, match="`orthogonal` must be a function"):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _matrices import gaussian, matrix_with_singular_values, orthonormal
+from _matrices import gaussian, matrix_with_singular_values, ones, orthonormal
 from _reference import rotations as ref
 
 import optax_matrix as om
@@ -73,8 +73,8 @@ def scanned(tx):
 
 def run(tx, grads, state=None):
     """Updates of one matrix, and the last state."""
-    grads = jnp.asarray(grads)
-    state = tx.init({"w": grads[0]}) if state is None else state
+    grads = np.asarray(grads)
+    state = jax.jit(tx.init)({"w": grads[0]}) if state is None else state
     state, updates = scanned(tx)(state, grads)
     return np.asarray(updates), state
 
@@ -158,16 +158,16 @@ def test_both_sides_follow_from_the_same_look_ahead():
 @pytest.mark.broad
 def test_a_dict_gives_each_leaf_its_side():
     tx = om.rotate(optax.scale_by_sign(), side={"a": "out", "b": "in", "c": "both"})
-    stacks = {n: jnp.ones((2, 3, 5)) for n in "ab"}
+    stacks = {n: ones(2, 3, 5) for n in "ab"}
     rotation = tx.init(stacks).rotation
     assert rotation["a"].rows.shape == (2, 3, 3)
     assert rotation["b"].rows.shape == (2, 5, 5)
     with pytest.raises(ValueError, match=r"`side` must be .* for each leaf"):
-        tx.init({"other": jnp.ones((3, 5))})
+        tx.init({"other": ones(3, 5)})
     with pytest.raises(ValueError, match=r"`side` must be .* for each leaf"):
-        tx.init([jnp.ones((3, 5))])
+        tx.init([ones(3, 5)])
     with pytest.raises(ValueError, match="`side` must be one of"):
-        om.rotate(optax.identity(), side={"w": "left"}).init({"w": jnp.ones((3, 5))})
+        om.rotate(optax.identity(), side={"w": "left"}).init({"w": ones(3, 5)})
 
 
 def test_a_policy_may_be_a_function():
@@ -176,7 +176,7 @@ def test_a_policy_may_be_a_function():
     def turned(side):
         assert isinstance(side, PolicyInput)
         seen.append([None if x is None else x.shape for x in side[:4]])
-        return jnp.broadcast_to(jnp.eye(4)[::-1], side.rotation.shape)
+        return jnp.broadcast_to(np.eye(4, dtype=np.float32)[::-1], side.rotation.shape)
 
     tx = om.rotate(optax.scale_by_sign(), policy=turned, side="out")
     got, state = run(tx, np.float32(stream(1)))
@@ -195,7 +195,7 @@ def test_a_function_sees_what_the_base_would_answer(block):
         return side.rotation
 
     tx = block(optax.scale_by_sign(), policy=stay, side="out")
-    g = jnp.float32([[0.5, -2.0]])
+    g = np.float32([[0.5, -2.0]])
     tx.update({"w": g}, tx.init({"w": g}))
     np.testing.assert_array_equal(seen[0], [[1, -1]])
 
@@ -207,7 +207,7 @@ def test_zero_momentum_leaves_the_rotation(policy):
     tx = om.rotate(optax.scale_by_sign(), policy=policy, side="out")
     g = {"w": jnp.float32(stream(1)[0])}
     _, state = jitted(tx)(g, tx.init(g))
-    update, after = jitted(tx)({"w": jnp.zeros(SHAPE)}, state)
+    update, after = jitted(tx)({"w": np.zeros(SHAPE, np.float32)}, state)
     assert not update["w"].any()
     same = np.testing.assert_allclose
     same(after.rotation["w"].rows, state.rotation["w"].rows, atol=1e-6)
@@ -320,7 +320,7 @@ def test_the_interval_keeps_the_rotation_between_renewals():
 
 @pytest.mark.broad
 def test_renewals_of_all_stacks_are_under_one_cond():
-    stacks = {"a": jnp.ones((2, 3, 5)), "b": jnp.ones((6, 4))}
+    stacks = {"a": ones(2, 3, 5), "b": ones(6, 4)}
     kernel = lambda x, **_: jnp.cos(x)
     for interval, conds, cosines in ((1, 0, 2), (4, 1, 0)):
         tx = om.rotate(optax.scale_by_sign(), update_interval=interval, qr=kernel)
@@ -401,7 +401,7 @@ def polar_of(m):
 def test_updates_turn_with_the_gradients(base):
     """dW -> Q dW when G -> Q G and R_0 -> Q R_0; -R_0's columns change nothing."""
     tx = averaged(BASES[base][0], side="out")
-    start = tx.init({"w": jnp.zeros(SHAPE)})
+    start = tx.init({"w": np.zeros(SHAPE)})
     straight, _ = run(tx, stream(), start)
 
     def started(rows):
@@ -481,7 +481,7 @@ def test_wrong_arguments_are_named_in_the_factory(block, arguments, message):
 @pytest.mark.parametrize("side", ["short", "out"])
 def test_a_vector_is_refused(side):
     with pytest.raises(ValueError, match=r"leaves must be matrices .*\(3,\)"):
-        om.rotate(optax.scale_by_sign(), side=side).init({"b": jnp.ones(3)})
+        om.rotate(optax.scale_by_sign(), side=side).init({"b": ones(3)})
 
 
 @pytest.mark.broad
@@ -550,7 +550,7 @@ def test_eigenvalues_of_both_sides_stay_of_like_size():
     """Only their product counts. Left alone, one grows beyond the other without end."""
     base = om.transforms.scale_by_spectrum()
     tx = om.in_eigenbasis(base, "kl", side="both", decay=0.4)
-    noise = jnp.asarray(gaussian(400, 3, 6, seed=3), jnp.float32)
+    noise = np.float32(gaussian(400, 3, 6, seed=3))
 
     def body(state, g):
         _, state = tx.update({"w": g}, state)

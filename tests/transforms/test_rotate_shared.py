@@ -179,7 +179,7 @@ def test_wrong_arguments_are_named_in_the_factory(arguments, message):
 def test_rotated_sides_of_two_sizes_are_refused():
     tx = rotate_shared(optax.scale_by_sign(), SETS, sides={"a": "in", "b": "in"})
     with pytest.raises(ValueError, match=r"the same size .*'a': 16, 'b': 4"):
-        tx.init(_draw(np.random.default_rng(0)))
+        jax.eval_shape(tx.init, _draw(np.random.default_rng(0)))
 
 
 @pytest.mark.slow

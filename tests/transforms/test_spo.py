@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from _identities import identified
-from _matrices import gaussian, orthonormal
+from _matrices import gaussian, ones, orthonormal
 from _reference import poet as ref
 
 import optax_matrix as om
@@ -32,7 +32,7 @@ SIDES = {"both": ("in", "out"), "in": ("in",), "out": ("out",)}
 
 
 def start(dtype=jnp.float32, shape=SHAPE):
-    return {"w": jnp.asarray(gaussian(*shape, seed=1), dtype)}
+    return {"w": np.asarray(gaussian(*shape, seed=1), dtype)}
 
 
 def noise(steps, shape=SHAPE):
@@ -314,10 +314,10 @@ def test_merge_resets_moments_and_goes_on_with_schedules():
 @pytest.mark.broad
 def test_a_reset_in_a_list_leaves_the_count_of_a_schedule_alone():
     inner = ADAM(optax.linear_schedule(0.02, 0.0, 20))
-    q = [{"in": jnp.ones((1, 3))}, {"in": jnp.ones((1, 3))}]
+    q = [{"in": ones(1, 3)}, {"in": ones(1, 3)}]
     fresh = inner.init(q)
     _, state = inner.update(q, fresh)
-    due = [{"in": jnp.ones((1,), bool)}] * 2
+    due = [{"in": np.ones((1,), bool)}] * 2
     adam, schedule = reset_moments(fresh, state, due, True)
     assert not any(x.any() for x in jax.tree.leaves(adam))
     assert int(schedule.count) == 1

@@ -263,7 +263,7 @@ def test_averages_of_bfloat16_weights_are_float32():
 @every
 @pytest.mark.parametrize("jitted", [True, False])
 def test_before_the_first_step_it_is_the_initialization(wrap, jitted):
-    tx, params = wrap(om.muon(RATE)), tree(0)
+    tx, params = wrap(om.muon(RATE)), jax.device_put(tree(0))
     state = (jax.jit(tx.init) if jitted else tx.init)(params)
     assert_close(om.evaluation_params(state, params), params)
     held = {x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)}
