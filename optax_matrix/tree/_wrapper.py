@@ -225,18 +225,18 @@ class OnMatrices:
             own = self._apart(trees.params, like, kinds)
             whole = trees.params.tree
         states = {}
-        for name, part, params in zip(("after", "other"), parts, own, strict=True):
-            make, old = getattr(self, name), getattr(state, name)
-            if make is None:
-                continue
-            with within(kinds=kinds):
+        with within(kinds=kinds):
+            for name, part, params in zip(("after", "other"), parts, own, strict=True):
+                make, old = getattr(self, name), getattr(state, name)
+                if make is None:
+                    continue
                 part, held = make(whole).update(part, old, params, **extra_args)
-            states[name] = keep_dtypes(held, old)
-            found = named_leaves(part).items()
-            new |= {path: keep_dtype(x, like[path]) for path, x in found}
-            if name == "after":
-                policies = self.nonfinite, self.on_zero
-                new |= still(kinds.views, trees.updates.leaves, new, *policies)
+                found = named_leaves(part)
+                states[name] = keep_dtypes(held, old)
+                new |= keep_dtypes(found, {path: like[path] for path in found})
+                if name == "after":
+                    policies = self.nonfinite, self.on_zero
+                    new |= still(kinds.views, trees.updates.leaves, new, *policies)
         return new, states
 
     def _apart(self, named: Named, leaves: Mapping[str, Any], kinds: Kinds) -> list:
