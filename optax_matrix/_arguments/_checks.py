@@ -120,7 +120,7 @@ def check_at_least_one(name: str, value: Any) -> None:
 def check_rate(name: str, value: Any) -> None:
     """Raises unless a value is a number that is not negative, or a schedule.
 
-    None is refused, too: optax takes it for a learning rate and leaves out the sign.
+    None is refused, too: optax treats it as a learning rate and leaves out the sign.
     """
     if value is None:
         raise ValueError(

@@ -27,7 +27,7 @@ def is_function(value: Any) -> TypeGuard[Callable[..., Any]]:
 def check_called(name: str, value: Any) -> None:
     """Raises if a value is a factory of optax or of this package that was not called.
 
-    Such a function accepts one argument of any kind, and would fail in its steps.
+    An uncalled factory would fail only inside `update`.
     """
     if not inspect.isfunction(value) or "." in value.__qualname__:
         return

@@ -86,16 +86,16 @@ def on_matrices(
             Other matrices are updated as usual, and only ``"zero"`` changes the state
             of this one. ``"propagate"`` gives NaN as its update, which
             `optax.apply_if_finite` and loggers notice; ``"skip"`` gives zero;
-            ``"zero"`` takes the gradient for zero, so that momentum moves the matrix
-            on; ``"raise"`` is ``"propagate"`` with an error that names the leaf, under
-            `jax.experimental.checkify`, which fails on the ``shard_map`` of `owners` if
-            the mesh has Explicit axes or is set by `jax.set_mesh`.
+            ``"zero"`` treats the gradient as zero, so that momentum still moves the
+            matrix; ``"raise"`` is ``"propagate"`` with an error that names the leaf,
+            under `jax.experimental.checkify`, which fails on the ``shard_map`` of
+            `owners` if the mesh has Explicit axes or is set by `jax.set_mesh`.
         zero_gradient: What happens while the gradient of a matrix is zero (an expert
             without tokens, a head that is off). A normalized momentum would move the
             matrix on at full size. A decay rate :math:`\beta`, a number in [0, 1),
             multiplies the update of the k-th such step in a row by :math:`\beta^k`, so
             that the matrix goes at most :math:`\beta / (1 - \beta)` ordinary steps
-            further; the state counts them for each matrix, and weight decay goes on.
+            further; the state counts them for each matrix, and weight decay continues.
             ``"follow"`` leaves the transformation alone. ``"skip"`` neither updates the
             matrix nor changes its state; nothing that `after` does moves it. Counts
             that all matrices share go on.

@@ -1,12 +1,21 @@
-"""Clear errors for mistakes that otherwise surface deep inside JAX or optax."""
+"""Clear errors for mistakes that otherwise surface deep inside JAX, or stay unseen."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
+<<<<<<< HEAD
 from optax_matrix._dtypes import is_tiny
+=======
+from optax_matrix._arguments import is_tiny
+from optax_matrix._mesh import explicit_spec, own_mesh, shards
+from optax_matrix._paths import leaves_with_keys, path_name
+>>>>>>> work-w
 from optax_matrix.tree.state import is_state
 
 
@@ -33,3 +42,36 @@ def refuse_tiny(leaves: Mapping[str, Any], matrices: Iterable[str]) -> None:
             "and momenta round to zero; train weights in bfloat16 or float32, and cast "
             "them to eight bits where the model multiplies by them."
         )
+
+
+def warn_of_replicated(state: Any, specs: Any, mesh: Any) -> list[str]:
+    """Warns of state that arrives replicated and should be sharded; returns its paths.
+
+    Types do not show Auto axes, so nothing is known of such an array inside `jax.jit`.
+    """
+    leaves = leaves_with_keys(state)
+    found = {
+        path_name(keys): x.size * x.dtype.itemsize
+        for (keys, x), spec in zip(leaves, jax.tree.leaves(specs), strict=True)
+        if shards(spec, mesh.shape) > 1 and _is_whole(x)
+    }
+    if found:
+        largest = sorted(found, key=lambda path: -found[path])
+        names = ", ".join(largest[:3]) + (", ..." if len(found) > 3 else "")
+        warnings.warn(
+            f"{len(found)} arrays of the optimizer's state ({sum(found.values()):,} "
+            "bytes) are whole on every device, although their matrices are sharded: "
+            f"{names}. Make or restore the state with the shardings of "
+            "optax_matrix.state_specs(tx, params), as `out_shardings` of jax.jit of "
+            "`init` and of the training step.",
+            stacklevel=2,
+        )
+    return list(found)
+
+
+def _is_whole(x: Any) -> bool:
+    if isinstance(x, jax.core.Tracer):
+        mesh = own_mesh(x)
+        shown = mesh is not None and set(mesh.axis_types) == {AxisType.Explicit}
+        return shown and not any(explicit_spec(x))
+    return isinstance(x, jax.Array) and x.sharding.is_fully_replicated

@@ -45,8 +45,13 @@ from optax_matrix.tree._arrays import keep_dtype, keep_dtypes, split_arrays
 from optax_matrix.tree._build import Build
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
+<<<<<<< HEAD
 from optax_matrix.tree._refusals import refuse_nested, refuse_tiny
 from optax_matrix.tree._replicated import warn_of_replicated
+=======
+from optax_matrix.tree._refusals import refuse_nested, refuse_tiny, warn_of_replicated
+from optax_matrix.tree._trial import Build
+>>>>>>> work-w
 from optax_matrix.tree._unusual import (
     GuardedState,
     NonFinite,
@@ -227,18 +232,18 @@ class OnMatrices:
             own = self._apart(trees.params, like, kinds)
             whole = trees.params.tree
         states = {}
-        for name, part, params in zip(("after", "other"), parts, own, strict=True):
-            make, old = getattr(self, name), getattr(state, name)
-            if make is None:
-                continue
-            with within(kinds=kinds):
+        with within(kinds=kinds):
+            for name, part, params in zip(("after", "other"), parts, own, strict=True):
+                make, old = getattr(self, name), getattr(state, name)
+                if make is None:
+                    continue
                 part, held = make(whole).update(part, old, params, **extra_args)
-            states[name] = keep_dtypes(held, old)
-            found = named_leaves(part).items()
-            new |= {path: keep_dtype(x, like[path]) for path, x in found}
-            if name == "after":
-                policies = self.nonfinite, self.on_zero
-                new |= still(kinds.views, trees.updates.leaves, new, *policies)
+                found = named_leaves(part)
+                states[name] = keep_dtypes(held, old)
+                new |= keep_dtypes(found, {path: like[path] for path in found})
+                if name == "after":
+                    policies = self.nonfinite, self.on_zero
+                    new |= still(kinds.views, trees.updates.leaves, new, *policies)
         return new, states
 
     def _apart(self, named: Named, leaves: Mapping[str, Any], kinds: Kinds) -> list:

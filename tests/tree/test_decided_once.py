@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import flax.nnx as nnx
@@ -92,6 +93,7 @@ def step_of_mix(tx, params, state=None):
     """What a step adds to the leaf whose gradient is zero: its decay."""
     grads = jax.tree.map(np.zeros_like, params)
     state = tx.init(params) if state is None else state
+    new: Any
     new, _ = tx.update(grads, state, params)
     return float(new["layers"]["mix"][0, 0])
 
@@ -117,6 +119,7 @@ def test_frozen_leaves_still_say_what_a_leaf_is():
     """A tree without gradients for its kernels has the same vectors."""
     grads = {"layers": {"mix": np.zeros((4, 8)), "up": None, "down": None}}
     trained = {"layers": {**grads["layers"], "mix": STACKED["layers"]["mix"]}}
+    new: Any
     new, _ = make().update(grads, make().init(trained), STACKED)
     np.testing.assert_array_equal(new["layers"]["mix"], 0)
 
@@ -125,6 +128,8 @@ def test_frozen_leaves_still_say_what_a_leaf_is():
 def test_states_in_boxes_and_without_take_turns():
     box = lambda x: nn.Partitioned(x, names=("in", "out"))
     kernel = np.ones((4, 6), np.float32)
+    boxed: Any
+    bare: Any
     boxed, bare = ({"up": {"kernel": x}} for x in (box(kernel), kernel))
     tx = om.muon(0.1)
     structures = []

@@ -12,6 +12,7 @@ from _registry import RECIPES
 import optax_matrix as om
 from optax_matrix._surroundings import within
 from optax_matrix._surroundings.keeping import kept, movable
+from optax_matrix.transforms.turns import renewed, select
 
 CORE = ("soap", "kl_soap", "galore", "aro")
 EACH = [
@@ -49,6 +50,19 @@ def test_a_block_may_ask_which_matrices_keep_their_state():
         due = movable({"a": jnp.ones(2, bool), "b": jnp.ones(2, bool)})
     assert due["a"].tolist() == [False, True]
     assert due["b"].tolist() == [True, True]  # A stack of which nothing is known.
+
+
+@pytest.mark.parametrize("if_any", [True, False])
+def test_a_renewal_leaves_out_what_is_not_due_or_keeps_its_state(if_any):
+    old, pairs = {"a": jnp.zeros((3, 2, 2)), "b": jnp.zeros((1, 2, 2))}, []
+    due = {"a": jnp.array([True, True, False]), "b": jnp.array([True])}
+    renew = lambda due, old: jax.tree.map(lambda d, x: select(d, 1, x), due, old)
+    with within(keeps=[{"a": jnp.array([True, False, False])}], kept=pairs):
+        new = renewed(renew, due, old, if_any=if_any)
+    np.testing.assert_array_equal(new["a"][:, 0, 0], [0, 1, 0])
+    np.testing.assert_array_equal(new["b"], 1)
+    # The end of the step finds it done.
+    assert [(id(x), id(y)) for x, y in pairs] == [(id(new[n]), id(old[n])) for n in old]
 
 
 @pytest.mark.broad

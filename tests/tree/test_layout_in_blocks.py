@@ -26,7 +26,7 @@ def update_of(tx, steps=1, params=PARAMS):
 @pytest.mark.parametrize(
     "chain",
     [
-        om.orthogonalize_low_rank(2),
+        om.transforms.orthogonalize_low_rank(2),
         om.project_low_rank(optax.identity(), rank=2, basis="gaussian"),
     ],
 )
@@ -42,7 +42,7 @@ def test_ones_own_chain_draws_by_the_matrix_and_not_by_its_stack(chain):
 
 
 def test_blocks_of_a_matrix_have_its_identity():
-    chain = om.on_matrices(in_blocks(om.whiten(), 3), probe=False)
+    chain = om.on_matrices(in_blocks(om.transforms.whiten(), 3), probe=False)
     state = jax.eval_shape(chain.init, PARAMS)
     new, _ = jax.eval_shape(chain.update, PARAMS, state)
     assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, PARAMS)

@@ -77,16 +77,12 @@ def reset_moments(fresh: Any, state: Any, due: Any, every: Any) -> Any:
     ]
     resets = {o for o, (end, _) in zip(owners, found, strict=True) if end is not None}
     whole = {o for o, (_, which) in zip(owners, found, strict=True) if which is None}
-
-    def renewed(new, old, owner, which):
-        if owner not in resets:
-            return old
-        if owner in whole:
-            return jnp.where(every, new, old)
-        return select(which, new, old)
-
+    every = jnp.asarray(every)
     rows = zip(jax.tree.leaves(fresh), pairs, owners, found, strict=True)
-    leaves = [renewed(new, old, owner, w) for new, (_, old), owner, (_, w) in rows]
+    leaves = [
+        select(every if owner in whole else which, new, old) if owner in resets else old
+        for new, (_, old), owner, (_, which) in rows
+    ]
     return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
 
