@@ -9,13 +9,9 @@ import jax.core
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-<<<<<<< HEAD
 from optax_matrix._dtypes import is_tiny
-=======
-from optax_matrix._arguments import is_tiny
 from optax_matrix._mesh import explicit_spec, own_mesh, shards
 from optax_matrix._paths import leaves_with_keys, path_name
->>>>>>> work-w
 from optax_matrix.tree.state import is_state
 
 

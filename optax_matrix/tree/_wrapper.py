@@ -45,13 +45,7 @@ from optax_matrix.tree._arrays import keep_dtype, keep_dtypes, split_arrays
 from optax_matrix.tree._build import Build
 from optax_matrix.tree._placeholder import is_placeholder, placeholder_state
 from optax_matrix.tree._probe import refuse_coupling
-<<<<<<< HEAD
-from optax_matrix.tree._refusals import refuse_nested, refuse_tiny
-from optax_matrix.tree._replicated import warn_of_replicated
-=======
 from optax_matrix.tree._refusals import refuse_nested, refuse_tiny, warn_of_replicated
-from optax_matrix.tree._trial import Build
->>>>>>> work-w
 from optax_matrix.tree._unusual import (
     GuardedState,
     NonFinite,
