@@ -117,3 +117,23 @@ def test_families_of_blocks_do_not_import_one_another_in_circles():
                 imports.setdefault(family, set()).add(rest[0])
     order = list(graphlib.TopologicalSorter(imports).static_order())  # CycleError
     assert {"rotation", "low_rank", "sides"} <= set(order)
+
+
+def test_no_files_import_one_another_in_circles():
+    """A reader of a file may rely on those that it imports being understood."""
+    own = {_module_of(path): path for path in ROOT.rglob("*.py")}
+    imports = {}
+    for module, path in own.items():
+        if path.name != "__init__.py":  # Those gather what is in their package.
+            imports[module] = {
+                next(m for m in (name, name.rpartition(".")[0]) if m in own)
+                for name in _imported_names(path)
+                if name.startswith("optax_matrix.")
+            }
+    order = list(graphlib.TopologicalSorter(imports).static_order())  # CycleError
+    assert "optax_matrix.tree._wrapper" in order
+
+
+def _module_of(path):
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

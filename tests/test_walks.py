@@ -1,6 +1,7 @@
-"""What a step does not do: guards of the way of a gradient through the package."""
+"""Guards of the way of a gradient through the package, and of what it does not do."""
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+import walk
 from _registry import RECIPES
 
 import optax_matrix as om
@@ -81,3 +83,52 @@ def test_arguments_are_checked_in_the_factory_and_not_in_a_step(names):
         "the recipe, not in the step, and give them kernels as arguments, so that "
         f"their options are checked once: {found}"
     )
+
+
+# The most files that one update enters, and the most returns to a file that was left
+# before, in a new process (tests/walk.py).
+LIMITS = {
+    "muoneq": (38, 165),
+    "alice": (52, 405),
+    "poet": (45, 730),
+    "muoneq with owners": (46, 315),
+}
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("name", LIMITS)
+def test_an_update_goes_forward(name):
+    found = walk.counts(walk.update(*walk.methods()[name]))
+    too_many = [n > limit for n, limit in zip(found, LIMITS[name], strict=True)]
+    assert not any(too_many), (
+        f"An update of {name} enters {found[0]} files and returns {found[1]} times, "
+        f"above {LIMITS[name]}. `python tests/walk.py` shows where. Ask for a value "
+        "where it is needed instead of passing it through, decide once instead of "
+        "asking again, or raise the limit here with a reason."
+    )
+
+
+def test_precision_is_not_passed_on():
+    """The policy is in force where a step is traced: `linalg.precision`."""
+    code = re.compile(
+        r"\bproducts\s*[=:.]|\bproducts_of\b|\bprecision\s*=(?!=)|\bdot=(?!roots\b)\w+"
+    )
+    allowed = {"recipes/_recipe.py", "recipes/_method.py"}
+    found = []
+    for room in ("transforms", "recipes"):
+        for path in sorted((Path(ROOT) / room).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            lines = _code_of(path)
+            found += [f"{name}: {x}" for x in lines if code.search(x)]
+    wrong = [x for x in found if x.partition(":")[0] not in allowed]
+    assert not wrong, (
+        "Transforms and recipes have no argument for precision. Multiply by `project`, "
+        f"`statistics`, `bases` or `roots` of `linalg.precision`: {wrong}"
+    )
+    assert len(found) <= 4
+
+
+def _code_of(path):
+    """The lines of a file without its docstrings and comments."""
+    text = re.sub(r'r?"""(.*?)"""', "", path.read_text(), flags=re.DOTALL)
+    return [line.partition("#")[0].strip() for line in text.splitlines()]

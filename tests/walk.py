@@ -65,22 +65,40 @@ def sharded():
     return jax.tree.map(put, PARAMS)
 
 
+def methods():
+    """For each method of the table how it is made, and its parameters."""
+    owners = lambda: om.muoneq(3e-3, placement=om.owners("fsdp"))
+    return {
+        "muoneq": (lambda: om.muoneq(3e-3), PARAMS),
+        "alice": (lambda: om.alice(1e-3, rank=4, leading=1), PARAMS),
+        "poet": (lambda: om.poet(1e-3, block=4, merge_interval=3), PARAMS),
+        "muoneq with owners": (owners, sharded()),
+    }
+
+
+def update(make, params):
+    """The files of one traced `update`."""
+    tx = make()
+    state = jax.jit(tx.init)(params)
+    return walk(lambda: jax.jit(tx.update)(params, state, params))[0]
+
+
+def counts(files):
+    """The numbers of files, and of returns to a file that was left before."""
+    changes = zip(["", *files], files, strict=False)
+    visits = sum(before != file for before, file in changes)
+    return len(set(files)), visits - len(set(files))
+
+
 def main():
     """Prints the table."""
     warnings.simplefilter("ignore")
     print(f"{'call':24s}{'calls':>9s}{'files':>9s}{'moves':>9s}{'returns':>9s}")
-    owners = lambda: om.muoneq(3e-3, placement=om.owners("fsdp"))
-    for name, make, params in (
-        ("muoneq", lambda: om.muoneq(3e-3), PARAMS),
-        ("alice", lambda: om.alice(1e-3, rank=4, leading=1), PARAMS),
-        ("poet", lambda: om.poet(1e-3, block=4, merge_interval=3), PARAMS),
-        ("muoneq with owners", owners, sharded()),
-    ):
+    for name, (make, params) in methods().items():
         tx = make()
         files, state = walk(lambda: jax.jit(tx.init)(params))  # noqa: B023
         print(line(f"{name}, init", files))
-        files, _ = walk(lambda: jax.jit(tx.update)(params, state, params))  # noqa: B023
-        print(line(f"{name}, update", files))
+        print(line(f"{name}, update", update(make, params)))
         if name == "muoneq":
             files, saved = walk(lambda: om.to_portable(state, params))  # noqa: B023
             print(line("to_portable", files))

@@ -13,8 +13,8 @@
 
 The decorator checks arguments by their types and makes the optimizer of a whole tree.
 `direction` derives the update of the matrices alone, `preset` a variant. Type checkers
-see the arguments of the function above in all three: types cannot take keywords away,
-so those that a variant lacks raise only when it is called.
+see the arguments of the function above in all three. They cannot remove keywords, so
+one that a variant lacks fails when it is called.
 """
 
 import dataclasses
