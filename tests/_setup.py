@@ -130,8 +130,9 @@ def forget_traces():
 
 def pytest_configure(config):
     config.pluginmanager.register(BoundedMemory())
-    alone = config.getoption("programs", False)
-    config.pluginmanager.register(Programs(alone=alone))
+    options = {x: config.getoption(x, False) for x in ("programs", "write_programs")}
+    plugin = Programs(alone=options["programs"], write=options["write_programs"])
+    config.pluginmanager.register(plugin)
     for mark in MARK, _walks.MARK:
         config.addinivalue_line("markers", mark)
     what = "run by `make test-optimized` once more, as XLA compiles for users"

@@ -7,6 +7,8 @@ def pytest_addoption(parser):
     """Another option would be read too late."""
     what = "list the fast tests that compile too many programs: see tests/_programs.py"
     parser.addoption("--programs", action="store_true", help=what)
+    what = "and write the limits of whole files into tests/programs.json"
+    parser.addoption("--write-programs", action="store_true", help=what)
 
 
 def pytest_configure(config):
