@@ -42,7 +42,7 @@ def test_a_changed_hyperparameter_acts_without_recompilation():
     update, state = jax.jit(tx.update), tx.init(PARAMS)
     first, state = update(PARAMS, state, PARAMS)
     fresh = tx.init(PARAMS)
-    fresh.hyperparams["learning_rate"] = np.float32(0.25)
+    fresh.hyperparams["learning_rate"] = jnp.float32(0.25)
     second, _ = update(PARAMS, fresh, PARAMS)
     assert update._cache_size() == 1
     np.testing.assert_allclose(first["kernel"], 2 * second["kernel"], rtol=1e-5)
