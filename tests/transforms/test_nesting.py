@@ -23,9 +23,7 @@ SHARED = Sets({"w": np.zeros(2, np.int32)}, 1, {"w": ()})
 def two_updates(tx, stacks=W):
     state, update = jax.jit(tx.init)(stacks), jax.jit(tx.update)
     for scale in (1.0, -0.5):
-        new, state = update(
-            {name: np.float32(scale) * x for name, x in stacks.items()}, state, stacks
-        )
+        new, state = update(optax.tree.scale(scale, stacks), state, stacks)
     return new
 
 
