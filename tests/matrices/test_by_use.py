@@ -8,7 +8,13 @@ from _uses.battery import CASES, answer_of, is_right, letters
 
 from optax_matrix.matrices import by_use
 
-for name in ("flax_models", "other_models", "keras_models", "plain_models"):
+for name in (
+    "flax_models",
+    "other_models",
+    "keras_models",
+    "plain_models",
+    "chosen_models",
+):
     importlib.import_module(f"_uses.{name}")
 
 # Leaves whose use does not tell, and why; each of these asks.
