@@ -15,8 +15,8 @@ S = jax.ShapeDtypeStruct
 CASES = {}
 
 
-def A(*shape):
-    return S(shape, jnp.float32)
+def A(*shape, dtype=jnp.float32):
+    return S(shape, dtype)
 
 
 def T(*shape):

@@ -277,7 +277,7 @@ def retrieval():
     layer = {"up": A(24, 48), "down": A(48, 24)}
     one = {"words": A(70, 24), "layers": [layer, layer], "project": A(24, 16)}
     params = {"query": one, "passage": one, "temperature": A()}
-    # At the first run "-" was the answer for `project`, and "io" what was read: rows of a
-    # tower's last matrix are no classes, so either will do.
+    # At the first run the answer for `project` was "-", and "io" was read. The rows of
+    # a tower's last matrix are no classes, so either will do.
     answers = {"words": "-", "up|down": "io", "project": "io|-"}
     return fn, params, (T(4, 6), T(4, 9)), answers

@@ -128,9 +128,9 @@ def haiku_transformer():
         )
         for _ in range(2):
             y = hk.LayerNorm(-1, True, True)(x)
-            x = x + hk.MultiHeadAttention(4, 8, w_init_scale=1.0, model_size=32)(
-                y, y, y
-            )
+            x = x + hk.MultiHeadAttention(
+                4, 8, w_init=hk.initializers.VarianceScaling(1.0), model_size=32
+            )(y, y, y)
             x = x + hk.Linear(32)(
                 jax.nn.gelu(hk.Linear(64)(hk.LayerNorm(-1, True, True)(x)))
             )

@@ -32,6 +32,11 @@ ASKED = {
         "skew": "softmax or maximum over all outputs, a router?",
         "wr": "a product with a constant, then with data",
     },
+    "soft_moe_swin": {
+        "dense": "bilinear in two inputs",
+        "gate": "softmax or maximum over all outputs, a router?",
+        "phi": "softmax or maximum over all outputs, a router?",
+    },
     "pinn_and_maml": {
         "rff": "a last layer in both directions",
         "w3": "a last layer in both directions",

@@ -60,7 +60,7 @@ def test_inside_jit_and_under_sharding_the_rule_is_the_same():
 
     jax.eval_shape(init, PARAMS)
     mesh = jax.make_mesh((2,), ("x",), (AxisType.Explicit,))
-    whole = lambda x: jax.reshard(x, NamedSharding(mesh, P()))
+    whole = lambda x: jax.sharding.reshard(x, NamedSharding(mesh, P()))
     put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, P(*spec)))
     params = {k: put(x, None, "x" if k == "up" else None) for k, x in PARAMS.items()}
     sharded = lambda p, x: model(jax.tree.map(whole, p), x)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from optax_matrix.matrices.use.moves import among_data
-from optax_matrix.matrices.use.trace import Trace, follows
+from optax_matrix.matrices.use.trace import Trace, follows, inner_jaxpr
 from optax_matrix.matrices.use.views import (
     Leaf,
     Output,
@@ -21,13 +21,21 @@ _SETTLING, _ROUNDS = 2, 4
 
 @follows("scan")
 def _scan(trace: Trace, eqn, ins, shapes):
-    kept, carried = eqn.params["num_consts"], eqn.params["num_carry"]
-    constants, carry = ins[:kept], ins[kept : kept + carried]
-    slices = [_slice_of(value) for value in ins[kept + carried :]]
-    jaxpr = eqn.params["jaxpr"].jaxpr
+    constants, carry, arrays = _groups(eqn, ins)
+    slices, n = [_slice_of(value) for value in arrays], len(carry)
+    jaxpr = inner_jaxpr(eqn.params["jaxpr"])
     carry, outs = _loop(trace, eqn, jaxpr, constants, carry, slices)
-    stacks = zip(outs[carried:], shapes[carried:], strict=True)
-    return [*outs[:carried], *(_stack_of(v, shape) for v, shape in stacks)]
+    stacks = zip(outs[n:], shapes[n:], strict=True)
+    return [*outs[:n], *(_stack_of(v, shape) for v, shape in stacks)]
+
+
+def _groups(eqn, ins):
+    """Constants, carry, and what is gone through."""
+    if "num_consts" not in eqn.params:  # JAX >= 0.12.
+        return map(list, eqn.params["ft_in"].update(ins).unpack())
+    first = eqn.params["num_consts"]
+    last = first + eqn.params["num_carry"]
+    return ins[:first], ins[first:last], ins[last:]
 
 
 def _slice_of(value: Value) -> Value:
@@ -108,14 +116,15 @@ def _carried(trace: Trace, eqn, old: Value, new: Value) -> Value:
 def _while(trace: Trace, eqn, ins, shapes):
     first = eqn.params["cond_nconsts"]
     last = first + eqn.params["body_nconsts"]
-    body = eqn.params["body_jaxpr"].jaxpr
+    body = inner_jaxpr(eqn.params["body_jaxpr"])
     return list(_loop(trace, eqn, body, ins[first:last], ins[last:], [])[1])
 
 
 @follows("cond")
 def _cond(trace: Trace, eqn, ins, shapes):
     index, *args = ins
-    first, *others = (trace.call(eqn, b.jaxpr, args) for b in eqn.params["branches"])
+    branches = map(inner_jaxpr, eqn.params["branches"])
+    first, *others = (trace.call(eqn, branch, args) for branch in branches)
     outs = [dataclasses.replace(v, views=dict(v.views)) for v in first]
     for found in others:
         for a, b in zip(outs, found, strict=True):
@@ -134,8 +143,7 @@ def _cond(trace: Trace, eqn, ins, shapes):
 
 @follows("shard_map")
 def _shard_map(trace: Trace, eqn, ins, shapes):
-    jaxpr = eqn.params["jaxpr"]
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    jaxpr = inner_jaxpr(eqn.params["jaxpr"])
     inner = [tuple(v.aval.shape) for v in jaxpr.invars]
     local = [_resized(v, shape) for v, shape in zip(ins, inner, strict=True)]
     outs = trace.call(eqn, jaxpr, local)

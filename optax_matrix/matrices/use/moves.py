@@ -26,7 +26,8 @@ from optax_matrix.matrices.use.views import (
 def _broadcast(trace: Trace, eqn, ins, shapes):
     value, shape = ins[0], shapes[0]
     dims = eqn.params["broadcast_dimensions"]
-    is_wider = any(n > 1 for i, n in enumerate(shape) if i not in dims)
+    old = {d: value.shape[i] for i, d in enumerate(dims)}
+    is_wider = any(n > 1 and old.get(d) != n for d, n in enumerate(shape))
 
     def f(view: View) -> View:
         axes, dropped = empty(shape), []
@@ -83,6 +84,19 @@ def _split(trace: Trace, eqn, ins, shapes):
         starts[axis] = at
         outs.append(sliced(trace, ins[0], shape, starts))
         at += shape[axis]
+    return outs
+
+
+@follows("unstack")
+def _unstack(trace: Trace, eqn, ins, shapes):
+    value, axis, outs = ins[0], eqn.params["axis"], []
+    for i, shape in enumerate(shapes):
+        starts = [0] * len(value.shape)
+        starts[axis] = i
+        thick = (*shape[:axis], 1, *shape[axis:])
+        one = sliced(trace, value, thick, starts)
+        squeeze = lambda v, thick=thick, shape=shape: reshaped(v, thick, shape)
+        outs.append(trace.mapped(one, shape, squeeze))
     return outs
 
 

@@ -54,7 +54,7 @@ class _OfUse:
             rule = self.otherwise
             of_leaf = rule.full if self.is_full and rule.full else rule.of_leaf
             return of_leaf(path, leaf)
-        why = verdict.use + (f", {verdict.reason}" if verdict.reason else "")
+        why = _why(verdict)
         if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             return None, f"{why}; complex, hold its real and imaginary parts"
         is_chosen = verdict.kind == "matrix" or self.is_full
@@ -63,6 +63,14 @@ class _OfUse:
     @functools.cached_property
     def _known(self) -> dict[str, Verdict]:
         return {verdict.path: verdict for verdict in self.verdicts}
+
+
+def _why(verdict: Verdict) -> str:
+    if verdict.kind == "table":
+        return "an embedding by its use"
+    if verdict.kind == "last layer":
+        return "an output head by its use"
+    return verdict.use + (f", {verdict.reason}" if verdict.reason else "")
 
 
 @dataclasses.dataclass(frozen=True)

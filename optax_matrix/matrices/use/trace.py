@@ -259,6 +259,11 @@ def _inner(eqn: Any) -> Any:
     closed = next(found, None)
     if closed is None or eqn.primitive.name == "pallas_call":
         return None
+    return inner_jaxpr(closed)
+
+
+def inner_jaxpr(closed: Any) -> Any:
+    """A jaxpr without the constants that versions of JAX keep beside it."""
     return getattr(closed, "jaxpr", closed)
 
 

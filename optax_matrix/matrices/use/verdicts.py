@@ -96,8 +96,7 @@ class _Judge:
     def verdict(self) -> Verdict:
         products = [(n, use) for n, use in self.uses if use.is_product]
         if sum(n > 1 for n in self.shape) < 2:
-            word = "a vector" if self.shape else "a scalar"
-            return self._is("vector", word, self._said_of_others())
+            return self._is("vector", "", self._said_of_others())
         return self._of_products(products) if products else self._of_others()
 
     def _is(self, kind: Kind, reason: str, said: str, **more) -> Verdict:
