@@ -1,10 +1,10 @@
 """Rules for which leaves are matrices, and their exceptions by path."""
 
 import dataclasses
+import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from optax_matrix.matrices.names import (
     default_rule,
     numbers_of_kernel,
 )
+from optax_matrix.matrices.tables import read_table
 from optax_matrix.matrices.view import is_dimension_numbers
 
 
@@ -36,11 +37,13 @@ class PathRule:
             is that rule already.
         patterns: Expressions that should match a parameter, with the argument that
             each of them is from.
+        paths: Parameters that must be there.
     """
 
     of_leaf: Callable[[str, Any], Answer]
     full: Callable[[str, Any], Answer] | None = None
     patterns: tuple[tuple[str, re.Pattern], ...] = ()
+    paths: tuple[str, ...] = ()
 
     def __call__(self, params: Any) -> Any:
         """The tree of dimension numbers, None for leaves that are not matrices.
@@ -62,6 +65,7 @@ def by_path(
     include: str | None = None,
     exclude: str | None = None,
     numbers: Mapping[str, Any] | None = None,
+    table: Mapping[str, Any] | None = None,
     otherwise: Any = None,
 ) -> PathRule:
     """Overrides the default rule for the leaves whose path matches.
@@ -75,8 +79,10 @@ def by_path(
             counts, and takes precedence over `include`. They do not apply to leaves of
             one axis, such as the ``weight`` of a LayerNorm beside that of a linear
             layer; exclude embeddings, heads and scanned norms of that name.
-        otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns;
-            None for the default rule.
+        table: Dimension numbers (or None) by whole path, as ``by_use(...).table()``
+            gives them, also read from JSON. They come after `numbers`.
+        otherwise: Rule for all other leaves: a `PathRule` such as `infer` or `by_use`
+            returns; None for the default rule.
 
     Returns:
         A rule for the ``dimension_numbers`` argument of every recipe. An expression
@@ -85,7 +91,8 @@ def by_path(
         ``warnings.simplefilter("ignore", UnmatchedPatternWarning)`` silences it.
 
     Raises:
-        ValueError: If an expression does not compile, or an argument has another type.
+        ValueError: If an expression does not compile, or an argument has another type;
+            at `init`, if the table names a parameter that is not there.
 
     Examples:
         The matrix optimizer for embedding and head, too, but not for the last layer:
@@ -93,7 +100,8 @@ def by_path(
         >>> rule = by_path(include="embed|lm_head", exclude="layers/11/")
     """
     include_, exclude_ = _compile("include", include), _compile("exclude", exclude)
-    table = _table({} if numbers is None else numbers)
+    given = _given({} if numbers is None else numbers)
+    known = read_table({} if table is None else table)
     if otherwise is None:
         otherwise = PathRule(default_rule, default_full_rule)
     if not isinstance(otherwise, PathRule):
@@ -102,25 +110,47 @@ def by_path(
             f"{type(otherwise).__name__}; `numbers` takes a dict."
         )
 
-    def of_leaf(path: str, leaf: Any, fallback: Any = otherwise.of_leaf) -> Answer:
-        if exclude_ and exclude_.search(path):
-            return None, f"excluded by {exclude!r}"
-        for pattern, value in table:
+    of_leaf = _ByPath(include_, exclude_, given, known, otherwise)
+    named = [("include", include_), ("exclude", exclude_)]
+    named += [("numbers", pattern) for pattern, _ in given]
+    return PathRule(
+        of_leaf,
+        dataclasses.replace(of_leaf, is_full=True),
+        (*((name, p) for name, p in named if p), *otherwise.patterns),
+        (*(path for path, _ in known), *otherwise.paths),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _ByPath:
+    """The rule ``of_leaf(path, leaf)`` of `by_path`."""
+
+    include: re.Pattern | None
+    exclude: re.Pattern | None
+    numbers: tuple[tuple[re.Pattern | None, Any], ...]
+    table: tuple[tuple[str, Any], ...]
+    otherwise: PathRule
+    is_full: bool = False
+
+    def __call__(self, path: str, leaf: Any) -> Answer:
+        if self.exclude and self.exclude.search(path):
+            return None, f"excluded by {self.exclude.pattern!r}"
+        for pattern, value in self.numbers:
             applies = value is None or len(leaf.shape) >= 2
             if pattern and applies and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
-        if include_ and include_.search(path) and len(leaf.shape) >= 2:
+        if path in self._known:
+            return self._known[path], "given by the table"
+        if self.include and self.include.search(path) and len(leaf.shape) >= 2:
             value = numbers_of_kernel(path, leaf)[0]
-            return value, f"included by {include!r}"
-        return fallback(path, leaf)
+            return value, f"included by {self.include.pattern!r}"
+        rule = self.otherwise
+        of_leaf = rule.full if self.is_full and rule.full else rule.of_leaf
+        return of_leaf(path, leaf)
 
-    named = [("include", include_), ("exclude", exclude_)]
-    named += [("numbers", pattern) for pattern, _ in table]
-    return PathRule(
-        of_leaf,
-        partial(of_leaf, fallback=otherwise.full or otherwise.of_leaf),
-        (*((name, p) for name, p in named if p), *otherwise.patterns),
-    )
+    @functools.cached_property
+    def _known(self) -> dict[str, Any]:
+        return dict(self.table)
 
 
 class UnmatchedPatternWarning(UserWarning):
@@ -128,7 +158,18 @@ class UnmatchedPatternWarning(UserWarning):
 
 
 def warn_of_unmatched(dimension_numbers: Any, leaves: Mapping[str, Any]) -> None:
-    """Warns of expressions that match none of the leaves of a whole tree."""
+    """Warns of expressions that match none of the leaves of a whole tree.
+
+    Raises:
+        ValueError: If a table names a leaf that is not there.
+    """
+    missing = [p for p in getattr(dimension_numbers, "paths", ()) if p not in leaves]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"`table` must have paths of the parameters only, got {shown}; it is of "
+            "another model, or its parameters were renamed."
+        )
     for argument, pattern in getattr(dimension_numbers, "patterns", ()):
         if any(map(pattern.search, leaves)):
             continue
@@ -197,7 +238,7 @@ def _of_all_but_vectors(path: str, leaf: Any) -> Answer:
     return numbers_of_kernel(path, leaf)[0], "every leaf but vectors"
 
 
-def _table(numbers: Any) -> list[tuple[re.Pattern | None, Any]]:
+def _given(numbers: Any) -> tuple[tuple[re.Pattern | None, Any], ...]:
     """Dimension numbers and their expressions."""
     values = numbers.values() if isinstance(numbers, Mapping) else [numbers]
     known = [value is None or is_dimension_numbers(value) for value in values]
@@ -206,7 +247,7 @@ def _table(numbers: Any) -> list[tuple[re.Pattern | None, Any]]:
             "`numbers` must be a dict of regular expressions, each with "
             f"MatrixDimensionNumbers or None, got {numbers!r}."
         )
-    return [(_compile("numbers", k), v) for k, v in numbers.items()]
+    return tuple((_compile("numbers", k), v) for k, v in numbers.items())
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

@@ -12,6 +12,8 @@ VOCABULARY = (
     "an embedding by its layer",
     "an embedding of patches by its name",
     "an output head by its name",
+    "an embedding by its use",
+    "an output head by its use",
 )
 
 

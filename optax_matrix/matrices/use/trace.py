@@ -1,0 +1,273 @@
+"""Following the axes of parameters through a jaxpr to where they are used."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from optax_matrix.matrices.use.signals import Signals
+from optax_matrix.matrices.use.views import Leaf, Part, Value, View, free
+
+# How each primitive is followed, by name: functions of the trace, the equation, its
+# operands and the shapes of its results. The modules beside this one fill it.
+RULES: dict[str, Callable[..., list[Value]]] = {}
+
+
+def follows(*names: str) -> Callable[[Any], Any]:
+    """Registers a function for primitives of these names."""
+
+    def register(rule: Any) -> Any:
+        RULES.update((name, rule) for name in names)
+        return rule
+
+    return register
+
+
+@dataclasses.dataclass
+class Use:
+    """One use of a parameter.
+
+    Attributes:
+        leaf: Number of the parameter.
+        kind: ``product``, ``convolution``, ``lookup``, ``elementwise``, ``table`` (put
+            in among data) or ``reduced`` (a scale that was summed to one number).
+        inputs: Parts of the parameter that a product sums over.
+        outputs: Parts that its result has.
+        batch: Parts that both sides share, or of which one entry is used.
+        layers: Those of ``batch`` that a scan goes through.
+        detail: More about it, for the table.
+        is_first: Whether no product of a parameter comes before.
+        cuts: Sections ``(axis, start, size)`` that later slices cut from the outputs.
+        rejoined: Axes of which slices were joined again.
+        heads: Sizes of output parts that a later product of data has as batch.
+        selected: The ways in which outputs are ranked: ``top_k``, ``argmax``, ...
+        groups: Groups of a convolution that one axis of outputs holds.
+        summed: Axes of the outputs that later products with parameters sum over.
+        kept: Axes of the outputs that later parameters have as batch.
+        reads: The signal of its data, if known.
+        writes: The signal that it puts out.
+    """
+
+    leaf: int
+    kind: str
+    inputs: Sequence[Part] = ()
+    outputs: Sequence[Part] = ()
+    batch: Sequence[Part] = ()
+    layers: Sequence[Part] = ()
+    detail: str = ""
+    is_first: bool = False
+    cuts: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
+    rejoined: set[int] = dataclasses.field(default_factory=set)
+    heads: set[int] = dataclasses.field(default_factory=set)
+    selected: set[str] = dataclasses.field(default_factory=set)
+    groups: int = 1
+    summed: set[int] = dataclasses.field(default_factory=set)
+    kept: set[int] = dataclasses.field(default_factory=set)
+    reads: int | None = None
+    writes: int | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the parameter multiplies data as a matrix."""
+        return self.kind in ("product", "convolution")
+
+    def sides(self) -> tuple[set[int], set[int]]:
+        """The axes of inputs and of outputs."""
+        return {p.axis for p in self.inputs}, {p.axis for p in self.outputs}
+
+
+class Trace:
+    """All uses of the parameters of a function, found by going through its jaxpr.
+
+    Attributes:
+        leaves: Pairs of path and shape.
+        uses: The uses, in the order in which they are met. A bit of an integer stands
+            for each.
+        unclear: By parameter the reasons why a use could not be followed.
+        after: Bits of the uses whose results reach another product of a parameter.
+        signals: What products read and put out.
+    """
+
+    def __init__(self, leaves: list[tuple[str, tuple[int, ...]]]):
+        self.leaves = leaves
+        self.uses: list[Use] = []
+        self.unclear: dict[int, dict[str, None]] = defaultdict(dict)
+        self.after = 0
+        self.signals = Signals()
+        self._numbers: dict[Any, int] = {}
+        self._stack: tuple[int, ...] = ()
+        self._unrecorded = 0
+
+    @property
+    def records(self) -> bool:
+        """Whether uses are recorded: not before the carry of a loop is settled."""
+        return not self._unrecorded
+
+    def use(
+        self, eqn: Any, leaf: int, kind: str, view: View, x: Value | None = None, **more
+    ) -> int | None:
+        """Records a use and returns its number; None while nothing is recorded.
+
+        With ``x``, the data of a product, what comes before x has a product after it.
+        """
+        if not self.records:
+            return None
+        key = self._stack, id(eqn), leaf, kind
+        if key not in self._numbers:
+            self._numbers[key] = len(self.uses)
+            self.uses.append(Use(leaf, kind, layers=view.layers, **more))
+        number = self._numbers[key]
+        use = self.uses[number]
+        if x is not None and not self._is_turned(use):
+            before = x.before & ~(1 << number)
+            self.after |= before
+            use.is_first = not before
+        return number
+
+    def _is_turned(self, use: Use) -> bool:
+        """Whether an earlier use has inputs and outputs exchanged.
+
+        Then this one is of a derivative, or ties an encoder to its decoder; it does not
+        tell what comes after.
+        """
+        into, out = use.sides()
+        others = (u for u in self.uses if u.leaf == use.leaf and u.is_product)
+        return any(into == u.sides()[1] != out for u in others if u is not use)
+
+    def lose(self, leaf: int, reason: str) -> None:
+        """Notes that a parameter could not be followed."""
+        if self.records:
+            self.unclear[leaf][reason] = None
+
+    def lose_all(self, value: Value, reason: str) -> None:
+        """Notes this of all parameters in a value."""
+        for key, view in value.of(Leaf):
+            if view.parts():
+                self.lose(key.number, reason)
+
+    def run(self, jaxpr: Any, args: Iterable[Value]) -> list[Value]:
+        """The results of a jaxpr; constants that it closes over are not data."""
+        known: dict[Any, Value] = {}
+
+        def read(v):
+            return Value(jnp.shape(v.val)) if hasattr(v, "val") else known[v]
+
+        known.update(zip(jaxpr.invars, args, strict=True))
+        known.update((v, Value(tuple(v.aval.shape))) for v in jaxpr.constvars)
+        for eqn in jaxpr.eqns:
+            shapes = [tuple(getattr(v.aval, "shape", ())) for v in eqn.outvars]
+            ins = [self._with_root(read(v)) for v in eqn.invars]
+            outs = self._equation(eqn, ins, shapes)
+            known.update(zip(eqn.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def _with_root(self, value: Value) -> Value:
+        signal = value.signal
+        if signal is None or self.signals.root(signal) == signal:
+            return value
+        return dataclasses.replace(value, signal=self.signals.root(signal))
+
+    def puts_out(self, number: int | None, out: Value, x: Value | None = None) -> None:
+        """Notes that a value is what a use puts out, after it has read data."""
+        out.signal = self.signals.new()
+        if x is not None and x.signal is not None:
+            out.read |= 1 << x.signal
+        if number is not None:
+            out.before |= 1 << number
+            self.uses[number].writes = out.signal
+            self.uses[number].reads = None if x is None else x.signal
+
+    def call(self, eqn: Any, jaxpr: Any, args: Iterable[Value]) -> list[Value]:
+        """The results of a jaxpr inside of an equation."""
+        outer, self._stack = self._stack, (*self._stack, id(eqn), id(jaxpr))
+        outs = self.run(jaxpr, args)
+        self._stack = outer
+        return outs
+
+    def unrecorded(self, run: Callable[[], list[Value]]) -> list[Value]:
+        """The results of a function, without the uses in it."""
+        self._unrecorded += 1
+        outs = run()
+        self._unrecorded -= 1
+        return outs
+
+    def _equation(self, eqn, ins: list[Value], shapes: list[tuple[int, ...]]):
+        name = eqn.primitive.name
+        if not any(v.views or v.is_data for v in ins) and name != "iota":
+            return _constants(name, ins, shapes)
+        if name in RULES:
+            return RULES[name](self, eqn, ins, shapes)
+        inner = _inner(eqn)
+        if inner is not None and len(inner.invars) == len(ins):
+            return self.call(eqn, inner, ins)
+        for value in ins:
+            self.lose_all(value, name)
+        return [mixed(ins, shape) for shape in shapes]
+
+    def mapped(
+        self, value: Value, shape: tuple[int, ...], f: Callable[[View], View | None]
+    ) -> Value:
+        """A value of one operand whose views ``f`` changes; None loses them."""
+        views = {}
+        for key, view in value.views.items():
+            new = f(view)
+            if new is not None:
+                views[key] = new
+            elif isinstance(key, Leaf) and view.parts():
+                self.lose(key.number, "reshape")
+        is_data = value.is_data or (value.is_weight and not views)
+        marks = value.marks - {"flat"} if is_data else value.marks
+        new = Value(shape, is_data, views, value.before, marks)
+        return dataclasses.replace(new, signal=value.signal, read=value.read)
+
+
+def mixed(ins: Iterable[Value], shape: tuple[int, ...]) -> Value:
+    """A value that depends on all of these, in which no axis is known.
+
+    It is the signal of those that are one, where these agree.
+    """
+    before, marks, is_data = 0, set(), False
+    signals, read = set(), 0
+    for v in ins:
+        before |= v.before
+        read |= v.read
+        signals |= {v.signal} - {None}
+        marks |= v.marks & {"carry"}
+        is_data |= v.is_data or bool(v.views)
+    signal = signals.pop() if len(signals) == 1 else None
+    new = Value(shape, is_data, {}, before, frozenset(marks))
+    return dataclasses.replace(new, signal=signal, read=read)
+
+
+def _constants(name: str, ins: list[Value], shapes: list) -> list[Value]:
+    marks = set()
+    is_number = name == "broadcast_in_dim" and ins[0].shape == ()
+    if ins and (is_number or all("flat" in v.marks or not v.shape for v in ins)):
+        marks.add("flat")
+    keeps = name in ("broadcast_in_dim", "convert_element_type", "reshape", "add")
+    if keeps and any("iota" in v.marks for v in ins):
+        marks.add("iota")
+    return [Value(shape, marks=frozenset(marks)) for shape in shapes]
+
+
+def _inner(eqn: Any) -> Any:
+    """The jaxpr that an equation calls, of whatever primitive."""
+    names = "jaxpr", "call_jaxpr", "fun_jaxpr"
+    found = (eqn.params[name] for name in names if name in eqn.params)
+    closed = next(found, None)
+    if closed is None or eqn.primitive.name == "pallas_call":
+        return None
+    return inner_jaxpr(closed)
+
+
+def inner_jaxpr(closed: Any) -> Any:
+    """A jaxpr without the constants that versions of JAX keep beside it."""
+    return getattr(closed, "jaxpr", closed)
+
+
+def started(shape: tuple[int, ...], number: int) -> Value:
+    """The value of a parameter itself."""
+    axes = [(Part(a, n),) if n != 1 else free(n) for a, n in enumerate(shape)]
+    return Value(shape, views={Leaf(number): View(tuple(axes))})

@@ -1,0 +1,68 @@
+"""Models with the right answer for each leaf, and how answers are compared.
+
+An answer has a letter for each axis, ``i`` (input), ``o`` (output) or ``b`` (batch),
+and ``/n`` or ``/(sizes)`` for sections of the outputs. ``-`` is the other optimizer:
+embedding, last layer, router, table, scale, filter of one channel. ``a|b`` is either.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+S = jax.ShapeDtypeStruct
+CASES = {}
+
+
+def A(*shape, dtype=jnp.float32):
+    return S(shape, dtype)
+
+
+def T(*shape):
+    return S(shape, jnp.int32)
+
+
+def case(make):
+    """Registers a function that returns a function, parameters, inputs and answers."""
+    CASES[make.__name__] = make
+    return make
+
+
+def ln(x, g):
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) * lax.rsqrt(var + 1e-6) * g
+
+
+def rms(x, g):
+    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * g
+
+
+def letters(numbers, shape):
+    """Dimension numbers as an answer."""
+    if numbers is None:
+        return "-"
+    axes = lambda x: {a % len(shape) for a in (x if isinstance(x, tuple) else (x,))}
+    into, out = axes(numbers.reduction_axis), axes(numbers.output_axis)
+    side = lambda a: "i" if a in into else "o" if a in out else "b"
+    sections = numbers.output_sections
+    word = "".join(map(side, range(len(shape))))
+    return word if sections == 1 else f"{word}/{sections}"
+
+
+def is_right(got, want, shape):
+    """Whether an answer is one of those wanted; axes of length one are nowhere."""
+
+    def short(word):
+        sides, slash, sections = word.partition("/")
+        if len(sides) == len(shape):
+            pairs = zip(sides, shape, strict=True)
+            sides = "".join(side for side, n in pairs if n > 1)
+        return sides + slash + sections
+
+    return short(got) in map(short, want.split("|"))
+
+
+def answer_of(path, answers):
+    """The first answer whose expression the path matches."""
+    return next((x for pattern, x in answers.items() if re.search(pattern, path)), None)
