@@ -24,7 +24,7 @@ SPECS = dict.fromkeys(SHAPES, P("fsdp", "tp"))
 WIDE = {f"{i}/wide/kernel": (16, 64) for i in range(2)}
 OTHERS = {"layers/kernel": (4, 16, 8), "up/kernel": (32, 32), **WIDE}
 # The wide kernels might hold two matrices beside one another, as gated units do.
-pytestmark = pytest.mark.filterwarnings("ignore:Are these parameters read")
+pytestmark = pytest.mark.filterwarnings("ignore:Check how these parameters")
 
 
 @pytest.fixture(params=KINDS)

@@ -28,7 +28,7 @@ NUMBERS = om.matrices.by_path(
     }
 )
 # Axis 1 of the attention kernels, which are small, might count layers.
-pytestmark = pytest.mark.filterwarnings("ignore:Are these parameters read")
+pytestmark = pytest.mark.filterwarnings("ignore:Check how these parameters")
 LEAVES = {
     "qkv": ((6, 16), P(None, "fsdp")),
     "per_head": ((6, 16), P("tp", "fsdp")),

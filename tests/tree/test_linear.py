@@ -20,7 +20,7 @@ PACKAGE = str(Path(om.__file__).parent)
 LAYERS = 4
 SPECS = NamedSharding(AbstractMesh((2,), ("fsdp",)), P())
 # Trees of one flat scope have names that leave open what they are.
-pytestmark = pytest.mark.filterwarnings("ignore:Are these parameters read")
+pytestmark = pytest.mark.filterwarnings("ignore:Check how these parameters")
 
 
 def lines_of(f):

@@ -26,7 +26,7 @@ from examples.study.bench.tasks import CLIP, FINAL, TASKS, WARM_UP, schedule
 from examples.study.bench.workers import run_all
 
 # Its first convolution has one channel, and AdamW on purpose.
-STEM = pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
+STEM = pytest.mark.filterwarnings("ignore:Check how these parameters")
 
 BOOKS = "king_james", "moby_dick"
 

@@ -21,7 +21,7 @@ from examples.study.bench.tasks import TASKS
 from examples.study.report.cli import main as report
 
 # Its first convolution has one channel, and AdamW on purpose.
-STEM = pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
+STEM = pytest.mark.filterwarnings("ignore:Check how these parameters")
 
 ARENA = TASKS["digits"].arena
 MODULE = """

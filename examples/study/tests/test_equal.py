@@ -39,7 +39,7 @@ from examples.study.equal.statistics import (
 )
 
 # Its first convolution has one channel, and AdamW on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
+pytestmark = pytest.mark.filterwarnings("ignore:Check how these parameters")
 
 
 def made(config: Config) -> Result:

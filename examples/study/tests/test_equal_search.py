@@ -166,7 +166,7 @@ def test_blocks_stand_before_or_behind_the_method():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Are these parameters read as the model")
+@pytest.mark.filterwarnings("ignore:Check how these parameters")
 def test_blocks_see_the_matrices_that_the_method_sees():
     """*digits* has fused kernels of three square matrices, and a rule that says so."""
     params, arena = TASKS["digits"].init(0), TASKS["digits"].arena
