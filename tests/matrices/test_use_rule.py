@@ -81,7 +81,7 @@ def test_a_recipe_takes_the_rule_and_sees_its_sides():
     assert full["o"].view.output_axes == (0,)
 
 
-@pytest.mark.programs(12, "NNX draws the weights of the model")
+@pytest.mark.programs(16, "NNX draws the weights of the model")
 def test_a_nnx_model_is_left_as_it_is():
     net = nnx.Sequential(
         nnx.Linear(4, 8, rngs=nnx.Rngs(0)),
