@@ -13,7 +13,7 @@ from optax_matrix import linalg
 EPS = float(np.finfo(np.float32).eps)
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted():
     return jax.jit(linalg.eigenbasis)
 

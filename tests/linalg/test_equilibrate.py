@@ -22,7 +22,7 @@ KERNELS = {
 ROUNDING = 1e-5
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(name):
     return jax.jit(KERNELS[name])
 

@@ -15,7 +15,7 @@ EPS = float(np.finfo(np.float32).eps)
 ROOTS = (1, 2, 4, 8)
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(p, method):
     return jax.jit(functools.partial(linalg.inverse_root, p=p, method=method))
 

@@ -31,7 +31,7 @@ KERNELS = {
 ROUNDING = 2e-4
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(name, **options):
     return jax.jit(functools.partial(KERNELS[name], **options))
 
@@ -224,7 +224,7 @@ TABLES = {
 }
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def large(spectrum):
     if spectrum == "gaussian":
         x = gaussian(512, 2048)

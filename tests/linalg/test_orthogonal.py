@@ -45,7 +45,7 @@ def skew(b, size, *batch, dtype=np.float64):
     return np.asarray(size * q / norm, dtype)
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(name):
     return jax.jit(MAPS[name])
 

@@ -43,7 +43,7 @@ EPS = float(np.finfo(np.float32).eps)
 ORTHONORMAL = 20 * EPS
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(name, **options):
     return jax.jit(functools.partial(KERNELS[name], **options))
 

@@ -29,7 +29,7 @@ EPS = float(np.finfo(np.float32).eps)
 FORWARD = 1000 * EPS
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(name, **options):
     return jax.jit(functools.partial(KERNELS[name], **options))
 

@@ -26,7 +26,7 @@ def gram(n, seed=0):
     return g @ g.T
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(kernel, **options):
     return jax.jit(functools.partial(kernel, **options))
 

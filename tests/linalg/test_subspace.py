@@ -28,7 +28,7 @@ def assert_orthonormal(u, atol=ORTHONORMAL):
     np.testing.assert_allclose(gram, eye, atol=atol)
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted(name, *static):
     f = getattr(complement if "complement" in name else linalg, name)
     return jax.jit(lambda x, *rest: f(x, *static, *rest))

@@ -18,7 +18,7 @@ def factor(n, *batch):
     return np.linalg.cholesky(g @ np.swapaxes(g, -1, -2) / n + np.eye(n))
 
 
-@functools.cache
+@functools.lru_cache(None, typed=True)
 def jitted():
     return jax.jit(inverse_lower)
 
