@@ -30,11 +30,13 @@ def block():
 
 def test_functions_of_the_table_exist():
     named = re.findall(r"``(?:with )?(\w+)\.(\w+)\(", GUIDE.read_text())
-    ours = {pair for pair in named if pair[0] in ("keeping", "kernels", "observation")}
+    around = "optax_matrix._surroundings", "optax_matrix.transforms"
+    of = dict.fromkeys(("keeping", "kernels", "joining", "layouts", "observation"), 0)
+    ours = {pair for pair in named if pair[0] in of | {"turns": 1}}
     assert len(ours) >= 7
     for module, name in ours:
-        package = importlib.import_module(f"optax_matrix._surroundings.{module}")
-        assert callable(getattr(package, name))
+        package = around[module == "turns"]
+        assert callable(getattr(importlib.import_module(f"{package}.{module}"), name))
 
 
 @pytest.mark.broad

@@ -18,7 +18,7 @@ def identities_of(tree: Any) -> Any:
 
     They are `stacks.Group.ids`, found by the name of the stack that the leaf is in, and
     the same for all blocks of a matrix. Random numbers that depend on them are the same
-    however matrices are grouped and placed.
+    however matrices are grouped and placed. Inside `per_matrix` they are unknown.
     """
     if (layout := here().layout) is None:
         return None

@@ -191,8 +191,9 @@ def gram_newton_schulz(
         restarts: Indices of the steps before which ``X`` and its Gram matrix are
             recomputed, which stops the growth of rounding errors in ``R``.
         eps: As in :func:`newton_schulz`.
-        compute_dtype: As in :func:`newton_schulz`, but use float32 or float16 only; the
-            products that form the factor are computed in TF32 or three bfloat16 passes.
+        compute_dtype: Dtype of the factors, float32 or float16; None for that of ``x``,
+            whatever the policy. The products that form the factor are computed in TF32
+            or three bfloat16 passes.
 
     Returns:
         Matrices of the shape and dtype of ``x``; a zero matrix gives zero.

@@ -46,7 +46,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
+import jax.numpy as jnp
 from jax.lax import DotAlgorithmPreset, Precision as Passes
+from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from optax_matrix._thresholds import Thresholds
@@ -132,24 +134,24 @@ def current() -> Products:
     return _POLICY.value
 
 
-def project(x: Array, y: Array) -> Array:
+def project(x: ArrayLike, y: ArrayLike) -> Array:
     """Multiply for rotations into a frame and back, and for power steps."""
-    return current().project(x, y)
+    return current().project(jnp.asarray(x), jnp.asarray(y))
 
 
-def statistics(x: Array, y: Array) -> Array:
+def statistics(x: ArrayLike, y: ArrayLike) -> Array:
     """Multiply for averages of Gram matrices."""
-    return current().statistics(x, y)
+    return current().statistics(jnp.asarray(x), jnp.asarray(y))
 
 
-def bases(x: Array, y: Array) -> Array:
+def bases(x: ArrayLike, y: ArrayLike) -> Array:
     """Multiply for orthonormal columns and exact polar factors."""
-    return current().bases(x, y)
+    return current().bases(jnp.asarray(x), jnp.asarray(y))
 
 
-def roots(x: Array, y: Array) -> Array:
+def roots(x: ArrayLike, y: ArrayLike) -> Array:
     """Multiply for roots, eigenvalues, skew-symmetric blocks and coordinates."""
-    return current().roots(x, y)
+    return current().roots(jnp.asarray(x), jnp.asarray(y))
 
 
 def of_columns(count: int) -> Product:

@@ -79,10 +79,10 @@ def by_path(
             counts, and takes precedence over `include`. They do not apply to leaves of
             one axis, such as the ``weight`` of a LayerNorm beside that of a linear
             layer; exclude embeddings, heads and scanned norms of that name.
-        table: Dimension numbers (or None) by whole path, as ``by_use(...).table()``
-            gives them, also read from JSON. They come after `numbers`.
-        otherwise: Rule for all other leaves: a `PathRule` such as `infer` or `by_use`
-            returns; None for the default rule.
+        table: Dimension numbers (or None) by whole path; dicts of their fields will do,
+            such as JSON holds. They come after `numbers`.
+        otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns; None
+            for the default rule.
 
     Returns:
         A rule for the ``dimension_numbers`` argument of every recipe. An expression

@@ -25,24 +25,25 @@ def table_of(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_table(table: Any) -> tuple[tuple[str, Any], ...]:
-    """Pairs of path and dimension numbers of a table; refuses what is none."""
+    """Pairs of path and dimension numbers; raises for anything else."""
     if not isinstance(table, Mapping):
         raise ValueError(
-            "`table` must be a dict of paths, as by_use(...).table() returns, got "
+            "`table` must be a dict of dimension numbers by path, got "
             f"{type(table).__name__}."
         )
     return tuple((path, _read(path, row)) for path, row in table.items())
 
 
 def _read(path: Any, row: Any) -> Any:
+    if not isinstance(path, str):
+        raise ValueError(f"`table` must have paths as its keys, got {path!r}.")
     if row is None or is_dimension_numbers(row):
         return row
     is_row = isinstance(row, Mapping) and set(_AXES) <= set(row) <= set(_FIELDS)
     if not is_row:
         raise ValueError(
             "`table` must have None or the fields of MatrixDimensionNumbers, with "
-            f"reduction_axis and output_axis, for each path, got {row!r} for {path!r}; "
-            "pass what by_use(...).table() returned."
+            f"reduction_axis and output_axis, for each path, got {row!r} for {path!r}."
         )
     as_tuple = lambda x: tuple(x) if isinstance(x, list) else x
     fields: dict[str, Any] = {name: as_tuple(x) for name, x in row.items()}

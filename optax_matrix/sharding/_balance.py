@@ -48,7 +48,7 @@ def with_teams(ownerships: Sequence[Ownership], teams: int) -> list[Ownership]:
 
 
 def _in_teams(own: Ownership, teams: int) -> Ownership:
-    """Teams of this size, of all owners of a shard where there are fewer."""
+    """Teams of this size; of all owners of a shard that are fewer and divide it."""
     devices = own.owners_per_shard
     size = math.gcd(teams, devices)
     if own.remainder and size not in (teams, devices):

@@ -79,7 +79,8 @@ class owners:
         teams: How many consecutive owners, a team, share the work on each matrix of the
             last round, in which there are fewer matrices than owners: 2, 4 or 8; 1 for
             no teams. `sharding.plan` prints what each number gives. It must divide the
-            number of owners; if a shard has fewer owners, they are one team.
+            number of owners. If a shard has fewer owners, and these divide it, they are
+            one team.
 
     Note:
         Teams share only the polar factors that `orthogonalize` computes by

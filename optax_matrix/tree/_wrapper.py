@@ -164,9 +164,9 @@ class OnMatrices:
             new, inner = self._update_matrices(trees, inner, extra_args)
             new, held = self._update_tree(trees, new, state, extra_args)
             new_state = inner._replace(**held)
-            if jax.tree.structure(new_state) != jax.tree.structure(state):
-                refuse_missing_updates(self.init, state, updates, params)
-            return trees.updates.rebuild(new), new_state
+        if jax.tree.structure(new_state) != jax.tree.structure(state):
+            refuse_missing_updates(self.init, state, updates, params)
+        return trees.updates.rebuild(new), new_state
 
     def _seen(self, tree: Any, leaves: Mapping[str, Any]) -> tuple[Kinds, Layout]:
         """What was decided on some leaves of a tree; after a restart it is so anew."""

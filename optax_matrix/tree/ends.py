@@ -16,14 +16,21 @@ Ends = Callable[[Any], dict[str, End]]
 """A function from a whole tree to the places of its leaves."""
 
 
-def _found(ends: Ends, whole: Any) -> dict[str, End]:
-    """The ends of a tree; inside `on_matrices` they are found once for each form."""
+def _found(ends: Ends, whole: Any, part: Any = None) -> dict[str, End]:
+    """The ends of a tree; inside `on_matrices` they are found once for each form.
+
+    Without params, and where `init` has not run, only the leaves of ``part`` are
+    known: what they tell is not kept, because the whole tree may tell more.
+    """
     kinds = here().kinds
-    if kinds is None:
-        return ends(whole)
-    if ends not in kinds.answers:
-        kinds.answers[ends] = ends(whole)
-    return kinds.answers[ends]
+    if kinds is not None and ends in kinds.answers:
+        return kinds.answers[ends]
+    if whole is None:
+        return ends(part)
+    found = ends(whole)
+    if kinds is not None:
+        kinds.answers[ends] = found
+    return found
 
 
 def by_end(
@@ -40,7 +47,7 @@ def by_end(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        found = _found(ends, updates if whole is None else whole)
+        found = _found(ends, whole, updates)
 
         def of(path: str, x: jax.Array) -> jax.Array:
             view, tx = found[path].view, of_place[found[path].place]
@@ -85,7 +92,7 @@ def heads_apart(
         return heads.init(params), rest.init(params)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        ends = _found(ends_of, params if whole is None else whole)
+        ends = _found(ends_of, whole, params)
         others, of_rest = rest.update(updates, state[1], params)
         own = only(updates, ends), state[0], only(params, ends)
         own, of_heads = heads.update(*own)

@@ -1,20 +1,20 @@
-"""Functions of weights themselves, not of gradients.
+"""Functions and optimizers that act on the weights themselves.
 
 ========================  ==============================================================
-``_initialize``           `initialize_matrices` draws the matrices of any tree anew
-``_adapters``             `extract_adapter`: changes by fine-tuning, as LoRA pairs;
-                          `apply_adapter` adds it
+``_initialize``           `initialize_matrices` draws new matrices for any tree
+``_adapters``             `extract_adapter` returns the change by fine-tuning as LoRA
+                          pairs; `apply_adapter` adds it to weights
 ``_clip_qk``              `clip_qk` scales down query and key kernels of heads whose
                           logits passed a threshold (the QK-Clip of MuonClip), also in
                           latent attention (``_attentions``)
 ``_average_weights``      `average_weights` keeps an average of them in the state;
-``_evaluation_params``    `evaluation_params` returns it, or that of schedule-free
-``_hyperball``            `hyperball` keeps the norm of each matrix in the steps of
-                          any optimizer, in place of weight decay
-``_stochastic_rounding``  `stochastic_rounding` trains bfloat16 weights that are rounded
-                          at random, without a float32 copy of them
-``_store_remainders``     `store_remainders` keeps the rest of their float32 bits in the
-                          state, so that nothing is rounded (``_round``: their bits)
+``_evaluation_params``    `evaluation_params` returns it, also for schedule-free
+``_hyperball``            `hyperball` wraps any optimizer so that each matrix keeps its
+                          norm, in place of weight decay
+``_stochastic_rounding``  `stochastic_rounding` trains bfloat16 weights and rounds them
+                          at random, without a float32 copy
+``_store_remainders``     `store_remainders` keeps their lower 16 bits in the state, so
+                          that nothing is rounded (``_round``: bits of weights)
 ``_rotate_residual``      `rotate_residual` rotates the coordinates of the residual
                           stream; a transformer with RMSNorm stays the same function
 ``_reparameterize``,      `reparameterize`: POET with frozen weights between trainable

@@ -36,9 +36,9 @@ def average_weights(
         \bar W_t = \bar W_{t-1} + (W_t - \bar W_{t-1}) / s_t, \qquad
         s_t = 1 + \beta s_{t-1}, \qquad s_0 = 0
 
-    This is the average with the bias correction of Adam: the weights of step i count
-    :math:`\beta^{t-i}`, and the initialization does not count. Training does not
-    change. `evaluation_params` returns the average from the state.
+    This is the average with Adam's bias correction: step i has the weight
+    :math:`\beta^{t-i}`, and the initialization has none. Training does not change.
+    `evaluation_params` returns the average.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate. `optax.ema` in

@@ -21,7 +21,7 @@ _ROUNDED = {
 
 
 def evaluation_params(state: Any, params: Any) -> Any:
-    """Returns the weights for evaluation from the averages in an optimizer's state.
+    """The weights for evaluation: averages that the state of an optimizer holds.
 
     Args:
         state: State of an optimizer that contains `average_weights` or
@@ -36,9 +36,9 @@ def evaluation_params(state: Any, params: Any) -> Any:
     Raises:
         ValueError: If the state has no averages, or averages of averages; if
             `optax.contrib.schedule_free` is around `poet`, `oft`, `hyperball`,
-            `stochastic_rounding` or `store_remainders`. Their updates are differences
-            from the weights that they get, to weights of a certain norm or of fewer
-            bits, and schedule-free adds them to different weights.
+            `stochastic_rounding` or `store_remainders`. Their updates give weights of a
+            certain norm or of fewer bits only if they are added to the weights that the
+            optimizer got, and schedule-free adds them to other weights.
 
     Examples:
         >>> import jax.numpy as jnp, optax
@@ -89,7 +89,7 @@ def _averaged(params: Any, node: Any) -> Any:
 
 
 def _refuse_finished(inner: Any) -> None:
-    """Raises if the updates inside of schedule-free are differences of weights."""
+    """Raises if updates inside of schedule-free fit only the weights they got."""
     names = [_ROUNDED[type(x)] for x in _nodes(inner, *_ROUNDED)]
     for state in _nodes(inner, OnMatricesState):
         names += {"poet", "oft", "hyperball", "muonh"} & state.method.keys()

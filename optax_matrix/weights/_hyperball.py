@@ -21,12 +21,12 @@ def hyperball(
         W_{t+1} = R \, N(W_t + \eta R \, N(\Delta_t)), \qquad N(X) = X / \|X\|_F,
         \quad R = \|W_0\|_F
 
-    for every matrix, where :math:`\Delta` is the update of ``inner``, so each step
-    turns the weights by an angle of at most about :math:`\eta`. This replaces weight
-    decay: give ``inner`` none. Other leaves get the updates of ``inner`` unchanged, so
-    its learning rate is that of the other leaves and has no effect on the matrices, as
-    long as it is not zero. Matrices that start at zero stay there; `init`
-    warns of them.
+    for every matrix, where :math:`\Delta` is the update of ``inner``. So each step
+    rotates the weights by an angle of at most about :math:`\eta`. This replaces weight
+    decay: set that of ``inner`` to zero. Other leaves get the updates of ``inner``
+    unchanged, so its learning rate is the rate of the other leaves. Matrices do not
+    depend on it unless it is zero. Matrices that are zero at the start stay zero;
+    `init` warns of them.
 
     Args:
         inner: A recipe, or any optimizer of the whole tree. `poet` and `oft` do not

@@ -123,7 +123,7 @@ def initialize_matrices(
 
 
 def _drawn(initializer: Any, key: Any, shape: Shape, dtype: Any) -> Array:
-    """The draw of a user's function; raises for an uncalled factory of JAX."""
+    """The matrix that a user's function draws; raises if it returns something else."""
     new = initializer(key, shape, dtype)
     if getattr(new, "shape", None) != tuple(shape):
         raise ValueError(

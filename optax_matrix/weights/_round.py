@@ -1,4 +1,4 @@
-"""Bits of bfloat16 weights, for `stochastic_rounding` and `store_remainders`."""
+"""The bits of bfloat16 weights, for `stochastic_rounding` and `store_remainders`."""
 
 from collections.abc import Callable
 from typing import Any

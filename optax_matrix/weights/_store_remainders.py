@@ -25,8 +25,8 @@ class StoreRemaindersState(NamedTuple):
     """State of `store_remainders`.
 
     Attributes:
-        remainders: For each bfloat16 leaf the remainders of its weights, integers in
-            its shape; None for other leaves.
+        remainders: For each bfloat16 leaf integers of its shape, the lower bits of its
+            weights; None for other leaves.
         inner_state: State of the inner optimizer, as for float32 weights.
     """
 
@@ -47,11 +47,11 @@ def store_remainders(
         \mathrm{bits}(x) = 2^{16} \, \mathrm{bits}(W) + c, \qquad
         -2^{15} \le c < 2^{15}
 
-    The inner optimizer gets x as its parameters, and has the state that it has for
-    float32 weights. With ``"int16"`` nothing is rounded: the steps are those of float32
-    weights with the gradients of W, in four bytes for a weight and its remainder,
-    instead of six for a weight and a copy. With ``"int8"`` the last 8 bits of x are
-    rounded away, so that changes below 2e-5 of a weight may be lost: three bytes.
+    The inner optimizer gets x as its parameters and has the state of float32 weights.
+    With ``"int16"`` nothing is rounded: the steps are equal to the steps of float32
+    weights with the gradients at W. A weight and its remainder need four bytes; a
+    weight and a float32 copy need six. With ``"int8"`` they need three: the last 8 bits
+    of x are rounded away, and changes below 2e-5 of a weight may be lost.
 
     Args:
         inner: The optimizer of the whole tree, with its learning rate.

@@ -119,9 +119,10 @@ def test_power_step_on_zero_keeps_the_basis_beside_others(qr):
 
 @pytest.mark.broad
 def test_power_step_returns_the_dtype_of_the_basis():
-    a, q = f32(gram(4)), jnp.eye(4, dtype=jnp.bfloat16)
+    a, q = jnp.float32(gram(4)), jnp.eye(4, dtype=jnp.bfloat16)
     assert linalg.power_step(a, q).dtype == jnp.bfloat16
-    assert linalg.power_step(a.astype(jnp.bfloat16), f32(q)).dtype == jnp.float32
+    q = jnp.float32(q)
+    assert linalg.power_step(a.astype(jnp.bfloat16), q).dtype == jnp.float32
 
 
 # the rotation group
@@ -193,14 +194,15 @@ def test_a_policy_written_with_the_kernels_is_the_reference_s(qr):
     for policy in ("aro", "eigen", "rgd"):
         expected = rotations.rotation(m, r, rotations.sign, None, policy)
         if policy == "rgd":
-            ours = f32(r)
+            ours = jnp.float32(r)
             for _ in range(10):
-                x = linalg.cross_gram(f32(m), jnp.sign(ours.mT @ f32(m)))
+                m32 = jnp.float32(m)
+                x = linalg.cross_gram(m32, jnp.sign(ours.mT @ m32))
                 x = x * jnp.sqrt(6.0) / jnp.linalg.norm(x)
                 step = 0.1 * project_tangent(ours, x)
                 ours = jitted(qr_retraction, qr=qr)(ours, step)
         else:
-            rotated = f32(r.T @ m)
+            rotated = jnp.float32(r.T @ m)
             d = jnp.sign(rotated) if policy == "aro" else rotated
-            ours = jitted(qr)(linalg.cross_gram(f32(m), d), previous=f32(r))
+            ours = jitted(qr)(linalg.cross_gram(jnp.float32(m), d), previous=f32(r))
         np.testing.assert_allclose(ours, expected, atol=200 * EPS, err_msg=policy)

@@ -193,7 +193,7 @@ def test_columns_are_drawn_without_replacement_and_all_of_them_in_time():
 @pytest.mark.broad
 def test_random_subspaces_are_uniform():
     """The mean projector of a uniform subspace is a multiple of the complement's."""
-    u = np.eye(4, 1, dtype=np.float32)
+    u = jnp.eye(4, 1)
     qr = linalg.qr_householder
     draw = jax.vmap(lambda k: complement.complement_subspace(u, 1, k, qr=qr))
     s = np.asarray(jax.jit(draw)(jax.random.split(KEY, 2000)))

@@ -15,15 +15,13 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import optax_matrix as om
-from optax_matrix.matrices import (
-    ChangedUseWarning,
-    MatrixDimensionNumbers,
-    UnclearUseWarning,
-    by_path,
-    by_use,
-    infer,
-)
+from optax_matrix.matrices import MatrixDimensionNumbers, by_path, infer
 from optax_matrix.matrices.decisions import decide
+from optax_matrix.matrices.use.rule import (
+    ChangedUseWarning,
+    UnclearUseWarning,
+    by_use,
+)
 
 PARAMS = {
     "up": np.ones((8, 4), "f"),
@@ -167,7 +165,8 @@ def test_a_table_keeps_the_layout_where_a_trace_differs():
 @pytest.mark.parametrize(
     ("table", "match"),
     [
-        ([], "must be a dict of paths"),
+        ([], "must be a dict of dimension numbers by path"),
+        ({0: None}, "paths as its keys"),
         ({"up": {"reduction_axis": 0}}, "for 'up'"),
         ({"up": {"reduction_axis": 0, "output_axis": 1, "axes": 3}}, "for 'up'"),
         ({"up": "io"}, "for 'up'"),

@@ -76,7 +76,7 @@ def test_steps_are_those_of_the_source(rule, scheduled):
 
 @pytest.mark.broad
 def test_the_brake_takes_nothing_from_a_step_inwards():
-    tx, w = finish_step("radial_brake"), draw(0)
+    tx, w = finish_step("radial_brake"), jax.tree.map(jnp.asarray, draw(0))
     inwards = jax.tree.map(lambda x: -0.1 * x, w)
     steps, state = tx.update(inwards, tx.init(w), w)
     jax.tree.map(np.testing.assert_array_equal, steps, inwards)
@@ -90,7 +90,8 @@ def test_the_brake_takes_nothing_from_a_step_inwards():
 @pytest.mark.parametrize("outward", [0.0, 1.0])
 def test_shares_of_the_brake(outward):
     """With 0 no step leads out of the sphere; with 1 there is no brake."""
-    tx, w, step = finish_step("radial_brake", outward=outward), draw(0), draw(1)
+    tx = finish_step("radial_brake", outward=outward)
+    w, step = jax.tree.map(jnp.asarray, (draw(0), draw(1)))
     steps, _ = tx.update(step, tx.init(w), w)
     new = optax.apply_updates(w, steps)
     for name, x in new.items():
@@ -107,7 +108,7 @@ def test_the_current_radius_needs_no_state():
     fixed, current = (
         finish_step("hyperball", 0.1, radius=r) for r in ("initial", "current")
     )
-    w, u = draw(0), draw(1)
+    w, u = jax.tree.map(jnp.asarray, (draw(0), draw(1)))
     assert current.init(w).radius is None
     a, b = (tx.update(u, tx.init(w), w)[0] for tx in (fixed, current))
     jax.tree.map(np.testing.assert_array_equal, a, b)

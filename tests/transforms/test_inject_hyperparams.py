@@ -31,7 +31,7 @@ def test_static_arguments_stay_what_they_are():
 @pytest.mark.broad
 def test_kernels_of_blocks_are_no_schedules():
     tx = om.inject_hyperparams(om.orthogonalize)(om.linalg.polar_svd)
-    stacks = {"w": 3 * np.eye(2, dtype=np.float32)[None]}
+    stacks = {"w": 3 * jnp.eye(2)[None]}
     np.testing.assert_allclose(
         tx.update(stacks, tx.init(stacks))[0]["w"][0], np.eye(2, dtype=np.float32)
     )
@@ -101,7 +101,10 @@ def test_bfloat16_trees_keep_their_dtypes(name):
     rng = np.random.default_rng(0)
     shapes = {"kernel": (64, 72), "bias": (72,)}  # One of them is large enough.
     params, grads = (
-        {n: np.asarray(rng.standard_normal(s), jnp.bfloat16) for n, s in shapes.items()}
+        {
+            n: jnp.asarray(rng.standard_normal(s), jnp.bfloat16)
+            for n, s in shapes.items()
+        }
         for _ in range(2)
     )
 

@@ -48,7 +48,7 @@ def test_blocks_within_the_bound_move_freely_and_others_along_the_edge():
     nan, _ = tx.update(update * jnp.nan, tx.init(q), q)
     assert jnp.isnan(nan).all()
     # Blocks of one row and column have nothing to turn.
-    empty = zeros(3, 0)
+    empty = jnp.asarray(zeros(3, 0))
     assert tx.update(empty, tx.init(empty), empty)[0].shape == (3, 0)
 
 

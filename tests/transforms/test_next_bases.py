@@ -1,5 +1,7 @@
 """Bases that begin with the first gradient and take a step at every other one."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,19 +28,20 @@ def step(x, u, more):
     return 2 * u + more + 0 * x[..., :1]
 
 
+@pytest.mark.broad
 def test_first_ones_and_steps_matrix_by_matrix():
     """The second matrix has no gradient at first, the third one keeps its state."""
     x = np.float32(gaussian(*SHAPE, seed=1))
     first = x * np.float32([1, 0, 1])[:, None, None]
     more = {"w": jnp.ones((3, 1, 1))}
     ids = {"w": jnp.uint32([[1], [2], [3]]), "of another stack": None}
-    options = {"first": found, "ids": ids}
+    layout = types.SimpleNamespace(ids=ids)
     grads = [{"w": jnp.asarray(g)} for g in (first, x, x)]
     vectors, path = {"w": jnp.zeros((3, 4, 2))}, []
     keeps = [({"w": jnp.asarray([False, False, t == 1])},) for t in range(3)]
     for g, kept in zip(grads, keeps, strict=True):
-        with within(keeps=kept):
-            vectors = next_bases(step, g, vectors, more, **options)
+        with within(keeps=kept, layout=layout):
+            vectors = next_bases(step, g, vectors, more, first=found)
         path.append(np.asarray(vectors["w"]))
     own = [np.unique(u) for u in path[1]]
     a, b, c = path[0][0, 0, 0], own[1].item(), path[0][2, 0, 0]

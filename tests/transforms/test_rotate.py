@@ -195,7 +195,7 @@ def test_a_function_sees_what_the_base_would_answer(block):
         return side.rotation
 
     tx = block(optax.scale_by_sign(), policy=stay, side="out")
-    g = np.float32([[0.5, -2.0]])
+    g = jnp.float32([[0.5, -2.0]])
     tx.update({"w": g}, tx.init({"w": g}))
     np.testing.assert_array_equal(seen[0], [[1, -1]])
 

@@ -381,7 +381,7 @@ def test_one_compilation_with_donated_state():
         updates, state = tx.update(params, state, params)
         return optax.apply_updates(params, updates), state
 
-    params = start()
+    params = jax.device_put(start())
     state = tx.init(params)
     types = jax.tree.map(jax.typeof, state)
     for _ in range(3):

@@ -180,7 +180,7 @@ def test_conda_is_a_chain(shape, interval):
 @pytest.mark.broad
 def test_the_direction_that_turns_a_frame_has_the_gradient():
     """A first step of ARO by hand."""
-    m, g = (stream(seed, (4, 6), steps=1)[0] for seed in (1, 7))
+    m, g = (jax.device_put(stream(seed, (4, 6), steps=1)[0]) for seed in (1, 7))
     moment = om.scale_by_second_moment(0.9)
     f = lambda m, g: moment.update({"w": m}, moment.init({"w": m}), gradient={"w": g})
     d = f(m["w"], g["w"])[0]["w"]

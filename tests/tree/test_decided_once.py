@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _matrices import gaussian
 from _registry import RECIPES
 
 import optax_matrix as om
@@ -154,3 +155,21 @@ def test_masked_variables_are_emptied_after_a_tree_without_variables():
     assert jax.tree.structure(state) == jax.tree.structure(fresh)
     new, _ = tx.update(boxed, state, boxed)
     assert jax.tree.structure(new) == jax.tree.structure(boxed)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("method", [om.scion, om.muonh])
+def test_a_step_without_params_after_a_restart_decides_for_itself_alone(method):
+    """Without them the ends are those of a part; later steps know the whole tree."""
+    shapes = {"embed/embedding": (8, 4), "up/kernel": (4, 8), "lm_head/kernel": (4, 8)}
+    params = {path: gaussian(*s, seed=len(path)) for path, s in shapes.items()}
+    params = jax.tree.map(np.float32, params)
+    rule = om.matrices.by_path(include="lm_head")
+    make = lambda: method(1.0, dimension_numbers=rule, weight_decay=0.0)
+    tx, again = make(), make()
+    state = tx.init(params)
+    want, _ = tx.update(params, state, params)
+    if method is om.scion:  # MuonH needs the parameters.
+        again.update(params, state)
+    got, _ = again.update(params, state, params)
+    jax.tree.map(np.testing.assert_array_equal, got, want)

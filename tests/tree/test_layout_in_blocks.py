@@ -9,8 +9,8 @@ from _matrices import gaussian
 
 import optax_matrix as om
 from optax_matrix.stacks import make_layout
-from optax_matrix.transforms import in_blocks, rotate_shared
-from optax_matrix.transforms.rotation import Sets
+from optax_matrix.transforms import in_blocks
+from optax_matrix.transforms.rotation import Sets, rotate_shared
 
 PARAMS = {n: {"kernel": gaussian(4, 6, seed=i)} for i, n in enumerate("abc")}
 
@@ -57,6 +57,7 @@ def shared(layout):
     return Sets(member, 1, layout.axes)
 
 
+@pytest.mark.broad
 def test_an_argument_may_be_a_function_of_the_layout():
     sign, layout = optax.scale_by_sign(), make_layout(PARAMS)
     pairs = [

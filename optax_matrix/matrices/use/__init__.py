@@ -3,5 +3,6 @@
 `views` says where the axes of a parameter are in a value. `trace` goes through the
 jaxpr of a function; `elementwise`, `moves`, `lookups`, `products` and `control` follow
 the views through its primitives, and record how each parameter meets data. `sides`
-and `verdicts` tell from these uses what each parameter is. `rule` is the door.
+and `verdicts` tell from these uses what each parameter is. `rule` has `by_use`, which
+is not public yet: what it is known to read wrongly has to be asked first.
 """

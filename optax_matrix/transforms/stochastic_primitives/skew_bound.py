@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from optax_matrix._arguments import Positive, check_positive, checked
+from optax_matrix._arguments import Positive, check_positive, checked, unchecked
 from optax_matrix.linalg import (
     cayley,
     cayley_neumann,
@@ -28,7 +28,8 @@ from optax_matrix.linalg.skew import triangle_side, triangle_size
 BOUND = 0.5
 # After `limit_skew_norm`, a norm equals the bound up to this relative error.
 _ROUNDING = 2.0**-10
-_POLYNOMIALS = (cayley_neumann, cayley_taylor)
+# Blocks have their kernels without the check of options.
+_POLYNOMIALS = (unchecked(cayley_neumann), unchecked(cayley_taylor))
 
 
 def bounded(
@@ -45,7 +46,7 @@ def bounded(
     bound: Any = max_norm
     if isinstance(max_norm, str) and max_norm == "auto":
         kernel = getattr(orthogonal, "func", orthogonal)  # Under `functools.partial`.
-        bound = BOUND if kernel in _POLYNOMIALS else None
+        bound = BOUND if unchecked(kernel) in _POLYNOMIALS else None
     elif max_norm is not None:
         check_positive("max_norm", max_norm)
     unknown = lambda x: x is None or isinstance(x, jax.core.Tracer)
