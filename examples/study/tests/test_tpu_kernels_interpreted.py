@@ -160,6 +160,7 @@ def test_products_equal_plain_ones_and_are_symmetric(shape, dtype):
 
 
 @pytest.mark.parametrize("tiles", range(1, 9))
+@pytest.mark.programs(8, "the places of tiles are computed one by one")
 def test_the_triangle_has_each_lower_tile_once(tiles):
     number = _tiles.lower_tiles(tiles)
     found = {
