@@ -15,7 +15,7 @@ DEMO := adamw@0.002,muon@0.008,muoneq@0.008,aro@0.008,racs@0.016,alice@0.008,sum
 help:
 	@echo "make demo       train the tiny LLaMA under eight optimizers and print the comparison"
 	@echo "make test       the test suite (10 to 20 minutes on two cores)"
-	@echo "make test-fast  the quick part of it (some minutes)"
+	@echo "make test-fast  the quick part of it (2 to 3 minutes)"
 	@echo "make test-near  what the changes since main can reach (BASE=... for another base)"
 	@echo "make test-study the tests of examples/study, which make test leaves out"
 	@echo "make test-slow  everything that the others leave out (up to two hours)"

@@ -110,6 +110,7 @@ def test_one_transformation_on_several_trees():
         assert (step_of_mix(tx, tree) < 0) is decays
 
 
+@pytest.mark.programs(60, "users run such steps without jit, too")
 def test_after_a_restart_decisions_are_those_of_init():
     """Nothing is known of the tree but its state."""
     for tree, decays in ((STACKED, False), (PLAIN, True)):
