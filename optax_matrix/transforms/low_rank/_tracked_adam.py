@@ -176,8 +176,7 @@ class _TrackedAdam:
             seen = jax.tree.map(lambda g, e: g + e.astype(g.dtype), seen, state.error)
         step = partial(self._power_step, state.count)
         trees = seen, state.vectors, state.mu
-        begin = {"first": self.first, "seed": self.seed}
-        vectors = next_bases(step, *trees, **begin)
+        vectors = next_bases(step, *trees, first=self.first, seed=self.seed)
         structure = jax.tree.structure(updates)
         trees = (seen, state.vectors, vectors, state.mu, state.root)
         stacks = zip(*map(structure.flatten_up_to, trees), strict=True)
