@@ -1,4 +1,4 @@
-"""Tiny models that were once read wrongly in silence, or crashed; answers came first."""
+"""Tiny models that were read wrongly in silence, or crashed; answers came first."""
 
 import functools
 
@@ -186,7 +186,7 @@ def maml_by_scan(p, x, y):
 @hard(X, A(4, 5), w="io? 7 12", out="-? 12 5")
 def maml_by_fori(p, x, y):
     loss = lambda p: ((head(p, x @ p["w"]) - y) ** 2).mean()
-    step = lambda i, p: jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p))
+    step = lambda _, p: jax.tree.map(lambda w, g: w - 0.1 * g, p, jax.grad(loss)(p))
     return loss(lax.fori_loop(0, 3, step, p))
 
 
@@ -222,13 +222,13 @@ def solved_by_while(p, x, y):
 
 @hard(X, w="io 7 7", out="- 7 5")
 def weight_as_a_passive_carry(p, x):
-    step = lambda i, s: (jnp.tanh(s[0] @ s[1]), s[1])
+    step = lambda _, s: (jnp.tanh(s[0] @ s[1]), s[1])
     return head(p, lax.fori_loop(0, 3, step, (x, p["w"]))[0])
 
 
 @hard(X, w="io? 7 7", out="- 7 5")
 def weight_that_a_loop_scales(p, x):
-    step = lambda i, s: (jnp.tanh(s[0] @ s[1]), 0.9 * s[1])
+    step = lambda _, s: (jnp.tanh(s[0] @ s[1]), 0.9 * s[1])
     return head(p, lax.fori_loop(0, 3, step, (x, p["w"]))[0])
 
 
@@ -676,7 +676,7 @@ def custom_vmap_of_a_product(p, x):
     product = jax.custom_batching.custom_vmap(lambda x, w: x @ w)
 
     @product.def_vmap
-    def _(size, batched, x, w):
+    def _(_size, _batched, x, w):
         return x @ w, True
 
     return head(p, jax.vmap(product, (0, None))(x, p["w"]))
