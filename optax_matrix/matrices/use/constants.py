@@ -11,12 +11,11 @@ from optax_matrix.matrices.use.primitives import RANDOM
 from optax_matrix.matrices.use.views import Value
 
 _LARGEST = 1 << 22  # Entries of an array that is looked at.
-_SAME_ENTRIES = frozenset(
-    """
-    broadcast_in_dim clamp convert_element_type copy reshape reduce_precision select_n
-    squeeze stop_gradient transpose
-    """.split()
-)
+_SAME = """
+broadcast_in_dim clamp convert_element_type copy reshape reduce_precision select_n
+squeeze stop_gradient transpose
+"""
+_SAME_ENTRIES = frozenset(_SAME.split())
 
 
 def of_array(x: Any) -> Value:

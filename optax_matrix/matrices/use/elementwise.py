@@ -37,21 +37,20 @@ def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[
     out.is_data = any(v.is_data for v in ins)
     out.marks |= _marks(name, ins, out.is_data)
     _join_signals(trace, name, ins, out)
-    still = set(range(len(shape)))
-    for v in ins:
-        if v.shape == shape and (v.is_data or v.views):
-            still &= v.still
-    out.still = frozenset(still)
-    for v in ins:
+    own = [v for v in ins if v.is_data or v.views]
+    out.still = frozenset(range(len(shape))).intersection(*(_still(v, out) for v in own))
+    for i, v in enumerate(ins):
         if out.is_data and v.is_weight:
             _meet(trace, eqn, v, [w for w in ins if w.is_data], out)
         else:
-            _carry_on(name, v, out)
+            others = [*ins[:i], *ins[i + 1 :]]
+            _carry_on(name, v, others, out)
             if name == "mul" and v.is_data:
-                _scale(v, [w for w in ins if w is not v and w.is_data], out)
+                _scale(v, [w for w in others if w.is_data], out)
     if len(out.views) > _MOST_VIEWS:
-        uses = sorted(key for key, _ in out.of(Output))
-        out.views = {k: v for k, v in out.views.items() if k not in uses[:-8]}
+        uses = sorted(key for key, _ in out.of(Output))[:-8]
+        of = lambda key: key.of if isinstance(key, Scaled) else key
+        out.views = {k: v for k, v in out.views.items() if of(k) not in uses}
     return [out]
 
 
@@ -74,28 +73,47 @@ def _marks(name: str, ins: list[Value], is_data: bool) -> set[str]:
         marks |= {"onehot"} if len(data) == 1 or name == "mul" else set()
     if name in ("sqrt", "rsqrt") and is_data:
         marks.add("normed")
-    if name == "mul" and len(data) == 2 and _are_apart(*data):
+    if data and (name in ("exp", "logistic") or (name == "div" and is_gate(data[0]))):
+        marks.add("gate")
+    if name == "mul" and any(map(is_gate, data)) and _are_apart(data):
         marks.add("outer")
     return marks
 
 
-def _are_apart(x: Value, y: Value) -> bool:
+def is_gate(value: Value) -> bool:
+    """Whether data choose among others."""
+    return bool(value.marks & {"gate", "onehot"})
+
+
+def _are_apart(data: list[Value]) -> bool:
     """Whether each of two data is a broadcast along an axis in which the other varies.
 
     Their product by entry is then an outer one.
     """
-    long = lambda v, axes: any(v.shape[d] > 1 for d in axes)
-    same = x.shape == y.shape
-    return same and long(x, x.still - y.still) and long(y, y.still - x.still)
+    if len(data) != 2 or len(data[0].shape) != len(data[1].shape):
+        return False
+    sizes = list(zip(*(v.shape for v in data), strict=True))
+    moves = [
+        {d for d, n in enumerate(v.shape) if n > 1 and d not in v.still} for v in data
+    ]
+    x, y = ({d for d in m if max(sizes[d]) > 1} for m in moves)
+    return bool(x - y) and bool(y - x)
 
 
-def _carry_on(name: str, value: Value, out: Value) -> None:
+def _carry_on(name: str, value: Value, others: list[Value], out: Value) -> None:
     """The views of an operand are those of the result."""
+    noisy = value.is_weight and any("noise" in v.marks for v in others)
     for key, view in value.views.items():
         if isinstance(key, Scaled) and name not in LINEAR:
             continue
-        if isinstance(key, Met) and key.how == "sum" and _is_changed(name, out):
-            continue
+        if isinstance(key, Met) and key.how == "sum" and name not in LINEAR:
+            continue  # What was a sum goes on as activations.
+        if noisy and name == "mul":
+            view = view.marked("noisy")
+        scaled = isinstance(key, Met) and key.how == "scale"
+        is_noise = scaled or "noisy" in view.marks
+        if is_noise and name in _SUMS and _have_another(others, key):
+            view = view.marked("spread")
         if value.shape != out.shape:
             view = widened(view, value.shape, out.shape)
         if name in NONLINEAR:
@@ -103,9 +121,10 @@ def _carry_on(name: str, value: Value, out: Value) -> None:
         out.views[key] = richer(out.views.get(key), view)
 
 
-def _is_changed(name: str, out: Value) -> bool:
-    """Whether a sum is no sum any more, but goes on as activations."""
-    return name not in LINEAR or (name == "mul" and "normed" in out.marks)
+def _have_another(values: list[Value], key: Any) -> bool:
+    """Whether values hold another parameter that is not noisy."""
+    views = ((k, view) for v in values for k, view in v.of(Leaf))
+    return any(k != key and "noisy" not in view.marks for k, view in views)
 
 
 def _meet(trace: Trace, eqn, weight: Value, data: list[Value], out: Value) -> None:
@@ -116,7 +135,10 @@ def _meet(trace: Trace, eqn, weight: Value, data: list[Value], out: Value) -> No
             view = widened(view, weight.shape, out.shape)
         parts = view.parts()
         if view.summed and parts:
-            of_constant(trace, eqn, key.number, view)
+            if "parameters" in view.marks and name in _SUMS:
+                out.views[Met(key.number, "sum")] = view
+            else:
+                of_constant(trace, eqn, key.number, view)
             continue
         kind = "elementwise" if parts else "reduced"
         trace.use(eqn, key.number, kind, view, batch=parts, detail=name)
@@ -125,19 +147,25 @@ def _meet(trace: Trace, eqn, weight: Value, data: list[Value], out: Value) -> No
         if name in ("mul", "div") and max(p.size for p in parts) > 1 and trace.records:
             for other in data:  # The scale of a norm is learned, too.
                 trace.after |= other.before if "normed" in other.marks else 0
-        out.views[Met(key.number, "sum" if name in _SUMS else "scale")] = view
+        still = _still(x, out)
+        out.views[Met(key.number, _how(name, view, still))] = view
         if name == "mul":
-            still = _still(x, out)
             if len(parts) > 1:
                 out.views[Scaled(key, still)] = view
             elif view.indexed and _hold_all(view, still) and "normed" not in x.marks:
                 trace.lose(key.number, "its rows are used one by one")
 
 
+def _how(name: str, view: View, still: Sequence[int]) -> str:
+    if name in _SUMS:
+        return "sum"
+    return "broadcast" if view.at(still) else "scale"
+
+
 def _still(x: Value, out: Value) -> tuple[int, ...]:
     """The axes of the result along which a factor is a broadcast."""
-    if len(x.shape) != len(out.shape):
-        return ()
+    if not x.shape:
+        return tuple(range(len(out.shape)))
     sizes = zip(x.shape, out.shape, strict=True)
     return tuple(sorted(x.still | {d for d, (n, m) in enumerate(sizes) if n != m}))
 
@@ -147,10 +175,10 @@ def _hold_all(view: View, axes: Sequence[int]) -> bool:
 
 
 def _scale(value: Value, others: list[Value], out: Value) -> None:
-    """Data that hold a parameter are scaled by other data, perhaps before a sum."""
+    """Data that hold parameters or outputs are scaled by data, perhaps before a sum."""
     for key, view in value.views.items():
         is_whole = value.shape == out.shape and len(view.parts()) > 1
-        if isinstance(key, Rows | Met) and is_whole and others:
+        if isinstance(key, Rows | Met | Output) and is_whole and others:
             out.views[Scaled(key, _still(others[0], out))] = view
 
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from optax_matrix.matrices.use.elementwise import of_constant
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     FREE,
@@ -185,7 +186,12 @@ def _side_by_side(key: Any, parts: Parts) -> Parts:
 
 def among_data(trace: Trace, eqn, key: Any, view: View, detail: str) -> None:
     """A parameter is put in among data, as a token of its own or a start."""
-    if isinstance(key, Leaf):
+    if isinstance(key, Leaf) and view.summed:
+        if view.parts() and "parameters" not in view.marks:
+            of_constant(trace, eqn, key.number, view)
+        else:
+            trace.lose(key.number, "a product of two parameters")
+    elif isinstance(key, Leaf):
         trace.use(eqn, key.number, "table", view, batch=view.parts(), detail=detail)
 
 

@@ -2,16 +2,18 @@
 
 from typing import Any, NamedTuple
 
-from optax_matrix.matrices.use.elementwise import of_constant
-from optax_matrix.matrices.use.trace import Trace, follows, mixed
+from optax_matrix.matrices.use.elementwise import is_gate, of_constant
+from optax_matrix.matrices.use.trace import INDEXED, MET, Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     Leaf,
+    Met,
     Output,
     Parts,
     Rows,
     Value,
     View,
     empty,
+    known,
     richer,
     size_of,
 )
@@ -84,7 +86,8 @@ def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
         return any(set(marks) & view.marks for view in views)
 
     wide = [has(v, "broadcast", "chosen") for v in (x, y)]
-    acts = [a or has(v, "nonlinear", summed=True) for a, v in zip(wide, (x, y), strict=True)]
+    deep = [has(v, "nonlinear", summed=True) for v in (x, y)]
+    acts = [w or d for w, d in zip(wide, deep, strict=True)]
     signs = wide if wide[0] != wide[1] else acts
     if signs[0] == signs[1]:
         return x, y
@@ -110,6 +113,7 @@ def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
     """The product of parameters with data."""
     out = mixed([w.value, x.value], shape)
     whole = any(not view.summed for _, view in w.value.of(Leaf))
+    is_scaled = any(v.at(w.summed) and v.at(w.rest) for _, v in w.value.of(Leaf))
     for key, view in w.value.of(Leaf):
         inputs, outputs = view.at(w.summed), view.at(w.rest)
         batch = [*view.at(w.batch), *view.indexed]
@@ -118,6 +122,16 @@ def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
             if found is None:
                 continue
             inputs, outputs = found
+        one_by_one = bool(inputs) != bool(outputs) and not is_scaled and not w.batch
+        if one_by_one and view.indexed and not (view.layers and _is_carried(x.value)):
+            trace.lose(key.number, "its rows are used one by one")
+            continue
+        if reason := _undecided(view, x, inputs):
+            trace.lose(key.number, reason)
+            continue
+        if "spread" in view.marks:
+            trace.use(eqn, key.number, "elementwise", view, detail="scale of noise")
+            continue
         if not inputs and not outputs:
             kind = "elementwise" if batch else "reduced"
             trace.use(eqn, key.number, kind, view, batch=batch, detail="dot_general")
@@ -128,10 +142,56 @@ def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
         number = trace.use(eqn, key.number, kind, view, x.value, **roles)
         _follow_outputs(trace, w, x, view, shape, out)
         trace.puts_out(number, out, x.value)
-        if number is not None and not is_lookup and not view.summed:
+        if is_lookup:
+            out.views[Rows(key.number)] = view.over(w.placed(view, shape), inputs)
+        elif number is not None and not view.summed:
             axes = w.placed(view, shape, shares=False)
             out.views[Output(number)] = View(tuple(axes))
+    for key, view in x.value.of(Met):
+        if key.how in ("scale", "broadcast") and not _has_free(x.value):
+            _of_met(trace, eqn, x, w, key, view, out)
     return out
+
+
+def _is_carried(value: Value) -> bool:
+    """Whether data go through the layers of a loop."""
+    return "carry" in value.marks
+
+
+def _undecided(view: View, x: _Factor, inputs) -> str | None:
+    """Why the sides of a parameter are not those of the product, if so."""
+    if "mixed" in view.marks:
+        return "a product after a transform along an axis"
+    if "outer" in x.value.marks and len(inputs) > 1:
+        return "bilinear in two inputs"
+    return None
+
+
+def _has_free(value: Value) -> bool:
+    """Whether data vary along axes that no parameter which they met has."""
+    views = [view for _, view in value.of(Met)]
+    rest = [d for d in range(len(value.shape)) if not any(v.at([d]) for v in views)]
+    return any(value.shape[d] > 1 for d in rest)
+
+
+def _of_met(trace: Trace, eqn, w: _Factor, x: _Factor, key: Met, view, out) -> None:
+    """The product of w, data that a parameter has met entry by entry, with x."""
+    inputs, outputs = view.at(w.summed), view.at(w.rest)
+    if view.summed and bool(inputs) != bool(outputs):
+        inputs, outputs = inputs or view.summed, outputs or view.summed
+    if not (inputs and outputs):
+        return
+    hits = [bool(v.at(w.summed)) for _, v in w.value.of(Output)]
+    if key.how != "broadcast" and hits and not any(hits):
+        return  # A bias or a scale of activations.
+    is_known = any(u.leaf == key.leaf and u.is_product for u in trace.uses)
+    if "spread" in view.marks or (_has_free(w.value) and not is_known):
+        trace.lose(key.leaf, "a product " + MET)
+        return
+    roles = {"inputs": inputs, "outputs": outputs}
+    roles["batch"] = [*view.at(w.batch), *view.indexed]
+    number = trace.use(eqn, key.leaf, "product", view, x.value, detail=MET, **roles)
+    trace.puts_out(number, out, x.value)
 
 
 def _of_factor(trace: Trace, leaf: int, view: View, inputs, outputs, whole: bool):
@@ -197,33 +257,47 @@ def _of_data(trace: Trace, eqn, pair: tuple[_Factor, _Factor], shape) -> Value:
         trace.after |= only[0] | only[1] if all(only) else 0
     for factor in pair:
         for key, view in factor.value.views.items():
+            other = pair[1] if factor is pair[0] else pair[0]
             if isinstance(key, Output) and trace.records:
-                _note_of_data(trace.uses[key.use], factor, view)
-            if isinstance(key, Rows):
-                _indexed(trace, eqn, pair, factor, key.leaf, view)
+                _note_of_data(trace.uses[key.use], factor, view, other.value)
+            if isinstance(key, Rows) and "ordered" in view.marks and factor.summed:
+                trace.lose(key.leaf, "a product that sums over indices")
+            elif isinstance(key, Rows):
+                _indexed(trace, eqn, pair, factor, key.leaf, view, out)
+            if isinstance(key, Met):
+                _of_met(trace, eqn, factor, other, key, view, out)
             if isinstance(key, Output | Rows):
                 out.views[key] = view.over(factor.placed(view, shape))
+    is_outer = all(f.rest for f in pair) and not any(f.summed for f in pair)
+    if is_outer and (is_gate(x) or is_gate(y)):
+        out.marks |= {"outer"}
     return out
 
 
-def _note_of_data(use: Any, factor: _Factor, view: View) -> None:
+def _note_of_data(use: Any, factor: _Factor, view: View, other: Value) -> None:
     batch, summed = view.at(factor.batch), view.at(factor.summed)
     rest = view.at(factor.rest)
     if batch and (summed or rest):
         use.heads.add(size_of(batch))
+    if summed:
+        use.selected.add("summed")
     if summed and rest:
-        use.selected.add("contracted")
+        use.mixed(summed, other)
 
 
-def _indexed(trace: Trace, eqn, pair, factor: _Factor, leaf: int, view: View) -> None:
+def _indexed(trace, eqn, pair, factor: _Factor, leaf: int, view: View, out) -> None:
     """Matrices that indices have chosen, such as those of experts."""
     other = pair[1] if factor is pair[0] else pair[0]
     inputs, outputs = view.at(factor.summed), view.at(factor.rest)
     batch = [*view.at(factor.batch), *view.indexed]
     if inputs and outputs:
         roles = {"inputs": inputs, "outputs": outputs, "batch": batch}
-        more = {"x": other.value, "detail": "indexed", **roles}
-        trace.use(eqn, leaf, "product", view, **more)
+        more = {"x": other.value, "detail": INDEXED, **roles}
+        number = trace.use(eqn, leaf, "product", view, **more)
+        trace.puts_out(number, out, other.value)
+        if number is not None:
+            axes = factor.placed(view, out.shape, shares=False)
+            out.views[Output(number)] = View(tuple(axes))
 
 
 @follows("ragged_dot_general", "ragged_dot")
@@ -258,21 +332,31 @@ def _ragged_dot(trace: Trace, eqn, ins, shapes):
 def _convolution(trace: Trace, eqn, ins, shapes):
     x, w = ins
     out = mixed(ins, shapes[0])
-    if not w.is_weight or (x.views and not x.is_data):
+    if x.is_weight:
         for v in ins:
-            if v.is_weight:
-                trace.lose_all(v, eqn.primitive.name)
+            trace.lose_all(v, eqn.primitive.name)
         return [out]
     numbers = eqn.params["dimension_numbers"]
     to, of, *spatial = numbers.rhs_spec
     groups = eqn.params["feature_group_count"]
-    for key, view in w.of(Leaf):
-        outputs, batch, left = _grouped(view.at([to]), groups)
+    for key, view in w.of(Output):  # Mixed or made by a network: which side is which?
+        if trace.records and view.at([of, *spatial]) + view.at([to]):
+            trace.uses[key.use].selected.add("contracted")
+    for key, view in w.views.items():
+        if not isinstance(key, Leaf | Rows | Met):
+            continue
+        leaf = key.number if isinstance(key, Leaf) else key.leaf
+        outputs, batch, left = _grouped(view.axes[to], groups)
         roles = {"inputs": view.at([of, *spatial]), "outputs": outputs}
         roles["batch"] = [*view.indexed, *batch]
-        detail = "of one channel each" if left > 1 and w.shape[of] == 1 else ""
+        if "mixed" in view.marks or (isinstance(key, Met) and _has_free(w)):
+            trace.lose(leaf, "a convolution " + MET)
+            continue
+        detail = {Met: MET, Rows: INDEXED}.get(type(key), "")
+        if left > 1 and w.shape[of] == 1:
+            detail = "of one channel each"
         number = trace.use(
-            eqn, key.number, "convolution", view, x, detail=detail, **roles
+            eqn, leaf, "convolution", view, x, detail=detail, **roles
         )
         trace.puts_out(number, out, x)
         if number is not None:
@@ -292,4 +376,4 @@ def _grouped(outputs: list, groups: int) -> tuple[list, list, int]:
     while groups > 1 and len(outputs) > 1 and groups % outputs[0].size == 0:
         groups //= outputs[0].size
         batch.append(outputs.pop(0))
-    return outputs, batch, groups
+    return known(outputs), known(batch), groups

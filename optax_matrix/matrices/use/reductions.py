@@ -65,8 +65,9 @@ def _selected(trace: Trace, name: str, key: Output, view: View, dims) -> set[str
 
 def _reduce_views(trace: Trace, eqn: Any, value: Value, dims, out: Value) -> None:
     for key, view in value.views.items():
-        if isinstance(key, Scaled) and eqn.primitive.name == "reduce_sum":
+        if isinstance(key, Scaled):
             _product_by_hand(trace, eqn, key, view, dims, value, out)
+            continue
         axes = [axis for d, axis in enumerate(view.axes) if d not in dims]
         out.views[key] = view.over(axes).marked("nonlinear")
 
@@ -78,6 +79,14 @@ def _product_by_hand(trace, eqn, key: Scaled, view: View, dims, value, out) -> N
     outputs = view.at(d for d in rest if d in key.still)
     batch = view.at(d for d in rest if d not in key.still)
     if not (summed and outputs):
+        return
+    if isinstance(key.of, Output):
+        if trace.records:
+            trace.uses[key.of.use].mixed(summed, value)
+        return
+    if eqn.primitive.name != "reduce_sum":
+        leaf = key.of.number if isinstance(key.of, Leaf) else key.of.leaf
+        trace.lose(leaf, f"{eqn.primitive.name} of a product by entry")
         return
     roles = {"inputs": summed, "outputs": outputs, "batch": [*batch, *view.indexed]}
     leaf = key.of.number if isinstance(key.of, Leaf) else key.of.leaf

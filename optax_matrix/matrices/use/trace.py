@@ -41,6 +41,7 @@ class Use:
         batch: Parts that both sides share, or of which one entry is used.
         layers: Those of ``batch`` that a scan goes through.
         detail: More about it, for the table.
+        before: The uses that its data depend on, as bits.
         is_first: Whether no product of a parameter comes before.
         cuts: Sections ``(axis, start, size)`` that later slices cut from the outputs.
         rejoined: Axes of which slices were joined again.
@@ -60,6 +61,7 @@ class Use:
     batch: Sequence[Part] = ()
     layers: Sequence[Part] = ()
     detail: str = ""
+    before: int = 0
     is_first: bool = False
     cuts: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
     rejoined: set[int] = dataclasses.field(default_factory=set)
@@ -70,6 +72,16 @@ class Use:
     kept: set[int] = dataclasses.field(default_factory=set)
     reads: int | None = None
     writes: int | None = None
+
+    def mixed(self, summed: Iterable[Part], by: Value) -> None:
+        """Notes that data sum over some of the outputs.
+
+        What they select one of is a batch: experts, members.
+        """
+        if "onehot" in by.marks:
+            self.kept |= {part.axis for part in summed}
+        else:
+            self.selected.add("contracted")
 
     @property
     def is_product(self) -> bool:
@@ -123,10 +135,11 @@ class Trace:
             self.uses.append(Use(leaf, kind, layers=view.layers, **more))
         number = self._numbers[key]
         use = self.uses[number]
+        if x is not None:
+            use.before |= x.before & ~(1 << number)
         if x is not None and not self._is_turned(use):
-            before = x.before & ~(1 << number)
-            self.after |= before
-            use.is_first = not before
+            self.after |= use.before
+            use.is_first = not use.before
         return number
 
     def _is_turned(self, use: Use) -> bool:

@@ -111,11 +111,11 @@ class _Judge:
 
     def _of_others(self) -> Verdict:
         said, kinds = self._said_of_others(), {use.kind for _, use in self.uses}
+        if lost := self._lost():
+            return self._is("unclear", lost[0], said)
         if "lookup" in kinds:
             numbers = self._numbers_of_table()
             return self._is("table", "rows are looked up", said, numbers=numbers)
-        if lost := self._lost():
-            return self._is("unclear", lost[0], said)
         if kinds & {"elementwise", "table"}:
             return self._is("vector", "used entry by entry", said)
         return self._is("not used", "not used with data", said)
@@ -150,6 +150,8 @@ class _Judge:
         both = {frozenset(map(frozenset, _pair(sides))) for *_, sides in good}
         if len(both) > 1:
             return self._is("unclear", "two products with other axes", said)
+        if _are_opposed(good):
+            return self._is("unclear", "products in both directions", said)
         return self._of_sides(good, said)
 
     def _of_sides(self, good: list[tuple[int, Use, Sides]], said: str) -> Verdict:
@@ -176,6 +178,17 @@ class _Judge:
             return self._is(*found, said)
         one = heads.pop() if len(heads) == 1 else None
         return self._is("matrix", "", said, numbers=numbers, heads=one)
+
+
+def _are_opposed(good: list[tuple[int, Use, Sides]]) -> bool:
+    """Whether products in two directions are neither a derivative nor a tie.
+
+    Those follow a product in the first direction, whose results they depend on.
+    """
+    first = _pair(good[0][2])
+    forward = sum(1 << n for n, _, sides in good if _pair(sides) == first)
+    turned = (use for _, use, sides in good if _pair(sides) != first)
+    return any(not use.before & forward for use in turned)
 
 
 def _pair(sides: Sides) -> tuple[tuple[int, ...], tuple[int, ...]]:

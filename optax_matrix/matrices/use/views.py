@@ -47,7 +47,9 @@ class View:
         layers: Those of ``indexed`` that a scan goes through.
         marks: ``broadcast``, ``nonlinear``, ``parameters`` (a product with another
             parameter), ``abs``, ``chosen`` (constant indices have taken entries),
-            ``mixed`` (entries along an axis are mixed, as by a Fourier transform).
+            ``mixed`` (entries along an axis are mixed, as by a Fourier transform),
+            ``noisy`` (times noise), ``spread`` (noise that is added to a parameter),
+            ``ordered`` (as many rows as there are, in the order of indices).
     """
 
     axes: tuple[Parts, ...]
@@ -190,9 +192,9 @@ class Value:
         views: The views in it, by what they are of (`Leaf`, `Output`, `Rows`, `Met`,
             `Scaled`).
         before: The uses that it depends on, as bits.
-        marks: Of data ``onehot``, ``normed``, ``carry`` and ``outer`` (a product of two
-            data in which nothing is summed). Of constants ``iota``, ``eye``,
-            ``zero`` and ``noise`` (drawn by a random key).
+        marks: Of data ``onehot``, ``normed``, ``carry``, ``gate`` (after an exponential
+            or a sigmoid) and ``outer`` (a gate times other data, nothing summed). Of
+            constants ``iota``, ``eye``, ``zero`` and ``noise`` (drawn by a random key).
         still: Axes along which it is a broadcast.
         signal: The signal that it is, up to norms and maps by entry; None for another.
         read: The signals that products have read on the way to it, as bits.
@@ -240,7 +242,8 @@ class Met(NamedTuple):
 
     Attributes:
         leaf: The parameter.
-        how: ``sum``, or ``scale`` for anything else.
+        how: ``sum``; ``start`` as the first carry of a loop; ``broadcast`` if the data
+            are one along an axis of the parameter; ``scale`` for anything else.
     """
 
     leaf: int
@@ -251,7 +254,7 @@ class Scaled(NamedTuple):
     """Key of a view: data times a parameter, entry by entry, before a sum.
 
     Attributes:
-        of: The key of the parameter: `Leaf`, `Rows` or `Met`.
+        of: The key of the parameter or output: `Leaf`, `Rows`, `Met`, `Output`.
         still: The axes along which the data are a broadcast.
     """
 
