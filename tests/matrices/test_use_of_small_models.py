@@ -8,7 +8,7 @@ from _uses.battery import GROUPS, answer, answer_of, is_right
 
 from optax_matrix.matrices.use.rule import by_use
 
-for name in ("hard_models", "product_models"):
+for name in ("hard_models", "product_models", "layer_models", "program_models"):
     importlib.import_module(f"_uses.{name}")
 
 # Leaves that ask although a reader of the model knows better.
