@@ -395,7 +395,7 @@ def student_and_slow_teacher(p, x, y):
     return ((z - t) ** 2).sum()
 
 
-@program(X, A(4, 5), w="io 7 12", v="io? 12 5", act="io 12 9", out="- 9 5")
+@program(X, A(4, 5), w="io 7 12", v="- 12 5", act="io 12 9", out="- 9 5")
 def critic_with_a_target(p, x, r):
     h = relu(x @ p["w"])
     q = h @ p["v"]
