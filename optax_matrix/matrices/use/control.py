@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from optax_matrix.matrices.use.moves import among_data
-from optax_matrix.matrices.use.trace import Trace, follows, inner_jaxpr
+from optax_matrix.matrices.use.trace import Trace, follows, opened
 from optax_matrix.matrices.use.views import (
     Leaf,
     Output,
@@ -23,7 +23,7 @@ _SETTLING, _ROUNDS = 2, 4
 def _scan(trace: Trace, eqn, ins, shapes):
     constants, carry, arrays = _groups(eqn, ins)
     slices, n = [_slice_of(value) for value in arrays], len(carry)
-    jaxpr = inner_jaxpr(eqn.params["jaxpr"])
+    jaxpr = eqn.params["jaxpr"]
     carry, outs = _loop(trace, eqn, jaxpr, constants, carry, slices)
     stacks = zip(outs[n:], shapes[n:], strict=True)
     return [*outs[:n], *(_stack_of(v, shape) for v, shape in stacks)]
@@ -116,14 +116,14 @@ def _carried(trace: Trace, eqn, old: Value, new: Value) -> Value:
 def _while(trace: Trace, eqn, ins, shapes):
     first = eqn.params["cond_nconsts"]
     last = first + eqn.params["body_nconsts"]
-    body = inner_jaxpr(eqn.params["body_jaxpr"])
+    body = eqn.params["body_jaxpr"]
     return list(_loop(trace, eqn, body, ins[first:last], ins[last:], [])[1])
 
 
 @follows("cond")
 def _cond(trace: Trace, eqn, ins, shapes):
     index, *args = ins
-    branches = map(inner_jaxpr, eqn.params["branches"])
+    branches = eqn.params["branches"]
     first, *others = (trace.call(eqn, branch, args) for branch in branches)
     outs = [dataclasses.replace(v, views=dict(v.views)) for v in first]
     for found in others:
@@ -143,10 +143,10 @@ def _cond(trace: Trace, eqn, ins, shapes):
 
 @follows("shard_map")
 def _shard_map(trace: Trace, eqn, ins, shapes):
-    jaxpr = inner_jaxpr(eqn.params["jaxpr"])
+    jaxpr, _ = opened(eqn.params["jaxpr"])
     inner = [tuple(v.aval.shape) for v in jaxpr.invars]
     local = [_resized(v, shape) for v, shape in zip(ins, inner, strict=True)]
-    outs = trace.call(eqn, jaxpr, local)
+    outs = trace.call(eqn, eqn.params["jaxpr"], local)
     return [_resized(v, shape) for v, shape in zip(outs, shapes, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from optax_matrix.matrices.use.elementwise import constants
+from optax_matrix.matrices.use.elementwise import of_constant
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     Leaf,
@@ -60,12 +60,10 @@ def _dot_general(trace: Trace, eqn, ins, shapes):
     x, y = _activations(trace, eqn, *ins)
     pair, shape = _factors(eqn, x, y), shapes[0]
     for weight, data in (pair, pair[::-1]):
-        if weight.value.is_weight and data.value.is_data:
+        x = data.value
+        stands_for_data = not x.is_weight and x.marks & {"noise", "zero"}
+        if weight.value.is_weight and (x.is_data or stands_for_data):
             return [_with_data(trace, eqn, weight, data, shape)]
-    for weight, data in (pair, pair[::-1]):
-        other = data.value
-        if weight.value.is_weight and not other.is_weight and "flat" in other.marks:
-            return [_with_data(trace, eqn, weight, data, shape)]  # A start of zeros.
     if x.is_weight or y.is_weight:
         return [_of_weights(trace, pair, shape)]
     return [_of_data(trace, eqn, pair, shape)]
@@ -74,14 +72,19 @@ def _dot_general(trace: Trace, eqn, ins, shapes):
 def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
     """Of two factors from parameters, the one that stands for data, if one does.
 
-    A parameter that is repeated for each example, or has gone through a nonlinear
-    function, holds activations: latents, prompts, positions.
+    A parameter that is repeated for each example, of which indices have chosen
+    entries, or whose product has gone through a nonlinear function, holds activations:
+    latents, prompts, positions.
     """
     if not (x.is_weight and y.is_weight):
         return x, y
-    has = lambda v, *marks: any(set(marks) & view.marks for view in v.views.values())
-    wide = [has(v, "broadcast") for v in (x, y)]
-    acts = [has(v, "broadcast", "nonlinear") for v in (x, y)]
+
+    def has(value: Value, *marks: str, summed: bool = False) -> bool:
+        views = [v for v in value.views.values() if v.summed or not summed]
+        return any(set(marks) & view.marks for view in views)
+
+    wide = [has(v, "broadcast", "chosen") for v in (x, y)]
+    acts = [a or has(v, "nonlinear", summed=True) for a, v in zip(wide, (x, y), strict=True)]
     signs = wide if wide[0] != wide[1] else acts
     if signs[0] == signs[1]:
         return x, y
@@ -91,8 +94,11 @@ def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
 def _as_data(trace: Trace, eqn, value: Value) -> Value:
     out = Value(value.shape, True, before=value.before)
     for key, view in value.of(Leaf):
-        if view.summed and view.parts():
-            number = constants(trace, eqn, key.number, view)
+        if view.summed and not view.parts():
+            trace.lose(key.number, "a product of two parameters")
+            continue
+        if view.summed:
+            number = of_constant(trace, eqn, key.number, view)
         else:
             roles = {"batch": view.parts(), "detail": "as activations"}
             number = trace.use(eqn, key.number, "table", view, **roles)

@@ -5,10 +5,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
+from optax_matrix.matrices.use.constants import of_array, of_constants
 from optax_matrix.matrices.use.signals import Signals
 from optax_matrix.matrices.use.views import Leaf, Part, Value, View, free
+
+# Details of products, for verdicts.
+INDEXED = "indexed"
+MET = "after data have met it entry by entry"
 
 # How each primitive is followed, by name: functions of the trace, the equation, its
 # operands and the shapes of its results. The modules beside this one fill it.
@@ -150,12 +153,13 @@ class Trace:
     def run(self, jaxpr: Any, args: Iterable[Value]) -> list[Value]:
         """The results of a jaxpr; constants that it closes over are not data."""
         known: dict[Any, Value] = {}
+        jaxpr, constants = opened(jaxpr)
 
         def read(v):
-            return Value(jnp.shape(v.val)) if hasattr(v, "val") else known[v]
+            return of_array(v.val) if hasattr(v, "val") else known[v]
 
         known.update(zip(jaxpr.invars, args, strict=True))
-        known.update((v, Value(tuple(v.aval.shape))) for v in jaxpr.constvars)
+        known.update(zip(jaxpr.constvars, map(of_array, constants), strict=True))
         for eqn in jaxpr.eqns:
             shapes = [tuple(getattr(v.aval, "shape", ())) for v in eqn.outvars]
             ins = [self._with_root(read(v)) for v in eqn.invars]
@@ -195,13 +199,15 @@ class Trace:
 
     def _equation(self, eqn, ins: list[Value], shapes: list[tuple[int, ...]]):
         name = eqn.primitive.name
-        if not any(v.views or v.is_data for v in ins) and name != "iota":
-            return _constants(name, ins, shapes)
+        inner, is_constant = _inner(eqn), not any(v.views or v.is_data for v in ins)
+        if is_constant and (inner is None or name in RULES):
+            return of_constants(name, ins, shapes)
         if name in RULES:
             return RULES[name](self, eqn, ins, shapes)
-        inner = _inner(eqn)
-        if inner is not None and len(inner.invars) == len(ins):
+        if inner is not None and len(opened(inner)[0].invars) == len(ins):
             return self.call(eqn, inner, ins)
+        if is_constant:
+            return of_constants(name, ins, shapes)
         for value in ins:
             self.lose_all(value, name)
         return [mixed(ins, shape) for shape in shapes]
@@ -241,33 +247,21 @@ def mixed(ins: Iterable[Value], shape: tuple[int, ...]) -> Value:
     return dataclasses.replace(new, signal=signal, read=read)
 
 
-def _constants(name: str, ins: list[Value], shapes: list) -> list[Value]:
-    marks = set()
-    is_number = name == "broadcast_in_dim" and ins[0].shape == ()
-    if ins and (is_number or all("flat" in v.marks or not v.shape for v in ins)):
-        marks.add("flat")
-    keeps = name in ("broadcast_in_dim", "convert_element_type", "reshape", "add")
-    if keeps and any("iota" in v.marks for v in ins):
-        marks.add("iota")
-    return [Value(shape, marks=frozenset(marks)) for shape in shapes]
-
-
 def _inner(eqn: Any) -> Any:
     """The jaxpr that an equation calls, of whatever primitive."""
-    names = "jaxpr", "call_jaxpr", "fun_jaxpr"
+    names = "jaxpr", "call_jaxpr", "fun_jaxpr", "call"
     found = (eqn.params[name] for name in names if name in eqn.params)
-    closed = next(found, None)
-    if closed is None or eqn.primitive.name == "pallas_call":
-        return None
-    return inner_jaxpr(closed)
+    return None if eqn.primitive.name == "pallas_call" else next(found, None)
 
 
-def inner_jaxpr(closed: Any) -> Any:
-    """A jaxpr without the constants that versions of JAX keep beside it."""
-    return getattr(closed, "jaxpr", closed)
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr, and the constants that it closes over."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    constants = getattr(jaxpr, "consts", None)
+    return inner, [None] * len(inner.constvars) if constants is None else constants
 
 
-def started(shape: tuple[int, ...], number: int) -> Value:
+def of_parameter(shape: tuple[int, ...], number: int) -> Value:
     """The value of a parameter itself."""
     axes = [(Part(a, n),) if n != 1 else free(n) for a, n in enumerate(shape)]
     return Value(shape, views={Leaf(number): View(tuple(axes))})

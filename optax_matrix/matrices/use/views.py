@@ -46,7 +46,8 @@ class View:
         indexed: Parts of which the value has one entry: layers of a scan, slices.
         layers: Those of ``indexed`` that a scan goes through.
         marks: ``broadcast``, ``nonlinear``, ``parameters`` (a product with another
-            parameter), ``abs``.
+            parameter), ``abs``, ``chosen`` (constant indices have taken entries),
+            ``mixed`` (entries along an axis are mixed, as by a Fourier transform).
     """
 
     axes: tuple[Parts, ...]
@@ -186,11 +187,12 @@ class Value:
     Attributes:
         shape: Its shape.
         is_data: Whether it depends on inputs, or is the result of a product with them.
-        views: The views in it, by what they are of (`Leaf`, `Output`, `Rows`,
+        views: The views in it, by what they are of (`Leaf`, `Output`, `Rows`, `Met`,
             `Scaled`).
         before: The uses that it depends on, as bits.
-        marks: ``onehot``, ``iota``, ``flat`` (a constant in all axes), ``normed``,
-            ``carry``.
+        marks: Of data ``onehot``, ``normed``, ``carry`` and ``outer`` (a product of two
+            data in which nothing is summed). Of constants ``iota``, ``eye``,
+            ``zero`` and ``noise`` (drawn by a random key).
         still: Axes along which it is a broadcast.
         signal: The signal that it is, up to norms and maps by entry; None for another.
         read: The signals that products have read on the way to it, as bits.
@@ -233,11 +235,25 @@ class Rows(NamedTuple):
     leaf: int
 
 
-class Scaled(NamedTuple):
-    """Key of a view: data times a parameter, entry by entry, before a sum.
+class Met(NamedTuple):
+    """Key of a view: a parameter that data have met entry by entry.
 
-    ``still`` has the axes along which the data are a broadcast.
+    Attributes:
+        leaf: The parameter.
+        how: ``sum``, or ``scale`` for anything else.
     """
 
     leaf: int
+    how: str
+
+
+class Scaled(NamedTuple):
+    """Key of a view: data times a parameter, entry by entry, before a sum.
+
+    Attributes:
+        of: The key of the parameter: `Leaf`, `Rows` or `Met`.
+        still: The axes along which the data are a broadcast.
+    """
+
+    of: Any
     still: tuple[int, ...]
