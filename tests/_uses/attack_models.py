@@ -280,7 +280,7 @@ def fused_with_three_last(p, x):
     return head(p, jnp.einsum("bhqk,bkhd->bqhd", s, v).reshape(4, 9, 12))
 
 
-@attack(SEQ, qkv="io/(12, 4, 4) 7 20", o="io 12 8", out="- 8 5")
+@attack(SEQ, qkv="io/(12,4,4) 7 20", o="io 12 8", out="- 8 5")
 def fused_with_fewer_keys(p, x):
     q, k, v = jnp.split(x @ p["qkv"], (12, 16), -1)
     q = q.reshape(4, 9, 3, 4)
@@ -289,7 +289,7 @@ def fused_with_fewer_keys(p, x):
     return head(p, y @ p["o"])
 
 
-@attack(SEQ, w="io/(12, 12, 12, 24) 7 60", o="io 36 8", out="- 8 5")
+@attack(SEQ, w="io/(12,12,12,24) 7 60", o="io 36 8", out="- 8 5")
 def fused_with_the_other_branch(p, x):
     q, k, v, h = jnp.split(x @ p["w"], (12, 24, 36), -1)
     q, k, v = (y.reshape(4, 9, 3, 4) for y in (q, k, v))
@@ -497,7 +497,7 @@ def guided_by_the_gradient(p, x):
     return f(x - 0.1 * jax.grad(lambda x: (f(x) ** 2).sum())(x))
 
 
-@attack(X, enc="io 7 12", dec="io|-? 12 7", back="io? 7 12")
+@attack(X, enc="io 7 12", dec="io|-? 12 7", back="- 7 12")
 def cycle_of_two_maps(p, x):
     y = relu(x @ p["enc"]) @ p["dec"]
     return ((relu(y @ p["enc"]) @ p["dec"] - x) ** 2).sum(), y @ p["back"]
@@ -668,7 +668,7 @@ def inducing_points_of_a_process(p, x):
     return jax.scipy.linalg.solve_triangular(l, k(p["z"], x), lower=True).T @ p["out"]
 
 
-@attack(X, w="io|io/(5, 5, 2)? 7 12", out="- 5 4")
+@attack(X, w="io|io/(5,5,2)? 7 12", out="- 5 4")
 def spline_flow(p, x):
     w, h, _ = jnp.split(x @ p["w"], (5, 10), -1)
     return head(p, jnp.cumsum(softmax(w), -1) * softmax(h))
