@@ -45,7 +45,7 @@ def small(group, *inputs, **leaves):
             answer, *sizes = text.split()
             dtype = jnp.complex64 if sizes[-1] == "complex" else jnp.float32
             params[name] = A(*(int(n) for n in sizes if n.isdigit()), dtype=dtype)
-            answers[f"^{name}$"] = answer
+            answers[f"^{name}$"] = answer.replace(",", ", ")
         cases = GROUPS.setdefault(group, {})
         assert fn.__name__ not in cases, fn.__name__
         cases[fn.__name__] = lambda: (fn, params, inputs, answers)

@@ -8,8 +8,8 @@ from _uses.battery import GROUPS, answer, answer_of, is_right
 
 from optax_matrix.matrices.use.rule import by_use
 
-for name in ("hard_models", "product_models"):
-    importlib.import_module(f"_uses.{name}")
+for name in "hard", "product", "layer", "program", "attack":
+    importlib.import_module(f"_uses.{name}_models")
 
 # Leaves that ask although a reader of the model knows better.
 ASKED: dict[str, set[str]] = {}
