@@ -136,7 +136,7 @@ def _while(trace: Trace, eqn, ins, shapes):
 @follows("cond")
 def _cond(trace: Trace, eqn, ins, shapes):
     index, *args = ins
-    trace.choose(ins)
+    trace.choose(ins, by_index=True)
     branches = eqn.params["branches"]
     first, *others = (trace.call(eqn, branch, args) for branch in branches)
     outs = [dataclasses.replace(v, views=dict(v.views)) for v in first]

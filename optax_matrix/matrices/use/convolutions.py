@@ -1,7 +1,8 @@
 """Convolutions, of every layout, with groups."""
 
 from optax_matrix.matrices.use.mixtures import has_free
-from optax_matrix.matrices.use.trace import INDEXED, MET, Trace, follows, mixed
+from optax_matrix.matrices.use.trace import Trace, follows, mixed
+from optax_matrix.matrices.use.uses import INDEXED, MET
 from optax_matrix.matrices.use.views import Leaf, Met, Output, Rows, View, empty, known
 
 

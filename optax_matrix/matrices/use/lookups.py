@@ -26,7 +26,7 @@ def _dynamic_slice(trace: Trace, eqn, ins, shapes):
     shape = shapes[0]
     pairs = zip(value.shape, shape, strict=True)
     cut = [d for d, (n, m) in enumerate(pairs) if n != m]
-    trace.choose(ins)
+    trace.choose(ins, by_index=True)
     is_row = all(shape[d] == 1 for d in cut)
     is_chosen = any(indices[d].is_data for d in cut)
     if value.is_weight and is_chosen and is_row:
@@ -88,7 +88,7 @@ def _updated(trace: Trace, eqn, value: Value, new: Value, at: Any, shape) -> Val
 @follows("gather")
 def _gather(trace: Trace, eqn, ins, shapes):
     value, indices = ins
-    trace.choose(ins)
+    trace.choose(ins, by_index=True)
     shape, numbers = shapes[0], eqn.params["dimension_numbers"]
     where = _where(numbers, eqn.params["slice_sizes"], value.shape, shape)
     sizes = eqn.params["slice_sizes"]

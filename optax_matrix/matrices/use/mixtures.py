@@ -4,7 +4,8 @@ from typing import Any
 
 from optax_matrix.matrices.use.elementwise import is_gate
 from optax_matrix.matrices.use.factors import Factor, sums_over_hot
-from optax_matrix.matrices.use.trace import INDEXED, MET, Trace, mixed
+from optax_matrix.matrices.use.trace import Trace, mixed
+from optax_matrix.matrices.use.uses import INDEXED, MET
 from optax_matrix.matrices.use.views import Met, Output, Rows, Value, View, size_of
 
 

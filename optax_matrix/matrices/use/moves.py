@@ -48,7 +48,7 @@ def _broadcast(trace: Trace, eqn, ins, shapes):
     return [out]
 
 
-@follows("reshape", "squeeze", "expand_dims")
+@follows("reshape", "squeeze")
 def _reshape(trace: Trace, eqn, ins, shapes):
     value, shape = ins[0], shapes[0]
     # A batched convolution's `reshape` permutes the axes first.

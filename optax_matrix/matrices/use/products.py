@@ -75,7 +75,8 @@ def _as_data(trace: Trace, eqn, value: Value) -> Value:
 def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
     """The product of parameters with data."""
     out = mixed([w.value, x.value], shape)
-    whole = any(v.at(w.summed) and v.at(w.rest) for _, v in w.value.of(Leaf))
+    views = [view for _, view in w.value.of(Leaf) if not view.summed]
+    whole = any(view.at(w.summed) and view.at(w.rest) for view in views)
     for key, view in w.value.of(Leaf):
         roles = _roles(trace, key.number, view, w, x, whole=whole)
         if roles is None:
@@ -190,7 +191,7 @@ def _of_weights(trace: Trace, pair: tuple[Factor, Factor], shape) -> Value:
     return out
 
 
-@follows("ragged_dot_general", "ragged_dot")
+@follows("ragged_dot_general")
 def _ragged_dot(trace: Trace, eqn, ins, shapes):
     """Experts: rows of data meet the matrix of their group."""
     trace.choose(ins)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from optax_matrix.matrices.use.primitives import RANKING, REDUCTIONS
-from optax_matrix.matrices.use.trace import INDEXED, MET, RULES, Trace, mixed
+from optax_matrix.matrices.use.trace import RULES, Trace, mixed
+from optax_matrix.matrices.use.uses import INDEXED, MET
 from optax_matrix.matrices.use.views import (
     Hot,
     Leaf,

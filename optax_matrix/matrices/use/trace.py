@@ -7,14 +7,8 @@ from typing import Any
 
 from optax_matrix.matrices.use.constants import of_array, of_constants
 from optax_matrix.matrices.use.signals import Signals
+from optax_matrix.matrices.use.uses import ORDERS, Use
 from optax_matrix.matrices.use.views import Hot, Leaf, Part, Value, View, free
-
-# Orders of outputs by which a router chooses.
-ORDERS = {"top_k", "approx_top_k", "argmax", "argmin", "sort"}
-
-# Details of products, for verdicts.
-INDEXED = "indexed"
-MET = "after data have met it entry by entry"
 
 # How each primitive is followed, by name: functions of the trace, the equation, its
 # operands and the shapes of its results. The modules beside this one fill it.
@@ -29,76 +23,6 @@ def follows(*names: str) -> Callable[[Any], Any]:
         return rule
 
     return register
-
-
-@dataclasses.dataclass
-class Use:
-    """One use of a parameter.
-
-    Attributes:
-        leaf: Number of the parameter.
-        kind: ``product``, ``convolution``, ``lookup``, ``elementwise``, ``table`` (put
-            in among data) or ``reduced`` (a scale that was summed to one number).
-        inputs: Parts of the parameter that a product sums over.
-        outputs: Parts that its result has.
-        batch: Parts that both sides share, or of which one entry is used.
-        layers: Those of ``batch`` that a scan goes through.
-        detail: More about it, for the table.
-        before: The uses that its data depend on, as bits.
-        is_first: Whether no product of a parameter comes before.
-        is_derivative: Whether it is in the backward pass of a derivative.
-        cuts: Sections ``(axis, start, size)`` that later slices cut from the outputs.
-        rejoined: Axes of which slices were joined again.
-        heads: Sizes of output parts that a later product of data has as batch.
-        ranked: The ways in which outputs are ranked: ``top_k``, ``argmax``, ...
-        selected: Those of them that choose among data, and ways in which data sum over
-            the outputs: ``summed``, ``contracted``.
-        groups: Groups of a convolution that one axis of outputs holds.
-        summed: Axes of the outputs that later products with parameters sum over.
-        kept: Axes of the outputs that later parameters have as batch.
-        reads: The signal of its data, if known.
-        writes: The signal that it puts out.
-    """
-
-    leaf: int
-    kind: str
-    inputs: Sequence[Part] = ()
-    outputs: Sequence[Part] = ()
-    batch: Sequence[Part] = ()
-    layers: Sequence[Part] = ()
-    detail: str = ""
-    before: int = 0
-    is_first: bool = False
-    is_derivative: bool = False
-    cuts: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
-    rejoined: set[int] = dataclasses.field(default_factory=set)
-    heads: set[int] = dataclasses.field(default_factory=set)
-    ranked: set[str] = dataclasses.field(default_factory=set)
-    selected: set[str] = dataclasses.field(default_factory=set)
-    groups: int = 1
-    summed: set[int] = dataclasses.field(default_factory=set)
-    kept: set[int] = dataclasses.field(default_factory=set)
-    reads: int | None = None
-    writes: int | None = None
-
-    def mixed(self, summed: Iterable[Part], *, is_hot: bool) -> None:
-        """Notes that data sum over some of the outputs.
-
-        What one-hot data select one of is a batch: experts, members.
-        """
-        if is_hot:
-            self.kept |= {part.axis for part in summed}
-        else:
-            self.selected.add("contracted")
-
-    @property
-    def is_product(self) -> bool:
-        """Whether the parameter multiplies data as a matrix."""
-        return self.kind in ("product", "convolution")
-
-    def sides(self) -> tuple[set[int], set[int]]:
-        """The axes of inputs and of outputs."""
-        return {p.axis for p in self.inputs}, {p.axis for p in self.outputs}
 
 
 class Trace:
@@ -165,19 +89,22 @@ class Trace:
         others = (u for u in self.uses if u.leaf == use.leaf and u.is_product)
         return any(into == u.sides()[1] != out for u in others if u is not use)
 
-    def choose(self, ins: Iterable[Value]) -> None:
-        """Notes that orders and maxima choose among other data, or scale them."""
-        own = [v for v in ins if v.is_data or v.views]
-        ranks = 0
-        for v in own:
-            ranks |= v.ranks
-        if not ranks or len(own) < 2 or not self.records:
+    def choose(self, ins: Sequence[Value], *, by_index: bool = False) -> None:
+        """Notes that orders and maxima choose among other data, or scale them.
+
+        An order of hidden units that only changes these, before the next layer, does
+        not choose.
+        """
+        if not self.records or not any(v.ranks for v in ins):
             return
-        # An order of hidden units, before the next layer, does not choose.
-        is_layer = sum(v.is_data for v in own) < 2 and not any(v.of(Hot) for v in own)
-        for number, use in enumerate(self.uses):
-            if ranks >> number & 1:
-                use.selected |= use.ranked - (ORDERS if is_layer else set())
+        data = [v for v in ins if v.is_data]
+        for v in data:
+            others = [w for w in data if w is not v]
+            is_gate = by_index or v.of(Hot) or any(w.before & ~v.before for w in others)
+            has_partner = len(data) > 1 or any(w.views for w in ins if w is not v)
+            for number, use in enumerate(self.uses):
+                if v.ranks >> number & 1 and has_partner:
+                    use.selected |= use.ranked - (set() if is_gate else ORDERS)
 
     def lose(self, leaf: int, reason: str) -> None:
         """Notes that a parameter could not be followed."""

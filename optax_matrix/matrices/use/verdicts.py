@@ -8,7 +8,8 @@ from typing import Literal
 
 from optax_matrix.matrices.use.primitives import RANKING
 from optax_matrix.matrices.use.sides import Sides, numbers_of, sides_of
-from optax_matrix.matrices.use.trace import Trace, Use
+from optax_matrix.matrices.use.trace import Trace
+from optax_matrix.matrices.use.uses import Use
 from optax_matrix.matrices.use.views import Value
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
@@ -182,6 +183,7 @@ class _Judge:
             said_last = "last layer", "nothing learned comes after"
             return self._is(*said_last, said, numbers=numbers)
         is_derived = any(use.is_derivative for _, use in self.uses)
+        is_derived |= self.leaf in self.trace.doubts
         if is_derived and not ends:
             return self._is("unclear", "only its derivative reaches the results", said)
         if any(ends) and not all(ends) and not is_derived:
