@@ -34,7 +34,9 @@ def of_constants(name: str, ins: Sequence[Value], shapes: Any) -> list[Value]:
     if name == "eq" and iotas == 2:
         marks.add("eye")
     if name in _SAME_ENTRIES:
-        marks |= {mark for mark in ("eye", "zero") if has(mark)}
+        own = ins[1:] if name in ("select_n", "clamp") else ins
+        same = [{"eye", "zero"} & v.marks for v in own if v.shape or len(own) == 1]
+        marks |= set.intersection(*map(set, same)) if same else set()
     if name in RANDOM:
         marks.add("noise")
     return [Value(shape, marks=frozenset(marks)) for shape in shapes]

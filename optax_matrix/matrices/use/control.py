@@ -103,7 +103,8 @@ def _carried(trace: Trace, eqn, old: Value, new: Value) -> Value:
         trace.lose_all(old, eqn.primitive.name)
     is_data |= bool(old.views or new.views) and not views
     marks = old.marks | (new.marks & {"carry"})
-    out = Value(old.shape, is_data, views, old.before | new.before, marks)
+    out = Value(old.shape, is_data, views, old.before | new.before, marks=marks)
+    out.ranks = old.ranks | new.ranks
     signals = {
         None if x is None else trace.signals.root(x) for x in (old.signal, new.signal)
     }
@@ -135,6 +136,7 @@ def _while(trace: Trace, eqn, ins, shapes):
 @follows("cond")
 def _cond(trace: Trace, eqn, ins, shapes):
     index, *args = ins
+    trace.choose(ins)
     branches = eqn.params["branches"]
     first, *others = (trace.call(eqn, branch, args) for branch in branches)
     outs = [dataclasses.replace(v, views=dict(v.views)) for v in first]
@@ -142,6 +144,7 @@ def _cond(trace: Trace, eqn, ins, shapes):
         for a, b in zip(outs, found, strict=True):
             a.is_data |= b.is_data or index.is_data
             a.before |= b.before
+            a.ranks |= b.ranks
             a.read |= b.read
             a.signal = a.signal if a.signal == b.signal else None
             for key, view in b.views.items():

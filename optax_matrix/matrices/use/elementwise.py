@@ -13,13 +13,17 @@ from optax_matrix.matrices.use.primitives import (
 )
 from optax_matrix.matrices.use.trace import RULES, Trace, mixed
 from optax_matrix.matrices.use.views import (
+    Hot,
     Leaf,
     Met,
     Output,
+    Part,
+    Parts,
     Rows,
     Scaled,
     Value,
     View,
+    free,
     richer,
     widened,
 )
@@ -35,10 +39,14 @@ def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[
     name, shape = eqn.primitive.name, shapes[0]
     out = mixed(ins, shape)
     out.is_data = any(v.is_data for v in ins)
-    out.marks |= _marks(name, ins, out.is_data)
+    out.marks |= _marks(name, ins)
+    if name in ("mul", "select_n"):
+        trace.choose(ins)
     _join_signals(trace, name, ins, out)
-    own = [v for v in ins if v.is_data or v.views]
-    out.still = frozenset(range(len(shape))).intersection(*(_still(v, out) for v in own))
+    still = [_still(v, out) for v in ins if v.is_data or v.views]
+    out.still = frozenset(range(len(shape))).intersection(*still)
+    if name == "eq" and any("iota" in v.marks for v in ins):
+        out.views[Hot()] = _hot(out)
     for i, v in enumerate(ins):
         if out.is_data and v.is_weight:
             _meet(trace, eqn, v, [w for w in ins if w.is_data], out)
@@ -48,9 +56,10 @@ def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[
             if name == "mul" and v.is_data:
                 _scale(v, [w for w in others if w.is_data], out)
     if len(out.views) > _MOST_VIEWS:
-        uses = sorted(key for key, _ in out.of(Output))[:-8]
+        uses = sorted(key.use for key, _ in out.of(Output))[:-8]
+        gone = {Output(use) for use in uses}
         of = lambda key: key.of if isinstance(key, Scaled) else key
-        out.views = {k: v for k, v in out.views.items() if of(k) not in uses}
+        out.views = {k: v for k, v in out.views.items() if of(k) not in gone}
     return [out]
 
 
@@ -63,15 +72,21 @@ def _join_signals(trace: Trace, name: str, ins: list[Value], out: Value) -> None
         out.signal = (signals.add if adds else signals.times)(*data)
 
 
-def _marks(name: str, ins: list[Value], is_data: bool) -> set[str]:
+def _hot(out: Value) -> View:
+    """Data that are equal to a range are one-hot along the axes of the range."""
+    sizes = enumerate(out.shape)
+    return View(tuple(_along_axis(d, n, d in out.still) for d, n in sizes))
+
+
+def _along_axis(d: int, n: int, is_hot: bool) -> Parts:
+    return (Part(d, n),) if is_hot and n > 1 else free(n)
+
+
+def _marks(name: str, ins: list[Value]) -> set[str]:
     marks = set(ins[0].marks) if len(ins) == 1 else set()
     marks |= {m for v in ins for m in v.marks & {"carry", "normed"}}
     data = [v for v in ins if v.is_data]
-    if name == "eq" and is_data and any("iota" in v.marks for v in ins):
-        marks.add("onehot")
-    if name in LINEAR and any("onehot" in v.marks for v in data):
-        marks |= {"onehot"} if len(data) == 1 or name == "mul" else set()
-    if name in ("sqrt", "rsqrt") and is_data:
+    if name in ("sqrt", "rsqrt") and data:
         marks.add("normed")
     if data and (name in ("exp", "logistic") or (name == "div" and is_gate(data[0]))):
         marks.add("gate")
@@ -82,7 +97,7 @@ def _marks(name: str, ins: list[Value], is_data: bool) -> set[str]:
 
 def is_gate(value: Value) -> bool:
     """Whether data choose among others."""
-    return bool(value.marks & {"gate", "onehot"})
+    return "gate" in value.marks or Hot() in value.views
 
 
 def _are_apart(data: list[Value]) -> bool:
@@ -108,6 +123,10 @@ def _carry_on(name: str, value: Value, others: list[Value], out: Value) -> None:
             continue
         if isinstance(key, Met) and key.how == "sum" and name not in LINEAR:
             continue  # What was a sum goes on as activations.
+        if isinstance(key, Hot) and not _stays_hot(name, others):
+            continue
+        if not value.shape and view.lost():
+            continue
         if noisy and name == "mul":
             view = view.marked("noisy")
         scaled = isinstance(key, Met) and key.how == "scale"
@@ -121,6 +140,11 @@ def _carry_on(name: str, value: Value, others: list[Value], out: Value) -> None:
         out.views[key] = richer(out.views.get(key), view)
 
 
+def _stays_hot(name: str, others: list[Value]) -> bool:
+    """Whether a one-hot operand gives one-hot data, up to a factor and smoothing."""
+    return name in LINEAR and (name == "mul" or not any(v.is_data for v in others))
+
+
 def _have_another(values: list[Value], key: Any) -> bool:
     """Whether values hold another parameter that is not noisy."""
     views = ((k, view) for v in values for k, view in v.of(Leaf))
@@ -129,31 +153,39 @@ def _have_another(values: list[Value], key: Any) -> bool:
 
 def _meet(trace: Trace, eqn, weight: Value, data: list[Value], out: Value) -> None:
     """Parameters meet data entry by entry."""
-    name, x = eqn.primitive.name, data[0]
+    name = eqn.primitive.name
     for key, view in weight.of(Leaf):
         if weight.shape != out.shape:
             view = widened(view, weight.shape, out.shape)
         parts = view.parts()
-        if view.summed and parts:
+        if view.lost() and weight.shape:
+            trace.lose(key.number, view.lost() or "")
+        elif view.summed and parts:
             if "parameters" in view.marks and name in _SUMS:
                 out.views[Met(key.number, "sum")] = view
             else:
                 of_constant(trace, eqn, key.number, view)
-            continue
-        kind = "elementwise" if parts else "reduced"
-        trace.use(eqn, key.number, kind, view, batch=parts, detail=name)
-        if not parts:
-            continue
-        if name in ("mul", "div") and max(p.size for p in parts) > 1 and trace.records:
-            for other in data:  # The scale of a norm is learned, too.
-                trace.after |= other.before if "normed" in other.marks else 0
-        still = _still(x, out)
-        out.views[Met(key.number, _how(name, view, still))] = view
-        if name == "mul":
-            if len(parts) > 1:
-                out.views[Scaled(key, still)] = view
-            elif view.indexed and _hold_all(view, still) and "normed" not in x.marks:
-                trace.lose(key.number, "its rows are used one by one")
+        else:
+            kind = "elementwise" if parts else "reduced"
+            trace.use(eqn, key.number, kind, view, batch=parts, detail=name)
+            if parts:
+                _note_meeting(trace, name, key, view, data, out)
+
+
+def _note_meeting(trace: Trace, name: str, key: Leaf, view: View, data, out) -> None:
+    x, parts = data[0], view.parts()
+    still = _still(x, out)
+    is_table = len(parts) > 1 and bool(view.at(still))
+    is_scale = name in ("mul", "div") and max(p.size for p in parts) > 1
+    for other in data:  # The scale of a norm is learned, and so are centres.
+        is_after = is_table or (is_scale and "normed" in other.marks)
+        trace.after |= other.before if is_after and trace.records else 0
+    out.views[Met(key.number, _how(name, view, still))] = view
+    is_outer = view.indexed and _hold_all(view, still) and "normed" not in x.marks
+    if name == "mul" and len(parts) > 1:
+        out.views[Scaled(key, still)] = view
+    elif name == "mul" and is_outer:
+        trace.lose(key.number, "its rows are used one by one")
 
 
 def _how(name: str, view: View, still: Sequence[int]) -> str:
@@ -186,6 +218,9 @@ def of_constant(trace: Trace, eqn: Any, leaf: int, view: View) -> int | None:
     """A parameter times a constant, such as positions, that meets data afterwards."""
     if "parameters" in view.marks:
         trace.lose(leaf, "a product of two parameters")
+        return None
+    if "nonlinear" not in view.marks:
+        trace.doubt(leaf, "a product with a constant, then with data")
         return None
     roles = {"inputs": view.summed, "outputs": view.parts(), "batch": view.indexed}
     return trace.use(eqn, leaf, "product", view, detail="of constants", **roles)

@@ -6,12 +6,16 @@ from optax_matrix.matrices.use.moves import among_data, sliced
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     FREE,
+    Hot,
     Leaf,
     Met,
+    Output,
+    Part,
     Rows,
     Value,
     View,
     empty,
+    free,
     known,
 )
 
@@ -22,13 +26,19 @@ def _dynamic_slice(trace: Trace, eqn, ins, shapes):
     shape = shapes[0]
     pairs = zip(value.shape, shape, strict=True)
     cut = [d for d, (n, m) in enumerate(pairs) if n != m]
-    if value.is_weight and any(indices[d].is_data for d in cut):
+    trace.choose(ins)
+    is_row = all(shape[d] == 1 for d in cut)
+    is_chosen = any(indices[d].is_data for d in cut)
+    if value.is_weight and is_chosen and is_row:
         where = {d: d for d in range(len(shape)) if d not in cut}
         return [_looked_up(trace, eqn, value, cut, shape, where)]
     starts = [getattr(v, "val", None) for v in eqn.invars[1:]]
     starts = [None if start is None else int(start) for start in starts]
     out = sliced(trace, value, shape, starts)
-    out.is_data |= any(index.is_data for index in indices)
+    if value.is_weight and is_chosen:  # A run of rows, of columns or of positions.
+        out.views = {key: view.marked("chosen") for key, view in out.views.items()}
+    else:
+        out.is_data |= is_chosen
     return [out]
 
 
@@ -42,8 +52,14 @@ def _dynamic_update_slice(trace: Trace, eqn, ins, shapes):
 def _scatter(trace: Trace, eqn, ins, shapes):
     out = _updated(trace, eqn, ins[0], ins[2], ins[1:2], shapes[0])
     if ins[1].is_data and not any(v.is_data or v.views for v in (ins[0], ins[2])):
-        out.marks |= {"onehot"}
+        dims = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+        out.views[Hot()] = _hot_along(dims, shapes[0])
     return [out]
+
+
+def _hot_along(dims: Any, shape: Any) -> View:
+    sizes = enumerate(shape)
+    return View(tuple((Part(d, n),) if d in dims else free(n) for d, n in sizes))
 
 
 def _updated(trace: Trace, eqn, value: Value, new: Value, at: Any, shape) -> Value:
@@ -72,6 +88,7 @@ def _updated(trace: Trace, eqn, value: Value, new: Value, at: Any, shape) -> Val
 @follows("gather")
 def _gather(trace: Trace, eqn, ins, shapes):
     value, indices = ins
+    trace.choose(ins)
     shape, numbers = shapes[0], eqn.params["dimension_numbers"]
     where = _where(numbers, eqn.params["slice_sizes"], value.shape, shape)
     sizes = eqn.params["slice_sizes"]
@@ -79,10 +96,7 @@ def _gather(trace: Trace, eqn, ins, shapes):
     is_many = any(n > 1 for n in indices.shape[:-1])
     chosen = _chosen(value, indices, cut, numbers, shape)
     if value.is_weight and cut and (indices.is_data or is_many) and not chosen:
-        out = _looked_up(trace, eqn, value, cut, shape, where)
-        if [n for n in indices.shape[:-1] if n > 1] == [value.shape[d] for d in cut]:
-            out.views = {key: view.marked("ordered") for key, view in out.views.items()}
-        return [out]
+        return [_looked_up(trace, eqn, value, cut, shape, where)]
 
     def f(view: View) -> View:
         axes, dropped = empty(shape), []
@@ -101,7 +115,10 @@ def _gather(trace: Trace, eqn, ins, shapes):
     out.is_data |= indices.is_data
     out.before |= indices.before
     if "eye" in value.marks and indices.is_data:
-        out.marks |= {"onehot"}
+        out.views[Hot()] = _hot_along(where.values(), shape)
+    if indices.is_data and trace.records:
+        for key, view in value.of(Output):  # Outputs of one member, expert, relation.
+            trace.uses[key.use].kept |= {part.axis for part in view.at(cut)}
     return [out]
 
 

@@ -9,6 +9,7 @@ from optax_matrix.matrices.use.elementwise import of_constant
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     FREE,
+    Hot,
     Leaf,
     Output,
     Part,
@@ -165,9 +166,12 @@ def _put_together(trace: Trace, eqn, ins: list[Value], shape, axis: int) -> Valu
                 among_data(trace, eqn, key, view, "concatenate")
             else:
                 found[key].append(view)
+    if len(found[Hot()]) < len(ins):
+        del found[Hot()]
     for key, views in found.items():
-        if isinstance(key, Output) and len(views) > 1 and trace.records:
-            axes = {p.axis for view in views for p in view.axes[axis]}
+        own = [view for view in views if "attended" not in view.marks]
+        if isinstance(key, Output) and len(own) > 1 and trace.records:
+            axes = {p.axis for view in own for p in view.axes[axis]}
             trace.uses[key.use].rejoined |= axes
         parts = dict.fromkeys(known(p for view in views for p in view.axes[axis]))
         joint = _side_by_side(key, tuple(parts))

@@ -1,9 +1,9 @@
-"""Products, where the axes of a parameter get their meaning, and convolutions."""
+"""Products, where the axes of a parameter get their meaning."""
 
-from typing import Any, NamedTuple
-
-from optax_matrix.matrices.use.elementwise import is_gate, of_constant
-from optax_matrix.matrices.use.trace import INDEXED, MET, Trace, follows, mixed
+from optax_matrix.matrices.use.elementwise import of_constant
+from optax_matrix.matrices.use.factors import Factor, factors_of, sums_over_hot
+from optax_matrix.matrices.use.mixtures import has_free, of_data, of_met
+from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     Leaf,
     Met,
@@ -13,62 +13,23 @@ from optax_matrix.matrices.use.views import (
     Value,
     View,
     empty,
-    known,
     richer,
-    size_of,
 )
-
-
-class _Factor(NamedTuple):
-    """One factor of a product, and where its axes are in the result.
-
-    Attributes:
-        value: The factor.
-        summed: Its axes that the product sums over.
-        batch: Its axes that both factors share, in the order of the result.
-        rest: Its other axes.
-        at: The axis of the result at which those start.
-    """
-
-    value: Value
-    summed: tuple[int, ...]
-    batch: tuple[int, ...]
-    rest: tuple[int, ...]
-    at: int
-
-    def placed(self, view: View, shape: tuple[int, ...], *, shares: bool = True):
-        """The axes of a view in the result."""
-        axes = empty(shape)
-        if shares:
-            for i, d in enumerate(self.batch):
-                axes[i] = view.axes[d]
-        for i, d in enumerate(self.rest):
-            axes[self.at + i] = view.axes[d]
-        return axes
-
-
-def _factors(eqn: Any, x: Value, y: Value) -> tuple[_Factor, _Factor]:
-    (cx, cy), (bx, by) = eqn.params["dimension_numbers"]
-    rest = lambda v, *used: tuple(
-        d for d in range(len(v.shape)) if not any(d in dims for dims in used)
-    )
-    fx, fy = rest(x, cx, bx), rest(y, cy, by)
-    first = _Factor(x, tuple(cx), tuple(bx), fx, len(bx))
-    return first, _Factor(y, tuple(cy), tuple(by), fy, len(bx) + len(fx))
 
 
 @follows("dot_general")
 def _dot_general(trace: Trace, eqn, ins, shapes):
+    trace.choose(ins)
     x, y = _activations(trace, eqn, *ins)
-    pair, shape = _factors(eqn, x, y), shapes[0]
+    pair, shape = factors_of(eqn, x, y), shapes[0]
     for weight, data in (pair, pair[::-1]):
-        x = data.value
-        stands_for_data = not x.is_weight and x.marks & {"noise", "zero"}
-        if weight.value.is_weight and (x.is_data or stands_for_data):
+        other = data.value
+        stands_for_data = not other.is_weight and other.marks & {"noise", "zero"}
+        if weight.value.is_weight and (other.is_data or stands_for_data):
             return [_with_data(trace, eqn, weight, data, shape)]
     if x.is_weight or y.is_weight:
         return [_of_weights(trace, pair, shape)]
-    return [_of_data(trace, eqn, pair, shape)]
+    return [of_data(trace, eqn, pair, shape)]
 
 
 def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
@@ -109,7 +70,7 @@ def _as_data(trace: Trace, eqn, value: Value) -> Value:
     return out
 
 
-def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
+def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
     """The product of parameters with data."""
     out = mixed([w.value, x.value], shape)
     whole = any(not view.summed for _, view in w.value.of(Leaf))
@@ -132,11 +93,14 @@ def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
         if "spread" in view.marks:
             trace.use(eqn, key.number, "elementwise", view, detail="scale of noise")
             continue
+        if view.lost():
+            trace.lose(key.number, view.lost() or "")
+            continue
         if not inputs and not outputs:
             kind = "elementwise" if batch else "reduced"
             trace.use(eqn, key.number, kind, view, batch=batch, detail="dot_general")
             continue
-        is_lookup = "onehot" in x.value.marks
+        is_lookup = sums_over_hot(x)
         kind = "lookup" if is_lookup else "product"
         roles = {"inputs": inputs, "outputs": outputs, "batch": batch}
         number = trace.use(eqn, key.number, kind, view, x.value, **roles)
@@ -148,8 +112,8 @@ def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
             axes = w.placed(view, shape, shares=False)
             out.views[Output(number)] = View(tuple(axes))
     for key, view in x.value.of(Met):
-        if key.how in ("scale", "broadcast") and not _has_free(x.value):
-            _of_met(trace, eqn, x, w, key, view, out)
+        if key.how in ("scale", "broadcast") and not has_free(x.value):
+            of_met(trace, eqn, x, w, key, view, out)
     return out
 
 
@@ -158,40 +122,13 @@ def _is_carried(value: Value) -> bool:
     return "carry" in value.marks
 
 
-def _undecided(view: View, x: _Factor, inputs) -> str | None:
+def _undecided(view: View, x: Factor, inputs) -> str | None:
     """Why the sides of a parameter are not those of the product, if so."""
     if "mixed" in view.marks:
         return "a product after a transform along an axis"
     if "outer" in x.value.marks and len(inputs) > 1:
         return "bilinear in two inputs"
     return None
-
-
-def _has_free(value: Value) -> bool:
-    """Whether data vary along axes that no parameter which they met has."""
-    views = [view for _, view in value.of(Met)]
-    rest = [d for d in range(len(value.shape)) if not any(v.at([d]) for v in views)]
-    return any(value.shape[d] > 1 for d in rest)
-
-
-def _of_met(trace: Trace, eqn, w: _Factor, x: _Factor, key: Met, view, out) -> None:
-    """The product of w, data that a parameter has met entry by entry, with x."""
-    inputs, outputs = view.at(w.summed), view.at(w.rest)
-    if view.summed and bool(inputs) != bool(outputs):
-        inputs, outputs = inputs or view.summed, outputs or view.summed
-    if not (inputs and outputs):
-        return
-    hits = [bool(v.at(w.summed)) for _, v in w.value.of(Output)]
-    if key.how != "broadcast" and hits and not any(hits):
-        return  # A bias or a scale of activations.
-    is_known = any(u.leaf == key.leaf and u.is_product for u in trace.uses)
-    if "spread" in view.marks or (_has_free(w.value) and not is_known):
-        trace.lose(key.leaf, "a product " + MET)
-        return
-    roles = {"inputs": inputs, "outputs": outputs}
-    roles["batch"] = [*view.at(w.batch), *view.indexed]
-    number = trace.use(eqn, key.leaf, "product", view, x.value, detail=MET, **roles)
-    trace.puts_out(number, out, x.value)
 
 
 def _of_factor(trace: Trace, leaf: int, view: View, inputs, outputs, whole: bool):
@@ -216,7 +153,7 @@ def _of_factor(trace: Trace, leaf: int, view: View, inputs, outputs, whole: bool
     return inputs, outputs
 
 
-def _follow_outputs(trace: Trace, w: _Factor, x: _Factor, weight, shape, out) -> None:
+def _follow_outputs(trace: Trace, w: Factor, x: Factor, weight, shape, out) -> None:
     """Outputs of earlier uses in the axes of the data that a product leaves."""
     if not trace.records:
         return
@@ -231,7 +168,7 @@ def _follow_outputs(trace: Trace, w: _Factor, x: _Factor, weight, shape, out) ->
             out.views[key] = new
 
 
-def _of_weights(trace: Trace, pair: tuple[_Factor, _Factor], shape) -> Value:
+def _of_weights(trace: Trace, pair: tuple[Factor, Factor], shape) -> Value:
     """The product of a parameter with a constant or with another parameter."""
     out = Value(shape)
     for w, other in (pair, pair[::-1]):
@@ -241,68 +178,14 @@ def _of_weights(trace: Trace, pair: tuple[_Factor, _Factor], shape) -> Value:
             new = View(tuple(axes), summed, view.indexed, view.layers, view.marks)
             if other.value.is_weight:
                 new = new.marked("parameters")
-            if key in out.views:
-                trace.lose(key.number, "a product with itself")
             out.views[key] = richer(out.views.get(key), new)
     return out
-
-
-def _of_data(trace: Trace, eqn, pair: tuple[_Factor, _Factor], shape) -> Value:
-    """A product of data with data: attention, or rows that were looked up."""
-    x, y = (factor.value for factor in pair)
-    out = mixed([x, y], shape)
-    out.signal = None
-    if trace.records:
-        only = x.before & ~y.before, y.before & ~x.before
-        trace.after |= only[0] | only[1] if all(only) else 0
-    for factor in pair:
-        for key, view in factor.value.views.items():
-            other = pair[1] if factor is pair[0] else pair[0]
-            if isinstance(key, Output) and trace.records:
-                _note_of_data(trace.uses[key.use], factor, view, other.value)
-            if isinstance(key, Rows) and "ordered" in view.marks and factor.summed:
-                trace.lose(key.leaf, "a product that sums over indices")
-            elif isinstance(key, Rows):
-                _indexed(trace, eqn, pair, factor, key.leaf, view, out)
-            if isinstance(key, Met):
-                _of_met(trace, eqn, factor, other, key, view, out)
-            if isinstance(key, Output | Rows):
-                out.views[key] = view.over(factor.placed(view, shape))
-    is_outer = all(f.rest for f in pair) and not any(f.summed for f in pair)
-    if is_outer and (is_gate(x) or is_gate(y)):
-        out.marks |= {"outer"}
-    return out
-
-
-def _note_of_data(use: Any, factor: _Factor, view: View, other: Value) -> None:
-    batch, summed = view.at(factor.batch), view.at(factor.summed)
-    rest = view.at(factor.rest)
-    if batch and (summed or rest):
-        use.heads.add(size_of(batch))
-    if summed:
-        use.selected.add("summed")
-    if summed and rest:
-        use.mixed(summed, other)
-
-
-def _indexed(trace, eqn, pair, factor: _Factor, leaf: int, view: View, out) -> None:
-    """Matrices that indices have chosen, such as those of experts."""
-    other = pair[1] if factor is pair[0] else pair[0]
-    inputs, outputs = view.at(factor.summed), view.at(factor.rest)
-    batch = [*view.at(factor.batch), *view.indexed]
-    if inputs and outputs:
-        roles = {"inputs": inputs, "outputs": outputs, "batch": batch}
-        more = {"x": other.value, "detail": INDEXED, **roles}
-        number = trace.use(eqn, leaf, "product", view, **more)
-        trace.puts_out(number, out, other.value)
-        if number is not None:
-            axes = factor.placed(view, out.shape, shares=False)
-            out.views[Output(number)] = View(tuple(axes))
 
 
 @follows("ragged_dot_general", "ragged_dot")
 def _ragged_dot(trace: Trace, eqn, ins, shapes):
     """Experts: rows of data meet the matrix of their group."""
+    trace.choose(ins)
     x, w, sizes = ins[:3]
     out = mixed(ins, shapes[0])
     if not (w.is_weight and x.is_data) or x.is_weight:
@@ -326,54 +209,3 @@ def _ragged_dot(trace: Trace, eqn, ins, shapes):
             out.views[Output(number)] = View(tuple(axes))
             trace.after |= sizes.before
     return [out]
-
-
-@follows("conv_general_dilated")
-def _convolution(trace: Trace, eqn, ins, shapes):
-    x, w = ins
-    out = mixed(ins, shapes[0])
-    if x.is_weight:
-        for v in ins:
-            trace.lose_all(v, eqn.primitive.name)
-        return [out]
-    numbers = eqn.params["dimension_numbers"]
-    to, of, *spatial = numbers.rhs_spec
-    groups = eqn.params["feature_group_count"]
-    for key, view in w.of(Output):  # Mixed or made by a network: which side is which?
-        if trace.records and view.at([of, *spatial]) + view.at([to]):
-            trace.uses[key.use].selected.add("contracted")
-    for key, view in w.views.items():
-        if not isinstance(key, Leaf | Rows | Met):
-            continue
-        leaf = key.number if isinstance(key, Leaf) else key.leaf
-        outputs, batch, left = _grouped(view.axes[to], groups)
-        roles = {"inputs": view.at([of, *spatial]), "outputs": outputs}
-        roles["batch"] = [*view.indexed, *batch]
-        if "mixed" in view.marks or (isinstance(key, Met) and _has_free(w)):
-            trace.lose(leaf, "a convolution " + MET)
-            continue
-        detail = {Met: MET, Rows: INDEXED}.get(type(key), "")
-        if left > 1 and w.shape[of] == 1:
-            detail = "of one channel each"
-        number = trace.use(
-            eqn, leaf, "convolution", view, x, detail=detail, **roles
-        )
-        trace.puts_out(number, out, x)
-        if number is not None:
-            trace.uses[number].groups = left
-            axes = empty(shapes[0])
-            axes[numbers.out_spec[1]] = view.axes[to]
-            out.views[Output(number)] = View(tuple(axes))
-    return [out]
-
-
-def _grouped(outputs: list, groups: int) -> tuple[list, list, int]:
-    """Outputs, batch, and the groups left that one axis of outputs holds.
-
-    A mapped convolution has its members as the slowest part of its groups.
-    """
-    outputs, batch = list(outputs), []
-    while groups > 1 and len(outputs) > 1 and groups % outputs[0].size == 0:
-        groups //= outputs[0].size
-        batch.append(outputs.pop(0))
-    return known(outputs), known(batch), groups

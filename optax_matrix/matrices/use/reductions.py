@@ -5,6 +5,7 @@ from typing import Any
 from optax_matrix.matrices.use.primitives import RANKING, REDUCTIONS
 from optax_matrix.matrices.use.trace import INDEXED, MET, RULES, Trace, mixed
 from optax_matrix.matrices.use.views import (
+    Hot,
     Leaf,
     Met,
     Output,
@@ -21,15 +22,12 @@ def reduction(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[Va
     """A sum, maximum or order along axes."""
     name, value = eqn.primitive.name, ins[0]
     dims = _dims(eqn, value)
-    if name in RANKING and trace.records:
-        for key, view in value.of(Output):
-            trace.uses[key.use].selected |= _selected(trace, name, key, view, dims)
+    ranks = _ranked(trace, eqn, value, dims) if name in RANKING else 0
     outs = []
     for shape in shapes:
         out = mixed(ins, shape)
         out.is_data = value.is_data
-        if name == "reduce_sum":
-            out.marks |= value.marks & {"onehot"}  # A bag of tokens.
+        out.ranks |= ranks
         if len(shape) == len(value.shape) - len(dims):
             _reduce_views(trace, eqn, value, dims, out)
         elif value.is_weight:
@@ -45,6 +43,21 @@ def _dims(eqn: Any, value: Value) -> tuple[int, ...]:
     last = len(value.shape) - 1
     axis = eqn.params.get("axis", eqn.params.get("dimension"))
     return (last if axis is None else axis,)
+
+
+def _ranked(trace: Trace, eqn: Any, value: Value, dims) -> int:
+    """The uses whose outputs are ranked, as bits."""
+    ranks, name = 0, eqn.primitive.name
+    if name == "sort" and len(eqn.invars) == 1:
+        name = "sorted values"
+    if name == "top_k" and type(eqn.outvars[1]).__name__ == "DropVar":
+        name = "top values"
+    for key, view in value.of(Output):
+        ways = _selected(trace, name, key, view, dims)
+        if trace.records and ways:
+            trace.uses[key.use].ranked |= ways
+            ranks |= 1 << key.use
+    return ranks
 
 
 def _selected(trace: Trace, name: str, key: Output, view: View, dims) -> set[str]:
@@ -68,6 +81,8 @@ def _reduce_views(trace: Trace, eqn: Any, value: Value, dims, out: Value) -> Non
         if isinstance(key, Scaled):
             _product_by_hand(trace, eqn, key, view, dims, value, out)
             continue
+        if isinstance(key, Hot) and eqn.primitive.name != "reduce_sum":
+            continue
         axes = [axis for d, axis in enumerate(view.axes) if d not in dims]
         out.views[key] = view.over(axes).marked("nonlinear")
 
@@ -82,7 +97,9 @@ def _product_by_hand(trace, eqn, key: Scaled, view: View, dims, value, out) -> N
         return
     if isinstance(key.of, Output):
         if trace.records:
-            trace.uses[key.of.use].mixed(summed, value)
+            hot = value.views.get(Hot())
+            is_hot = hot is not None and bool(hot.at(dims))
+            trace.uses[key.of.use].mixed(summed, is_hot=is_hot)
         return
     if eqn.primitive.name != "reduce_sum":
         leaf = key.of.number if isinstance(key.of, Leaf) else key.of.leaf

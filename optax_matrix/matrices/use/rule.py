@@ -17,6 +17,7 @@ from optax_matrix.matrices.rules import PathRule, by_path
 from optax_matrix.matrices.tables import table_of
 from optax_matrix.matrices.use import (
     control as control,
+    convolutions as convolutions,
     lookups as lookups,
     moves as moves,
     products as products,

@@ -43,10 +43,13 @@ class Use:
         detail: More about it, for the table.
         before: The uses that its data depend on, as bits.
         is_first: Whether no product of a parameter comes before.
+        is_derivative: Whether it is in the backward pass of a derivative.
         cuts: Sections ``(axis, start, size)`` that later slices cut from the outputs.
         rejoined: Axes of which slices were joined again.
         heads: Sizes of output parts that a later product of data has as batch.
-        selected: The ways in which outputs are ranked: ``top_k``, ``argmax``, ...
+        ranked: The ways in which outputs are ranked: ``top_k``, ``argmax``, ...
+        selected: Those of them that choose among data, and ways in which data sum over
+            the outputs: ``summed``, ``contracted``.
         groups: Groups of a convolution that one axis of outputs holds.
         summed: Axes of the outputs that later products with parameters sum over.
         kept: Axes of the outputs that later parameters have as batch.
@@ -63,9 +66,11 @@ class Use:
     detail: str = ""
     before: int = 0
     is_first: bool = False
+    is_derivative: bool = False
     cuts: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
     rejoined: set[int] = dataclasses.field(default_factory=set)
     heads: set[int] = dataclasses.field(default_factory=set)
+    ranked: set[str] = dataclasses.field(default_factory=set)
     selected: set[str] = dataclasses.field(default_factory=set)
     groups: int = 1
     summed: set[int] = dataclasses.field(default_factory=set)
@@ -73,12 +78,12 @@ class Use:
     reads: int | None = None
     writes: int | None = None
 
-    def mixed(self, summed: Iterable[Part], by: Value) -> None:
+    def mixed(self, summed: Iterable[Part], *, is_hot: bool) -> None:
         """Notes that data sum over some of the outputs.
 
-        What they select one of is a batch: experts, members.
+        What one-hot data select one of is a batch: experts, members.
         """
-        if "onehot" in by.marks:
+        if is_hot:
             self.kept |= {part.axis for part in summed}
         else:
             self.selected.add("contracted")
@@ -101,6 +106,7 @@ class Trace:
         uses: The uses, in the order in which they are met. A bit of an integer stands
             for each.
         unclear: By parameter the reasons why a use could not be followed.
+        doubts: By parameter what stands against a use, unless there is a product.
         after: Bits of the uses whose results reach another product of a parameter.
         signals: What products read and put out.
     """
@@ -109,11 +115,13 @@ class Trace:
         self.leaves = leaves
         self.uses: list[Use] = []
         self.unclear: dict[int, dict[str, None]] = defaultdict(dict)
+        self.doubts: dict[int, str] = {}
         self.after = 0
         self.signals = Signals()
         self._numbers: dict[Any, int] = {}
         self._stack: tuple[int, ...] = ()
         self._unrecorded = 0
+        self._is_backward = False
 
     @property
     def records(self) -> bool:
@@ -132,7 +140,9 @@ class Trace:
         key = self._stack, id(eqn), leaf, kind
         if key not in self._numbers:
             self._numbers[key] = len(self.uses)
-            self.uses.append(Use(leaf, kind, layers=view.layers, **more))
+            is_derivative = self._is_backward or _is_backward(eqn)
+            more = {"layers": view.layers, "is_derivative": is_derivative, **more}
+            self.uses.append(Use(leaf, kind, **more))
         number = self._numbers[key]
         use = self.uses[number]
         if x is not None:
@@ -152,10 +162,26 @@ class Trace:
         others = (u for u in self.uses if u.leaf == use.leaf and u.is_product)
         return any(into == u.sides()[1] != out for u in others if u is not use)
 
+    def choose(self, ins: Iterable[Value]) -> None:
+        """Notes that orders and maxima choose among other data, or scale them."""
+        own = [v for v in ins if v.is_data or v.views]
+        ranks = 0
+        for v in own:
+            ranks |= v.ranks
+        if ranks and len(own) > 1 and self.records:
+            for number, use in enumerate(self.uses):
+                if ranks >> number & 1:
+                    use.selected |= use.ranked
+
     def lose(self, leaf: int, reason: str) -> None:
         """Notes that a parameter could not be followed."""
         if self.records:
             self.unclear[leaf][reason] = None
+
+    def doubt(self, leaf: int, reason: str) -> None:
+        """Notes what a use does not tell, and what counts if no other tells it."""
+        if self.records:
+            self.doubts.setdefault(leaf, reason)
 
     def lose_all(self, value: Value, reason: str) -> None:
         """Notes this of all parameters in a value."""
@@ -198,9 +224,11 @@ class Trace:
 
     def call(self, eqn: Any, jaxpr: Any, args: Iterable[Value]) -> list[Value]:
         """The results of a jaxpr inside of an equation."""
-        outer, self._stack = self._stack, (*self._stack, id(eqn), id(jaxpr))
+        outer = self._stack, self._is_backward
+        self._stack = (*self._stack, id(eqn), id(jaxpr))
+        self._is_backward |= _is_backward(eqn)
         outs = self.run(jaxpr, args)
-        self._stack = outer
+        self._stack, self._is_backward = outer
         return outs
 
     def unrecorded(self, run: Callable[[], list[Value]]) -> list[Value]:
@@ -221,9 +249,19 @@ class Trace:
             return self.call(eqn, inner, ins)
         if is_constant:
             return of_constants(name, ins, shapes)
+        if not shapes:  # A callback.
+            return []
+        if not any(v.is_data for v in ins):
+            return [self._unknown(name, ins, shape) for shape in shapes]
         for value in ins:
             self.lose_all(value, name)
         return [mixed(ins, shape) for shape in shapes]
+
+    def _unknown(self, name: str, ins: list[Value], shape: tuple[int, ...]) -> Value:
+        """What an unknown primitive gives of parameters: it may never meet data."""
+        keys = [key for value in ins for key, _ in value.of(Leaf)]
+        view = View(tuple(free(n) for n in shape)).marked("?" + name)
+        return Value(shape, views=dict.fromkeys(keys, view) if shape else {})
 
     def mapped(
         self, value: Value, shape: tuple[int, ...], f: Callable[[View], View | None]
@@ -238,7 +276,7 @@ class Trace:
                 self.lose(key.number, "reshape")
         is_data = value.is_data or (value.is_weight and not views)
         marks = value.marks - {"flat"} if is_data else value.marks
-        new = Value(shape, is_data, views, value.before, marks)
+        new = Value(shape, is_data, views, value.before, value.ranks, marks)
         return dataclasses.replace(new, signal=value.signal, read=value.read)
 
 
@@ -248,16 +286,17 @@ def mixed(ins: Iterable[Value], shape: tuple[int, ...]) -> Value:
     It is the signal of those that are one, where these agree.
     """
     before, marks, is_data = 0, set(), False
-    signals, read = set(), 0
+    signals, read, ranks = set(), 0, 0
     for v in ins:
         before |= v.before
+        ranks |= v.ranks
         read |= v.read
         signals |= {v.signal} - {None}
         marks |= v.marks & {"carry"}
         is_data |= v.is_data or bool(v.views)
     signal = signals.pop() if len(signals) == 1 else None
-    new = Value(shape, is_data, {}, before, frozenset(marks))
-    return dataclasses.replace(new, signal=signal, read=read)
+    new = Value(shape, is_data, {}, before, marks=frozenset(marks))
+    return dataclasses.replace(new, signal=signal, read=read, ranks=ranks)
 
 
 def _inner(eqn: Any) -> Any:
@@ -265,6 +304,11 @@ def _inner(eqn: Any) -> Any:
     names = "jaxpr", "call_jaxpr", "fun_jaxpr", "call"
     found = (eqn.params[name] for name in names if name in eqn.params)
     return None if eqn.primitive.name == "pallas_call" else next(found, None)
+
+
+def _is_backward(eqn: Any) -> bool:
+    """Whether JAX says that it has made an equation by transposition."""
+    return "transpose(" in str(eqn.source_info.name_stack)
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

@@ -12,6 +12,8 @@ from optax_matrix.matrices.use.trace import Trace, Use
 from optax_matrix.matrices.use.views import Value
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
+_VALUES = {"sorted values", "top values"}
+
 Kind = Literal[
     "matrix", "table", "filter", "vector", "router", "last layer", "not used", "unclear"
 ]
@@ -116,6 +118,8 @@ class _Judge:
         if "lookup" in kinds:
             numbers = self._numbers_of_table()
             return self._is("table", "rows are looked up", said, numbers=numbers)
+        if doubt := self.trace.doubts.get(self.leaf):
+            return self._is("unclear", doubt, said)
         if kinds & {"elementwise", "table"}:
             return self._is("vector", "used entry by entry", said)
         return self._is("not used", "not used with data", said)
@@ -143,7 +147,10 @@ class _Judge:
             if isinstance(sides, Sides) and sides.axes("in") and sides.axes("out")
         ]
         lost = self._lost() + [x for *_, x in seen if isinstance(x, str)]
+        forward = [(n, use, sides) for n, use, sides in good if not use.is_derivative]
+        good = forward or good
         if not good:
+            lost += [d for d in [self.trace.doubts.get(self.leaf)] if d]
             if lost:
                 return self._is("unclear", lost[0], said)
             return self._is("vector", "one side only", said)
@@ -174,6 +181,9 @@ class _Judge:
                 return self._is("unclear", "a last layer in both directions", said)
             said_last = "last layer", "nothing learned comes after"
             return self._is(*said_last, said, numbers=numbers)
+        is_derived = any(use.is_derivative for _, use in self.uses)
+        if any(ends) and not all(ends) and not is_derived:
+            return self._is("unclear", "a last layer that is used before, too", said)
         if found := _routing(selected, any(ends)):
             return self._is(*found, said)
         one = heads.pop() if len(heads) == 1 else None
@@ -197,12 +207,14 @@ def _pair(sides: Sides) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _routing(selected: set[str], is_end: bool) -> tuple[Kind, str] | None:
     """Whether outputs are ranked, as those of a router."""
-    ranking = selected & RANKING
+    ranking = selected & (RANKING | _VALUES)
     if "another axis" in selected and not ranking:
         return "unclear", "sorted along another axis, a router?"
     if not ranking or is_end:
         return None
-    if ranking <= {"reduce_max", "reduce_min"}:
+    if ranking <= _VALUES:
+        return "unclear", "its outputs are ordered, a router?"
+    if ranking <= _VALUES | {"reduce_max", "reduce_min"}:
         return "unclear", "softmax or maximum over all outputs, a router?"
     return "router", f"{'/'.join(sorted(ranking))} over its outputs"
 
