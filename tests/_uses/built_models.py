@@ -3,7 +3,6 @@
 import importlib
 
 import jax
-import jax.numpy as jnp
 from _uses.battery import A, T
 
 BUILT = {}
@@ -96,7 +95,9 @@ def coordinate_check():
 
 @built
 def frameworks_nnx():
-    return of_nnx(example("frameworks.nnx").Model, T(2, 8))
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    with jax.set_mesh(jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=kinds)):
+        return of_nnx(example("frameworks.nnx").Model, T(2, 8))
 
 
 @built
