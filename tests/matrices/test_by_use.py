@@ -34,10 +34,6 @@ ASKED = {
         "gate": "softmax or maximum over all outputs, a router?",
         "phi": "softmax or maximum over all outputs, a router?",
     },
-    "pinn_and_maml": {
-        "rff": "a last layer in both directions",
-        "w3": "a last layer in both directions",
-    },
 }
 
 

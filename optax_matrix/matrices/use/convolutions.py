@@ -33,9 +33,7 @@ def _convolution(trace: Trace, eqn, ins, shapes):
         detail = {Met: MET, Rows: INDEXED}.get(type(key), "")
         if left > 1 and w.shape[of] == 1:
             detail = "of one channel each"
-        number = trace.use(
-            eqn, leaf, "convolution", view, x, detail=detail, **roles
-        )
+        number = trace.use(eqn, leaf, "convolution", view, x, detail=detail, **roles)
         trace.puts_out(number, out, x)
         if number is not None:
             trace.uses[number].groups = left

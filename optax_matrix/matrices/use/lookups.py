@@ -109,7 +109,9 @@ def _gather(trace: Trace, eqn, ins, shapes):
             else:
                 dropped += known(parts)
         new = view.over(axes, dropped)
-        return new.marked("chosen") if chosen else new
+        is_more = any(shape[at] > value.shape[d] for d, at in chosen.items())
+        marks = ["chosen", *(["repeated"] if is_more else [])]
+        return new.marked(*marks) if chosen else new
 
     out = trace.mapped(value, shape, f)
     out.is_data |= indices.is_data
@@ -123,16 +125,15 @@ def _gather(trace: Trace, eqn, ins, shapes):
 
 
 def _chosen(value: Value, indices: Value, cut, numbers: Any, shape) -> dict[int, int]:
-    """The axis of a parameter of which constant indices take entries, once each.
+    """The axis of a parameter of which constant indices take entries.
 
-    It is a permutation or a part. Indices in order, those of positions, and more of
-    them than there are entries are a look-up.
+    Indices in order, those of positions, and a grid of indices are a look-up.
     """
     outer = [d for d in range(len(shape)) if d not in numbers.offset_dims]
     long = [d for d in outer if shape[d] > 1]
     if indices.is_data or "iota" in indices.marks or len(cut) != 1 or len(long) != 1:
         return {}
-    return {cut[0]: long[0]} if shape[long[0]] <= value.shape[cut[0]] else {}
+    return {cut[0]: long[0]}
 
 
 def _where(numbers: Any, sizes, old, new) -> dict[int, int]:

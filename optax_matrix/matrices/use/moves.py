@@ -199,6 +199,18 @@ def among_data(trace: Trace, eqn, key: Any, view: View, detail: str) -> None:
         trace.use(eqn, key.number, "table", view, batch=view.parts(), detail=detail)
 
 
+@follows("tile")
+def _tile(trace: Trace, eqn, ins, shapes):
+    value, shape = ins[0], shapes[0]
+    counts = [m // n for n, m in zip(value.shape, shape, strict=True)]
+
+    def f(view: View) -> View:
+        pairs = zip(counts, view.axes, strict=True)
+        return view.over((*free(n), *parts) for n, parts in pairs).marked("broadcast")
+
+    return [trace.mapped(value, shape, f)]
+
+
 @follows("pad")
 def _pad(trace: Trace, eqn, ins, shapes):
     return [trace.mapped(ins[0], shapes[0], lambda view: view)]

@@ -1,5 +1,7 @@
 """Products, where the axes of a parameter get their meaning."""
 
+from typing import Any
+
 from optax_matrix.matrices.use.elementwise import of_constant
 from optax_matrix.matrices.use.factors import Factor, factors_of, sums_over_hot
 from optax_matrix.matrices.use.mixtures import has_free, of_data, of_met
@@ -73,41 +75,24 @@ def _as_data(trace: Trace, eqn, value: Value) -> Value:
 def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
     """The product of parameters with data."""
     out = mixed([w.value, x.value], shape)
-    whole = any(not view.summed for _, view in w.value.of(Leaf))
-    is_scaled = any(v.at(w.summed) and v.at(w.rest) for _, v in w.value.of(Leaf))
+    whole = any(v.at(w.summed) and v.at(w.rest) for _, v in w.value.of(Leaf))
     for key, view in w.value.of(Leaf):
-        inputs, outputs = view.at(w.summed), view.at(w.rest)
-        batch = [*view.at(w.batch), *view.indexed]
-        if view.summed:
-            found = _of_factor(trace, key.number, view, inputs, outputs, whole)
-            if found is None:
-                continue
-            inputs, outputs = found
-        one_by_one = bool(inputs) != bool(outputs) and not is_scaled and not w.batch
-        if one_by_one and view.indexed and not (view.layers and _is_carried(x.value)):
-            trace.lose(key.number, "its rows are used one by one")
+        roles = _roles(trace, key.number, view, w, x, whole=whole)
+        if roles is None:
             continue
-        if reason := _undecided(view, x, inputs):
-            trace.lose(key.number, reason)
-            continue
-        if "spread" in view.marks:
-            trace.use(eqn, key.number, "elementwise", view, detail="scale of noise")
-            continue
-        if view.lost():
-            trace.lose(key.number, view.lost() or "")
-            continue
-        if not inputs and not outputs:
-            kind = "elementwise" if batch else "reduced"
-            trace.use(eqn, key.number, kind, view, batch=batch, detail="dot_general")
+        if not roles["inputs"] and not roles["outputs"]:
+            kind = "elementwise" if roles["batch"] else "reduced"
+            roles = {"batch": roles["batch"], "detail": "dot_general"}
+            trace.use(eqn, key.number, kind, view, **roles)
             continue
         is_lookup = sums_over_hot(x)
         kind = "lookup" if is_lookup else "product"
-        roles = {"inputs": inputs, "outputs": outputs, "batch": batch}
         number = trace.use(eqn, key.number, kind, view, x.value, **roles)
         _follow_outputs(trace, w, x, view, shape, out)
         trace.puts_out(number, out, x.value)
         if is_lookup:
-            out.views[Rows(key.number)] = view.over(w.placed(view, shape), inputs)
+            axes = w.placed(view, shape)
+            out.views[Rows(key.number)] = view.over(axes, roles["inputs"])
         elif number is not None and not view.summed:
             axes = w.placed(view, shape, shares=False)
             out.views[Output(number)] = View(tuple(axes))
@@ -117,18 +102,41 @@ def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
     return out
 
 
-def _is_carried(value: Value) -> bool:
-    """Whether data go through the layers of a loop."""
-    return "carry" in value.marks
+def _roles(
+    trace: Trace, leaf: int, view: View, w: Factor, x: Factor, *, whole: bool
+) -> dict[str, Any] | None:
+    """The parts of a parameter on the sides of a product; None if it is not told.
+
+    ``whole`` says whether the product has a parameter with both sides.
+    """
+    inputs, outputs = view.at(w.summed), view.at(w.rest)
+    reason = view.lost()
+    if "spread" in view.marks:
+        reason = "a scale of noise"
+    elif "mixed" in view.marks:
+        reason = "a product after a transform along an axis"
+    elif "repeated" in view.marks:
+        reason = "a product with repeated rows"
+    elif "outer" in x.value.marks and len(inputs) > 1:
+        reason = "bilinear in two inputs"
+    elif view.summed:
+        found = _of_factor(trace, leaf, view, inputs, outputs, whole)
+        if found is None:
+            return None
+        inputs, outputs = found
+    elif bool(inputs) != bool(outputs) and _is_one_of_many(view, w, x) and not whole:
+        reason = "its rows are used one by one"
+    if reason:
+        trace.lose(leaf, reason)
+        return None
+    batch = [*view.at(w.batch), *view.indexed]
+    return {"inputs": inputs, "outputs": outputs, "batch": batch}
 
 
-def _undecided(view: View, x: Factor, inputs) -> str | None:
-    """Why the sides of a parameter are not those of the product, if so."""
-    if "mixed" in view.marks:
-        return "a product after a transform along an axis"
-    if "outer" in x.value.marks and len(inputs) > 1:
-        return "bilinear in two inputs"
-    return None
+def _is_one_of_many(view: View, w: Factor, x: Factor) -> bool:
+    """Whether a vector is a row of a matrix, and not of one layer of many."""
+    is_of_layer = view.layers and "carry" in x.value.marks
+    return bool(view.indexed) and not w.batch and not is_of_layer
 
 
 def _of_factor(trace: Trace, leaf: int, view: View, inputs, outputs, whole: bool):

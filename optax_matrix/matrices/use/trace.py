@@ -7,7 +7,10 @@ from typing import Any
 
 from optax_matrix.matrices.use.constants import of_array, of_constants
 from optax_matrix.matrices.use.signals import Signals
-from optax_matrix.matrices.use.views import Leaf, Part, Value, View, free
+from optax_matrix.matrices.use.views import Hot, Leaf, Part, Value, View, free
+
+# Orders of outputs by which a router chooses.
+ORDERS = {"top_k", "approx_top_k", "argmax", "argmin", "sort"}
 
 # Details of products, for verdicts.
 INDEXED = "indexed"
@@ -168,10 +171,13 @@ class Trace:
         ranks = 0
         for v in own:
             ranks |= v.ranks
-        if ranks and len(own) > 1 and self.records:
-            for number, use in enumerate(self.uses):
-                if ranks >> number & 1:
-                    use.selected |= use.ranked
+        if not ranks or len(own) < 2 or not self.records:
+            return
+        # An order of hidden units, before the next layer, does not choose.
+        is_layer = sum(v.is_data for v in own) < 2 and not any(v.of(Hot) for v in own)
+        for number, use in enumerate(self.uses):
+            if ranks >> number & 1:
+                use.selected |= use.ranked - (ORDERS if is_layer else set())
 
     def lose(self, leaf: int, reason: str) -> None:
         """Notes that a parameter could not be followed."""

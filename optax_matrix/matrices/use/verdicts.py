@@ -182,6 +182,8 @@ class _Judge:
             said_last = "last layer", "nothing learned comes after"
             return self._is(*said_last, said, numbers=numbers)
         is_derived = any(use.is_derivative for _, use in self.uses)
+        if is_derived and not ends:
+            return self._is("unclear", "only its derivative reaches the results", said)
         if any(ends) and not all(ends) and not is_derived:
             return self._is("unclear", "a last layer that is used before, too", said)
         if found := _routing(selected, any(ends)):

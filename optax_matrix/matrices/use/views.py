@@ -47,7 +47,7 @@ class View:
         layers: Those of ``indexed`` that a scan goes through.
         marks: ``broadcast``, ``nonlinear``, ``parameters`` (a product with another
             parameter), ``abs``, ``chosen`` (constant indices have taken entries),
-            ``mixed`` (entries along an axis are mixed, as by a Fourier transform),
+            ``repeated`` (more of them than there are), ``mixed`` (entries along an axis are mixed, as by a Fourier transform),
             ``noisy`` (times noise), ``spread`` (noise that is added to a parameter),
             ``attended`` (data have been multiplied by other data since), ``?name`` (a
             primitive of that name has lost its axes).
