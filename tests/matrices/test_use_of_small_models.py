@@ -5,7 +5,7 @@ import importlib
 import pytest
 from _uses.battery import GROUPS, judged, read
 
-for name in "hard", "product", "layer", "program", "attack":
+for name in "hard", "product", "layer", "program", "attack", "odd":
     importlib.import_module(f"_uses.{name}_models")
 
 # Leaves that ask although a reader of the model knows better, and why.
