@@ -183,7 +183,7 @@ def one_hot_mixed_in_time(p, t):
     return head(p, h @ p["emb"] @ p["v"])
 
 
-@attack(T(4, 9), w="io|iio? 20 12", out="- 12 5")
+@attack(T(4, 9), w="-|io|iio? 20 12", out="- 12 5")
 def one_hot_summed_in_time(p, t):
     return head(p, jnp.einsum("btv,vo->bo", jax.nn.one_hot(t, 20), p["w"]))
 

@@ -7,11 +7,16 @@ of these kinds alone. ``a|b`` is either. With ``?`` at its end, as ``io?``, it i
 to ask, too; a ``?`` alone has to ask.
 """
 
+import functools
+import importlib
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from optax_matrix.matrices.use.rule import by_use
 
 S = jax.ShapeDtypeStruct
 CASES = {}
@@ -82,6 +87,39 @@ def answer(verdict):
     if verdict.kind == "matrix":
         return letters(verdict.numbers, verdict.shape)
     return f"-{verdict.kind}"
+
+
+def read(fn, params, *inputs):
+    """The verdicts on parameters, without the question."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return by_use(fn, params, *inputs).verdicts
+
+
+@functools.cache
+def read_case(name):
+    """Parameters, answers and verdicts of a case, which several tests ask for."""
+    if name.startswith("keras"):
+        importlib.import_module("keras").utils.clear_session()  # It counts layers.
+    fn, params, inputs, answers = CASES[name]()
+    return params, answers, read(fn, params, *inputs)
+
+
+def judged(verdicts, answers):
+    """Leaves that are wrong in silence, and by path why others ask without right."""
+    wrong, asked = [], {}
+    for verdict in verdicts:
+        if sum(n > 1 for n in verdict.shape) < 2:
+            continue
+        want, got = answer_of(verdict.path, answers), answer(verdict)
+        assert want is not None, verdict.path
+        if is_right(got, want, verdict.shape):
+            continue
+        if got.startswith("?"):
+            asked[verdict.path] = verdict.reason
+        else:
+            wrong.append(f"{verdict.path} {verdict.shape}: {got}, not {want}")
+    return wrong, asked
 
 
 def is_right(got, want, shape):
