@@ -213,7 +213,7 @@ def block_of_columns(p, x, i):
     return head(p, x @ lax.dynamic_slice(p["w"], (0, 4 * i), (7, 4)))
 
 
-@attack(X, T(4), w="io? 7 12", out="- 4 5")
+@attack(X, T(4), w="io|-? 7 12", out="- 4 5")
 def columns_chosen_by_data(p, x, i):
     return head(p, x @ p["w"][:, i])
 

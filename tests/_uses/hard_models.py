@@ -445,7 +445,7 @@ def two_inputs_in_two_directions(p, x, y):
     return head(p, x @ p["w"]), relu(y @ p["w"].T) @ p["out2"]
 
 
-@hard(X, A(12), w="io? 7 12", out="- 12 5")
+@hard(X, A(12), w="io|oi? 7 12", out="- 12 5")
 def probe_backwards_before(p, x, u):
     scale = jnp.tanh(p["w"] @ u)
     return head(p, (x * scale) @ p["w"])
@@ -548,18 +548,18 @@ def chosen_convolution_for_each_example(p, x, i):
     return head(p, jax.vmap(conv)(x, p["w"][i]).mean((1, 2)))
 
 
-@hard(X, A(4, 3), w="bio? 3 7 12", out="- 12 5")
+@hard(X, A(4, 3), w="bio|iio? 3 7 12", out="- 12 5")
 def three_operands(p, x, g):
     return head(p, jnp.einsum("be,bi,eio->bo", g, x, p["w"]))
 
 
-@hard(X, A(4, 3), w="bio? 3 7 12", out="- 12 5")
+@hard(X, A(4, 3), w="bio|iio? 3 7 12", out="- 12 5")
 def three_operands_from_the_left(p, x, g):
     path = [(0, 2), (0, 1)]
     return head(p, jnp.einsum("be,bi,eio->bo", g, x, p["w"], optimize=path))
 
 
-@hard(X, A(4, 3), w="bio? 3 7 12", out="- 12 5")
+@hard(X, A(4, 3), w="bio|iio? 3 7 12", out="- 12 5")
 def three_operands_from_the_right(p, x, g):
     path = [(1, 2), (0, 1)]
     return head(p, jnp.einsum("be,bi,eio->bo", g, x, p["w"], optimize=path))
@@ -704,13 +704,13 @@ def rows_of_a_constant(p, t):
 # Learned queries.
 
 
-@hard(A(4, 9, 8), qs="-? 3 8", v="io 8 12", out="- 12 5")
+@hard(A(4, 9, 8), qs="-|oi? 3 8", v="io 8 12", out="- 12 5")
 def queries_that_meet_data(p, x):
     a = jax.nn.softmax(jnp.einsum("qd,bnd->bqn", p["qs"], x))
     return head(p, a @ x @ p["v"])
 
 
-@hard(A(4, 9, 8), k="io 8 10", qs="-? 3 10", v="io 8 12", out="- 12 5")
+@hard(A(4, 9, 8), k="io 8 10", qs="-|oi? 3 10", v="io 8 12", out="- 12 5")
 def queries_that_meet_keys(p, x):
     a = jax.nn.softmax(jnp.einsum("qd,bnd->bqn", p["qs"], x @ p["k"]))
     return head(p, a @ (x @ p["v"]))
