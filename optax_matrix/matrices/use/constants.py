@@ -48,16 +48,20 @@ def is_key(dtype: Any) -> bool:
 
 
 def _marks(x: Any) -> set[str]:
-    if jnp.ndim(x) == 0:
-        is_number = isinstance(x, np.ndarray | np.generic | int | float)
-        return {"zero"} if is_number and x == 0 else set()
-    if is_key(x.dtype):
-        return {"noise"}
-    if isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True):
+    is_known = isinstance(
+        x, np.ndarray | np.generic | jax.Array | int | float | complex
+    )
+    if not is_known or isinstance(x, jax.core.Tracer):
         return set()
-    if x.size > _LARGEST:
+    if not getattr(x, "is_fully_addressable", True):
+        return set()
+    if is_key(getattr(x, "dtype", float)):
+        return {"noise"}
+    if np.size(x) > _LARGEST:
         return set()
     entries = np.squeeze(np.asarray(x))
+    if not entries.any():
+        return {"zero"}
     if entries.ndim == 1 and jnp.issubdtype(entries.dtype, jnp.integer):
         return {"iota"} if np.array_equal(entries, np.arange(entries.size)) else set()
     is_square = entries.ndim == 2 and entries.shape[0] == entries.shape[1]

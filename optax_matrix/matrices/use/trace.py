@@ -144,7 +144,8 @@ class Trace:
             return of_array(v.val) if hasattr(v, "val") else known[v]
 
         known.update(zip(jaxpr.invars, args, strict=True))
-        known.update(zip(jaxpr.constvars, map(of_array, constants), strict=True))
+        closed = map(of_array, constants)
+        known.update(zip(jaxpr.constvars, closed, strict=True))
         for eqn in jaxpr.eqns:
             shapes = [tuple(getattr(v.aval, "shape", ())) for v in eqn.outvars]
             ins = [self._with_root(read(v)) for v in eqn.invars]
@@ -266,10 +267,10 @@ def bits(mask: int) -> Iterable[int]:
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr, and the constants that it closes over."""
+    """A jaxpr, and the constants that it closes over, or their shapes."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
-    constants = getattr(jaxpr, "consts", None)
-    return inner, [None] * len(inner.constvars) if constants is None else constants
+    shapes = [v.aval for v in inner.constvars]
+    return inner, getattr(jaxpr, "consts", shapes)
 
 
 def of_parameter(shape: tuple[int, ...], number: int) -> Value:
