@@ -96,7 +96,7 @@ linear = functools.partial(nnx_layer, size=12)
 def nnx_linear_general():
     make = lambda nnx, r: nnx.LinearGeneral((3, 7), (4, 3), axis=(1, 2), rngs=r)
     call = lambda layer, x: layer(x).reshape(4, 12)
-    return linear(make, A(4, 3, 7), {"kernel": "iioo"}, call=call)
+    return linear(make, A(4, 3, 7), {"kernel": "iioo", "bias": "-"}, call=call)
 
 
 @layer
@@ -160,12 +160,6 @@ def nnx_spectral_norm():
 
     call = lambda layer, x: layer(x, update_stats=True)
     return linear(make, X, {"kernel": "io?"}, call=call)
-
-
-@layer
-def nnx_weight_norm():
-    make = lambda nnx, r: nnx.WeightNorm(nnx.Linear(7, 12, rngs=r), rngs=r)
-    return linear(make, X, {"kernel$": "io"})
 
 
 @layer
