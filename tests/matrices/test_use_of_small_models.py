@@ -5,7 +5,7 @@ import importlib
 import pytest
 from _uses.battery import GROUPS, judged, read
 
-QUICK = "hard", "product", "layer", "program", "attack", "odd"
+QUICK = "hard", "product", "layer", "program", "attack", "odd", "end"
 for name in (*QUICK, "framework"):
     importlib.import_module(f"_uses.{name}_models")
 
