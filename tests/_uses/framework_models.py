@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,13 @@ def layer(make):
     return make
 
 
-def nnx_layer(make, x, answers, *, size, call=None):
+def called(layer, x):
+    return layer(x)
+
+
+def nnx_layer(make, x, answers, *, size, call=called):
     """A layer of NNX, a norm and a last layer behind it."""
     nnx = importlib.import_module("flax.nnx")
-    call = call or (lambda layer, x: layer(x))
 
     class Model(nnx.Module):
         def __init__(self, rngs):
@@ -33,9 +37,8 @@ def nnx_layer(make, x, answers, *, size, call=None):
     return (lambda m, x: m(x)), model, (x,), {"^out/": "-", **answers}
 
 
-def linen_layer(make, x, answers, *, call=None):
+def linen_layer(make, x, answers, *, call=called):
     nn = importlib.import_module("flax.linen")
-    call = call or (lambda layer, x: layer(x))
 
     class Model(nn.Module):
         @nn.compact
@@ -67,13 +70,12 @@ def haiku_layer(make, x, answers):
     return fn, params, (x,), {"^out/": "-", **answers}
 
 
-def equinox_layer(make, x, answers, *, size, call=None):
+def equinox_layer(make, x, answers, *, size, call=called):
     eqx = importlib.import_module("equinox")
-    call = call or (lambda layer, x: layer(x))
 
     class Model(eqx.Module):
-        layer: eqx.Module
-        out: eqx.nn.Linear
+        layer: Any
+        out: Any
 
         def __init__(self, key):
             keys = jax.random.split(key)
@@ -414,7 +416,7 @@ def equinox_shared_table():
     eqx = importlib.import_module("equinox")
 
     class Model(eqx.Module):
-        shared: eqx.nn.Shared
+        shared: Any
 
         def __init__(self, key):
             keys = jax.random.split(key)
