@@ -386,7 +386,7 @@ def sparse_autoencoder(p, x):
     return head(p, jnp.where(h >= least, h, 0) @ p["mid"])
 
 
-@layer(X, enc="io? 7 20", mid="-|io? 20 9", out="- 9 7")
+@layer(X, enc="io|-? 7 20", mid="-|io? 20 9", out="- 9 7")
 def sparse_autoencoder_by_gather(p, x):
     v, i = lax.top_k(x @ p["enc"], 4)
     return head(p, jnp.einsum("bk,bkd->bd", relu(v), p["mid"][i]))

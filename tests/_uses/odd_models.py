@@ -154,7 +154,7 @@ def clipped_to_a_quantile_of_the_batch(p, x):
     return head(p, jnp.minimum(h, jnp.quantile(jnp.abs(h), 0.9)) @ p["v"])
 
 
-@odd(X, w="io? 7 12", v="io 12 9", out="- 9 5")
+@odd(X, w="io|-? 7 12", v="io|-? 12 9", out="- 9 5")
 def competition_of_units(p, x):
     h = relu(x @ p["w"])
     return head(p, (h * jax.nn.one_hot(jnp.argmax(h, -1), 12)) @ p["v"])
@@ -508,7 +508,7 @@ def under_a_named_transpose(p, x):
     return head(p, h)
 
 
-@odd(X, w="io 7 12", out="-? 12 5")
+@odd(X, w="io 7 12", out="-|io? 12 5")
 def predictions_fed_back(p, x):
     def step(x, _):
         y = head(p, x @ p["w"])

@@ -180,7 +180,8 @@ def _note_meeting(trace: Trace, name: str, key: Leaf, view: View, data, out) -> 
     for other in data:  # The scale of a norm is learned, and so are centres.
         is_after = is_table or (is_scale and "normed" in other.marks)
         trace.after |= other.before if is_after and trace.records else 0
-    out.views[Met(key.number, _how(name, view, still))] = view
+    if len(parts) > 1:
+        out.views[Met(key.number, _how(name, view, still))] = view
     is_outer = view.indexed and _hold_all(view, still) and "normed" not in x.marks
     if name == "mul" and len(parts) > 1:
         out.views[Scaled(key, still)] = view

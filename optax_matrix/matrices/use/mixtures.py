@@ -4,7 +4,7 @@ from typing import Any
 
 from optax_matrix.matrices.use.elementwise import is_gate
 from optax_matrix.matrices.use.factors import Factor, sums_over_hot
-from optax_matrix.matrices.use.trace import Trace, mixed
+from optax_matrix.matrices.use.trace import Trace, bits, mixed
 from optax_matrix.matrices.use.uses import INDEXED, MET
 from optax_matrix.matrices.use.views import Met, Output, Rows, Value, View, size_of
 
@@ -69,8 +69,8 @@ def _indexed(trace, eqn, w: Factor, x: Factor, leaf: int, view: View, out) -> No
 
 def _are_rows(trace: Trace, value: Value) -> bool:
     """Whether data are rows of tables, with no product since."""
-    uses = [use for n, use in enumerate(trace.uses) if value.before >> n & 1]
-    return bool(uses) and all(use.kind == "lookup" for use in uses)
+    kinds = (trace.uses[number].kind for number in bits(value.before))
+    return bool(value.before) and all(kind == "lookup" for kind in kinds)
 
 
 def has_free(value: Value) -> bool:
@@ -90,7 +90,7 @@ def of_met(trace: Trace, eqn, w: Factor, x: Factor, key: Met, view, out) -> None
     hits = [bool(v.at(w.summed)) for _, v in w.value.of(Output)]
     if key.how != "broadcast" and hits and not any(hits):
         return  # A bias or a scale of activations.
-    is_known = any(u.leaf == key.leaf and u.is_product for u in trace.uses)
+    is_known = any(use.is_product for use in trace.uses_of(key.leaf))
     if "spread" in view.marks or (has_free(w.value) and not is_known):
         trace.lose(key.leaf, "a product " + MET)
         return

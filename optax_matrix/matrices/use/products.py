@@ -37,9 +37,8 @@ def _dot_general(trace: Trace, eqn, ins, shapes):
 def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
     """Of two factors from parameters, the one that stands for data, if one does.
 
-    A parameter that is repeated for each example, of which indices have chosen
-    entries, or whose product has gone through a nonlinear function, holds activations:
-    latents, prompts, positions.
+    A parameter that is repeated for each example, or whose product has gone through a
+    nonlinear function, holds activations: latents, prompts, positions.
     """
     if not (x.is_weight and y.is_weight):
         return x, y
@@ -48,7 +47,7 @@ def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
         views = [v for v in value.views.values() if v.summed or not summed]
         return any(set(marks) & view.marks for view in views)
 
-    wide = [has(v, "broadcast", "chosen") for v in (x, y)]
+    wide = [has(v, "broadcast") for v in (x, y)]
     deep = [has(v, "nonlinear", summed=True) for v in (x, y)]
     acts = [w or d for w, d in zip(wide, deep, strict=True)]
     signs = wide if wide[0] != wide[1] else acts

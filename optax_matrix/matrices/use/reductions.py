@@ -55,8 +55,10 @@ def _ranked(trace: Trace, eqn: Any, value: Value, dims) -> int:
         name = "top values"
     for key, view in value.of(Output):
         ways = _selected(trace, name, key, view, dims)
-        if trace.records and ways:
-            trace.uses[key.use].ranked |= ways
+        if trace.records and ways <= {"scores", "another axis"}:
+            trace.uses[key.use].selected |= ways
+        elif trace.records:
+            trace.rank(key.use, ways)
             ranks |= 1 << key.use
     return ranks
 

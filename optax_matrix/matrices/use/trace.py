@@ -45,6 +45,8 @@ class Trace:
         self.doubts: dict[int, str] = {}
         self.after = 0
         self.signals = Signals()
+        self._by_leaf: dict[int, list[Use]] = defaultdict(list)
+        self._chosen = 0  # Bits of uses of which all orders are known to choose.
         self._numbers: dict[Any, int] = {}
         self._stack: tuple[int, ...] = ()
         self._unrecorded = 0
@@ -70,6 +72,7 @@ class Trace:
             is_derivative = self._is_backward or _is_backward(eqn)
             more = {"layers": view.layers, "is_derivative": is_derivative, **more}
             self.uses.append(Use(leaf, kind, **more))
+            self._by_leaf[leaf].append(self.uses[-1])
         number = self._numbers[key]
         use = self.uses[number]
         if x is not None:
@@ -79,6 +82,10 @@ class Trace:
             use.is_first = not use.before
         return number
 
+    def uses_of(self, leaf: int) -> list[Use]:
+        """The uses of one parameter."""
+        return self._by_leaf[leaf]
+
     def _is_turned(self, use: Use) -> bool:
         """Whether an earlier use has inputs and outputs exchanged.
 
@@ -86,8 +93,13 @@ class Trace:
         tell what comes after.
         """
         into, out = use.sides()
-        others = (u for u in self.uses if u.leaf == use.leaf and u.is_product)
+        others = (u for u in self.uses_of(use.leaf) if u.is_product)
         return any(into == u.sides()[1] != out for u in others if u is not use)
+
+    def rank(self, number: int, ways: set[str]) -> None:
+        """Notes that the outputs of a use are ordered."""
+        self.uses[number].ranked |= ways
+        self._chosen &= ~(1 << number)
 
     def choose(self, ins: Sequence[Value], *, by_index: bool = False) -> None:
         """Notes that orders and maxima choose among other data, or scale them.
@@ -95,16 +107,17 @@ class Trace:
         An order of hidden units that only changes these, before the next layer, does
         not choose.
         """
-        if not self.records or not any(v.ranks for v in ins):
+        if not self.records or not any(v.ranks & ~self._chosen for v in ins):
             return
         data = [v for v in ins if v.is_data]
         for v in data:
             others = [w for w in data if w is not v]
             is_gate = by_index or v.of(Hot) or any(w.before & ~v.before for w in others)
             has_partner = len(data) > 1 or any(w.views for w in ins if w is not v)
-            for number, use in enumerate(self.uses):
-                if v.ranks >> number & 1 and has_partner:
-                    use.selected |= use.ranked - (set() if is_gate else ORDERS)
+            for number in bits(v.ranks & ~self._chosen) if has_partner else ():
+                use = self.uses[number]
+                use.selected |= use.ranked - (set() if is_gate else ORDERS)
+                self._chosen |= (use.ranked <= use.selected) << number
 
     def lose(self, leaf: int, reason: str) -> None:
         """Notes that a parameter could not be followed."""
@@ -242,6 +255,14 @@ def _inner(eqn: Any) -> Any:
 def _is_backward(eqn: Any) -> bool:
     """Whether JAX says that it has made an equation by transposition."""
     return "transpose(" in str(eqn.source_info.name_stack)
+
+
+def bits(mask: int) -> Iterable[int]:
+    """The numbers of the bits of an integer."""
+    while mask:
+        last = mask & -mask
+        yield last.bit_length() - 1
+        mask ^= last
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
