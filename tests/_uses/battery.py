@@ -48,7 +48,7 @@ def small(group, *inputs, **leaves):
         params, answers = {}, {}
         for name, text in leaves.items():
             answer, *sizes = text.split()
-            dtype = jnp.complex64 if sizes[-1] == "complex" else jnp.float32
+            dtype = jnp.complex64 if "complex" in sizes else jnp.float32
             params[name] = A(*(int(n) for n in sizes if n.isdigit()), dtype=dtype)
             answers[f"^{name}$"] = answer.replace(",", ", ")
         cases = GROUPS.setdefault(group, {})

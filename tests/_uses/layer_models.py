@@ -224,7 +224,14 @@ def fused_in_flash_chunks(p, x):
 # Experts and routers.
 
 
-@layer(X, gate="-|io? 7 3", a="bio|oio? 3 7 2", b="bio|iio? 3 2 12", w="io 7 12", out="- 12 5")
+@layer(
+    X,
+    gate="-|io? 7 3",
+    a="bio|oio? 3 7 2",
+    b="bio|iio? 3 2 12",
+    w="io 7 12",
+    out="- 12 5",
+)
 def mixture_of_lora(p, x):
     g = softmax(x @ p["gate"])
     d = jnp.einsum("bi,eir,ero,be->bo", x, p["a"], p["b"], g)

@@ -5,16 +5,23 @@ import importlib
 import pytest
 from _uses.battery import GROUPS, judged, read
 
-for name in "hard", "product", "layer", "program", "attack", "odd":
+QUICK = "hard", "product", "layer", "program", "attack", "odd", "end"
+for name in (*QUICK, "framework"):
     importlib.import_module(f"_uses.{name}_models")
 
 # Leaves that ask although a reader of the model knows better, and why.
 ASKED: dict[str, dict[str, str]] = {}
 
-ALL = [(group, name) for group, cases in GROUPS.items() for name in cases]
+ALL = [
+    pytest.param(
+        group, name, id=name, marks=[] if group in QUICK else pytest.mark.broad
+    )
+    for group, cases in GROUPS.items()
+    for name in cases
+]
 
 
-@pytest.mark.parametrize(("group", "name"), ALL, ids=[name for _, name in ALL])
+@pytest.mark.parametrize(("group", "name"), ALL)
 def test_no_leaf_is_read_wrongly_in_silence(group, name):
     fn, params, inputs, answers = GROUPS[group][name]()
     wrong, asked = judged(read(fn, params, *inputs), answers)
