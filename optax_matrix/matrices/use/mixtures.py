@@ -38,8 +38,8 @@ def of_data(trace: Trace, eqn, pair: tuple[Factor, Factor], shape) -> Value:
 def _note_of_data(use: Any, factor: Factor, view: View, other: Factor) -> None:
     batch, summed = view.at(factor.batch), view.at(factor.summed)
     rest = view.at(factor.rest)
-    if batch and (summed or rest):
-        use.heads.add(size_of(batch))
+    if batch and (summed or rest):  # Queries may be more than keys and values.
+        use.heads.add(size_of(batch) * (size_of(rest) if summed else 1))
     if summed:
         use.selected.add("summed")
     if summed and rest:

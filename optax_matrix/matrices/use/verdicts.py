@@ -158,6 +158,9 @@ class _Judge:
         both = {frozenset(map(frozenset, _pair(sides))) for *_, sides in good}
         if len(both) > 1:
             return self._is("unclear", "two products with other axes", said)
+        told = (x for _, use, x in seen if not use.is_derivative)
+        if unlike := [x for x in told if isinstance(x, str)]:
+            return self._is("unclear", unlike[0], said)
         if _are_opposed(good):
             return self._is("unclear", "products in both directions", said)
         return self._of_sides(good, said)
