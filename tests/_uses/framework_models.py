@@ -280,7 +280,7 @@ def linen_mapped_and_scanned():
 
 @layer
 def linen_fp8():
-    make = lambda nn: nn.Dense(12, dot_general_cls=nn.Fp8DotGeneralOp)
+    make = lambda nn: nn.Dense(12, dot_general_cls=nn.Fp8DirectDotGeneralOp)
     return linen_layer(make, A(16, 16), {"kernel": "io?"})
 
 
