@@ -1,12 +1,9 @@
 """What each leaf of many models is, read from its use: right, or asked."""
 
 import importlib
-import warnings
 
 import pytest
-from _uses.battery import CASES, answer_of, is_right, letters
-
-from optax_matrix.matrices.use.rule import by_use
+from _uses.battery import CASES, judged, read_case
 
 for name in (
     "flax_models",
@@ -37,38 +34,13 @@ ASKED = {
         "gate": "softmax or maximum over all outputs, a router?",
         "phi": "softmax or maximum over all outputs, a router?",
     },
-    "pinn_and_maml": {
-        "rff": "a last layer in both directions",
-        "w3": "a last layer in both directions",
-    },
 }
-
-
-def read(fn, params, inputs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return by_use(fn, params, *inputs)
 
 
 @pytest.mark.quick("nnx_lm", "linen_scan1", "mla", "eqx_nets", "scanned_llama_experts")
 @pytest.mark.parametrize("name", CASES)
 def test_every_leaf_is_right_or_asked(name):
-    if name.startswith("keras"):
-        importlib.import_module("keras").utils.clear_session()  # It counts layers.
-    fn, params, inputs, answers = CASES[name]()
-    wrong, asked = [], {}
-    for verdict in read(fn, params, inputs).verdicts:
-        if sum(n > 1 for n in verdict.shape) < 2:
-            continue
-        want = answer_of(verdict.path, answers)
-        assert want is not None, verdict.path
-        if verdict.kind in ("unclear", "not used"):
-            asked[verdict.path] = verdict.reason
-            continue
-        got = letters(
-            verdict.numbers if verdict.kind == "matrix" else None, verdict.shape
-        )
-        if not is_right(got, want, verdict.shape):
-            wrong.append(f"{verdict.path} {verdict.shape}: {got}, not {want}")
+    _, answers, verdicts = read_case(name)
+    wrong, asked = judged(verdicts, answers)
     assert not wrong, "\n".join(wrong)
     assert asked == ASKED.get(name, {})

@@ -4,9 +4,10 @@ import dataclasses
 from typing import Any
 
 from optax_matrix.matrices.use.moves import among_data
-from optax_matrix.matrices.use.trace import Trace, follows, inner_jaxpr
+from optax_matrix.matrices.use.trace import Trace, follows, opened
 from optax_matrix.matrices.use.views import (
     Leaf,
+    Met,
     Output,
     Part,
     Value,
@@ -23,7 +24,7 @@ _SETTLING, _ROUNDS = 2, 4
 def _scan(trace: Trace, eqn, ins, shapes):
     constants, carry, arrays = _groups(eqn, ins)
     slices, n = [_slice_of(value) for value in arrays], len(carry)
-    jaxpr = inner_jaxpr(eqn.params["jaxpr"])
+    jaxpr = eqn.params["jaxpr"]
     carry, outs = _loop(trace, eqn, jaxpr, constants, carry, slices)
     stacks = zip(outs[n:], shapes[n:], strict=True)
     return [*outs[:n], *(_stack_of(v, shape) for v, shape in stacks)]
@@ -85,24 +86,25 @@ def _loop(trace: Trace, eqn, jaxpr, constants, carry, slices):
 
 
 def _entering(value: Value) -> Value:
-    """A carry as the body gets it: parameters stay, outputs of uses end here."""
+    """A carry as the body gets it."""
     marks = value.marks | {"carry"} if value.is_data else value.marks
-    return dataclasses.replace(value, views=dict(value.of(Leaf)), marks=marks)
+    return dataclasses.replace(value, marks=marks)
 
 
 def _carried(trace: Trace, eqn, old: Value, new: Value) -> Value:
-    views = old.views if old.views == new.views else {}
-    is_lost = bool(old.views or new.views) and not views
-    if old.views and not views and not old.is_data:
-        if not new.is_data:
-            trace.lose_all(old, eqn.primitive.name)
-        else:
-            for key, view in old.views.items():
-                among_data(trace, eqn, key, view, "first carry")
-    is_data = old.is_data or new.is_data or is_lost
+    views, is_data = _kept(old, new), old.is_data or new.is_data
+    is_lost = len(views) < len(old.of(Leaf)) + len(new.of(Leaf)) - len(views)
+    if old.is_weight and is_data:
+        views = {}
+        for key, view in old.of(Leaf):
+            among_data(trace, eqn, key, view, "first carry")
+            views[Met(key.number, "start")] = view
+    elif old.is_weight and is_lost:
+        trace.lose_all(old, eqn.primitive.name)
+    is_data |= bool(old.views or new.views) and not views
     marks = old.marks | (new.marks & {"carry"})
-    views = {} if is_data else views
-    out = Value(old.shape, is_data, views, old.before | new.before, marks)
+    out = Value(old.shape, is_data, views, old.before | new.before, marks=marks)
+    out.ranks = old.ranks | new.ranks
     signals = {
         None if x is None else trace.signals.root(x) for x in (old.signal, new.signal)
     }
@@ -112,24 +114,37 @@ def _carried(trace: Trace, eqn, old: Value, new: Value) -> Value:
     return out
 
 
+def _kept(old: Value, new: Value) -> dict[Any, Any]:
+    """The views that are the same after a step, whatever has happened to them."""
+    return {
+        key: view.marked(*new.views[key].marks)
+        for key, view in old.views.items()
+        if key in new.views
+        and (view.axes, view.summed) == (new.views[key].axes, new.views[key].summed)
+        and old.is_data == new.is_data
+    }
+
+
 @follows("while")
 def _while(trace: Trace, eqn, ins, shapes):
     first = eqn.params["cond_nconsts"]
     last = first + eqn.params["body_nconsts"]
-    body = inner_jaxpr(eqn.params["body_jaxpr"])
+    body = eqn.params["body_jaxpr"]
     return list(_loop(trace, eqn, body, ins[first:last], ins[last:], [])[1])
 
 
 @follows("cond")
 def _cond(trace: Trace, eqn, ins, shapes):
     index, *args = ins
-    branches = map(inner_jaxpr, eqn.params["branches"])
+    trace.choose(ins, by_index=True)
+    branches = eqn.params["branches"]
     first, *others = (trace.call(eqn, branch, args) for branch in branches)
     outs = [dataclasses.replace(v, views=dict(v.views)) for v in first]
     for found in others:
         for a, b in zip(outs, found, strict=True):
             a.is_data |= b.is_data or index.is_data
             a.before |= b.before
+            a.ranks |= b.ranks
             a.read |= b.read
             a.signal = a.signal if a.signal == b.signal else None
             for key, view in b.views.items():
@@ -137,25 +152,67 @@ def _cond(trace: Trace, eqn, ins, shapes):
     for a in outs:
         a.before |= index.before
         if a.is_data:
-            a.views = {k: v for k, v in a.views.items() if not isinstance(k, Leaf)}
+            leaves = dict(a.of(Leaf))
+            a.views = {k: v for k, v in a.views.items() if k not in leaves}
+            for key, view in leaves.items():
+                a.views[Met(key.number, "scale")] = view
     return outs
 
 
 @follows("shard_map")
 def _shard_map(trace: Trace, eqn, ins, shapes):
-    jaxpr = inner_jaxpr(eqn.params["jaxpr"])
+    jaxpr, _ = opened(eqn.params["jaxpr"])
     inner = [tuple(v.aval.shape) for v in jaxpr.invars]
     local = [_resized(v, shape) for v, shape in zip(ins, inner, strict=True)]
-    outs = trace.call(eqn, jaxpr, local)
+    outs = trace.call(eqn, eqn.params["jaxpr"], local)
     return [_resized(v, shape) for v, shape in zip(outs, shapes, strict=True)]
 
 
-@follows(
-    *("all_gather", "all_gather_invariant", "psum", "psum2", "psum_invariant"),
-    *("reduce_scatter", "ppermute", "pmax", "pmin"),
-)
+_ALONG = {
+    "all_gather": "all_gather_dimension",
+    "all_gather_invariant": "all_gather_dimension",
+    "all_gather_reduced": "all_gather_dimension",
+    "reduce_scatter": "scatter_dimension",
+    "unreduced_reduce_scatter": "scatter_dimension",
+}
+
+
+@follows(*_ALONG, "psum", "psum_invariant", "unreduced_psum", "ppermute")
+@follows("pmax", "pmin", "all_to_all", "pbroadcast")
 def _collective(trace: Trace, eqn, ins, shapes):
-    return [_resized(v, shape) for v, shape in zip(ins, shapes, strict=True)]
+    name = eqn.primitive.name
+    if name == "all_to_all":
+        first, last = eqn.params["split_axis"], eqn.params["concat_axis"]
+    else:
+        first = last = eqn.params.get(_ALONG.get(name, ""), 0)
+
+    def alike(value: Value, shape: tuple[int, ...]) -> Value:
+        n = len(value.shape)
+        if n > len(shape) or (n == len(shape) and first != last and _is_untiled(eqn)):
+            value = _without(value, first)
+        if len(value.shape) < len(shape):
+            value = _with(value, last, shape[last])
+        return _resized(value, shape)
+
+    return [alike(v, shape) for v, shape in zip(ins, shapes, strict=True)]
+
+
+def _is_untiled(eqn: Any) -> bool:
+    return not eqn.params.get("tiled", True)
+
+
+def _without(value: Value, axis: int) -> Value:
+    cut = lambda x: (*x[:axis], *x[axis + 1 :])
+    views = {
+        k: v.over(cut(v.axes), known(v.axes[axis])) for k, v in value.views.items()
+    }
+    return dataclasses.replace(value, shape=cut(value.shape), views=views)
+
+
+def _with(value: Value, axis: int, size: int) -> Value:
+    put = lambda x, new: (*x[:axis], new, *x[axis:])
+    views = {k: v.over(put(v.axes, free(size))) for k, v in value.views.items()}
+    return dataclasses.replace(value, shape=put(value.shape, size), views=views)
 
 
 def _resized(value: Value, shape: tuple[int, ...]) -> Value:

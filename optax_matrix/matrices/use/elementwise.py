@@ -1,28 +1,35 @@
-"""Operations entry by entry, and reductions."""
+"""Operations entry by entry, and along axes."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from optax_matrix.matrices.use.constants import of_constants
 from optax_matrix.matrices.use.primitives import (
+    ALONG_AN_AXIS,
     ELEMENTWISE,
     LINEAR,
     NONLINEAR,
-    RANKING,
-    REDUCTIONS,
+    RANDOM,
 )
-from optax_matrix.matrices.use.trace import RULES, Trace, follows, mixed
+from optax_matrix.matrices.use.trace import RULES, Trace, mixed
 from optax_matrix.matrices.use.views import (
+    Hot,
     Leaf,
+    Met,
     Output,
+    Part,
+    Parts,
+    Rows,
     Scaled,
     Value,
     View,
-    known,
+    free,
     richer,
-    size_of,
     widened,
 )
 
 _MOST_VIEWS = 12  # A residual stream would collect one of each layer.
+_SUMS = "add", "add_any", "sub"
 
 
 def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[Value]:
@@ -32,21 +39,27 @@ def elementwise(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[
     name, shape = eqn.primitive.name, shapes[0]
     out = mixed(ins, shape)
     out.is_data = any(v.is_data for v in ins)
-    out.marks |= _marks(name, ins, out.is_data)
+    out.marks |= _marks(name, ins)
+    if name in ("mul", "select_n"):
+        trace.choose(ins)
     _join_signals(trace, name, ins, out)
-    still = set(range(len(shape)))
-    for v in ins:
-        if v.shape == shape and (v.is_data or v.views):
-            still &= v.still
-    out.still = frozenset(still)
-    for v in ins:
+    still = [_still(v, out) for v in ins if v.is_data or v.views]
+    out.still = frozenset(range(len(shape))).intersection(*still)
+    if name == "eq" and any("iota" in v.marks for v in ins):
+        out.views[Hot()] = _hot(out)
+    for i, v in enumerate(ins):
         if out.is_data and v.is_weight:
             _meet(trace, eqn, v, [w for w in ins if w.is_data], out)
         else:
-            _carry_on(name, v, out)
+            others = [*ins[:i], *ins[i + 1 :]]
+            _carry_on(name, v, others, out)
+            if name == "mul" and v.is_data:
+                _scale(v, [w for w in others if w.is_data], out)
     if len(out.views) > _MOST_VIEWS:
-        uses = sorted(key for key, _ in out.of(Output))
-        out.views = {k: v for k, v in out.views.items() if k not in uses[:-8]}
+        uses = sorted(key.use for key, _ in out.of(Output))[:-8]
+        gone = {Output(use) for use in uses}
+        of = lambda key: key.of if isinstance(key, Scaled) else key
+        out.views = {k: v for k, v in out.views.items() if of(k) not in gone}
     return [out]
 
 
@@ -54,26 +67,72 @@ def _join_signals(trace: Trace, name: str, ins: list[Value], out: Value) -> None
     """Where two signals meet, a sum may be a residual stream, a product a gate."""
     data = [(v.signal, v.read) for v in ins if v.is_data and v.signal is not None]
     signals = trace.signals
-    adds, gates = name in ("add", "add_any", "sub"), name == "mul"
+    adds, gates = name in _SUMS, name == "mul"
     if len(data) == 2 and (adds or gates):
         out.signal = (signals.add if adds else signals.times)(*data)
 
 
-def _marks(name: str, ins: list[Value], is_data: bool) -> set[str]:
+def _hot(out: Value) -> View:
+    """Data that are equal to a range are one-hot along the axes of the range."""
+    sizes = enumerate(out.shape)
+    return View(tuple(_along_axis(d, n, d in out.still) for d, n in sizes))
+
+
+def _along_axis(d: int, n: int, is_hot: bool) -> Parts:
+    return (Part(d, n),) if is_hot and n > 1 else free(n)
+
+
+def _marks(name: str, ins: list[Value]) -> set[str]:
     marks = set(ins[0].marks) if len(ins) == 1 else set()
     marks |= {m for v in ins for m in v.marks & {"carry", "normed"}}
-    if name == "eq" and is_data and any("iota" in v.marks for v in ins):
-        marks.add("onehot")
-    if name in ("sqrt", "rsqrt") and is_data:
+    data = [v for v in ins if v.is_data]
+    if name in ("sqrt", "rsqrt") and data:
         marks.add("normed")
+    if data and (name in ("exp", "logistic") or (name == "div" and is_gate(data[0]))):
+        marks.add("gate")
+    if name == "mul" and any(map(is_gate, data)) and _are_apart(data):
+        marks.add("outer")
     return marks
 
 
-def _carry_on(name: str, value: Value, out: Value) -> None:
+def is_gate(value: Value) -> bool:
+    """Whether data choose among others."""
+    return "gate" in value.marks or Hot() in value.views
+
+
+def _are_apart(data: list[Value]) -> bool:
+    """Whether each of two data is a broadcast along an axis in which the other varies.
+
+    Their product by entry is then an outer one.
+    """
+    if len(data) != 2 or len(data[0].shape) != len(data[1].shape):
+        return False
+    sizes = list(zip(*(v.shape for v in data), strict=True))
+    moves = [
+        {d for d, n in enumerate(v.shape) if n > 1 and d not in v.still} for v in data
+    ]
+    x, y = ({d for d in m if max(sizes[d]) > 1} for m in moves)
+    return bool(x - y) and bool(y - x)
+
+
+def _carry_on(name: str, value: Value, others: list[Value], out: Value) -> None:
     """The views of an operand are those of the result."""
+    noisy = value.is_weight and any("noise" in v.marks for v in others)
     for key, view in value.views.items():
         if isinstance(key, Scaled) and name not in LINEAR:
             continue
+        if isinstance(key, Met) and key.how == "sum" and name not in LINEAR:
+            continue  # What was a sum goes on as activations.
+        if isinstance(key, Hot) and not _stays_hot(name, others):
+            continue
+        if not value.shape and view.lost():
+            continue
+        if noisy and name == "mul":
+            view = view.marked("noisy")
+        scaled = isinstance(key, Met) and key.how == "scale"
+        is_noise = scaled or "noisy" in view.marks
+        if is_noise and name in _SUMS and _have_another(others, key):
+            view = view.marked("spread")
         if value.shape != out.shape:
             view = widened(view, value.shape, out.shape)
         if name in NONLINEAR:
@@ -81,106 +140,107 @@ def _carry_on(name: str, value: Value, out: Value) -> None:
         out.views[key] = richer(out.views.get(key), view)
 
 
+def _stays_hot(name: str, others: list[Value]) -> bool:
+    """Whether a one-hot operand gives one-hot data, up to a factor and smoothing."""
+    return name in LINEAR and (name == "mul" or not any(v.is_data for v in others))
+
+
+def _have_another(values: list[Value], key: Any) -> bool:
+    """Whether values hold another parameter that is not noisy."""
+    views = ((k, view) for v in values for k, view in v.of(Leaf))
+    return any(k != key and "noisy" not in view.marks for k, view in views)
+
+
 def _meet(trace: Trace, eqn, weight: Value, data: list[Value], out: Value) -> None:
     """Parameters meet data entry by entry."""
-    name, x = eqn.primitive.name, data[0]
+    name = eqn.primitive.name
     for key, view in weight.of(Leaf):
         if weight.shape != out.shape:
             view = widened(view, weight.shape, out.shape)
         parts = view.parts()
-        if view.summed and parts:
-            constants(trace, eqn, key.number, view)
-            continue
-        kind = "elementwise" if parts else "reduced"
-        trace.use(eqn, key.number, kind, view, batch=parts, detail=name)
-        if not parts or not trace.records:
-            continue
-        if name in ("mul", "div") and max(p.size for p in parts) > 1:
-            for other in data:  # The scale of a norm is learned, too.
-                trace.after |= other.before if "normed" in other.marks else 0
-        if name == "mul" and len(parts) > 1 and len(x.shape) == len(out.shape):
-            sizes = zip(x.shape, out.shape, strict=True)
-            still = x.still | {d for d, (n, m) in enumerate(sizes) if n != m}
-            out.views[Scaled(key.number, tuple(sorted(still)))] = view
+        if view.lost() and weight.shape:
+            trace.lose(key.number, view.lost() or "")
+        elif view.summed and parts:
+            if "parameters" in view.marks and name in _SUMS:
+                out.views[Met(key.number, "sum")] = view
+            else:
+                of_constant(trace, eqn, key.number, view)
+        else:
+            kind = "elementwise" if parts else "reduced"
+            trace.use(eqn, key.number, kind, view, batch=parts, detail=name)
+            if parts:
+                _note_meeting(trace, name, key, view, data, out)
 
 
-def constants(trace: Trace, eqn: Any, leaf: int, view: View) -> int | None:
+def _note_meeting(trace: Trace, name: str, key: Leaf, view: View, data, out) -> None:
+    x, parts = data[0], view.parts()
+    still = _still(x, out)
+    is_table = len(parts) > 1 and bool(view.at(still))
+    is_scale = name in ("mul", "div") and max(p.size for p in parts) > 1
+    for other in data:  # The scale of a norm is learned, and so are centres.
+        is_after = is_table or (is_scale and "normed" in other.marks)
+        trace.after |= other.before if is_after and trace.records else 0
+    if len(parts) > 1:
+        out.views[Met(key.number, _how(name, view, still))] = view
+    is_outer = view.indexed and _hold_all(view, still) and "normed" not in x.marks
+    if name == "mul" and len(parts) > 1:
+        out.views[Scaled(key, still)] = view
+    elif name == "mul" and is_outer:
+        trace.lose(key.number, "its rows are used one by one")
+
+
+def _how(name: str, view: View, still: Sequence[int]) -> str:
+    if name in _SUMS:
+        return "sum"
+    return "broadcast" if view.at(still) else "scale"
+
+
+def _still(x: Value, out: Value) -> tuple[int, ...]:
+    """The axes of the result along which a factor is a broadcast."""
+    if not x.shape:
+        return tuple(range(len(out.shape)))
+    sizes = zip(x.shape, out.shape, strict=True)
+    return tuple(sorted(x.still | {d for d, (n, m) in enumerate(sizes) if n != m}))
+
+
+def _hold_all(view: View, axes: Sequence[int]) -> bool:
+    return all(d in axes for d in range(len(view.axes)) if view.at([d]))
+
+
+def _scale(value: Value, others: list[Value], out: Value) -> None:
+    """Data that hold parameters or outputs are scaled by data, perhaps before a sum."""
+    for key, view in value.views.items():
+        is_whole = value.shape == out.shape and len(view.parts()) > 1
+        if isinstance(key, Rows | Met | Output) and is_whole and others:
+            out.views[Scaled(key, _still(others[0], out))] = view
+
+
+def of_constant(trace: Trace, eqn: Any, leaf: int, view: View) -> int | None:
     """A parameter times a constant, such as positions, that meets data afterwards."""
     if "parameters" in view.marks:
         trace.lose(leaf, "a product of two parameters")
+        return None
+    if "nonlinear" not in view.marks:
+        trace.doubt(leaf, "a product with a constant, then with data")
         return None
     roles = {"inputs": view.summed, "outputs": view.parts(), "batch": view.indexed}
     return trace.use(eqn, leaf, "product", view, detail="of constants", **roles)
 
 
-def reduction(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[Value]:
-    """A sum, maximum or order along axes."""
-    name, value = eqn.primitive.name, ins[0]
-    dims = _dims(eqn, value)
-    if name in RANKING and trace.records:
-        for key, view in value.of(Output):
-            trace.uses[key.use].selected |= _selected(trace, name, key, view, dims)
-    outs = []
-    for shape in shapes:
-        out = mixed(ins, shape)
-        out.is_data = value.is_data
-        if len(shape) == len(value.shape) - len(dims):
-            _reduce_views(trace, eqn, value, dims, out)
-        elif value.is_weight:
-            trace.lose_all(value, name)
-        outs.append(out)
+def _along(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[Value]:
+    """A transform along an axis: what it mixes are no inputs of a product."""
+    outs = elementwise(trace, eqn, ins, shapes)
+    for out in outs:
+        if out.is_weight:
+            out.views = {k: v.marked("mixed") for k, v in out.views.items()}
     return outs
 
 
-def _dims(eqn: Any, value: Value) -> tuple[int, ...]:
-    axes = eqn.params.get("axes")
-    if axes is not None:
-        return tuple(axes)
-    last = len(value.shape) - 1
-    axis = eqn.params.get("axis", eqn.params.get("dimension"))
-    return (last if axis is None else axis,)
-
-
-def _selected(trace: Trace, name: str, key: Output, view: View, dims) -> set[str]:
-    """How a ranking treats the outputs of a use: by them, or along another axis."""
-    hit = view.at(dims)
-    count = size_of(known(trace.uses[key.use].outputs))
-    is_whole = size_of(hit) == count or "reduce" not in name
-    if hit and "abs" not in view.marks and is_whole:
-        return {name}
-    if hit or not view.parts():
-        return set()
-    if name == "reduce_max":
-        return {"scores"}  # A softmax over keys: attention.
-    if name in ("top_k", "sort", "argmax") and size_of(view.parts()) == count:
-        return {"another axis"}
-    return set()
-
-
-def _reduce_views(trace: Trace, eqn: Any, value: Value, dims, out: Value) -> None:
-    for key, view in value.views.items():
-        if isinstance(key, Scaled) and eqn.primitive.name == "reduce_sum":
-            _product_by_hand(trace, eqn, key, view, dims, value)
-        axes = [axis for d, axis in enumerate(view.axes) if d not in dims]
-        out.views[key] = view.over(axes).marked("nonlinear")
-
-
-def _product_by_hand(trace: Trace, eqn, key: Scaled, view: View, dims, value) -> None:
-    """``(x[..., None] * w).sum(-2)``: a product, if x is still along an axis."""
-    rest = [d for d in range(len(view.axes)) if d not in dims]
-    summed = view.at(dims)
-    outputs = view.at(d for d in rest if d in key.still)
-    batch = view.at(d for d in rest if d not in key.still)
-    if summed and outputs:
-        roles = {"inputs": summed, "outputs": outputs}
-        roles["batch"] = [*batch, *view.indexed]
-        trace.use(eqn, key.leaf, "product", view, value, detail="as a sum", **roles)
-
-
-@follows("iota")
-def _iota(trace, eqn, ins, shapes):
-    return [Value(shapes[0], marks=frozenset(["iota"]))]
+def _random(trace: Trace, eqn: Any, ins: list[Value], shapes: list) -> list[Value]:
+    """What is drawn is no data, even if the key is folded with some."""
+    return of_constants(eqn.primitive.name, [], shapes)
 
 
 RULES.update(dict.fromkeys(ELEMENTWISE, elementwise))
-RULES.update(dict.fromkeys(REDUCTIONS, reduction))
+RULES.update(dict.fromkeys(ALONG_AN_AXIS, _along))
+RULES.update(dict.fromkeys(RANDOM, _random))

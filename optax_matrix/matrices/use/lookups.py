@@ -5,11 +5,17 @@ from typing import Any
 from optax_matrix.matrices.use.moves import among_data, sliced
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
+    FREE,
+    Hot,
     Leaf,
+    Met,
+    Output,
+    Part,
     Rows,
     Value,
     View,
     empty,
+    free,
     known,
 )
 
@@ -20,35 +26,76 @@ def _dynamic_slice(trace: Trace, eqn, ins, shapes):
     shape = shapes[0]
     pairs = zip(value.shape, shape, strict=True)
     cut = [d for d, (n, m) in enumerate(pairs) if n != m]
-    if value.is_weight and any(indices[d].is_data for d in cut):
+    trace.choose(ins, by_index=True)
+    is_row = all(shape[d] == 1 for d in cut)
+    is_chosen = any(indices[d].is_data for d in cut)
+    if value.is_weight and is_chosen and is_row:
         where = {d: d for d in range(len(shape)) if d not in cut}
         return [_looked_up(trace, eqn, value, cut, shape, where)]
     starts = [getattr(v, "val", None) for v in eqn.invars[1:]]
     starts = [None if start is None else int(start) for start in starts]
-    return [sliced(trace, value, shape, starts)]
+    out = sliced(trace, value, shape, starts)
+    if value.is_weight and is_chosen:  # A run of rows, of columns or of positions.
+        out.views = {key: view.marked("chosen") for key, view in out.views.items()}
+    else:
+        out.is_data |= is_chosen
+    return [out]
 
 
 @follows("dynamic_update_slice")
 def _dynamic_update_slice(trace: Trace, eqn, ins, shapes):
+    return [_updated(trace, eqn, ins[0], ins[1], ins[2:], shapes[0])]
+
+
+@follows("scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul")
+@follows("scatter-sub")
+def _scatter(trace: Trace, eqn, ins, shapes):
+    out = _updated(trace, eqn, ins[0], ins[2], ins[1:2], shapes[0])
+    if ins[1].is_data and not any(v.is_data or v.views for v in (ins[0], ins[2])):
+        dims = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+        out.views[Hot()] = _hot_along(dims, shapes[0])
+    return [out]
+
+
+def _hot_along(dims: Any, shape: Any) -> View:
+    sizes = enumerate(shape)
+    return View(tuple((Part(d, n),) if d in dims else free(n) for d, n in sizes))
+
+
+def _updated(trace: Trace, eqn, value: Value, new: Value, at: Any, shape) -> Value:
+    """A value of which some entries are replaced or added to."""
     name = eqn.primitive.name
-    for v in ins[:2]:
-        if not any(w.is_data for w in ins):
-            trace.lose_all(v, name)
-        elif v.is_weight:
-            for key, view in v.views.items():
+    out = mixed([value, new, *at], shape)
+    out.is_data = any(v.is_data for v in (value, new, *at))
+    if value.is_weight and out.is_data:
+        for key, view in value.of(Leaf):
+            among_data(trace, eqn, key, view, name)
+            out.views[Met(key.number, "scale")] = view
+    elif not new.views or value.is_data:
+        out.views = dict(value.views)
+    if new.is_weight:
+        for key, view in new.of(Leaf):
+            if out.is_data:
                 among_data(trace, eqn, key, view, name)
-    return [mixed(ins, shapes[0])]
+            else:
+                trace.lose(key.number, name)
+        if not out.is_data:
+            trace.lose_all(value, name)
+            out.is_data = True
+    return out
 
 
 @follows("gather")
 def _gather(trace: Trace, eqn, ins, shapes):
     value, indices = ins
+    trace.choose(ins, by_index=True)
     shape, numbers = shapes[0], eqn.params["dimension_numbers"]
     where = _where(numbers, eqn.params["slice_sizes"], value.shape, shape)
     sizes = eqn.params["slice_sizes"]
     cut = [d for d in numbers.start_index_map if sizes[d] != value.shape[d]]
     is_many = any(n > 1 for n in indices.shape[:-1])
-    if value.is_weight and cut and (indices.is_data or is_many):
+    chosen = _chosen(value, indices, cut, numbers, shape)
+    if value.is_weight and cut and (indices.is_data or is_many) and not chosen:
         return [_looked_up(trace, eqn, value, cut, shape, where)]
 
     def f(view: View) -> View:
@@ -56,14 +103,37 @@ def _gather(trace: Trace, eqn, ins, shapes):
         for d, parts in enumerate(view.axes):
             if d in where:
                 axes[where[d]] = parts
+            elif d in chosen and len(parts) == 1:
+                some = parts[0]._replace(size=shape[chosen[d]], start=FREE)
+                axes[chosen[d]] = (some,)
             else:
                 dropped += known(parts)
-        return view.over(axes, dropped)
+        new = view.over(axes, dropped)
+        is_more = any(shape[at] > value.shape[d] for d, at in chosen.items())
+        marks = ["chosen", *(["repeated"] if is_more else [])]
+        return new.marked(*marks) if chosen else new
 
     out = trace.mapped(value, shape, f)
     out.is_data |= indices.is_data
     out.before |= indices.before
+    if "eye" in value.marks and indices.is_data:
+        out.views[Hot()] = _hot_along(where.values(), shape)
+    if indices.is_data and trace.records:
+        for key, view in value.of(Output):  # Outputs of one member, expert, relation.
+            trace.uses[key.use].kept |= {part.axis for part in view.at(cut)}
     return [out]
+
+
+def _chosen(value: Value, indices: Value, cut, numbers: Any, shape) -> dict[int, int]:
+    """The axis of a parameter of which constant indices take entries.
+
+    Indices in order, those of positions, and a grid of indices are a look-up.
+    """
+    outer = [d for d in range(len(shape)) if d not in numbers.offset_dims]
+    long = [d for d in outer if shape[d] > 1]
+    if indices.is_data or "iota" in indices.marks or len(cut) != 1 or len(long) != 1:
+        return {}
+    return {cut[0]: long[0]}
 
 
 def _where(numbers: Any, sizes, old, new) -> dict[int, int]:
@@ -84,6 +154,9 @@ def _looked_up(trace: Trace, eqn, value: Value, cut, shape, where) -> Value:
     out = Value(shape, True, before=value.before)
     for key, view in value.of(Leaf):
         index = view.at(cut)
+        if view.summed:
+            _of_factors(trace, eqn, key.number, view, index)
+            continue
         axes = empty(shape)
         for d, at in where.items():
             axes[at] = view.axes[d]
@@ -98,3 +171,15 @@ def _looked_up(trace: Trace, eqn, value: Value, cut, shape, where) -> Value:
         trace.puts_out(number, out)
         out.views[Rows(key.number)] = view.over(axes, index)
     return out
+
+
+def _of_factors(trace: Trace, eqn, leaf: int, view: View, index: Any) -> None:
+    """Rows of a product of parameters: of the first they are looked up."""
+    if index:
+        roles = {"inputs": index, "outputs": view.summed, "batch": view.indexed}
+        trace.use(eqn, leaf, "lookup", view, **roles)
+    elif view.parts():
+        roles = {"inputs": view.summed, "outputs": view.parts(), "batch": view.indexed}
+        trace.use(eqn, leaf, "product", view, detail="of rows", **roles)
+    else:
+        trace.lose(leaf, "a product of two parameters")

@@ -5,9 +5,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from optax_matrix.matrices.use.elementwise import of_constant
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     FREE,
+    Hot,
     Leaf,
     Output,
     Part,
@@ -46,7 +48,7 @@ def _broadcast(trace: Trace, eqn, ins, shapes):
     return [out]
 
 
-@follows("reshape", "squeeze", "expand_dims")
+@follows("reshape", "squeeze")
 def _reshape(trace: Trace, eqn, ins, shapes):
     value, shape = ins[0], shapes[0]
     # A batched convolution's `reshape` permutes the axes first.
@@ -164,9 +166,12 @@ def _put_together(trace: Trace, eqn, ins: list[Value], shape, axis: int) -> Valu
                 among_data(trace, eqn, key, view, "concatenate")
             else:
                 found[key].append(view)
+    if len(found[Hot()]) < len(ins):
+        del found[Hot()]
     for key, views in found.items():
-        if isinstance(key, Output) and len(views) > 1 and trace.records:
-            axes = {p.axis for view in views for p in view.axes[axis]}
+        own = [view for view in views if "attended" not in view.marks]
+        if isinstance(key, Output) and len(own) > 1 and trace.records:
+            axes = {p.axis for view in own for p in view.axes[axis]}
             trace.uses[key.use].rejoined |= axes
         parts = dict.fromkeys(known(p for view in views for p in view.axes[axis]))
         joint = _side_by_side(key, tuple(parts))
@@ -185,8 +190,25 @@ def _side_by_side(key: Any, parts: Parts) -> Parts:
 
 def among_data(trace: Trace, eqn, key: Any, view: View, detail: str) -> None:
     """A parameter is put in among data, as a token of its own or a start."""
-    if isinstance(key, Leaf):
+    if isinstance(key, Leaf) and view.summed:
+        if view.parts() and "parameters" not in view.marks:
+            of_constant(trace, eqn, key.number, view)
+        else:
+            trace.lose(key.number, "a product of two parameters")
+    elif isinstance(key, Leaf):
         trace.use(eqn, key.number, "table", view, batch=view.parts(), detail=detail)
+
+
+@follows("tile")
+def _tile(trace: Trace, eqn, ins, shapes):
+    value, shape = ins[0], shapes[0]
+    counts = [m // n for n, m in zip(value.shape, shape, strict=True)]
+
+    def f(view: View) -> View:
+        pairs = zip(counts, view.axes, strict=True)
+        return view.over((*free(n), *parts) for n, parts in pairs).marked("broadcast")
+
+    return [trace.mapped(value, shape, f)]
 
 
 @follows("pad")

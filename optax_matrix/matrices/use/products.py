@@ -1,11 +1,14 @@
-"""Products, where the axes of a parameter get their meaning, and convolutions."""
+"""Products, where the axes of a parameter get their meaning."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from optax_matrix.matrices.use.elementwise import constants
+from optax_matrix.matrices.use.elementwise import of_constant
+from optax_matrix.matrices.use.factors import Factor, factors_of, sums_over_hot
+from optax_matrix.matrices.use.mixtures import has_free, of_data, of_met
 from optax_matrix.matrices.use.trace import Trace, follows, mixed
 from optax_matrix.matrices.use.views import (
     Leaf,
+    Met,
     Output,
     Parts,
     Rows,
@@ -13,75 +16,40 @@ from optax_matrix.matrices.use.views import (
     View,
     empty,
     richer,
-    size_of,
 )
-
-
-class _Factor(NamedTuple):
-    """One factor of a product, and where its axes are in the result.
-
-    Attributes:
-        value: The factor.
-        summed: Its axes that the product sums over.
-        batch: Its axes that both factors share, in the order of the result.
-        rest: Its other axes.
-        at: The axis of the result at which those start.
-    """
-
-    value: Value
-    summed: tuple[int, ...]
-    batch: tuple[int, ...]
-    rest: tuple[int, ...]
-    at: int
-
-    def placed(self, view: View, shape: tuple[int, ...], *, shares: bool = True):
-        """The axes of a view in the result."""
-        axes = empty(shape)
-        if shares:
-            for i, d in enumerate(self.batch):
-                axes[i] = view.axes[d]
-        for i, d in enumerate(self.rest):
-            axes[self.at + i] = view.axes[d]
-        return axes
-
-
-def _factors(eqn: Any, x: Value, y: Value) -> tuple[_Factor, _Factor]:
-    (cx, cy), (bx, by) = eqn.params["dimension_numbers"]
-    rest = lambda v, *used: tuple(
-        d for d in range(len(v.shape)) if not any(d in dims for dims in used)
-    )
-    fx, fy = rest(x, cx, bx), rest(y, cy, by)
-    first = _Factor(x, tuple(cx), tuple(bx), fx, len(bx))
-    return first, _Factor(y, tuple(cy), tuple(by), fy, len(bx) + len(fx))
 
 
 @follows("dot_general")
 def _dot_general(trace: Trace, eqn, ins, shapes):
+    trace.choose(ins)
     x, y = _activations(trace, eqn, *ins)
-    pair, shape = _factors(eqn, x, y), shapes[0]
-    for weight, data in (pair, pair[::-1]):
-        if weight.value.is_weight and data.value.is_data:
-            return [_with_data(trace, eqn, weight, data, shape)]
+    pair, shape = factors_of(eqn, x, y), shapes[0]
     for weight, data in (pair, pair[::-1]):
         other = data.value
-        if weight.value.is_weight and not other.is_weight and "flat" in other.marks:
-            return [_with_data(trace, eqn, weight, data, shape)]  # A start of zeros.
+        stands_for_data = not other.is_weight and other.marks & {"noise", "zero"}
+        if weight.value.is_weight and (other.is_data or stands_for_data):
+            return [_with_data(trace, eqn, weight, data, shape)]
     if x.is_weight or y.is_weight:
         return [_of_weights(trace, pair, shape)]
-    return [_of_data(trace, eqn, pair, shape)]
+    return [of_data(trace, eqn, pair, shape)]
 
 
 def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
     """Of two factors from parameters, the one that stands for data, if one does.
 
-    A parameter that is repeated for each example, or has gone through a nonlinear
-    function, holds activations: latents, prompts, positions.
+    A parameter that is repeated for each example, or whose product has gone through a
+    nonlinear function, holds activations: latents, prompts, positions.
     """
     if not (x.is_weight and y.is_weight):
         return x, y
-    has = lambda v, *marks: any(set(marks) & view.marks for view in v.views.values())
+
+    def has(value: Value, *marks: str, summed: bool = False) -> bool:
+        views = [v for v in value.views.values() if v.summed or not summed]
+        return any(set(marks) & view.marks for view in views)
+
     wide = [has(v, "broadcast") for v in (x, y)]
-    acts = [has(v, "broadcast", "nonlinear") for v in (x, y)]
+    deep = [has(v, "nonlinear", summed=True) for v in (x, y)]
+    acts = [w or d for w, d in zip(wide, deep, strict=True)]
     signs = wide if wide[0] != wide[1] else acts
     if signs[0] == signs[1]:
         return x, y
@@ -91,8 +59,11 @@ def _activations(trace: Trace, eqn, x: Value, y: Value) -> tuple[Value, Value]:
 def _as_data(trace: Trace, eqn, value: Value) -> Value:
     out = Value(value.shape, True, before=value.before)
     for key, view in value.of(Leaf):
-        if view.summed and view.parts():
-            number = constants(trace, eqn, key.number, view)
+        if view.summed and not view.parts():
+            trace.lose(key.number, "a product of two parameters")
+            continue
+        if view.summed:
+            number = of_constant(trace, eqn, key.number, view)
         else:
             roles = {"batch": view.parts(), "detail": "as activations"}
             number = trace.use(eqn, key.number, "table", view, **roles)
@@ -100,32 +71,72 @@ def _as_data(trace: Trace, eqn, value: Value) -> Value:
     return out
 
 
-def _with_data(trace: Trace, eqn, w: _Factor, x: _Factor, shape) -> Value:
+def _with_data(trace: Trace, eqn, w: Factor, x: Factor, shape) -> Value:
     """The product of parameters with data."""
     out = mixed([w.value, x.value], shape)
-    whole = any(not view.summed for _, view in w.value.of(Leaf))
+    views = [view for _, view in w.value.of(Leaf) if not view.summed]
+    whole = any(view.at(w.summed) and view.at(w.rest) for view in views)
     for key, view in w.value.of(Leaf):
-        inputs, outputs = view.at(w.summed), view.at(w.rest)
-        batch = [*view.at(w.batch), *view.indexed]
-        if view.summed:
-            found = _of_factor(trace, key.number, view, inputs, outputs, whole)
-            if found is None:
-                continue
-            inputs, outputs = found
-        if not inputs and not outputs:
-            kind = "elementwise" if batch else "reduced"
-            trace.use(eqn, key.number, kind, view, batch=batch, detail="dot_general")
+        roles = _roles(trace, key.number, view, w, x, whole=whole)
+        if roles is None:
             continue
-        is_lookup = "onehot" in x.value.marks
+        if not roles["inputs"] and not roles["outputs"]:
+            kind = "elementwise" if roles["batch"] else "reduced"
+            roles = {"batch": roles["batch"], "detail": "dot_general"}
+            trace.use(eqn, key.number, kind, view, **roles)
+            continue
+        is_lookup = sums_over_hot(x)
         kind = "lookup" if is_lookup else "product"
-        roles = {"inputs": inputs, "outputs": outputs, "batch": batch}
         number = trace.use(eqn, key.number, kind, view, x.value, **roles)
         _follow_outputs(trace, w, x, view, shape, out)
         trace.puts_out(number, out, x.value)
-        if number is not None and not is_lookup and not view.summed:
+        if is_lookup:
+            axes = w.placed(view, shape)
+            out.views[Rows(key.number)] = view.over(axes, roles["inputs"])
+        elif number is not None and not view.summed:
             axes = w.placed(view, shape, shares=False)
             out.views[Output(number)] = View(tuple(axes))
+    for key, view in x.value.of(Met):
+        if key.how in ("scale", "broadcast") and not has_free(x.value):
+            of_met(trace, eqn, x, w, key, view, out)
     return out
+
+
+def _roles(
+    trace: Trace, leaf: int, view: View, w: Factor, x: Factor, *, whole: bool
+) -> dict[str, Any] | None:
+    """The parts of a parameter on the sides of a product; None if it is not told.
+
+    ``whole`` says whether the product has a parameter with both sides.
+    """
+    inputs, outputs = view.at(w.summed), view.at(w.rest)
+    reason = view.lost()
+    if "spread" in view.marks:
+        reason = "a scale of noise"
+    elif "mixed" in view.marks:
+        reason = "a product after a transform along an axis"
+    elif "repeated" in view.marks:
+        reason = "a product with repeated rows"
+    elif "outer" in x.value.marks and len(inputs) > 1:
+        reason = "bilinear in two inputs"
+    elif view.summed:
+        found = _of_factor(trace, leaf, view, inputs, outputs, whole)
+        if found is None:
+            return None
+        inputs, outputs = found
+    elif bool(inputs) != bool(outputs) and _is_one_of_many(view, w, x) and not whole:
+        reason = "its rows are used one by one"
+    if reason:
+        trace.lose(leaf, reason)
+        return None
+    batch = [*view.at(w.batch), *view.indexed]
+    return {"inputs": inputs, "outputs": outputs, "batch": batch}
+
+
+def _is_one_of_many(view: View, w: Factor, x: Factor) -> bool:
+    """Whether a vector is a row of a matrix, and not of one layer of many."""
+    is_of_layer = view.layers and "carry" in x.value.marks
+    return bool(view.indexed) and not w.batch and not is_of_layer
 
 
 def _of_factor(trace: Trace, leaf: int, view: View, inputs, outputs, whole: bool):
@@ -150,7 +161,7 @@ def _of_factor(trace: Trace, leaf: int, view: View, inputs, outputs, whole: bool
     return inputs, outputs
 
 
-def _follow_outputs(trace: Trace, w: _Factor, x: _Factor, weight, shape, out) -> None:
+def _follow_outputs(trace: Trace, w: Factor, x: Factor, weight, shape, out) -> None:
     """Outputs of earlier uses in the axes of the data that a product leaves."""
     if not trace.records:
         return
@@ -165,7 +176,7 @@ def _follow_outputs(trace: Trace, w: _Factor, x: _Factor, weight, shape, out) ->
             out.views[key] = new
 
 
-def _of_weights(trace: Trace, pair: tuple[_Factor, _Factor], shape) -> Value:
+def _of_weights(trace: Trace, pair: tuple[Factor, Factor], shape) -> Value:
     """The product of a parameter with a constant or with another parameter."""
     out = Value(shape)
     for w, other in (pair, pair[::-1]):
@@ -175,54 +186,14 @@ def _of_weights(trace: Trace, pair: tuple[_Factor, _Factor], shape) -> Value:
             new = View(tuple(axes), summed, view.indexed, view.layers, view.marks)
             if other.value.is_weight:
                 new = new.marked("parameters")
-            if key in out.views:
-                trace.lose(key.number, "a product with itself")
             out.views[key] = richer(out.views.get(key), new)
     return out
 
 
-def _of_data(trace: Trace, eqn, pair: tuple[_Factor, _Factor], shape) -> Value:
-    """A product of data with data: attention, or rows that were looked up."""
-    x, y = (factor.value for factor in pair)
-    out = mixed([x, y], shape)
-    out.signal = None
-    if trace.records:
-        only = x.before & ~y.before, y.before & ~x.before
-        trace.after |= only[0] | only[1] if all(only) else 0
-    for factor in pair:
-        for key, view in factor.value.views.items():
-            if isinstance(key, Output) and trace.records:
-                _note_of_data(trace.uses[key.use], factor, view)
-            if isinstance(key, Rows):
-                _indexed(trace, eqn, pair, factor, key.leaf, view)
-            if isinstance(key, Output | Rows):
-                out.views[key] = view.over(factor.placed(view, shape))
-    return out
-
-
-def _note_of_data(use: Any, factor: _Factor, view: View) -> None:
-    batch, summed = view.at(factor.batch), view.at(factor.summed)
-    rest = view.at(factor.rest)
-    if batch and (summed or rest):
-        use.heads.add(size_of(batch))
-    if summed and rest:
-        use.selected.add("contracted")
-
-
-def _indexed(trace: Trace, eqn, pair, factor: _Factor, leaf: int, view: View) -> None:
-    """Matrices that indices have chosen, such as those of experts."""
-    other = pair[1] if factor is pair[0] else pair[0]
-    inputs, outputs = view.at(factor.summed), view.at(factor.rest)
-    batch = [*view.at(factor.batch), *view.indexed]
-    if inputs and outputs:
-        roles = {"inputs": inputs, "outputs": outputs, "batch": batch}
-        more = {"x": other.value, "detail": "indexed", **roles}
-        trace.use(eqn, leaf, "product", view, **more)
-
-
-@follows("ragged_dot_general", "ragged_dot")
+@follows("ragged_dot_general")
 def _ragged_dot(trace: Trace, eqn, ins, shapes):
     """Experts: rows of data meet the matrix of their group."""
+    trace.choose(ins)
     x, w, sizes = ins[:3]
     out = mixed(ins, shapes[0])
     if not (w.is_weight and x.is_data) or x.is_weight:
@@ -246,44 +217,3 @@ def _ragged_dot(trace: Trace, eqn, ins, shapes):
             out.views[Output(number)] = View(tuple(axes))
             trace.after |= sizes.before
     return [out]
-
-
-@follows("conv_general_dilated")
-def _convolution(trace: Trace, eqn, ins, shapes):
-    x, w = ins
-    out = mixed(ins, shapes[0])
-    if not w.is_weight or (x.views and not x.is_data):
-        for v in ins:
-            if v.is_weight:
-                trace.lose_all(v, eqn.primitive.name)
-        return [out]
-    numbers = eqn.params["dimension_numbers"]
-    to, of, *spatial = numbers.rhs_spec
-    groups = eqn.params["feature_group_count"]
-    for key, view in w.of(Leaf):
-        outputs, batch, left = _grouped(view.at([to]), groups)
-        roles = {"inputs": view.at([of, *spatial]), "outputs": outputs}
-        roles["batch"] = [*view.indexed, *batch]
-        detail = "of one channel each" if left > 1 and w.shape[of] == 1 else ""
-        number = trace.use(
-            eqn, key.number, "convolution", view, x, detail=detail, **roles
-        )
-        trace.puts_out(number, out, x)
-        if number is not None:
-            trace.uses[number].groups = left
-            axes = empty(shapes[0])
-            axes[numbers.out_spec[1]] = view.axes[to]
-            out.views[Output(number)] = View(tuple(axes))
-    return [out]
-
-
-def _grouped(outputs: list, groups: int) -> tuple[list, list, int]:
-    """Outputs, batch, and the groups left that one axis of outputs holds.
-
-    A mapped convolution has its members as the slowest part of its groups.
-    """
-    outputs, batch = list(outputs), []
-    while groups > 1 and len(outputs) > 1 and groups % outputs[0].size == 0:
-        groups //= outputs[0].size
-        batch.append(outputs.pop(0))
-    return outputs, batch, groups

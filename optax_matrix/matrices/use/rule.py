@@ -17,12 +17,15 @@ from optax_matrix.matrices.rules import PathRule, by_path
 from optax_matrix.matrices.tables import table_of
 from optax_matrix.matrices.use import (
     control as control,
+    convolutions as convolutions,
     lookups as lookups,
     moves as moves,
     products as products,
+    reductions as reductions,
 )
+from optax_matrix.matrices.use.constants import is_key
 from optax_matrix.matrices.use.models import is_input, is_model, split
-from optax_matrix.matrices.use.trace import Trace, started
+from optax_matrix.matrices.use.trace import Trace, of_parameter
 from optax_matrix.matrices.use.verdicts import Verdict, verdicts
 from optax_matrix.matrices.use.views import Value
 from optax_matrix.matrices.view import MatrixDimensionNumbers
@@ -244,7 +247,8 @@ def _read(fn: Any, params: Any, inputs: Any, options: Any):
         return fn(join(learned, rest), *inputs, **options)
 
     arrays = [x for x, is_one in zip(flat, are_inputs, strict=True) if is_one]
-    jaxpr = jax.make_jaxpr(run)(learned, rest, arrays).jaxpr
+    closed = jax.make_jaxpr(run)(learned, rest, arrays)
+    jaxpr = closed.jaxpr
     named = named_leaves(learned)
     trace = Trace([(path, tuple(leaf.shape)) for path, leaf in named.items()])
     first = len(jaxpr.invars) - len(jax.tree.leaves(arrays))
@@ -252,9 +256,11 @@ def _read(fn: Any, params: Any, inputs: Any, options: Any):
     for i, v in enumerate(jaxpr.invars):
         shape = tuple(v.aval.shape)
         if i < len(named):
-            values.append(started(shape, i))
+            values.append(of_parameter(shape, i))
         elif i < first:
             values.append(Value(shape))  # State that is not learned.
+        elif is_key(v.aval.dtype):
+            values.append(Value(shape, marks=frozenset(["noise"])))
         else:
             values.append(Value(shape, True, signal=trace.signals.new()))
-    return learned, verdicts(trace, trace.run(jaxpr, values))
+    return learned, verdicts(trace, trace.run(closed, values))

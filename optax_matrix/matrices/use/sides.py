@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from optax_matrix.matrices.use.trace import Use
+from optax_matrix.matrices.use.uses import Use
 from optax_matrix.matrices.use.views import FREE, Part
 from optax_matrix.matrices.view import MatrixDimensionNumbers, Side
 

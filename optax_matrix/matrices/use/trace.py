@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
+from optax_matrix.matrices.use.constants import of_array, of_constants
 from optax_matrix.matrices.use.signals import Signals
-from optax_matrix.matrices.use.views import Leaf, Part, Value, View, free
+from optax_matrix.matrices.use.uses import ORDERS, Use
+from optax_matrix.matrices.use.views import Hot, Leaf, Part, Value, View, free
 
 # How each primitive is followed, by name: functions of the trace, the equation, its
 # operands and the shapes of its results. The modules beside this one fill it.
@@ -25,59 +25,6 @@ def follows(*names: str) -> Callable[[Any], Any]:
     return register
 
 
-@dataclasses.dataclass
-class Use:
-    """One use of a parameter.
-
-    Attributes:
-        leaf: Number of the parameter.
-        kind: ``product``, ``convolution``, ``lookup``, ``elementwise``, ``table`` (put
-            in among data) or ``reduced`` (a scale that was summed to one number).
-        inputs: Parts of the parameter that a product sums over.
-        outputs: Parts that its result has.
-        batch: Parts that both sides share, or of which one entry is used.
-        layers: Those of ``batch`` that a scan goes through.
-        detail: More about it, for the table.
-        is_first: Whether no product of a parameter comes before.
-        cuts: Sections ``(axis, start, size)`` that later slices cut from the outputs.
-        rejoined: Axes of which slices were joined again.
-        heads: Sizes of output parts that a later product of data has as batch.
-        selected: The ways in which outputs are ranked: ``top_k``, ``argmax``, ...
-        groups: Groups of a convolution that one axis of outputs holds.
-        summed: Axes of the outputs that later products with parameters sum over.
-        kept: Axes of the outputs that later parameters have as batch.
-        reads: The signal of its data, if known.
-        writes: The signal that it puts out.
-    """
-
-    leaf: int
-    kind: str
-    inputs: Sequence[Part] = ()
-    outputs: Sequence[Part] = ()
-    batch: Sequence[Part] = ()
-    layers: Sequence[Part] = ()
-    detail: str = ""
-    is_first: bool = False
-    cuts: set[tuple[int, int, int]] = dataclasses.field(default_factory=set)
-    rejoined: set[int] = dataclasses.field(default_factory=set)
-    heads: set[int] = dataclasses.field(default_factory=set)
-    selected: set[str] = dataclasses.field(default_factory=set)
-    groups: int = 1
-    summed: set[int] = dataclasses.field(default_factory=set)
-    kept: set[int] = dataclasses.field(default_factory=set)
-    reads: int | None = None
-    writes: int | None = None
-
-    @property
-    def is_product(self) -> bool:
-        """Whether the parameter multiplies data as a matrix."""
-        return self.kind in ("product", "convolution")
-
-    def sides(self) -> tuple[set[int], set[int]]:
-        """The axes of inputs and of outputs."""
-        return {p.axis for p in self.inputs}, {p.axis for p in self.outputs}
-
-
 class Trace:
     """All uses of the parameters of a function, found by going through its jaxpr.
 
@@ -86,6 +33,7 @@ class Trace:
         uses: The uses, in the order in which they are met. A bit of an integer stands
             for each.
         unclear: By parameter the reasons why a use could not be followed.
+        doubts: By parameter what stands against a use, unless there is a product.
         after: Bits of the uses whose results reach another product of a parameter.
         signals: What products read and put out.
     """
@@ -94,11 +42,15 @@ class Trace:
         self.leaves = leaves
         self.uses: list[Use] = []
         self.unclear: dict[int, dict[str, None]] = defaultdict(dict)
+        self.doubts: dict[int, str] = {}
         self.after = 0
         self.signals = Signals()
+        self._by_leaf: dict[int, list[Use]] = defaultdict(list)
+        self._chosen = 0  # Bits of uses of which all orders are known to choose.
         self._numbers: dict[Any, int] = {}
         self._stack: tuple[int, ...] = ()
         self._unrecorded = 0
+        self._is_backward = False
 
     @property
     def records(self) -> bool:
@@ -117,14 +69,22 @@ class Trace:
         key = self._stack, id(eqn), leaf, kind
         if key not in self._numbers:
             self._numbers[key] = len(self.uses)
-            self.uses.append(Use(leaf, kind, layers=view.layers, **more))
+            is_derivative = self._is_backward or _is_backward(eqn)
+            more = {"layers": view.layers, "is_derivative": is_derivative, **more}
+            self.uses.append(Use(leaf, kind, **more))
+            self._by_leaf[leaf].append(self.uses[-1])
         number = self._numbers[key]
         use = self.uses[number]
+        if x is not None:
+            use.before |= x.before & ~(1 << number)
         if x is not None and not self._is_turned(use):
-            before = x.before & ~(1 << number)
-            self.after |= before
-            use.is_first = not before
+            self.after |= use.before
+            use.is_first = not use.before
         return number
+
+    def uses_of(self, leaf: int) -> list[Use]:
+        """The uses of one parameter."""
+        return self._by_leaf[leaf]
 
     def _is_turned(self, use: Use) -> bool:
         """Whether an earlier use has inputs and outputs exchanged.
@@ -133,13 +93,41 @@ class Trace:
         tell what comes after.
         """
         into, out = use.sides()
-        others = (u for u in self.uses if u.leaf == use.leaf and u.is_product)
+        others = (u for u in self.uses_of(use.leaf) if u.is_product)
         return any(into == u.sides()[1] != out for u in others if u is not use)
+
+    def rank(self, number: int, ways: set[str]) -> None:
+        """Notes that the outputs of a use are ordered."""
+        self.uses[number].ranked |= ways
+        self._chosen &= ~(1 << number)
+
+    def choose(self, ins: Sequence[Value], *, by_index: bool = False) -> None:
+        """Notes that orders and maxima choose among other data, or scale them.
+
+        An order of hidden units that only changes these, before the next layer, does
+        not choose.
+        """
+        if not self.records or not any(v.ranks & ~self._chosen for v in ins):
+            return
+        data = [v for v in ins if v.is_data]
+        for v in data:
+            others = [w for w in data if w is not v]
+            is_gate = by_index or v.of(Hot) or any(w.before & ~v.before for w in others)
+            has_partner = len(data) > 1 or any(w.views for w in ins if w is not v)
+            for number in bits(v.ranks & ~self._chosen) if has_partner else ():
+                use = self.uses[number]
+                use.selected |= use.ranked - (set() if is_gate else ORDERS)
+                self._chosen |= (use.ranked <= use.selected) << number
 
     def lose(self, leaf: int, reason: str) -> None:
         """Notes that a parameter could not be followed."""
         if self.records:
             self.unclear[leaf][reason] = None
+
+    def doubt(self, leaf: int, reason: str) -> None:
+        """Notes what a use does not tell, and what counts if no other tells it."""
+        if self.records:
+            self.doubts.setdefault(leaf, reason)
 
     def lose_all(self, value: Value, reason: str) -> None:
         """Notes this of all parameters in a value."""
@@ -150,12 +138,14 @@ class Trace:
     def run(self, jaxpr: Any, args: Iterable[Value]) -> list[Value]:
         """The results of a jaxpr; constants that it closes over are not data."""
         known: dict[Any, Value] = {}
+        jaxpr, constants = opened(jaxpr)
 
         def read(v):
-            return Value(jnp.shape(v.val)) if hasattr(v, "val") else known[v]
+            return of_array(v.val) if hasattr(v, "val") else known[v]
 
         known.update(zip(jaxpr.invars, args, strict=True))
-        known.update((v, Value(tuple(v.aval.shape))) for v in jaxpr.constvars)
+        closed = map(of_array, constants)
+        known.update(zip(jaxpr.constvars, closed, strict=True))
         for eqn in jaxpr.eqns:
             shapes = [tuple(getattr(v.aval, "shape", ())) for v in eqn.outvars]
             ins = [self._with_root(read(v)) for v in eqn.invars]
@@ -181,9 +171,11 @@ class Trace:
 
     def call(self, eqn: Any, jaxpr: Any, args: Iterable[Value]) -> list[Value]:
         """The results of a jaxpr inside of an equation."""
-        outer, self._stack = self._stack, (*self._stack, id(eqn), id(jaxpr))
+        outer = self._stack, self._is_backward
+        self._stack = (*self._stack, id(eqn), id(jaxpr))
+        self._is_backward |= _is_backward(eqn)
         outs = self.run(jaxpr, args)
-        self._stack = outer
+        self._stack, self._is_backward = outer
         return outs
 
     def unrecorded(self, run: Callable[[], list[Value]]) -> list[Value]:
@@ -195,16 +187,28 @@ class Trace:
 
     def _equation(self, eqn, ins: list[Value], shapes: list[tuple[int, ...]]):
         name = eqn.primitive.name
-        if not any(v.views or v.is_data for v in ins) and name != "iota":
-            return _constants(name, ins, shapes)
+        inner, is_constant = _inner(eqn), not any(v.views or v.is_data for v in ins)
+        if is_constant and (inner is None or name in RULES):
+            return of_constants(name, ins, shapes)
         if name in RULES:
             return RULES[name](self, eqn, ins, shapes)
-        inner = _inner(eqn)
-        if inner is not None and len(inner.invars) == len(ins):
+        if inner is not None and len(opened(inner)[0].invars) == len(ins):
             return self.call(eqn, inner, ins)
+        if is_constant:
+            return of_constants(name, ins, shapes)
+        if not shapes:  # A callback.
+            return []
+        if not any(v.is_data for v in ins):
+            return [self._unknown(name, ins, shape) for shape in shapes]
         for value in ins:
             self.lose_all(value, name)
         return [mixed(ins, shape) for shape in shapes]
+
+    def _unknown(self, name: str, ins: list[Value], shape: tuple[int, ...]) -> Value:
+        """What an unknown primitive gives of parameters: it may never meet data."""
+        keys = [key for value in ins for key, _ in value.of(Leaf)]
+        view = View(tuple(free(n) for n in shape)).marked("?" + name)
+        return Value(shape, views=dict.fromkeys(keys, view) if shape else {})
 
     def mapped(
         self, value: Value, shape: tuple[int, ...], f: Callable[[View], View | None]
@@ -219,7 +223,7 @@ class Trace:
                 self.lose(key.number, "reshape")
         is_data = value.is_data or (value.is_weight and not views)
         marks = value.marks - {"flat"} if is_data else value.marks
-        new = Value(shape, is_data, views, value.before, marks)
+        new = Value(shape, is_data, views, value.before, value.ranks, marks)
         return dataclasses.replace(new, signal=value.signal, read=value.read)
 
 
@@ -229,45 +233,47 @@ def mixed(ins: Iterable[Value], shape: tuple[int, ...]) -> Value:
     It is the signal of those that are one, where these agree.
     """
     before, marks, is_data = 0, set(), False
-    signals, read = set(), 0
+    signals, read, ranks = set(), 0, 0
     for v in ins:
         before |= v.before
+        ranks |= v.ranks
         read |= v.read
         signals |= {v.signal} - {None}
         marks |= v.marks & {"carry"}
         is_data |= v.is_data or bool(v.views)
     signal = signals.pop() if len(signals) == 1 else None
-    new = Value(shape, is_data, {}, before, frozenset(marks))
-    return dataclasses.replace(new, signal=signal, read=read)
-
-
-def _constants(name: str, ins: list[Value], shapes: list) -> list[Value]:
-    marks = set()
-    is_number = name == "broadcast_in_dim" and ins[0].shape == ()
-    if ins and (is_number or all("flat" in v.marks or not v.shape for v in ins)):
-        marks.add("flat")
-    keeps = name in ("broadcast_in_dim", "convert_element_type", "reshape", "add")
-    if keeps and any("iota" in v.marks for v in ins):
-        marks.add("iota")
-    return [Value(shape, marks=frozenset(marks)) for shape in shapes]
+    new = Value(shape, is_data, {}, before, marks=frozenset(marks))
+    return dataclasses.replace(new, signal=signal, read=read, ranks=ranks)
 
 
 def _inner(eqn: Any) -> Any:
     """The jaxpr that an equation calls, of whatever primitive."""
-    names = "jaxpr", "call_jaxpr", "fun_jaxpr"
+    names = "jaxpr", "call_jaxpr", "fun_jaxpr", "call"
     found = (eqn.params[name] for name in names if name in eqn.params)
-    closed = next(found, None)
-    if closed is None or eqn.primitive.name == "pallas_call":
-        return None
-    return inner_jaxpr(closed)
+    return None if eqn.primitive.name == "pallas_call" else next(found, None)
 
 
-def inner_jaxpr(closed: Any) -> Any:
-    """A jaxpr without the constants that versions of JAX keep beside it."""
-    return getattr(closed, "jaxpr", closed)
+def _is_backward(eqn: Any) -> bool:
+    """Whether JAX says that it has made an equation by transposition."""
+    return "transpose(" in str(eqn.source_info.name_stack)
 
 
-def started(shape: tuple[int, ...], number: int) -> Value:
+def bits(mask: int) -> Iterable[int]:
+    """The numbers of the bits of an integer."""
+    while mask:
+        last = mask & -mask
+        yield last.bit_length() - 1
+        mask ^= last
+
+
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr, and the constants that it closes over, or their shapes."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    shapes = [v.aval for v in inner.constvars]
+    return inner, getattr(jaxpr, "consts", shapes)
+
+
+def of_parameter(shape: tuple[int, ...], number: int) -> Value:
     """The value of a parameter itself."""
     axes = [(Part(a, n),) if n != 1 else free(n) for a, n in enumerate(shape)]
     return Value(shape, views={Leaf(number): View(tuple(axes))})

@@ -8,9 +8,12 @@ from typing import Literal
 
 from optax_matrix.matrices.use.primitives import RANKING
 from optax_matrix.matrices.use.sides import Sides, numbers_of, sides_of
-from optax_matrix.matrices.use.trace import Trace, Use
+from optax_matrix.matrices.use.trace import Trace
+from optax_matrix.matrices.use.uses import Use
 from optax_matrix.matrices.use.views import Value
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
+
+_VALUES = {"sorted values", "top values"}
 
 Kind = Literal[
     "matrix", "table", "filter", "vector", "router", "last layer", "not used", "unclear"
@@ -111,11 +114,13 @@ class _Judge:
 
     def _of_others(self) -> Verdict:
         said, kinds = self._said_of_others(), {use.kind for _, use in self.uses}
+        if lost := self._lost():
+            return self._is("unclear", lost[0], said)
         if "lookup" in kinds:
             numbers = self._numbers_of_table()
             return self._is("table", "rows are looked up", said, numbers=numbers)
-        if lost := self._lost():
-            return self._is("unclear", lost[0], said)
+        if doubt := self.trace.doubts.get(self.leaf):
+            return self._is("unclear", doubt, said)
         if kinds & {"elementwise", "table"}:
             return self._is("vector", "used entry by entry", said)
         return self._is("not used", "not used with data", said)
@@ -143,13 +148,21 @@ class _Judge:
             if isinstance(sides, Sides) and sides.axes("in") and sides.axes("out")
         ]
         lost = self._lost() + [x for *_, x in seen if isinstance(x, str)]
+        forward = [(n, use, sides) for n, use, sides in good if not use.is_derivative]
+        good = forward or good
         if not good:
+            lost += [d for d in [self.trace.doubts.get(self.leaf)] if d]
             if lost:
                 return self._is("unclear", lost[0], said)
             return self._is("vector", "one side only", said)
         both = {frozenset(map(frozenset, _pair(sides))) for *_, sides in good}
         if len(both) > 1:
             return self._is("unclear", "two products with other axes", said)
+        told = (x for _, use, x in seen if not use.is_derivative)
+        if unlike := [x for x in told if isinstance(x, str)]:
+            return self._is("unclear", unlike[0], said)
+        if _are_opposed(good):
+            return self._is("unclear", "products in both directions", said)
         return self._of_sides(good, said)
 
     def _of_sides(self, good: list[tuple[int, Use, Sides]], said: str) -> Verdict:
@@ -172,10 +185,27 @@ class _Judge:
                 return self._is("unclear", "a last layer in both directions", said)
             said_last = "last layer", "nothing learned comes after"
             return self._is(*said_last, said, numbers=numbers)
+        is_derived = any(use.is_derivative for _, use in self.uses)
+        is_derived |= self.leaf in self.trace.doubts
+        if is_derived and not ends:
+            return self._is("unclear", "only its derivative reaches the results", said)
+        if any(ends) and not all(ends) and not is_derived:
+            return self._is("unclear", "a last layer that is used before, too", said)
         if found := _routing(selected, any(ends)):
             return self._is(*found, said)
         one = heads.pop() if len(heads) == 1 else None
         return self._is("matrix", "", said, numbers=numbers, heads=one)
+
+
+def _are_opposed(good: list[tuple[int, Use, Sides]]) -> bool:
+    """Whether products in two directions are neither a derivative nor a tie.
+
+    Those follow a product in the first direction, whose results they depend on.
+    """
+    first = _pair(good[0][2])
+    forward = sum(1 << n for n, _, sides in good if _pair(sides) == first)
+    turned = (use for _, use, sides in good if _pair(sides) != first)
+    return any(not use.before & forward for use in turned)
 
 
 def _pair(sides: Sides) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -184,12 +214,14 @@ def _pair(sides: Sides) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _routing(selected: set[str], is_end: bool) -> tuple[Kind, str] | None:
     """Whether outputs are ranked, as those of a router."""
-    ranking = selected & RANKING
+    ranking = selected & (RANKING | _VALUES)
     if "another axis" in selected and not ranking:
         return "unclear", "sorted along another axis, a router?"
     if not ranking or is_end:
         return None
-    if ranking <= {"reduce_max", "reduce_min"}:
+    if ranking <= _VALUES:
+        return "unclear", "its outputs are ordered, a router?"
+    if ranking <= _VALUES | {"reduce_max", "reduce_min"}:
         return "unclear", "softmax or maximum over all outputs, a router?"
     return "router", f"{'/'.join(sorted(ranking))} over its outputs"
 

@@ -46,7 +46,12 @@ class View:
         indexed: Parts of which the value has one entry: layers of a scan, slices.
         layers: Those of ``indexed`` that a scan goes through.
         marks: ``broadcast``, ``nonlinear``, ``parameters`` (a product with another
-            parameter), ``abs``.
+            parameter), ``abs``, ``chosen`` (constant indices have taken entries),
+            ``repeated`` (more of them than there are), ``mixed`` (entries along an axis
+            are mixed, as by a Fourier transform), ``noisy`` (times noise), ``spread``
+            (noise that is added to a parameter), ``attended`` (data have been
+            multiplied by other data since), ``?name`` (a primitive of that name has
+            lost its axes).
     """
 
     axes: tuple[Parts, ...]
@@ -66,6 +71,10 @@ class View:
     def marked(self, *names: str) -> "View":
         """The same view with further marks."""
         return dataclasses.replace(self, marks=self.marks | set(names))
+
+    def lost(self) -> str | None:
+        """The name of the primitive that has lost the axes, if one has."""
+        return next((mark[1:] for mark in self.marks if mark.startswith("?")), None)
 
     def over(self, axes: Iterable[Parts], more: Iterable[Part] = ()) -> "View":
         """The same with other axes; ``more`` parts are indexed from here on."""
@@ -92,7 +101,8 @@ def richer(a: View | None, b: View) -> View:
         return b
     size = lambda view: (size_of(view.parts()), not view.summed)
     best = a if size(a) >= size(b) else b
-    return best.marked(*((a.marks | b.marks) & {"broadcast"}))
+    both = a.marks | b.marks
+    return best.marked(*(m for m in both if m == "broadcast" or m.startswith("?")))
 
 
 def reshaped(view: View, old: Sequence[int], new: Sequence[int]) -> View | None:
@@ -186,11 +196,13 @@ class Value:
     Attributes:
         shape: Its shape.
         is_data: Whether it depends on inputs, or is the result of a product with them.
-        views: The views in it, by what they are of (`Leaf`, `Output`, `Rows`,
-            `Scaled`).
+        views: The views in it, by what they are of (`Leaf`, `Output`, `Rows`, `Hot`,
+            `Met`, `Scaled`).
         before: The uses that it depends on, as bits.
-        marks: ``onehot``, ``iota``, ``flat`` (a constant in all axes), ``normed``,
-            ``carry``.
+        ranks: Those of them on an order or a maximum of whose outputs it depends.
+        marks: Of data ``normed``, ``carry``, ``gate`` (after an exponential or a
+            sigmoid) and ``outer`` (a gate times other data, nothing summed). Of
+            constants ``iota``, ``eye``, ``zero`` and ``noise`` (drawn by a random key).
         still: Axes along which it is a broadcast.
         signal: The signal that it is, up to norms and maps by entry; None for another.
         read: The signals that products have read on the way to it, as bits.
@@ -200,6 +212,7 @@ class Value:
     is_data: bool = False
     views: dict[Any, View] = dataclasses.field(default_factory=dict)
     before: int = 0
+    ranks: int = 0
     marks: frozenset[str] = frozenset()
     still: frozenset[int] = frozenset()
     signal: int | None = None
@@ -215,29 +228,54 @@ class Value:
         return [(k, v) for k, v in self.views.items() if isinstance(k, kind)]
 
 
-class Leaf(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Leaf:
     """Key of a view: a parameter."""
 
     number: int
 
 
-class Output(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Output:
     """Key of a view: what a use has put out."""
 
     use: int
 
 
-class Rows(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Rows:
     """Key of a view: rows of a parameter that indices have chosen."""
 
     leaf: int
 
 
-class Scaled(NamedTuple):
-    """Key of a view: data times a parameter, entry by entry, before a sum.
+@dataclasses.dataclass(frozen=True)
+class Hot:
+    """Key of a view: its parts are the axes along which data are one-hot."""
 
-    ``still`` has the axes along which the data are a broadcast.
+
+@dataclasses.dataclass(frozen=True)
+class Met:
+    """Key of a view: a parameter that data have met entry by entry.
+
+    Attributes:
+        leaf: The parameter.
+        how: ``sum``; ``start`` as the first carry of a loop; ``broadcast`` if the data
+            are one along an axis of the parameter; ``scale`` for anything else.
     """
 
     leaf: int
+    how: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled:
+    """Key of a view: data times a parameter, entry by entry, before a sum.
+
+    Attributes:
+        of: The key of the parameter or output: `Leaf`, `Rows`, `Met`, `Output`.
+        still: The axes along which the data are a broadcast.
+    """
+
+    of: Any
     still: tuple[int, ...]
