@@ -65,17 +65,23 @@ from optax_matrix.matrices.rules import (
     heads_as_matrices,
     with_embeddings,
 )
+from optax_matrix.matrices.use.question import ChangedUseWarning, UnclearUseWarning
+from optax_matrix.matrices.use.rule import UseRule, by_use
 from optax_matrix.matrices.vectors import all_but_vectors
 from optax_matrix.matrices.view import MatrixDimensionNumbers, MatrixView
 
 __all__ = [
+    "ChangedUseWarning",
     "DoubtfulMatrixWarning",
     "MatrixDimensionNumbers",
     "MatrixView",
     "PathRule",
+    "UnclearUseWarning",
     "UnmatchedPatternWarning",
+    "UseRule",
     "all_but_vectors",
     "by_path",
+    "by_use",
     "default_rule",
     "heads_as_matrices",
     "infer",

@@ -66,6 +66,9 @@ class MatrixDimensionNumbers:
                     f"`{name}` must be the number of an axis, or a tuple of them, got "
                     f"{axes!r}."
                 ) from None
+        for field in dataclasses.fields(self):  # Lists cannot be hashed.
+            if isinstance(value := getattr(self, field.name), list):
+                object.__setattr__(self, field.name, tuple(value))
 
 
 def is_dimension_numbers(x: Any) -> bool:

@@ -3,6 +3,7 @@
 `views` says where the axes of a parameter are in a value. `trace` goes through the
 jaxpr of a function; `elementwise`, `moves`, `lookups`, `products` and `control` follow
 the views through its primitives, and record how each parameter meets data. `sides`
-and `verdicts` tell from these uses what each parameter is. `rule` has `by_use`, which
-is not public yet: what it is known to read wrongly has to be asked first.
+and `verdicts` tell from these uses what each parameter is. `models` takes a model
+apart, `reading` reads it, and `answers` joins what its use says with axis names, types
+of layers and names of leaves. `question` asks what stays open. `rule` has `by_use`.
 """
