@@ -36,7 +36,7 @@ def bilinear(p, x):
 def other_axes(p, x):
     pairs = (x[:, :, None] * x[:, None]).reshape(-1, 16)
     y = pairs @ p["w"].reshape(16, 8)
-    return y + jnp.einsum("bi,ijo->bjo", x, p["w"]).sum(1)
+    return y + jnp.tanh(jnp.einsum("bi,ijo->bjo", x, p["w"])).sum(1)
 
 
 def kernel_of_pallas(p, x):
@@ -60,9 +60,7 @@ KINDS = {
         {"w"},
     ),
     "bilinear": (
-        lambda p, x: jnp.einsum(
-            "be,beo->bo", x[:, 1:], jnp.einsum("bi,eio->beo", x, p["w"])
-        ),
+        bilinear,
         {"w": (3, 4, 8)},
         {"w"},
     ),
@@ -79,10 +77,7 @@ KINDS = {
         {"w"},
     ),
     "two products with other axes": (
-        lambda p, x: (
-            jnp.einsum("bi,ijo->bo", x, p["w"])
-            + jnp.einsum("bi,bj,ijo->bo", x, x, p["w"])
-        ),
+        other_axes,
         {"w": (4, 4, 8)},
         {"w"},
     ),
@@ -113,6 +108,7 @@ def test_the_line_of_a_question_works_when_pasted(reason):
         assert sides == (numbers and ((last,), (last - 1,)))
 
 
+@pytest.mark.broad
 def test_a_type_of_layer_is_believed_before_names():
     """Projections of latents by Equinox's Linear are not asked about; latents are."""
     fn, params, inputs, _ = eqx_transformer()
