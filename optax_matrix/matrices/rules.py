@@ -293,11 +293,10 @@ def _given(numbers: Any) -> tuple[tuple[re.Pattern | None, Any], ...]:
 
 def _hashable(value: Any) -> Any:
     """Dimension numbers of another library with tuples in place of lists."""
-    as_tuple = lambda x: tuple(x) if isinstance(x, list) else x
     axes = [getattr(value, name, None) for name in ("reduction_axis", "output_axis")]
     if not any(isinstance(x, list) for x in axes):
         return value
-    return MatrixDimensionNumbers(*map(as_tuple, axes))
+    return MatrixDimensionNumbers(value.reduction_axis, value.output_axis)
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

@@ -179,6 +179,6 @@ def short(numbers: Any) -> str:
     text = f"({numbers.reduction_axis}, {numbers.output_axis}"
     for name in "output_sections", "reduction_sections", "residual", "layer_axis":
         value = getattr(numbers, name)
-        if value != getattr(MatrixDimensionNumbers, name):
+        if value not in (getattr(MatrixDimensionNumbers, name), ()):
             text += f", {name}={value!r}"
     return text + ")"

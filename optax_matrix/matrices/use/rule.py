@@ -30,12 +30,12 @@ class UseRule(PathRule):
         verdicts: What each parameter is by its use.
         numbers: Pairs of path and dimension numbers (or None), with what arguments and
             names say of parameters whose use does not tell.
-        open: What the use does not tell, and nothing else does.
+        asked: What the use does not tell, and nothing else does.
     """
 
     verdicts: tuple[Verdict, ...] = ()
     numbers: tuple[tuple[str, Any], ...] = ()
-    open: tuple[Open, ...] = ()
+    asked: tuple[Open, ...] = ()
 
     def table(self) -> dict[str, Any]:
         """What to save beside the state, so that a resumed run reads the same.
@@ -48,7 +48,7 @@ class UseRule(PathRule):
 
     def question(self) -> str | None:
         """What the use does not tell, and how to say it; None if it tells all."""
-        return question(self.open, [path for path, _ in self.numbers])
+        return question(self.asked, [path for path, _ in self.numbers])
 
     def __str__(self) -> str:
         rows = [("leaf", "shape", "use", "verdict")]
@@ -68,8 +68,9 @@ def _shown(verdict: Verdict, numbers: Any) -> str:
         text += f", {verdict.heads} heads"
     if verdict.reason:
         text += f": {verdict.reason}"
-    if numbers != used:
-        text += f" -> {'no matrix' if numbers is None else short(numbers)}"
+    says = lambda x: "no matrix" if x is None else short(x)
+    if says(numbers) != says(used):
+        text += f" -> {says(numbers)}"
     return text
 
 
@@ -138,38 +139,44 @@ def by_use(
     used = _rule_of(believed, otherwise, rest)
     rule = by_path(numbers=numbers, table=table, otherwise=used)
     refuse_missing(rule.paths, told)
-
-    def numbers_of(rule: PathRule) -> dict[str, Any]:
-        said = {path: rule.of_leaf(path, leaf)[0] for path, leaf in told.items()}
-        return {p: canonical(told[p].shape, x, p) for p, x in said.items()}
-
-    now, known = numbers_of(rule), by_path(numbers=numbers, otherwise=used)
     given = by_path(numbers=numbers, table=table, otherwise=PathRule(_open))
-    asked = [path for path, leaf in told.items() if given.of_leaf(path, leaf)[1] == ""]
+    now = _numbers(rule, told)
+    asked = [
+        Open(path, leaf.shape, question, now[path])
+        for path, leaf in told.items()
+        if (question := believed[path].question)
+        and given.of_leaf(path, leaf)[1] == _OPEN
+    ]
     out = UseRule(
         *(rule.of_leaf, rule.full, rule.patterns, rule.paths, rule.with_head),
         verdicts=found,
         numbers=tuple(now.items()),
-        open=tuple(
-            Open(path, believed[path].shape, believed[path].question, now[path])
-            for path in asked
-            if believed[path].question is not None
-        ),
+        asked=tuple(asked),
     )
     if text := out.question():
         warnings.warn(text, UnclearUseWarning, stacklevel=2)
     if table is not None:
         rows = {place_in(told, path) for path in table}
         old = {path: x for path, x in now.items() if path in rows}
-        if text := changes(numbers_of(known), old):
+        new = _numbers(by_path(numbers=numbers, otherwise=used), told)
+        if text := changes(new, old):
             warnings.warn(text, ChangedUseWarning, stacklevel=2)
     return out
+
+
+_OPEN = "not told"
 
 
 def _open(path: str, leaf: Any) -> tuple[None, str]:
     """The rule by which nothing is told."""
     del path, leaf
-    return None, ""
+    return None, _OPEN
+
+
+def _numbers(rule: PathRule, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rule says of all leaves of a tree, in one form."""
+    said = {path: rule.of_leaf(path, leaf)[0] for path, leaf in told.items()}
+    return {path: canonical(told[path].shape, x, path) for path, x in said.items()}
 
 
 def _rule_of(
