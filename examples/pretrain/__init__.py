@@ -9,7 +9,9 @@ the memory). `optimizers` lists the methods, `options` reads options in their na
 records what each layer of a run does.
 
 A run has a `directory` of its own, which it locks. `checkpoint` saves and checks its
-state: it refuses states that are not finite, and skips damaged checkpoints. `errors`
+state: it refuses states that are not finite, and skips damaged checkpoints. Which
+weights are matrices is read from the model, and kept in `matrices.json` beside it, so
+that a resumed run has the same. `errors`
 has what ends a run early: bad input and failing disks in one line, Ctrl-C and SIGTERM
 after a checkpoint.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from examples.pretrain.errors import UserError
 
-RECORD, LOCK, PART = "run.json", "lock", ".part"
+RECORD, TABLE, LOCK, PART = "run.json", "matrices.json", "lock", ".part"
 PACKAGES = "jax", "jaxlib", "optax", "flax"
 
 
@@ -90,9 +90,11 @@ def locked(directory: pathlib.Path, flag: str = "--out") -> io.IOBase:
     return file
 
 
-def recorded(directory: pathlib.Path) -> dict | None:
-    """The settings of the run in a directory; None if it holds no run."""
-    path = directory / RECORD
+def recorded(
+    directory: pathlib.Path, name: str = RECORD, remedy: str = "choose another --out"
+) -> dict | None:
+    """The settings of the run in a directory, or another dict; None if it has none."""
+    path = directory / name
     try:
         settings = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -106,7 +108,7 @@ def recorded(directory: pathlib.Path) -> dict | None:
     if not isinstance(settings, dict):
         raise UserError(
             f"{path} is damaged ({settings or 'no settings'}); restore it from a copy, "
-            f"or choose another --out."
+            f"or {remedy}."
         )
     return settings
 

@@ -30,7 +30,11 @@ class LoraState(NamedTuple):
 
 
 def lora(
-    learning_rate: optax.ScalarOrSchedule, *, other: Callable[..., Any], rank: int = 16
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    other: Callable[..., Any],
+    rank: int = 16,
+    dimension_numbers: Any = None,
 ) -> optax.GradientTransformation:
     """W = W_0 + B A with Adam on B and A; the weights stay plain weights.
 
@@ -38,6 +42,7 @@ def lora(
         learning_rate: Learning rate of all leaves, a number or a schedule.
         other: Learning rate to the optimizer of embeddings, head and norms.
         rank: Columns of B.
+        dimension_numbers: Which leaves are matrices; None for the default rule.
 
     Returns:
         An optimizer of the whole tree.
@@ -45,7 +50,8 @@ def lora(
     if not isinstance(rank, int) or rank < 1:
         raise ValueError(f"`rank` must be a positive int, got {rank!r}.")
     build = jax.tree_util.Partial(_factors, lr=learning_rate, rank=rank)
-    return om.on_matrices(build, other=other(learning_rate))
+    numbers = {"dimension_numbers": dimension_numbers}
+    return om.on_matrices(build, other=other(learning_rate), **numbers)
 
 
 def _factors(layout, lr, rank):
@@ -89,7 +95,8 @@ class Orthogonal(Method):
         if self.options["init"] == "given":
             return params
         key = jax.random.fold_in(jax.random.key(KEY), seed)
-        return om.initialize_matrices(params, key, self.options["init"])
+        numbers = {"dimension_numbers": self.options.get("dimension_numbers")}
+        return om.initialize_matrices(params, key, self.options["init"], **numbers)
 
 
 def orthogonal(recipe: Callable[..., Any], other: Callable[..., Any]) -> Orthogonal:
@@ -106,7 +113,9 @@ def orthogonal(recipe: Callable[..., Any], other: Callable[..., Any]) -> Orthogo
     if "sides" in options:
         options["share"] = 0.5
 
-    def build(learning_rate: Any, *, init, share=0.5, **options):
+    def build(
+        learning_rate: Any, *, init, share=0.5, dimension_numbers=None, **options
+    ):
         if init not in INITS:
             raise ValueError(f"`init` must be one of {', '.join(INITS)}, got {init!r}.")
         block: Any = options["block"]
@@ -121,6 +130,7 @@ def orthogonal(recipe: Callable[..., Any], other: Callable[..., Any]) -> Orthogo
             else rate * learning_rate
         )
         options |= shared(share, **options)
+        options |= {"dimension_numbers": dimension_numbers} if dimension_numbers else {}
         return recipe(scaled, other=other(learning_rate), **options)
 
     return Orthogonal(build, options)

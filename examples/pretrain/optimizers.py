@@ -20,7 +20,6 @@ from examples.pretrain import user
 from examples.pretrain.factors import lora, orthogonal
 from examples.pretrain.options import Method, keywords, with_options
 
-HEAD = om.matrices.by_path(include="lm_head")
 QUARTER = 0.25  # Rank of low-rank methods, as a fraction of the shorter side.
 NAMES = [recipe.__name__ for group in om.recipes.METHODS.values() for recipe in group]
 
@@ -67,9 +66,10 @@ class Arena:
         With ``last_layer=method`` the output head counts as a matrix.
         """
 
-        def build(lr, **options):
+        def build(lr, dimension_numbers=self.dimension_numbers, **options):
             last = options.get("last_layer") == "method"
-            numbers = HEAD if last else self.dimension_numbers
+            numbers = dimension_numbers
+            numbers = om.matrices.heads_as_matrices(numbers) if last else numbers
             size = om.on_matrices(om.match_rms(0.2), dimension_numbers=numbers)
             matrix = optax.chain(
                 direction(**options, dimension_numbers=numbers),

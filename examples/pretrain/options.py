@@ -57,6 +57,11 @@ class Method:
         """The method with other values of some options."""
         return dataclasses.replace(self, options={**self.options, **options})
 
+    def with_numbers(self, dimension_numbers: Any):
+        """The method with these dimension numbers, if it takes any."""
+        takes = "dimension_numbers" in inspect.signature(self.build).parameters
+        return self.replace(dimension_numbers=dimension_numbers) if takes else self
+
 
 def keywords(factory: Callable[..., Any]) -> dict[str, Any]:
     """The keywords of a function that a name can set, and their defaults."""

@@ -13,6 +13,7 @@ import optax_matrix as om
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.errors import UserError
 from examples.pretrain.model import Llama
+from examples.pretrain.options import Method
 
 CLIP = 1.0
 WARM_UP = 0.1
@@ -49,9 +50,21 @@ def initial_weights(config: ModelConfig, seed) -> nnx.State:
     return nnx.state(Llama(config, rngs=rngs), nnx.Param)
 
 
-def residual_sides(config: ModelConfig) -> om.matrices.PathRule:
-    """Dimension numbers that say which side of a matrix is on the residual stream."""
-    return om.matrices.infer(jax.eval_shape(initial_weights, config, 0))
+def matrices(config: ModelConfig, table: Any = None) -> om.matrices.UseRule:
+    """Which weights are matrices, with which axes, read from the model.
+
+    Args:
+        config: The model.
+        table: What the rule of a run before this one said; it counts.
+    """
+    params = jax.eval_shape(initial_weights, config, 0)
+    windows = jax.ShapeDtypeStruct((1, config.context + 1), jnp.int32)
+    graph = model_graph(config)
+    loss = lambda params, windows: cross_entropy(nnx.merge(graph, params), windows)
+    return om.matrices.by_use(loss, params, windows, table=table)
+
+
+_matrices = functools.cache(matrices)  # Of a model without a table.
 
 
 def model_graph(config: ModelConfig) -> nnx.GraphDef:
@@ -78,15 +91,18 @@ class Trainer:
     Args:
         config: The model.
         build: Learning rate (here a schedule) to optimizer; a `Method`, or any
-            function. A method with an option `orientation` gets the dimension numbers
-            of the model, which say which side of a matrix is on the residual stream.
+            function. A method gets the dimension numbers of the model.
         steps: Length of the schedule.
         accumulate: Micro-batches per update.
         measures: What `om.diagnostics.monitor` measures of the updates.
+        table: The dimension numbers of an earlier run that this one resumes.
+
+    Attributes:
+        table: The dimension numbers as JSON, for a run that resumes this one.
 
     Raises:
-        UserError: If the optimizer refuses the model, as ``heads=split`` does where
-            kernels do not show their heads, or the device, as Pallas does CPUs.
+        UserError: If the optimizer refuses the model, or the device, as Pallas does
+            CPUs, or the table is of another model.
     """
 
     def __init__(
@@ -96,9 +112,15 @@ class Trainer:
         steps: int,
         accumulate: int,
         measures: tuple[str, ...] = (),
+        table: Any = None,
     ):
-        if "orientation" in getattr(build, "options", ()):
-            build = build.replace(dimension_numbers=residual_sides(config))
+        try:
+            rule = _matrices(config) if table is None else matrices(config, table)
+        except ValueError as error:
+            raise UserError(f"The table of matrices does not fit: {error}") from error
+        self.table = rule.table()
+        if isinstance(build, Method):
+            build = build.with_numbers(rule)
         self._config, self._build, self._steps = config, build, steps
         self._accumulate, self._measures = accumulate, measures
         try:

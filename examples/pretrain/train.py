@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import pathlib
 import sys
 import time
+import warnings
 
 import numpy as np
 from rich.console import Console
@@ -21,7 +23,14 @@ from rich.progress import (
 from examples.pretrain.checkpoint import Checkpoints
 from examples.pretrain.config import ModelConfig
 from examples.pretrain.data import Data
-from examples.pretrain.directory import Metrics, claimed, where
+from examples.pretrain.directory import (
+    TABLE,
+    Metrics,
+    claimed,
+    recorded,
+    where,
+    write_whole,
+)
 from examples.pretrain.errors import Interrupted, UserError, deferred
 from examples.pretrain.monitor import (
     MEASURES,
@@ -107,9 +116,15 @@ def train(run: Run, data: Data, books: Bookkeeping) -> float:
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint of the last step.
     """
     measures = MEASURES if books.is_monitored else ()
-    method = find(run.optimizer)
-    trainer = Trainer(run.model, method, run.steps, run.accumulate, measures)
+    method, table = find(run.optimizer), None
+    if books.resume:
+        table = recorded(books.out, TABLE, "delete it to read the model again")
+    with warnings.catch_warnings(record=True) as caught:
+        trainer = Trainer(run.model, method, run.steps, run.accumulate, measures, table)
+    for warning in caught:
+        print(warning.message, file=sys.stderr)
     with claimed(books.out, dataclasses.asdict(run), resume=books.resume):
+        write_whole(books.out / TABLE, json.dumps(trainer.table, indent=1) + "\n")
         return _train(run, trainer, data, books)
 
 

@@ -41,11 +41,10 @@ def find(name: str, dimension_numbers: Any = None) -> Method:
     path, function, rest = _parts(name)
     _, make = _function(path, function)
     shown = f"{path}:{function}"
-    given = {}
-    if "dimension_numbers" in inspect.signature(make).parameters:
-        given["dimension_numbers"] = dimension_numbers
+    takes = "dimension_numbers" in inspect.signature(make).parameters
 
-    def build(learning_rate, **options):
+    def build(learning_rate, dimension_numbers=dimension_numbers, **options):
+        given = {"dimension_numbers": dimension_numbers} if takes else {}
         try:
             made = make(learning_rate, **given, **options)
         except Exception as error:  # Of the user's code, of any kind.

@@ -2,21 +2,39 @@
 
 Papers write about one matrix of shape ``(out, in)``. A model is a tree of kernels
 ``(in, out)``, attention kernels with heads, stacked layers, experts, convolutions and
-biases. A rule (`default_rule`, `by_path`, `infer`) decides for each leaf whether it is
-a matrix, and which of its axes are outputs and inputs (`MatrixDimensionNumbers`). A
-`MatrixView` presents the leaf as matrices ``(batch, out, in)``.
+biases. A rule (`by_use`, `by_path`, `infer`, `default_rule`) decides for each leaf
+whether it is a matrix, and which of its axes are outputs and inputs
+(`MatrixDimensionNumbers`). A `MatrixView` presents the leaf as matrices
+``(batch, out, in)``.
 
-The default rule decides by path, shape and dtype of a leaf and of those around it, the
-same way at ``init`` and at ``update``. Embeddings, output heads, routers, norms,
-biases, tables and depthwise convolutions are recognized and left to the other
-optimizer, and so are vectors ``(layers, n)`` of stacked layers. Kernels are
+`by_use` reads this from the model: it follows each parameter to where it meets data.
+
+>>> import jax, jax.numpy as jnp, optax
+>>> import optax_matrix as om
+>>> params = {"up": jnp.ones((8, 4)), "down": jnp.ones((4, 8)), "out": jnp.ones((3, 4))}
+>>> def loss(params, batch):
+...     x = batch + params["down"] @ jnp.tanh(params["up"] @ batch)
+...     return (params["out"] @ x).sum()
+>>> rule = om.matrices.by_use(loss, params, jnp.ones((4, 2)))
+>>> print(rule)
+leaf  shape   use                 verdict
+down  (4, 8)  product (1) to (0)  matrix (1, 0, residual='out')
+out   (3, 4)  product (1) to (0)  last layer: nothing learned comes after
+up    (8, 4)  product (1) to (0)  matrix (1, 0, residual='in')
+>>> tx = om.muon(0.02, dimension_numbers=rule)
+
+Save ``rule.table()`` beside the state, and pass it as ``table`` to `by_use` where a run
+is resumed, so that another version of the library reads the same.
+
+Without a model, the default rule decides by path, shape and dtype of a leaf and of
+those around it, the same way at ``init`` and at ``update``. Embeddings, output heads,
+routers, norms, biases, tables and depthwise convolutions are recognized and left to the
+other optimizer, and so are vectors ``(layers, n)`` of stacked layers. Kernels are
 ``(..., in, out)`` as in Flax, with layers and experts in front; layers of Equinox are
 ``(out, in)``. `init` warns of doubtful decisions, and if less than a third of the
 parameters beyond embeddings and head is in matrices. `describe` shows the decision for
 every leaf, and their shares:
 
->>> import jax, jax.numpy as jnp, optax
->>> import optax_matrix as om
 >>> params = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}}
 >>> print(om.describe(params, matrix="muon", other="adamw"))
 leaf       shape   view        group  optimizer  why
@@ -65,17 +83,23 @@ from optax_matrix.matrices.rules import (
     heads_as_matrices,
     with_embeddings,
 )
+from optax_matrix.matrices.use.question import ChangedUseWarning, UnclearUseWarning
+from optax_matrix.matrices.use.rule import UseRule, by_use
 from optax_matrix.matrices.vectors import all_but_vectors
 from optax_matrix.matrices.view import MatrixDimensionNumbers, MatrixView
 
 __all__ = [
+    "ChangedUseWarning",
     "DoubtfulMatrixWarning",
     "MatrixDimensionNumbers",
     "MatrixView",
     "PathRule",
+    "UnclearUseWarning",
     "UnmatchedPatternWarning",
+    "UseRule",
     "all_but_vectors",
     "by_path",
+    "by_use",
     "default_rule",
     "heads_as_matrices",
     "infer",

@@ -1,7 +1,7 @@
 """Dimension numbers from a model's logical axis names."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optax_matrix._paths import named_leaves
@@ -24,6 +24,8 @@ from optax_matrix.matrices.rules import PathRule
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 
 _HEADS = ("heads", "q_heads", "kv_heads")  # The dimension is behind them.
+_VOCAB = ("vocab", "vocabulary")
+_LAYERS = (*STAGES, *LAYERS)
 
 
 def infer(
@@ -31,8 +33,8 @@ def infer(
     *,
     residual: Sequence[str] = RESIDUAL,
     batch: Sequence[str] = BATCH,
-    vocab: Sequence[str] = ("vocab", "vocabulary"),
-    layers: Sequence[str] = (*STAGES, *LAYERS),
+    vocab: Sequence[str] = _VOCAB,
+    layers: Sequence[str] = _LAYERS,
 ) -> PathRule:
     """Returns a rule by the logical axis names of a model.
 
@@ -76,11 +78,32 @@ def infer(
         >>> rule.of_leaf("kernel", model.kernel)[0].residual
         'in'
     """
+    told = axes_told(model, residual=residual, batch=batch, vocab=vocab, layers=layers)
+
+    def rule(otherwise: Any, full: bool) -> Any:
+        return lambda path, leaf: told(path, leaf, full) or otherwise(path, leaf)
+
+    return PathRule(rule(default_rule, False), rule(default_full_rule, True))
+
+
+def axes_told(
+    model: Any,
+    *,
+    residual: Sequence[str] = RESIDUAL,
+    batch: Sequence[str] = BATCH,
+    vocab: Sequence[str] = _VOCAB,
+    layers: Sequence[str] = _LAYERS,
+) -> Callable[[str, Any, bool], Answer | None]:
+    """What axis names say of a path, a leaf, and whether embeddings are matrices.
+
+    The function returns None where they do not tell. Arguments are those of `infer`.
+    """
     roles = {
         **dict.fromkeys(residual, "residual"),
         **dict.fromkeys(batch, "batch"),
         **dict.fromkeys(vocab, "vocab"),
     }
+    full_roles = {name: role for name, role in roles.items() if role != "vocab"}
     boxes = named_leaves(model, is_leaf=lambda x: _axis_names(x) is not None)
     names = {p: n for p, box in boxes.items() if (n := _axis_names(box)) is not None}
     own = {*residual, *vocab}
@@ -88,23 +111,17 @@ def infer(
     may_be_mesh_axes = {*BATCH} - {*BESIDE_ANY} if batch is BATCH else ()
     sides = _sides_of_named_layers(model)
 
-    def rule(roles: dict[str, str], otherwise: Any, full: bool) -> Any:
-        clear = {n: role for n, role in roles.items() if n not in may_be_mesh_axes}
+    def told(path: str, leaf: Any, full: bool) -> Answer | None:
+        path_of_box = path if path in names else without_index(path)
+        found = names.get(path_of_box, ())
+        if len(found) != len(leaf.shape) or is_excluded(path, leaf, full):
+            return None
+        known = full_roles if full else roles
+        if path_of_box not in logical:
+            known = {n: role for n, role in known.items() if n not in may_be_mesh_axes}
+        return _by_names(found, known, layers, sides.get(path_of_box))
 
-        def of_leaf(path: str, leaf: Any) -> Answer:
-            path_of_box = path if path in names else without_index(path)
-            found = names.get(path_of_box, ())
-            if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
-                return otherwise(path, leaf)
-            known = sides.get(path_of_box)
-            told = roles if path_of_box in logical else clear
-            return _by_names(found, told, layers, known) or otherwise(path, leaf)
-
-        return of_leaf
-
-    every = {name: role for name, role in roles.items() if role != "vocab"}
-    full = rule(every, default_full_rule, full=True)
-    return PathRule(rule(roles, default_rule, full=False), full)
+    return told
 
 
 def _by_names(

@@ -1,5 +1,7 @@
 """The heads of attention as matrices of their own."""
 
+import dataclasses
+import math
 import re
 from functools import partial
 from typing import Any
@@ -29,12 +31,13 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
 
     A kernel ``(in, heads, head_dim)`` becomes ``heads`` matrices of ``head_dim`` rows,
     so that Muon is per head and the size of an update is that of a block,
-    :math:`\sqrt{\max(1, d/n)}`. By their names these are the projections to queries,
-    keys and values, also fused ones, and the up-projections of latent attention
-    (``q_b``, ``kv_b``). The projection of the output stays whole. ``heads="split"`` of
-    a recipe is this rule. If ``otherwise`` gives sizes in ``output_sections`` that
-    ``head_dim`` does not divide, they stay: so the key and the value of each head of
-    ``kv_b`` can be two matrices.
+    :math:`\sqrt{\max(1, d/n)}`. These are the projections to queries, keys and values,
+    also fused ones, and the up-projections of latent attention (``q_b``, ``kv_b``), by
+    their names. A rule of `by_use` tells them by their use, and the number of heads,
+    too, so that flat kernels need no ``head_dim``. The projection of the output stays
+    whole. ``heads="split"`` of a recipe is this rule. If ``otherwise`` gives sizes in
+    ``output_sections`` that ``head_dim`` does not divide, they stay: so the key and the
+    value of each head of ``kv_b`` can be two matrices.
 
     Args:
         otherwise: The rule that it changes: a `PathRule`, or None for the default rule.
@@ -66,21 +69,49 @@ def split_heads(otherwise: Any = None, *, head_dim: PositiveInt | None = None) -
             "as a batch axis."
         )
     rule = by_path(otherwise=otherwise)
+    knows_use = rule.with_head is not None  # Made by `by_use`.
 
     def split(of_leaf: Any) -> Any:
         def of_each(path: str, leaf: Any) -> Any:
             numbers, why = of_leaf(path, leaf)
-            known = is_dimension_numbers(numbers)
-            if not known or not _PROJECTIONS.search(own_names(path)):
+            if not is_dimension_numbers(numbers):
+                return numbers, why
+            heads = getattr(why, "heads", None)
+            if heads and head_dim is None:
+                split = _by_number(path, leaf, numbers, heads)
+                return split, f"{why}, split by heads"
+            if not heads and not _PROJECTIONS.search(own_names(path)):
                 return numbers, why
             split = _by_heads(path, leaf, numbers, head_dim, isinstance(why, Guess))
             return split, f"{why}, split by heads"
 
         return of_each
 
-    full = rule.full and split(rule.full)
-    patterns = *rule.patterns, ("heads", _PROJECTIONS)
-    return PathRule(split(rule.of_leaf), full, patterns)
+    of = lambda of_leaf: of_leaf and split(of_leaf)
+    patterns = rule.patterns
+    if not knows_use:  # Names tell which kernels are projections.
+        patterns = *patterns, ("heads", _PROJECTIONS)
+    paths = rule.paths
+    return PathRule(
+        split(rule.of_leaf), of(rule.full), patterns, paths, of(rule.with_head)
+    )
+
+
+def _by_number(path: str, leaf: Any, numbers: Any, heads: int) -> Any:
+    """The numbers of each of so many heads, which the use of the leaf has told."""
+    view = make_view(leaf.shape, numbers)
+    out, sections = view.output_axes, view.output_sections
+    sizes = [leaf.shape[axis] for axis in out]
+    is_front = (i for i in range(1, len(out)) if math.prod(sizes[:i]) == heads)
+    front = next(is_front, 0)
+    rest = out[front:]
+    if not front and heads in sizes and len(out) > 1:
+        rest = tuple(axis for axis in out if axis != out[sizes.index(heads)])
+    if rest != out:
+        return dataclasses.replace(numbers, output_axis=rest, output_sections=1)
+    if isinstance(sections, int) and view.rows % (sections * heads) == 0:
+        return dataclasses.replace(numbers, output_sections=sections * heads)
+    return _by_heads(path, leaf, numbers, None, guessed=False)
 
 
 def _by_heads(

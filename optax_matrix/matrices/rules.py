@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -20,8 +20,16 @@ from optax_matrix.matrices.names import (
     default_rule,
     numbers_of_kernel,
 )
-from optax_matrix.matrices.tables import read_table
-from optax_matrix.matrices.view import is_dimension_numbers
+from optax_matrix.matrices.tables import (
+    Entry,
+    fits,
+    place_in,
+    read_table,
+    refuse_leaf,
+)
+from optax_matrix.matrices.view import MatrixDimensionNumbers, is_dimension_numbers
+
+Mode = Literal["inner", "head", "full"]  # Which leaves are matrices, if any.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +46,15 @@ class PathRule:
         patterns: Expressions that should match a parameter, with the argument that
             each of them is from.
         paths: Parameters that must be there.
+        with_head: The same rule with the output head as a matrix; None if only its name
+            tells which leaf is the head.
     """
 
     of_leaf: Callable[[str, Any], Answer]
     full: Callable[[str, Any], Answer] | None = None
     patterns: tuple[tuple[str, re.Pattern], ...] = ()
     paths: tuple[str, ...] = ()
+    with_head: Callable[[str, Any], Answer] | None = None
 
     def __call__(self, params: Any) -> Any:
         """The tree of dimension numbers, None for leaves that are not matrices.
@@ -59,6 +70,11 @@ class PathRule:
             )
         told = leaves_in_tree(params, named_leaves(params))
         return map_named(lambda path, _: self.of_leaf(path, told[path])[0], params)
+
+    def among(self, mode: Mode) -> Callable[[str, Any], Answer]:
+        """The rule with these leaves as matrices, too, as far as it tells them."""
+        of_mode = {"full": self.full, "head": self.with_head}.get(mode)
+        return of_mode or self.of_leaf
 
 
 def by_path(
@@ -79,8 +95,9 @@ def by_path(
             counts, and takes precedence over `include`. They do not apply to leaves of
             one axis, such as the ``weight`` of a LayerNorm beside that of a linear
             layer; exclude embeddings, heads and scanned norms of that name.
-        table: Dimension numbers (or None) by whole path; dicts of their fields will do,
-            such as JSON holds. They come after `numbers`.
+        table: What ``table()`` of the rule of `by_use` returned: dimension numbers (or
+            None) by whole path, as dicts of their fields, with the shape. It comes
+            after `numbers`, and has all matrices unless there is `otherwise`.
         otherwise: Rule for all other leaves: a `PathRule` such as `infer` returns; None
             for the default rule.
 
@@ -92,7 +109,8 @@ def by_path(
 
     Raises:
         ValueError: If an expression does not compile, or an argument has another type;
-            at `init`, if the table names a parameter that is not there.
+            at `init`, if the table names a parameter that is not there, has it in
+            another shape, or lacks one.
 
     Examples:
         The matrix optimizer for embedding and head, too, but not for the last layer:
@@ -102,6 +120,7 @@ def by_path(
     include_, exclude_ = _compile("include", include), _compile("exclude", exclude)
     given = _given({} if numbers is None else numbers)
     known = read_table({} if table is None else table)
+    is_whole = table is not None and otherwise is None
     if otherwise is None:
         otherwise = PathRule(default_rule, default_full_rule)
     if not isinstance(otherwise, PathRule):
@@ -110,15 +129,20 @@ def by_path(
             f"{type(otherwise).__name__}; `numbers` takes a dict."
         )
 
-    of_leaf = _ByPath(include_, exclude_, given, known, otherwise)
+    of_leaf = _ByPath(include_, exclude_, given, known, otherwise, is_whole)
+    of_mode = lambda mode: dataclasses.replace(of_leaf, mode=mode)
     named = [("include", include_), ("exclude", exclude_)]
     named += [("numbers", pattern) for pattern, _ in given]
     return PathRule(
         of_leaf,
-        dataclasses.replace(of_leaf, is_full=True),
+        of_mode("full"),
         (*((name, p) for name, p in named if p), *otherwise.patterns),
         (*(path for path, _ in known), *otherwise.paths),
+        otherwise.with_head and of_mode("head"),
     )
+
+
+_OF_THIS_MODEL = "make a table of this model, or give a rule for others as `otherwise`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +152,10 @@ class _ByPath:
     include: re.Pattern | None
     exclude: re.Pattern | None
     numbers: tuple[tuple[re.Pattern | None, Any], ...]
-    table: tuple[tuple[str, Any], ...]
+    table: tuple[tuple[str, Entry], ...]
     otherwise: PathRule
-    is_full: bool = False
+    is_whole: bool = False  # The table has all matrices.
+    mode: Mode = "inner"
 
     def __call__(self, path: str, leaf: Any) -> Answer:
         if self.exclude and self.exclude.search(path):
@@ -139,17 +164,20 @@ class _ByPath:
             applies = value is None or len(leaf.shape) >= 2
             if pattern and applies and pattern.search(path):
                 return value, f"given for {pattern.pattern!r}"
-        if path in self._known:
-            return self._known[path], "given by the table"
+        if place := place_in(self._known, path):
+            entry = self._known[place]
+            if not fits(leaf.shape, entry.shape):
+                refuse_leaf("`table`", path, leaf, entry.shape, _OF_THIS_MODEL)
+            return entry.numbers, "given by the table"
         if self.include and self.include.search(path) and len(leaf.shape) >= 2:
             value = numbers_of_kernel(path, leaf)[0]
             return value, f"included by {self.include.pattern!r}"
-        rule = self.otherwise
-        of_leaf = rule.full if self.is_full and rule.full else rule.of_leaf
-        return of_leaf(path, leaf)
+        if self.is_whole:
+            refuse_leaf("`table`", path, leaf, None, _OF_THIS_MODEL)
+        return self.otherwise.among(self.mode)(path, leaf)
 
     @functools.cached_property
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> dict[str, Entry]:
         return dict(self.table)
 
 
@@ -163,13 +191,7 @@ def warn_of_unmatched(dimension_numbers: Any, leaves: Mapping[str, Any]) -> None
     Raises:
         ValueError: If a table names a leaf that is not there.
     """
-    missing = [p for p in getattr(dimension_numbers, "paths", ()) if p not in leaves]
-    if missing:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise ValueError(
-            f"`table` must have paths of the parameters only, got {shown}; it is of "
-            "another model, or its parameters were renamed."
-        )
+    refuse_missing(getattr(dimension_numbers, "paths", ()), leaves)
     for argument, pattern in getattr(dimension_numbers, "patterns", ()):
         if any(map(pattern.search, leaves)):
             continue
@@ -179,6 +201,17 @@ def warn_of_unmatched(dimension_numbers: Any, leaves: Mapping[str, Any]) -> None
             f"parameters {shown}",
             UnmatchedPatternWarning,
             stacklevel=2,
+        )
+
+
+def refuse_missing(paths: Iterable[str], leaves: Mapping[str, Any]) -> None:
+    """Raises if a table names a leaf that is not there."""
+    missing = [path for path in paths if place_in(leaves, path) is None]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"`table` must have paths of the parameters only, got {shown}; it is of "
+            "another model, or its parameters were renamed."
         )
 
 
@@ -197,7 +230,10 @@ def with_embeddings(dimension_numbers: Any) -> Any:
         return PathRule(_of_all_but_vectors)
     if isinstance(dimension_numbers, PathRule) and dimension_numbers.full:
         return dataclasses.replace(
-            dimension_numbers, of_leaf=dimension_numbers.full, full=None
+            dimension_numbers,
+            of_leaf=dimension_numbers.full,
+            full=None,
+            with_head=None,
         )
     if is_function(dimension_numbers) and not isinstance(dimension_numbers, PathRule):
 
@@ -210,7 +246,10 @@ def with_embeddings(dimension_numbers: Any) -> Any:
 
 
 def heads_as_matrices(numbers: Any) -> Any:
-    """Extends dimension numbers so that output heads, by their names, are matrices.
+    """Extends dimension numbers so that output heads are matrices.
+
+    Which leaves are heads is told by their names, or by their use if the numbers are
+    those of `by_use`.
 
     Args:
         numbers: Dimension numbers, as in `on_matrices`: None or a rule.
@@ -226,6 +265,8 @@ def heads_as_matrices(numbers: Any) -> Any:
             "`last_layer` must be 'other' beside a tree or function of dimension "
             "numbers, got 'method'; give the head numbers there."
         )
+    if numbers is not None and numbers.with_head is not None:
+        return dataclasses.replace(numbers, of_leaf=numbers.with_head, with_head=None)
     rule = by_path(include=f"(?i){HEADS}", otherwise=numbers)
     # A model may have no head, so this pattern gives no warning.
     return dataclasses.replace(rule, patterns=numbers.patterns if numbers else ())
@@ -247,7 +288,15 @@ def _given(numbers: Any) -> tuple[tuple[re.Pattern | None, Any], ...]:
             "`numbers` must be a dict of regular expressions, each with "
             f"MatrixDimensionNumbers or None, got {numbers!r}."
         )
-    return tuple((_compile("numbers", k), v) for k, v in numbers.items())
+    return tuple((_compile("numbers", k), _hashable(v)) for k, v in numbers.items())
+
+
+def _hashable(value: Any) -> Any:
+    """Dimension numbers of another library with tuples in place of lists."""
+    axes = [getattr(value, name, None) for name in ("reduction_axis", "output_axis")]
+    if not any(isinstance(x, list) for x in axes):
+        return value
+    return MatrixDimensionNumbers(value.reduction_axis, value.output_axis)
 
 
 def _compile(name: str, pattern: str | None) -> re.Pattern | None:

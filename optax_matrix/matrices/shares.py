@@ -12,8 +12,6 @@ VOCABULARY = (
     "an embedding by its layer",
     "an embedding of patches by its name",
     "an output head by its name",
-    "an embedding by its use",
-    "an output head by its use",
 )
 
 
@@ -21,7 +19,8 @@ def shares(leaves: Mapping[str, Any], decisions: Decisions) -> dict[str, int]:
     """Numbers of parameters: in matrices, in embeddings and heads, in other leaves."""
     counts = {"matrix": 0, "vocabulary": 0, "other": 0}
     for path, decision in decisions.items():
-        is_vocabulary = decision.reason in VOCABULARY
+        reason = decision.reason
+        is_vocabulary = reason in VOCABULARY or _is_used_so(reason)
         other = "vocabulary" if is_vocabulary else "other"
         counts["matrix" if decision.view else other] += math.prod(leaves[path].shape)
     return counts
@@ -48,6 +47,10 @@ def few_matrices(leaves: Mapping[str, Any], decisions: Decisions) -> str | None:
         "`describe` shows why. Do not put optax.flatten and other wrappers that change "
         "shapes around a method."
     )
+
+
+def _is_used_so(reason: str) -> bool:
+    return getattr(reason, "kind", None) in ("table", "last layer")
 
 
 def _is_bias(path: str) -> bool:

@@ -47,7 +47,6 @@ MISTAKES = {
     "too many steps": (("--steps", "2147483648"), "--steps must be below"),
     "rate beyond float32": (("--learning-rate", "1e39"), "3e-3"),
     "blocks of nothing": (("--optimizer", "poet:block=0"), "`block` must be"),
-    "kernels without heads": (("--optimizer", "muoneq:heads=split"), "`head_dim` must"),
     "long name": (("--data", "x" * 5000), "Cannot read xxx"),
     "nothing to resume": (("--resume",), "start without --resume"),
 }

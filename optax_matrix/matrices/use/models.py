@@ -1,16 +1,27 @@
-"""Models of NNX and Equinox as functions of their parameters, known without import."""
+"""Models and parameters of all frameworks, known without import."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from optax_matrix._paths import key_name
+
+# What Linen keeps beside the parameters, and does not learn.
+_COLLECTIONS = ("batch_stats", "cache", "intermediates")
+
 
 def is_model(x: Any) -> bool:
-    """Whether it is a model of NNX or Equinox, which holds its parameters itself."""
-    return _is_nnx(x) or _is_of("equinox", "Module", x)
+    """Whether it is a model of NNX or Equinox, which holds its parameters itself.
+
+    Functions that Equinox has wrapped are modules, too, but hold no arrays.
+    """
+    if _is_nnx(x):
+        return True
+    is_learned = lambda leaf: _kind(leaf) == "learned"
+    return _is_of("equinox", "Module", x) and any(map(is_learned, jax.tree.leaves(x)))
 
 
 def _is_of(module: str, name: str, x: Any) -> bool:
@@ -26,14 +37,22 @@ def split(params: Any) -> tuple[Any, Any, Callable[[Any, Any], Any]]:
     """Parameters, other arrays, and the function that puts both together again.
 
     A model of NNX is copied, so that tracing leaves it as it is. Of any other tree
-    the leaves with floats are parameters. What is not an array stays inside.
+    the leaves with floats are parameters, but for what Linen keeps beside "params".
+    What is not an array stays inside.
     """
     if _is_nnx(params):
         nnx = sys.modules["flax.nnx"]
         graph, learned, rest = nnx.split(params, nnx.Param, ...)
         return learned, rest, lambda learned, rest: nnx.merge(graph, learned, rest)
-    leaves, structure = jax.tree.flatten(params)
-    kinds = [_kind(leaf) for leaf in leaves]
+    pairs, structure = jax.tree.flatten_with_path(params)
+    leaves = [leaf for _, leaf in pairs]
+    is_linen = isinstance(params, Mapping) and "params" in params
+
+    def kind_of(keys: tuple[Any, ...], leaf: Any) -> str:
+        is_state = is_linen and key_name(keys[0]) in _COLLECTIONS
+        return "rest" if is_state and _kind(leaf) == "learned" else _kind(leaf)
+
+    kinds = [kind_of(keys, leaf) for keys, leaf in pairs]
     of = lambda kind: structure.unflatten(
         leaf if kind == found else None
         for leaf, found in zip(leaves, kinds, strict=True)
@@ -58,7 +77,32 @@ def _kind(leaf: Any) -> str:
     return "learned" if jnp.issubdtype(leaf.dtype, jnp.inexact) else "rest"
 
 
-def is_input(x: Any) -> bool:
-    """Whether an argument's leaf is data, and not an option or state of a layer."""
-    is_number = isinstance(x, int | float | complex) and not isinstance(x, bool)
-    return hasattr(x, "shape") or is_number
+def split_inputs(args: Any) -> tuple[list[Any], list[Any], Callable[..., Any]]:
+    """Arrays that are data, those of a model's state, and what puts all together again.
+
+    Python's numbers stay inside, such as the number of a layer or a rate of dropout.
+    """
+    nodes, structure = jax.tree.flatten(args, is_leaf=_is_state)
+    parts = [jax.tree.flatten(node) for node in nodes]
+    is_array = lambda x: _kind(x) != "static"
+
+    def joined(data: list[Any], state: list[Any]) -> Any:
+        found = iter(data), iter(state)
+        made = []
+        for node, (leaves, inner) in zip(nodes, parts, strict=True):
+            source = found[_is_state(node)]
+            made.append(
+                inner.unflatten(next(source) if is_array(x) else x for x in leaves)
+            )
+        return structure.unflatten(made)
+
+    def of(kind: bool) -> list[Any]:
+        pairs = zip(nodes, parts, strict=True)
+        several = (leaves for node, (leaves, _) in pairs if _is_state(node) == kind)
+        return [x for leaves in several for x in leaves if is_array(x)]
+
+    return of(False), of(True), joined
+
+
+def _is_state(x: Any) -> bool:
+    return _is_of("flax.nnx", "State", x) or _is_of("equinox.nn", "State", x)

@@ -1,93 +1,41 @@
 """Dimension numbers read from how a model uses its parameters."""
 
 import dataclasses
-import functools
-import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices.leaves import leaves_in_tree
 from optax_matrix.matrices.names import default_full_rule, default_rule
-from optax_matrix.matrices.rules import PathRule, by_path
-from optax_matrix.matrices.tables import table_of
-from optax_matrix.matrices.use import (
-    control as control,
-    convolutions as convolutions,
-    lookups as lookups,
-    moves as moves,
-    products as products,
-    reductions as reductions,
+from optax_matrix.matrices.rules import PathRule, by_path, refuse_missing
+from optax_matrix.matrices.tables import canonical, place_in, table_of
+from optax_matrix.matrices.use.answers import Answer, OfUse, answers, short
+from optax_matrix.matrices.use.question import (
+    ChangedUseWarning,
+    Open,
+    UnclearUseWarning,
+    changes,
+    question,
 )
-from optax_matrix.matrices.use.constants import is_key
-from optax_matrix.matrices.use.models import is_input, is_model, split
-from optax_matrix.matrices.use.trace import Trace, of_parameter
-from optax_matrix.matrices.use.verdicts import Verdict, verdicts
-from optax_matrix.matrices.use.views import Value
-from optax_matrix.matrices.view import MatrixDimensionNumbers
-
-_OPEN = ("unclear", "not used")
-
-
-class UnclearUseWarning(UserWarning):
-    """The use of parameters does not tell what they are."""
-
-
-class ChangedUseWarning(UserWarning):
-    """A model uses parameters otherwise than the table says that was saved of it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _OfUse:
-    """The rule ``of_leaf(path, leaf)`` of verdicts."""
-
-    verdicts: tuple[Verdict, ...]
-    otherwise: PathRule
-    is_full: bool = False
-
-    def __call__(self, path: str, leaf: Any) -> tuple[Any, str]:
-        known = self._known
-        verdict = known.get(path, known.get(f"params/{path}"))
-        fits = verdict is not None and tuple(leaf.shape) == verdict.shape
-        if verdict is None or not fits or verdict.kind in _OPEN:
-            rule = self.otherwise
-            of_leaf = rule.full if self.is_full and rule.full else rule.of_leaf
-            return of_leaf(path, leaf)
-        why = _why(verdict)
-        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-            return None, f"{why}; complex, hold its real and imaginary parts"
-        is_chosen = verdict.kind == "matrix" or self.is_full
-        return (verdict.numbers if is_chosen else None), why
-
-    @functools.cached_property
-    def _known(self) -> dict[str, Verdict]:
-        return {verdict.path: verdict for verdict in self.verdicts}
-
-
-def _why(verdict: Verdict) -> str:
-    if verdict.kind == "table":
-        return "an embedding by its use"
-    if verdict.kind == "last layer":
-        return "an output head by its use"
-    return verdict.use + (f", {verdict.reason}" if verdict.reason else "")
+from optax_matrix.matrices.use.reading import read
+from optax_matrix.matrices.use.verdicts import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
 class UseRule(PathRule):
-    """A rule with the verdicts that it consists of; `print` shows them as a table.
+    """The rule of `by_use`, with what it consists of; `print` shows it as a table.
 
     Attributes:
         verdicts: What each parameter is by its use.
         numbers: Pairs of path and dimension numbers (or None), with what arguments and
             names say of parameters whose use does not tell.
+        asked: What the use does not tell, and nothing else does.
     """
 
     verdicts: tuple[Verdict, ...] = ()
     numbers: tuple[tuple[str, Any], ...] = ()
+    asked: tuple[Open, ...] = ()
 
     def table(self) -> dict[str, Any]:
         """What to save beside the state, so that a resumed run reads the same.
@@ -95,47 +43,35 @@ class UseRule(PathRule):
         It is a dict by path that JSON can hold; `by_use` and `by_path` take it as
         ``table``.
         """
-        return table_of(dict(self.numbers))
+        shapes = {verdict.path: verdict.shape for verdict in self.verdicts}
+        return table_of({path: (shapes[path], x) for path, x in self.numbers})
 
     def question(self) -> str | None:
         """What the use does not tell, and how to say it; None if it tells all."""
-        told = [p for name, p in self.patterns if name in ("numbers", "exclude")]
-        told = [v.path for v in self.verdicts if any(p.search(v.path) for p in told)]
-        known = {*told, *self.paths}
-        asked = [v for v in self.verdicts if v.kind in _OPEN and v.path not in known]
-        if not asked:
-            return None
-        of = dict(self.numbers)
-        lines = [f"  {v.path} {v.shape}: {v.reason}" for v in asked]
-        lines += ["Their names decide so far. Confirm or correct this by"]
-        rows = [f"    {'^' + re.escape(v.path) + '$'!r}: {of[v.path]}," for v in asked]
-        lines += ["  by_use(..., numbers={", *rows, "  })"]
-        return "\n".join(["Their use does not tell what these parameters are:", *lines])
+        return question(self.asked, [path for path, _ in self.numbers])
 
     def __str__(self) -> str:
         rows = [("leaf", "shape", "use", "verdict")]
-        rows += [(v.path, str(v.shape), v.use, _shown(v)) for v in self.verdicts]
+        of = dict(self.numbers)
+        rows += [
+            (v.path, str(v.shape), v.use, _shown(v, of[v.path])) for v in self.verdicts
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         line = lambda row: "  ".join(map(str.ljust, row, widths)).rstrip()
         return "\n".join(map(line, rows))
 
 
-def _shown(verdict: Verdict) -> str:
-    text = verdict.kind
-    if verdict.kind == "matrix":
-        text += f" {_short(verdict.numbers)}"
+def _shown(verdict: Verdict, numbers: Any) -> str:
+    used = verdict.numbers if verdict.kind == "matrix" else None
+    text = verdict.kind if used is None else f"{verdict.kind} {short(used)}"
     if verdict.heads:
         text += f", {verdict.heads} heads"
-    return f"{text}: {verdict.reason}" if verdict.reason else text
-
-
-def _short(numbers: Any) -> str:
-    text = f"({numbers.reduction_axis}, {numbers.output_axis}"
-    for name in "output_sections", "reduction_sections", "layer_axis", "residual":
-        value = getattr(numbers, name)
-        if value != getattr(MatrixDimensionNumbers, name):
-            text += f", {name}={value!r}"
-    return text + ")"
+    if verdict.reason:
+        text += f": {verdict.reason}"
+    says = lambda x: "no matrix" if x is None else short(x)
+    if says(numbers) != says(used):
+        text += f" -> {says(numbers)}"
+    return text
 
 
 def by_use(
@@ -155,28 +91,36 @@ def by_use(
     told by their use, too, and so are heads, layers of a scan, experts, fused sections
     and the side of a matrix that is on the residual stream.
 
+    What is believed, in this order: `numbers`, `table`, the logical names of axes (as
+    `infer` reads them), the use, the type of a layer, and at last the names of leaves.
+    An `UnclearUseWarning` asks about all leaves that only their names tell, and about
+    those whose axis names or layer differ from their use; it has the line that answers.
+
     Args:
         fn: A function of parameters and inputs, such as a loss or ``model.apply``; or
             a model of Flax NNX or Equinox, which is called with the inputs.
         *args: Parameters (or a model of NNX or Equinox), unless ``fn`` is one, then
             inputs, as arrays or `jax.ShapeDtypeStruct`. Of parameters, arrays that are
-            not floats and what NNX does not hold as ``nnx.Param`` count as constants.
+            not floats, what NNX does not hold as ``nnx.Param`` and what Linen holds as
+            ``batch_stats``, ``cache`` or ``intermediates`` count as constants. So do an
+            ``nnx.State`` among the inputs, and Python's numbers, which the function
+            gets as they are.
         numbers: Dimension numbers (or None) by regular expression, as in `by_path`.
-            They take precedence over the use.
-        table: What ``table()`` of an earlier rule returned. It takes precedence over
-            the use, so that a saved state still fits; where both differ, there is a
-            `ChangedUseWarning`.
-        otherwise: Rule for parameters whose use does not tell; None for the default
-            rule.
+        table: What ``table()`` of an earlier rule returned, so that a saved state still
+            fits. Where the model is used otherwise now, there is a `ChangedUseWarning`.
+        otherwise: Rule for parameters whose use does not tell, and for those that were
+            not in the arguments; None for the default rule, and an error for the
+            latter, unless they are vectors.
         **options: Further arguments of ``fn``.
 
     Returns:
         A rule for the ``dimension_numbers`` argument of every recipe. `print` shows
         what each parameter is. It is static and hashable, and the same model gives an
-        equal one. If the use of a parameter does not tell, an `UnclearUseWarning` asks.
+        equal one, inside of `jax.jit` and on shapes, too.
 
     Raises:
-        ValueError: If an argument has another type.
+        ValueError: If an argument has another type, the function gets no array besides
+            parameters, or the table names a parameter that is not there.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -187,80 +131,57 @@ def by_use(
         down  (3, 8)  product (1) to (0)  last layer: nothing learned comes after
         up    (8, 4)  product (1) to (0)  matrix (1, 0)
     """
-    fn, params, inputs = _arguments(fn, args)
-    names = (
-        PathRule(default_rule, default_full_rule) if otherwise is None else otherwise
-    )
-    learned, found = _read(fn, params, inputs, options)
-    used = _OfUse(found, names)
-    used = PathRule(used, dataclasses.replace(used, is_full=True), names.patterns)
+    learned, found = read(fn, args, options)
+    told = leaves_in_tree(learned, named_leaves(learned))
+    names = PathRule(default_rule, default_full_rule)
+    rest = names if otherwise is None else otherwise
+    believed = dict(answers(learned, told, found, rest))
+    used = _rule_of(believed, otherwise, rest)
     rule = by_path(numbers=numbers, table=table, otherwise=used)
-    leaves = leaves_in_tree(learned, named_leaves(learned))
-    read = lambda rule: tuple((p, rule.of_leaf(p, x)[0]) for p, x in leaves.items())
+    refuse_missing(rule.paths, told)
+    given = by_path(numbers=numbers, table=table, otherwise=PathRule(_open))
+    now = _numbers(rule, told)
+    asked = [
+        Open(path, leaf.shape, question, now[path])
+        for path, leaf in told.items()
+        if (question := believed[path].question)
+        and given.of_leaf(path, leaf)[1] == _OPEN
+    ]
+    out = UseRule(
+        *(rule.of_leaf, rule.full, rule.patterns, rule.paths, rule.with_head),
+        verdicts=found,
+        numbers=tuple(now.items()),
+        asked=tuple(asked),
+    )
+    if text := out.question():
+        warnings.warn(text, UnclearUseWarning, stacklevel=2)
     if table is not None:
-        _warn_of_changes(
-            dict(read(by_path(numbers=numbers, otherwise=used))), rule, leaves
-        )
-    fields = (rule.of_leaf, rule.full, rule.patterns, rule.paths)
-    out = UseRule(*fields, verdicts=found, numbers=read(rule))
-    if question := out.question():
-        warnings.warn(question, UnclearUseWarning, stacklevel=2)
+        rows = {place_in(told, path) for path in table}
+        old = {path: x for path, x in now.items() if path in rows}
+        new = _numbers(by_path(numbers=numbers, otherwise=used), told)
+        if text := changes(new, old):
+            warnings.warn(text, ChangedUseWarning, stacklevel=2)
     return out
 
 
-def _warn_of_changes(new: Mapping[str, Any], rule: PathRule, leaves: Any) -> None:
-    old = {path: rule.of_leaf(path, leaf)[0] for path, leaf in leaves.items()}
-    changed = [f"{p} (now {new[p]})" for p in old if old[p] != new[p]]
-    if changed:
-        shown = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
-        warnings.warn(
-            f"The model uses parameters otherwise than `table` says: {shown}. The "
-            "table counts; without it a saved state would not fit.",
-            ChangedUseWarning,
-            stacklevel=3,
-        )
+_OPEN = "not told"
 
 
-def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ...]]:
-    if is_model(fn):
-        return (lambda model, *inputs, **options: model(*inputs, **options)), fn, args
-    if not callable(fn) or not args:
-        raise ValueError(
-            "`fn` must be a function, followed by parameters and inputs, or a model of "
-            f"NNX or Equinox, got {type(fn).__name__} and {len(args)} other arguments; "
-            "call by_use(loss, params, batch) or by_use(model, inputs)."
-        )
-    return fn, args[0], args[1:]
+def _open(path: str, leaf: Any) -> tuple[None, str]:
+    """The rule by which nothing is told."""
+    del path, leaf
+    return None, _OPEN
 
 
-def _read(fn: Any, params: Any, inputs: Any, options: Any):
-    """The tree of what is learned, and the verdicts on it."""
-    learned, rest, join = split(params)
-    flat, structure = jax.tree.flatten((inputs, options))
-    are_inputs = [is_input(x) for x in flat]
+def _numbers(rule: PathRule, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rule says of all leaves of a tree, in one form."""
+    said = {path: rule.of_leaf(path, leaf)[0] for path, leaf in told.items()}
+    return {path: canonical(told[path].shape, x, path) for path, x in said.items()}
 
-    def run(learned, rest, arrays):
-        found = iter(arrays)
-        pairs = zip(flat, are_inputs, strict=True)
-        all_ = [next(found) if is_one else x for x, is_one in pairs]
-        inputs, options = structure.unflatten(all_)
-        return fn(join(learned, rest), *inputs, **options)
 
-    arrays = [x for x, is_one in zip(flat, are_inputs, strict=True) if is_one]
-    closed = jax.make_jaxpr(run)(learned, rest, arrays)
-    jaxpr = closed.jaxpr
-    named = named_leaves(learned)
-    trace = Trace([(path, tuple(leaf.shape)) for path, leaf in named.items()])
-    first = len(jaxpr.invars) - len(jax.tree.leaves(arrays))
-    values = []
-    for i, v in enumerate(jaxpr.invars):
-        shape = tuple(v.aval.shape)
-        if i < len(named):
-            values.append(of_parameter(shape, i))
-        elif i < first:
-            values.append(Value(shape))  # State that is not learned.
-        elif is_key(v.aval.dtype):
-            values.append(Value(shape, marks=frozenset(["noise"])))
-        else:
-            values.append(Value(shape, True, signal=trace.signals.new()))
-    return learned, verdicts(trace, trace.run(closed, values))
+def _rule_of(
+    believed: Mapping[str, Answer], otherwise: PathRule | None, rest: PathRule
+) -> PathRule:
+    inner = OfUse(tuple(believed.items()), otherwise)
+    head, full = (dataclasses.replace(inner, mode=mode) for mode in ("head", "full"))
+    return PathRule(inner, full, rest.patterns, rest.paths, head)
