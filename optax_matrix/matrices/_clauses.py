@@ -19,7 +19,12 @@ from optax_matrix.matrices.names import side_by_name
 from optax_matrix.matrices.view import MatrixView
 
 _SMALL_VOCABULARY = 64
-_PLAIN = ("kernel (in, out)", "kernels (..., in, out), batch first")
+_PLAIN = (
+    "kernel (in, out)",
+    "kernels (..., in, out), batch first",
+    "a convolution (..., in, out)",
+    "a side of length one",
+)
 
 _END = r"(_proj|_einsum)?(/(kernel|weight|w))?$"
 _THREE = re.compile(
@@ -119,8 +124,17 @@ def _is_like_router(x: Doubtful) -> bool:
     return is_narrow and x.view.shape not in x.tree.beside(x.path)
 
 
-def _may_be_transposed(x: Doubtful) -> bool:
-    return x.reason in _PLAIN and x.tree.siblings.is_of_unknown_side(x.path)
+def _may_be_transposed(x: Doubtful) -> str | None:
+    if x.reason not in _PLAIN or not x.tree.siblings.is_of_unknown_side(x.path):
+        return None
+    shape, first = x.tree.leaves[x.path].shape, x.tree.siblings.layers(x.path)
+    if sum(n > 1 for n in shape) < 2:
+        return None
+    into: Any = tuple(range(first + 1, len(shape)))
+    if len(into) == 2 and shape[-1] >= shape[-2]:  # No width of a convolution.
+        into, first = (len(shape) - 1,), len(shape) - 2
+    into = into if len(into) > 1 else into[0]
+    return f"{{{_quoted(x.path)}: MatrixDimensionNumbers({into}, {first})}}"
 
 
 def _may_embed_patches(x: Doubtful) -> bool:
@@ -157,8 +171,14 @@ _Row = tuple[Callable[[Doubtful], Any], str]
 
 _NAMES: _Row = (_names_say_otherwise, "its axis names say {}")
 
+_TRANSPOSED: _Row = (
+    _may_be_transposed,
+    "as in PyTorch it may be (out, in, ...); if so, pass numbers={}",
+)
+
 _OF_OTHERS: tuple[_Row, ...] = (
     _NAMES,
+    _TRANSPOSED,
     (_has_no_kernel_name, "matrices.by_path(include={}) makes it a matrix"),
     (
         _is_complex,
@@ -180,11 +200,7 @@ _OF_MATRICES: tuple[_Row, ...] = (
         "it may hold several matrices beside one another; separate them by numbers={}",
     ),
     (_is_like_router, "a `gate` of another width than its siblings may be a router"),
-    (
-        _may_be_transposed,
-        "as in PyTorch it may be (out, in): numbers={{'weight': "
-        "MatrixDimensionNumbers(-1, -2)}}, exclude='embed|lm_head'",
-    ),
+    _TRANSPOSED,
     (_may_embed_patches, "it may embed patches"),
     (
         _has_sides_of_vocabulary,

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Container
+from typing import Any
 
 import jax.numpy as jnp
 
 from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._words import name_of
+from optax_matrix.matrices.decisions import views_of
 from optax_matrix.matrices.leaves import layers_of
-from optax_matrix.matrices.names import QKV
+from optax_matrix.matrices.names import QKV, is_excluded
 from optax_matrix.matrices.shares import VOCABULARY
 
 
@@ -16,11 +18,21 @@ def read_from_names(tree: Tree, doubtful: Container[str]) -> list[str]:
     """The paths of the guesses that neither type, axis names nor convention confirm.
 
     A leaf with fewer than two axes longer than one can be read in one way only. The
-    convention is a ``kernel`` of two axes, unless it is doubtful, or no other leaf
-    takes its outputs: then it may be a last layer, or hold several matrices. Keys and
-    values may have fewer heads than the queries, so this shows nothing of them.
+    convention is a ``kernel`` of two axes, unless it is doubtful, or there are others
+    and none takes its outputs: then it may be a last layer, or hold several matrices.
+    Keys and values may have fewer heads than the queries, so this shows nothing of
+    them.
     """
     layers, takers = layers_of(tree.params), _takers(tree)
+    is_lone = len(views_of(tree.decisions)) == 1
+
+    def is_usual(path: str, leaf: Any) -> bool:
+        if len(leaf.shape) != 2 or name_of(path).name != "kernel":
+            return False
+        view = tree.guesses[path].view
+        if view is None:
+            return is_excluded(path, leaf)
+        return is_lone or bool(QKV.search(path) or takers[view.rows] - {path})
 
     def is_certain(path: str) -> bool:
         leaf = tree.leaves[path]
@@ -29,13 +41,7 @@ def read_from_names(tree: Tree, doubtful: Container[str]) -> list[str]:
             return True
         if path in doubtful:
             return False
-        if path in layers or tree.is_named_by_axes(path):
-            return True
-        is_usual = len(leaf.shape) == 2 and name_of(path).name == "kernel"
-        view = tree.guesses[path].view
-        if not is_usual or view is None or QKV.search(path):
-            return is_usual
-        return bool(takers[view.rows] - {path})
+        return path in layers or tree.is_named_by_axes(path) or is_usual(path, leaf)
 
     return [path for path in tree.guesses if not is_certain(path)]
 
@@ -45,12 +51,14 @@ def _takers(tree: Tree) -> dict[int, set[str]]:
     found = defaultdict(set)
     for path, decision in tree.decisions.items():
         view, shape = decision.view, tree.leaves[path].shape
-        if view is not None:
-            sizes = view.cols, *(shape[a] for a in view.reduction_axes)
+        if view is not None:  # Of a convolution also the channels, which are most.
+            sizes = view.cols, max(shape[a] for a in view.reduction_axes)
+        elif len(shape) < 2:
+            sizes = ()
         elif decision.reason in VOCABULARY:
-            sizes = sorted(shape)[:-1]
+            sizes = shape if "head" in decision.reason else shape[-1:]
         else:
-            sizes = shape if len(shape) > 1 else ()
+            sizes = (max(shape),)
         for size in sizes:
             found[size].add(path)
     return found

@@ -27,6 +27,7 @@ _VECTORS = (
 )
 _NORMS = r"norm[_\d]*(/[^/]*)?$|(^|/)ln(_[^/]*|\d*)(/[^/]*)?$"
 _ROUTERS = r"(^|[/_])router([/_][^/]*)?(/[^/]*)?$"
+_SPREADS = r"_(auto_scale|rho|logvar|sigma)$"
 _STATE_SPACES = (
     r"(^|/)(a_log|dt_bias|(?-i:D)|log_step|lambda\w*|(nu|theta|gamma)_log|[bc]_(re|im)\w*)$"
     r"|conv_?1d(/[^/]*)?$"
@@ -56,6 +57,7 @@ OTHERS = _compiled(
         _VECTORS: "a bias or scale by its name",
         _NORMS: "a norm by its name",
         _ROUTERS: "a router by its name",
+        _SPREADS: "the spread of a Bayesian weight by its name",
         _STATE_SPACES: "a state-space or 1-D convolution parameter by its name",
         _TABLES: "a table, token or frequency by its name",
     }

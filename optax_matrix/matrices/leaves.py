@@ -31,7 +31,7 @@ def leaves_in_tree(params: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
             tuple(leaf.shape),
             leaf.dtype,
             layers.get(path),
-            siblings.why_other(path),
+            None if path in layers else siblings.why_other(path),
             siblings.stack(path),
             siblings.is_transposed(path),
             siblings.axes(path),

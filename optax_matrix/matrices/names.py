@@ -136,7 +136,7 @@ class Accepted(Guess):
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 LORA_FACTOR = re.compile(
-    r"(^|/)([^/]*_)?lora_(?P<factor>[ab])(/[^/]*)?$", re.IGNORECASE
+    r"(^|/)([^/]*_)?lora_(kernel_)?(?P<factor>[ab])(/[^/]*)?$", re.IGNORECASE
 )
 # With latent attention ``q_b`` and ``kv_b``, which read the latent vectors.
 _READ_HEADS = re.compile(
@@ -242,6 +242,13 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     name, shape = without_index(path), leaf.shape
     stack = max(getattr(leaf, "stack", 0), 1 if SCANNED.search(path) else 0)
     heads = len(shape) > 2 + stack
+    factor, axes = LORA_FACTOR.search(path), getattr(leaf, "axes", None)
+    if factor and (axes or not _is_convolution(path, shape)):
+        numbers = MatrixDimensionNumbers(
+            *(axes or (-2, -1)), residual=side_by_name(path)
+        )
+        sides = "(in, rank)" if factor["factor"] in "aA" else "(rank, out)"
+        return numbers, f"a LoRA factor {sides}"
     if heads and _READ_HEADS.search(name):
         numbers = MatrixDimensionNumbers(-3, (-2, -1), residual=side_by_name(path))
         return numbers, "attention kernel (in, heads, dim)"
@@ -250,7 +257,7 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
         return numbers, "attention kernel (heads, dim, out)"
     if heads and (fused := numbers_of_fused(path, shape, stack)):
         return fused
-    if axes := getattr(leaf, "axes", None):
+    if axes:
         numbers = MatrixDimensionNumbers(*axes, residual=side_by_name(path))
         return numbers, "a kernel whose siblings tell its axes"
     if _is_convolution(path, shape):
@@ -259,12 +266,8 @@ def numbers_of_kernel(path: str, leaf: Any) -> tuple[Any, str]:
     side = side_by_name(path)
     if getattr(leaf, "is_transposed", False):
         return MatrixDimensionNumbers(-1, -2, residual=side), "kernel (out, in)"
-    if factor := LORA_FACTOR.search(path):
-        sides = "(in, rank)" if factor["factor"] in "aA" else "(rank, out)"
-        reason = f"a LoRA factor {sides}"
-    else:
-        many = len(shape) > 2
-        reason = "kernels (..., in, out), batch first" if many else "kernel (in, out)"
+    many = len(shape) > 2
+    reason = "kernels (..., in, out), batch first" if many else "kernel (in, out)"
     return MatrixDimensionNumbers(-2, -1, residual=side), reason
 
 
