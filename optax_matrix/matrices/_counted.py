@@ -53,7 +53,7 @@ def _takers(tree: Tree) -> dict[int, set[str]]:
         view, shape = decision.view, tree.leaves[path].shape
         if view is not None:  # Of a convolution also the channels, which are most.
             sizes = view.cols, max(shape[a] for a in view.reduction_axes)
-        elif len(shape) < 2:
+        elif decision.is_vector:
             sizes = ()
         elif decision.reason in VOCABULARY:
             sizes = shape if "head" in decision.reason else shape[-1:]

@@ -47,9 +47,7 @@ class Tree:
 
     def is_named_by_axes(self, path: str) -> bool:
         """Whether the names of the axes of a leaf tell how to read it."""
-        if path not in self.boxes:
-            return False
-        return self.by_axis_names[path].reason != self.guesses[path].reason
+        return path in self.boxes and not self.by_axis_names[path].is_guess
 
     @functools.cached_property
     def views(self) -> Mapping[str, MatrixView]:

@@ -15,6 +15,7 @@ from optax_matrix.matrices.boxes import (
 )
 from optax_matrix.matrices.names import (
     RESIDUAL,
+    Accepted,
     Answer,
     default_full_rule,
     default_rule,
@@ -94,8 +95,11 @@ def infer(
         def of_leaf(path: str, leaf: Any) -> Answer:
             path_of_box = path if path in names else without_index(path)
             found = names.get(path_of_box, ())
-            if is_excluded(path, leaf, full) or len(found) != len(leaf.shape):
+            if len(found) != len(leaf.shape):
                 return otherwise(path, leaf)
+            if is_excluded(path, leaf, full):
+                numbers, reason = otherwise(path, leaf)
+                return numbers, Accepted(reason) if path_of_box in logical else reason
             known = sides.get(path_of_box)
             told = roles if path_of_box in logical else clear
             return _by_names(found, told, layers, known) or otherwise(path, leaf)

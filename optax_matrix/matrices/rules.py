@@ -101,6 +101,17 @@ class _Accepting:
 
 
 by_names = _ByNames(_Accepting(default_rule), _Accepting(default_full_rule))
+"""Reads names and shapes as the default rule does; `init` does not warn of it.
+
+It is a `PathRule`, for ``dimension_numbers``. Look at `describe` before you accept what
+names say.
+
+>>> import jax.numpy as jnp
+>>> import optax_matrix as om
+>>> params = {"w_in": jnp.ones((4, 8)), "w_out": jnp.ones((8, 3))}
+>>> tx = om.muon(0.02, dimension_numbers=om.matrices.by_names)
+>>> state = tx.init(params)
+"""
 
 
 def by_path(

@@ -1,0 +1,216 @@
+"""`init` counts the parameters that nothing but their names tells what they are."""
+
+import runpy
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+import pytest
+from _registry import RECIPES
+from _uses.battery import is_right, letters
+from _walks import walk
+
+import optax_matrix as om
+from optax_matrix._paths import named_leaves
+from optax_matrix.matrices import DoubtfulMatrixWarning, ReadFromNamesWarning
+from optax_matrix.matrices._counted import read_from_names
+from optax_matrix.matrices._facts import Tree
+from optax_matrix.matrices.decisions import decide
+from optax_matrix.matrices.doubts import doubts
+
+FOREIGN = runpy.run_path(str(Path(__file__).parent / "models" / "foreign.py"))["MODELS"]
+S = jax.ShapeDtypeStruct
+NUMBERS = om.MatrixDimensionNumbers()
+
+
+def tree(shapes):
+    """A nested dict of abstract leaves from ``{path: shape}``."""
+    out = {}
+    for path, shape in shapes.items():
+        node, (*front, last) = out, path.split("/")
+        for key in front:
+            node = node.setdefault(key, {})
+        node[last] = S(shape, np.float32)
+    return out
+
+
+def counted(params, numbers=None):
+    decisions = decide(params, numbers)
+    return set(read_from_names(Tree(params, decisions), doubts(params, decisions)))
+
+
+def said(params, numbers=None, make=om.muon):
+    """The warnings of `init`, as pairs of class and text."""
+    tx = make(0.1, dimension_numbers=numbers)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", "Matrices that start at zero")
+        jax.eval_shape(tx.init, params)
+    return [(w.category, str(w.message)) for w in caught]
+
+
+LAYERS = {
+    "token/embedding": (50, 8),
+    "to_q/kernel": (8, 4, 2),
+    "up/kernel": (8, 16),
+    "up/bias": (16,),
+    "down/kernel": (16, 8),
+    "end/kernel": (8, 5),
+    "bias": (3, 5),
+}
+LINE = (
+    "4 parameters are read from names; om.matrices.by_use(loss, params, batch) reads "
+    "them from the model, and dimension_numbers=om.matrices.by_names accepts the names."
+)
+
+
+def test_the_line():
+    params = tree(LAYERS)
+    assert said(params) == [(ReadFromNamesWarning, LINE)]
+    # Kernels of two axes are none of them, but for the last layer.
+    want = {"token/embedding", "to_q/kernel", "end/kernel", "bias"}
+    assert counted(params) == want
+    one = om.matrices.by_path(exclude="embed|to_q|end")
+    ((_, text),) = said(params, one)
+    assert text.startswith("1 parameter is read from names; om.matrices.by_use(loss,")
+    assert " reads it from " in text
+
+
+@walk("name", RECIPES)
+@pytest.mark.broad
+def test_it_comes_once_for_each_recipe(name):
+    assert said(tree(LAYERS), make=RECIPES[name]) == [(ReadFromNamesWarning, LINE)]
+
+
+def test_doubts_and_the_count_are_one_warning():
+    """Five doubts are named; a fused kernel of two axes is counted."""
+    fused = {f"{x}/qkv_proj/kernel": (8, 24) for x in "abcdef"}
+    for some, more in ((1, None), (5, None), (6, "  and 1 more")):
+        params = tree(LAYERS | dict(list(fused.items())[:some]))
+        ((kind, text),) = said(params)
+        assert kind is DoubtfulMatrixWarning
+        named = [line for line in text.splitlines() if "qkv_proj" in line]
+        assert len(named) == min(some, 5)
+        assert more is None or more in text.splitlines()
+        assert text.splitlines()[-1].startswith(f"{4 + some} parameters are read from")
+
+
+@walk(
+    "numbers",
+    {
+        "accepted": om.matrices.by_names,
+        "excluded": om.matrices.by_path(exclude="bias|embedding|to_q|end"),
+        "included": om.matrices.by_path(include="bias|embedding|to_q|end"),
+        "numbers": om.matrices.by_path(numbers={"": NUMBERS}),
+        "table": om.matrices.by_path(table=dict.fromkeys(LAYERS)),
+        "otherwise": om.matrices.by_path(
+            exclude="x|up", otherwise=om.matrices.by_names
+        ),
+        "tree": {"up": None, "down": None, "end": None, "bias": None, "token": NUMBERS}
+        | {"to_q": NUMBERS},
+        "made": "made",
+        "full": om.matrices.with_embeddings(om.matrices.by_names),
+    }.values(),
+)
+def test_what_is_given_is_not_counted(numbers):
+    params = tree(LAYERS)
+    numbers = om.matrices.by_path()(params) if numbers == "made" else numbers
+    assert counted(params, numbers) == set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReadFromNamesWarning)
+        warnings.simplefilter("ignore", om.matrices.UnmatchedPatternWarning)
+        jax.eval_shape(om.muon(0.1, dimension_numbers=numbers).init, params)
+
+
+def test_the_full_model_is_read_from_names_too():
+    numbers = om.matrices.with_embeddings(None)
+    assert counted(tree(LAYERS), numbers) == counted(tree(LAYERS))
+
+
+def test_accepted_names_are_read_as_by_default():
+    params = tree(LAYERS)
+    views = lambda numbers: [d.view for d in decide(params, numbers).values()]
+    assert views(om.matrices.by_names) == views(None)
+    full = om.matrices.with_embeddings
+    assert views(full(om.matrices.by_names)) == views(full(om.matrices.by_path()))
+
+
+def test_nothing_is_said_where_nothing_is_a_matrix():
+    assert said(tree({"scale": (8,), "b": (3,)})) == []
+    params = tree({"lm_head/kernel": (8, 16), "embedding": (4, 8)})
+    ((_, text),) = said(params)
+    assert text.startswith("No parameter is in a matrix")
+    assert "read from names" not in text
+
+
+@walk(
+    ("certain", "shapes"),
+    [
+        (True, {"kernel": (8, 16)}),  # There is no other that could take its outputs.
+        (True, {"a/kernel": (8, 16), "b/kernel": (16, 8)}),
+        (True, {"key/kernel": (8, 4), "b/kernel": (8, 8)}),  # Fewer heads.
+        (True, {"a/kernel": (8, 1), "b/kernel": (8, 8)}),
+        (True, {"w": (1, 16, 1), "b/kernel": (8, 8)}),
+        (False, {"a/kernel": (8, 16), "b/kernel": (8, 8)}),
+        (False, {"a/kernel": (8, 3), "c/kernel": (3, 3, 8, 8)}),
+        (False, {"w": (8, 16)}),
+        (False, {"a/kernel": (3, 8, 16)}),
+    ],
+)
+def test_what_is_certain(certain, shapes):
+    assert (next(iter(shapes)) not in counted(tree(shapes))) == certain
+
+
+def test_types_and_axis_names_are_certain():
+    make = lambda key: [
+        eqx.nn.Linear(4, 8, key=key),
+        eqx.nn.Conv2d(4, 8, 3, key=key),
+        eqx.nn.LSTMCell(4, 8, key=key),
+    ]
+    params = {"layers": eqx.filter_eval_shape(make, jax.random.key(0))}
+    params = eqx.filter(params, lambda x: hasattr(x, "shape"))
+    assert counted(params) == set()
+    box = lambda *names: nn.LogicallyPartitioned(S((3, 4, 8), np.float32), names)
+    boxes = {
+        "wi": box("layers", "embed", "mlp"),
+        "norm": {"scale": box("layers", "batch", "embed")},
+        "other": box("fsdp", None, "tp"),
+    }
+    assert counted(boxes) == {"other"}
+    assert counted(nn.unbox(boxes), om.matrices.infer(boxes)) == {"other"}
+    assert counted(nn.unbox(boxes)) == {"wi", "norm/scale", "other"}
+
+
+def test_masked_trees_have_the_line_too():
+    params = tree({"conv/kernel": (3, 3, 4, 8), "embedding": (50, 4)})
+    rule = om.matrices.by_path(exclude="embedding")
+    parts = {"matrix": om.scale_by_muon(), "other": optax.sgd(1.0)}
+    tx = optax.partition(parts, om.matrices.label_params(rule))
+    with pytest.warns(ReadFromNamesWarning, match="1 parameter is read from names"):
+        jax.eval_shape(tx.init, params)
+
+
+@walk("model", FOREIGN)
+def test_a_leaf_that_is_not_right_is_counted(model):
+    leaves = FOREIGN[model]
+    params = tree({path: shape for path, (shape, _) in leaves.items()})
+    numbers, found = om.matrices.by_path()(params), counted(params)
+    numbers = {path: None for path in leaves} | {
+        path: x
+        for path, x in named_leaves(numbers, lambda x: x is None or _is(x)).items()
+    }
+    is_wrong = lambda path, shape, want: (
+        want and not is_right(letters(numbers[path], shape), want, shape)
+    )
+    wrong = {
+        path for path, (shape, want) in leaves.items() if is_wrong(path, shape, want)
+    }
+    assert wrong <= found
+
+
+def _is(x):
+    return isinstance(x, om.MatrixDimensionNumbers)
