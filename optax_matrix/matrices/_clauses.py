@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from optax_matrix.matrices._facts import Tree, sides_of
+from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._scopes import Shape
-from optax_matrix.matrices._siblings import NO_NAME, ROUTER
+from optax_matrix.matrices._siblings import NO_NAME
 from optax_matrix.matrices._words import OTHERS, VOCABULARIES, own_names, why_other
 from optax_matrix.matrices.decisions import Decision
 from optax_matrix.matrices.names import side_by_name
 from optax_matrix.matrices.view import MatrixView
 
-_SMALL_VOCABULARY = 64
 _PLAIN = (
     "kernel (in, out)",
     "kernels (..., in, out), batch first",
@@ -41,7 +40,6 @@ _CELL = re.compile(
 )
 _ONE_GATE = re.compile(r"(^|/)[ih][a-z]_?/[^/]*$")
 _MODULATION = re.compile(r"modulation|ada_?(ln|layer_?norm|norm)", re.IGNORECASE)
-_DEPTHWISE = re.compile(r"depth|dw|conv1d|separable|mobile", re.IGNORECASE)
 _OUT = re.compile(r"(^|/)(o|[^/]*out|c|proj)(_proj)?(/|$)", re.IGNORECASE)
 _LORA = re.compile("lora", re.IGNORECASE)
 
@@ -88,20 +86,6 @@ def _is_complex(x: Doubtful) -> bool:
     return is_kernel and is_complex and len(leaf.shape) > 1
 
 
-def _has_one_input(x: Doubtful) -> str | None:
-    told = x.reason.startswith("a convolution of one input")
-    return _quoted(x.path) if told and not _DEPTHWISE.search(x.path) else None
-
-
-def _is_head_of_many_axes(x: Doubtful) -> bool:
-    many = len(x.tree.leaves[x.path].shape) > 2
-    return many and x.reason == "an output head by its name"
-
-
-def _is_only_dense(x: Doubtful) -> bool:
-    return x.path == x.tree.lone_dense and not side_by_name(x.path)
-
-
 def _has_layers_on_axis_one(x: Doubtful) -> int | None:
     return None if x.view.batch_axes == (1,) else x.tree.layers_on_axis_one(x.path)
 
@@ -117,13 +101,6 @@ def _has_sections(x: Doubtful) -> str | None:
     )
 
 
-def _is_like_router(x: Doubtful) -> bool:
-    if not _is_flat(x.view) or not ROUTER.search(own_names(x.path)):
-        return False
-    is_narrow = x.view.rows * 4 <= x.view.cols
-    return is_narrow and x.view.shape not in x.tree.beside(x.path)
-
-
 def _may_be_transposed(x: Doubtful) -> str | None:
     if x.reason not in _PLAIN or not x.tree.siblings.is_of_unknown_side(x.path):
         return None
@@ -137,28 +114,8 @@ def _may_be_transposed(x: Doubtful) -> str | None:
     return f"{{{_quoted(x.path)}: MatrixDimensionNumbers({into}, {first})}}"
 
 
-def _may_embed_patches(x: Doubtful) -> bool:
-    shape = x.view.shape
-    is_square = len(shape) == 4 and shape[0] == shape[1] >= 8
-    return is_square and shape[2] <= 4 and len(x.view.reduction_axes) == 3
-
-
-def _has_sides_of_vocabulary(x: Doubtful) -> str | None:
-    sides = sides_of(x.view)
-    if x.view.batch > 1 or x.tree.count_of_sides[sides] > 1 or side_by_name(x.path):
-        return None
-    return x.tree.vocabularies.get(sides) if max(sides) >= _SMALL_VOCABULARY else None
-
-
-def _is_longest(x: Doubtful) -> int | None:
-    path, longest = x.tree.longest
-    if x.path != path or len(x.view.shape) > 2 or side_by_name(path):
-        return None
-    return longest if x.view.rows >= 2 * longest else None
-
-
 def _has_many_matrices(x: Doubtful) -> str | None:
-    low, high = sides_of(x.view)
+    low, high = sorted((x.view.rows, x.view.cols))
     is_thin = low < 8 and x.view.batch >= 8 * low
     # Of one axis: layers of experts are many.
     most = max((x.view.shape[a] for a in x.view.batch_axes), default=1)
@@ -184,13 +141,10 @@ _OF_OTHERS: tuple[_Row, ...] = (
         _is_complex,
         "the methods take real matrices; hold its real and imaginary parts",
     ),
-    (_has_one_input, "its name is not of depthwise ones: include={}"),
-    (_is_head_of_many_axes, "it has more axes than an output head"),
 )
 
 _OF_MATRICES: tuple[_Row, ...] = (
     _NAMES,
-    (_is_only_dense, "all others are convolutions: it may be an output head"),
     (
         _has_layers_on_axis_one,
         "axis 1 has {} entries in all leaves around it, perhaps layers",
@@ -199,14 +153,7 @@ _OF_MATRICES: tuple[_Row, ...] = (
         _has_sections,
         "it may hold several matrices beside one another; separate them by numbers={}",
     ),
-    (_is_like_router, "a `gate` of another width than its siblings may be a router"),
     _TRANSPOSED,
-    (_may_embed_patches, "it may embed patches"),
-    (
-        _has_sides_of_vocabulary,
-        "it has the sides of {} and may be an embedding or output head",
-    ),
-    (_is_longest, "no other side is longer than {}: it may be an output head"),
     (_has_many_matrices, "axis {} may not be of layers or experts"),
 )
 

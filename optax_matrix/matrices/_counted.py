@@ -1,6 +1,5 @@
 """Which parameters are read from their names alone."""
 
-from collections import defaultdict
 from collections.abc import Container
 from typing import Any
 
@@ -8,57 +7,32 @@ import jax.numpy as jnp
 
 from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._words import name_of
-from optax_matrix.matrices.decisions import views_of
 from optax_matrix.matrices.leaves import layers_of
-from optax_matrix.matrices.names import QKV, is_excluded
-from optax_matrix.matrices.shares import VOCABULARY
+from optax_matrix.matrices.names import ONE_INPUT, is_excluded
 
 
 def read_from_names(tree: Tree, doubtful: Container[str]) -> list[str]:
     """The paths of the guesses that neither type, axis names nor convention confirm.
 
     A leaf with fewer than two axes longer than one can be read in one way only. The
-    convention is a ``kernel`` of two axes, unless it is doubtful, or there are others
-    and none takes its outputs: then it may be a last layer, or hold several matrices.
-    Keys and values may have fewer heads than the queries, so this shows nothing of
-    them.
+    convention is a ``kernel`` of two axes, unless it is doubtful or an end, which may
+    be a last layer or hold several matrices.
     """
-    layers, takers = layers_of(tree.params), _takers(tree)
-    is_lone = len(views_of(tree.decisions)) == 1
+    layers = layers_of(tree.params)
 
     def is_usual(path: str, leaf: Any) -> bool:
         if len(leaf.shape) != 2 or name_of(path).name != "kernel":
             return False
-        view = tree.guesses[path].view
-        if view is None:
-            return is_excluded(path, leaf)
-        return is_lone or bool(QKV.search(path) or takers[view.rows] - {path})
+        is_matrix = path in tree.views
+        return not tree.is_end(path) if is_matrix else is_excluded(path, leaf)
 
     def is_certain(path: str) -> bool:
         leaf = tree.leaves[path]
         floating = jnp.issubdtype(leaf.dtype, jnp.inexact)
         if not floating or sum(n > 1 for n in leaf.shape) < 2:
             return True
-        if path in doubtful:
+        if path in doubtful or tree.guesses[path].reason == ONE_INPUT:
             return False
         return path in layers or tree.is_named_by_axes(path) or is_usual(path, leaf)
 
     return [path for path in tree.guesses if not is_certain(path)]
-
-
-def _takers(tree: Tree) -> dict[int, set[str]]:
-    """The leaves that may take so many inputs, by their number."""
-    found = defaultdict(set)
-    for path, decision in tree.decisions.items():
-        view, shape = decision.view, tree.leaves[path].shape
-        if view is not None:  # Of a convolution also the channels, which are most.
-            sizes = view.cols, max(shape[a] for a in view.reduction_axes)
-        elif decision.is_vector:
-            sizes = ()
-        elif decision.reason in VOCABULARY:
-            sizes = shape if "head" in decision.reason else shape[-1:]
-        else:
-            sizes = (max(shape),)
-        for size in sizes:
-            found[size].add(path)
-    return found

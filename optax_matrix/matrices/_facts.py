@@ -13,6 +13,7 @@ from optax_matrix.matrices._siblings import Siblings
 from optax_matrix.matrices._words import own_names
 from optax_matrix.matrices.boxes import boxes_of
 from optax_matrix.matrices.decisions import Decisions, decide, views_of
+from optax_matrix.matrices.names import QKV
 from optax_matrix.matrices.shares import VOCABULARY
 from optax_matrix.matrices.view import MatrixView
 
@@ -51,34 +52,41 @@ class Tree:
 
     @functools.cached_property
     def views(self) -> Mapping[str, MatrixView]:
-        """The views of the guesses that are matrices."""
-        return views_of(self.guesses)
+        """The views of the leaves that are matrices."""
+        return views_of(self.decisions)
+
+    def is_end(self, path: str) -> bool:
+        """Whether there are other matrices, and no other leaf takes its outputs.
+
+        Keys and values may have fewer heads than the queries, so this shows nothing of
+        them. What comes after a dense layer is no convolution.
+        """
+        view = self.decisions[path].view
+        if view is None or len(self.views) == 1 or QKV.search(path):
+            return False
+        takers = self._takers[len(view.shape) == 2]
+        return takers[view.rows] == (view.rows in self._takes(path))
 
     @functools.cached_property
-    def lone_dense(self) -> str | None:
-        """The path of the only matrix of two axes among convolutions."""
-        views = self.views
-        dense = [path for path, view in views.items() if len(view.shape) == 2]
-        convolutions = sum(len(view.reduction_axes) > 1 for view in views.values())
-        return dense[0] if convolutions >= 3 and len(dense) == 1 else None
+    def _takers(self) -> tuple[Counter[int], Counter[int]]:
+        """How many leaves take so many inputs; all, and all but convolutions."""
+        takes = {path: self._takes(path) for path in self.decisions}
+        plain = [
+            p for p in takes if p not in self.views or len(self.leaves[p].shape) < 4
+        ]
+        count = lambda paths: Counter(size for p in paths for size in takes[p])
+        return count(takes), count(plain)
 
-    @functools.cached_property
-    def longest(self) -> tuple[str, int]:
-        """The path of the matrix with the longest side, and the next longest side."""
-        length = lambda path: max(self.views[path].rows, self.views[path].cols)
-        *others, last = sorted(self.views, key=length)
-        return last, length(others[-1]) if len(others) >= 4 else 0
-
-    @functools.cached_property
-    def count_of_sides(self) -> Counter[tuple[int, ...]]:
-        """How many leaves of one matrix have which sides, the shorter one first."""
-        return Counter(sides_of(v) for v in self.views.values() if v.batch == 1)
-
-    @functools.cached_property
-    def vocabularies(self) -> dict[tuple[int, ...], str]:
-        """The embeddings and output heads, by their sides."""
-        named = [p for p, d in self.guesses.items() if d.reason in VOCABULARY]
-        return {tuple(sorted(self.leaves[path].shape)): path for path in named}
+    def _takes(self, path: str) -> set[int]:
+        """How many inputs a leaf may take."""
+        decision, shape = self.decisions[path], self.leaves[path].shape
+        if (view := decision.view) is not None:  # Most axes are channels.
+            return {view.cols, max(shape[a] for a in view.reduction_axes)}
+        if decision.is_vector:
+            return set()
+        if decision.reason in VOCABULARY:
+            return {*(shape if "head" in decision.reason else shape[-1:])}
+        return {max(shape)}
 
     def layers_on_axis_one(self, path: str) -> int | None:
         """The size of axis 1 if all leaves of a scope have it, and not one axis 0."""
@@ -116,9 +124,3 @@ class Tree:
     def _is_kernel(self, path: str) -> bool:
         is_vector = self.siblings.names[path].is_vector
         return len(self.siblings.shapes[path]) >= 2 and not is_vector
-
-
-def sides_of(view: MatrixView) -> tuple[int, int]:
-    """The sides of a matrix, the shorter one first."""
-    short, long = sorted((view.rows, view.cols))
-    return short, long

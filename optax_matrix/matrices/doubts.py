@@ -59,16 +59,19 @@ def warn_of_mistakes(
         said += _of_doubts(found, decisions) if found else []
     kind = DoubtfulMatrixWarning if said else ReadFromNamesWarning
     if views_of(decisions) and (paths := read_from_names(tree, found)):
-        said.append(_count(len(paths)))
+        said.append(_count(paths))
     if said:
         warnings.warn("\n".join(said), kind)  # noqa: B028 (shown once)
 
 
-def _count(n: int) -> str:
-    several = f"{n:,} parameters are" if n > 1 else "1 parameter is"
+def _count(paths: list[str]) -> str:
+    """How many parameters are read from names, and which if they are few."""
+    several = len(paths) > 1
+    named = f" ({', '.join(paths)})" if len(paths) <= _SHOWN else ""
     return (
-        f"{several} read from names; om.matrices.by_use(loss, params, batch) reads "
-        f"{'them' if n > 1 else 'it'} from the model, and "
+        f"{len(paths):,} {'parameters are' if several else 'parameter is'} read from "
+        f"names{named}; om.matrices.by_use(loss, params, batch) reads "
+        f"{'them' if several else 'it'} from the model, and "
         "dimension_numbers=om.matrices.by_names accepts the names."
     )
 
@@ -103,12 +106,8 @@ def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     - the axis names of the parameter contradict it;
     - there are more matrices than the longer side has entries, and more than 16, or 8
       times as many as a shorter side of fewer than 8 (LoRA factors excepted);
-    - no other matrix has its sides, but the embedding or output head has, and its name
-      does not tell what it is;
-    - it has at least twice as many outputs as any side of four or more other matrices,
-      and its name does not tell what it is;
     - it may hold several matrices beside one another (`qkv_proj`, gates), be
-      ``(out, in)``, have layers on axis 1, be a router or embed patches;
+      ``(out, in)``, or have layers on axis 1;
     - it is no matrix only because its name is not one of kernels, or it is complex.
 
     Decisions by `dimension_numbers` are not doubted. Returns a clause for each

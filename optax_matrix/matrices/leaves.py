@@ -7,6 +7,7 @@ from typing import Any
 
 from optax_matrix._paths import leaves_with_keys, named_leaves, path_name
 from optax_matrix.matrices._siblings import Leaf, Siblings
+from optax_matrix.matrices.names import ONE_INPUT
 from optax_matrix.matrices.view import MatrixDimensionNumbers
 
 _VECTORS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "PReLU")
@@ -83,7 +84,7 @@ def _answer(kind: str, layer: Any, name: str, leaf: Any) -> Answer | None:
     spatial = _spatial_axes(layer)
     axes = tuple(range(-spatial - 1, 0))
     if shape[-spatial - 1] == 1 and math.prod(shape[-spatial:]) > 1:
-        return None, "a convolution of one input channel, as depthwise ones are"
+        return None, ONE_INPUT
     numbers = MatrixDimensionNumbers(axes, -spatial - 2)
     return numbers, f"weight (out, in, ...) of {kind}"
 

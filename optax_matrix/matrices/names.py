@@ -133,6 +133,7 @@ class Accepted(Guess):
     """The same, where the user accepts what names and shapes say."""
 
 
+ONE_INPUT = "a convolution of one input channel, as depthwise ones are"
 _CONVOLUTIONS = re.compile(r"conv[^/]*(/[^/]*)?$", re.IGNORECASE)
 _PATCHES = re.compile(r"patch[^/]*(/[^/]*)?$", re.IGNORECASE)
 LORA_FACTOR = re.compile(
@@ -230,7 +231,7 @@ def _excluded(path: str, leaf: Any, others: Any) -> str | None:
     if numbers is None and (others is not OTHERS or "embedding" not in reason):
         return reason
     if not numbers and _is_convolution(path, shape) and shape[-2] == 1:
-        return "a convolution of one input channel, as depthwise ones are"
+        return ONE_INPUT
     return None
 
 

@@ -14,6 +14,8 @@ from _walks import walk
 from flax import nnx
 
 import optax_matrix as om
+from optax_matrix.matrices._counted import read_from_names
+from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices.decisions import decide
 from optax_matrix.matrices.doubts import doubts
 
@@ -109,7 +111,7 @@ def test_attention_elsewhere_says_nothing_of_stacked_layers():
         ((64, 8), {"experts": {"up": {"kernel": (8, 64, 32)}}}, "router"),
         ((64, 8), {"w1": (8, 64, 32), "w2": (8, 32, 64)}, "router"),
         ((64, 256), {"up": {"kernel": (64, 256)}, "down": {"kernel": (256, 64)}}, ""),
-        ((64, 8), {"up": {"kernel": (64, 256)}}, "doubt"),
+        ((64, 8), {"up": {"kernel": (64, 256)}}, "counted"),
     ],
 )
 def test_a_gate_is_a_router_beside_experts_and_a_kernel_beside_up(gate, around, kind):
@@ -119,7 +121,8 @@ def test_a_gate_is_a_router_beside_experts_and_a_kernel_beside_up(gate, around, 
     )
     path = "mlp/gate/kernel"
     assert ("router" in _reasons(params)[path]) == (kind == "router")
-    assert (path in _doubts(params)) == (kind == "doubt")
+    counted = read_from_names(Tree(params, decide(params)), ())
+    assert (path in counted) == (kind != "")
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,9 @@ LAYERS = {
     "bias": (3, 5),
 }
 LINE = (
-    "4 parameters are read from names; om.matrices.by_use(loss, params, batch) reads "
-    "them from the model, and dimension_numbers=om.matrices.by_names accepts the names."
+    "4 parameters are read from names (bias, end/kernel, to_q/kernel, "
+    "token/embedding); om.matrices.by_use(loss, params, batch) reads them from the "
+    "model, and dimension_numbers=om.matrices.by_names accepts the names."
 )
 
 
@@ -76,8 +77,10 @@ def test_the_line():
     assert counted(params) == want
     one = om.matrices.by_path(exclude="embed|to_q|end")
     ((_, text),) = said(params, one)
-    assert text.startswith("1 parameter is read from names; om.matrices.by_use(loss,")
+    assert text.startswith("1 parameter is read from names (bias); om.matrices.by_use(")
     assert " reads it from " in text
+    ((_, text),) = said(tree(LAYERS | {"w": (4, 3), "x/w": (3, 4)}))
+    assert text.startswith("6 parameters are read from names; om.matrices.by_use(loss,")
 
 
 @walk("name", RECIPES)
@@ -93,7 +96,7 @@ def test_doubts_and_the_count_are_one_warning():
         params = tree(LAYERS | dict(list(fused.items())[:some]))
         ((kind, text),) = said(params)
         assert kind is DoubtfulMatrixWarning
-        named = [line for line in text.splitlines() if "qkv_proj" in line]
+        named = [line for line in text.splitlines() if "qkv_proj/kernel: 1x" in line]
         assert len(named) == min(some, 5)
         assert more is None or more in text.splitlines()
         assert text.splitlines()[-1].startswith(f"{4 + some} parameters are read from")
@@ -158,6 +161,10 @@ def test_nothing_is_said_where_nothing_is_a_matrix():
         (False, {"a/kernel": (8, 16), "b/kernel": (8, 8)}),
         (False, {"a/kernel": (8, 3), "c/kernel": (3, 3, 8, 8)}),
         (False, {"w": (8, 16)}),
+        (False, {"gate/kernel": (8, 4), "a/kernel": (8, 16), "b/kernel": (16, 8)}),
+        (False, {"end/kernel": (8, 50), "embedding": (50, 8), "b/kernel": (8, 8)}),
+        (False, {"conv/kernel": (3, 3, 1, 16)}),
+        (False, {"lm_head/kernel": (8, 4, 16)}),
         (False, {"a/kernel": (3, 8, 16)}),
     ],
 )
