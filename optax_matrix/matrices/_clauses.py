@@ -38,7 +38,6 @@ _CELL = re.compile(
     r"|(^|/)(dense|linear|w|weight|kernel)_(i|h|ih|hh)(/[^/]*)?$",
     re.IGNORECASE,
 )
-_ONE_GATE = re.compile(r"(^|/)[ih][a-z]_?/[^/]*$")
 _MODULATION = re.compile(r"modulation|ada_?(ln|layer_?norm|norm)", re.IGNORECASE)
 _OUT = re.compile(r"(^|/)(o|[^/]*out|c|proj)(_proj)?(/|$)", re.IGNORECASE)
 _LORA = re.compile("lora", re.IGNORECASE)
@@ -169,7 +168,7 @@ def _sections(path: str, cols: int, out: int, tree: Tree) -> Any:
         return 3 if out % 3 == 0 else "(q, k, v)"
     if _TWO.search(near):
         return 2
-    if _CELL.search(path) and not _ONE_GATE.search(path) and out > cols:
+    if _CELL.search(path) and out > cols:
         hidden = {cols, *(n for shape in tree.beside(path) for n in shape)}
         return next((k for k in (4, 3) if out % k == 0 and out // k in hidden), 4)
     if _MODULATION.search(path):

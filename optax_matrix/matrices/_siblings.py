@@ -12,8 +12,7 @@ from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.names import LORA_FACTOR, numbers_of_kernel, side_by_name
 from optax_matrix.matrices.view import make_view
 
-ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)
-_UP = re.compile(r"(^|/)(up|w3|wi)(_proj)?(/(kernel|weight|w))?$", re.I)
+_ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)
 _EXPERTS = re.compile(r"(^|/)(experts?|expert_\d+)(/|$)", re.I)
 
 
@@ -61,7 +60,6 @@ class Siblings:
         self.stack = functools.cache(self._stack)
         self._batch_axes = functools.cache(self._find_batch_axes)
         self._stacks_of = functools.cache(self._find_stacks)
-        self._clear_sides = functools.cache(self._find_clear_sides)
         self._has_flat_vector = functools.cache(self._find_flat_vector)
         self._around_router = functools.cache(self._find_around_router)
         self._of_three_axes = functools.cache(self._find_of_three_axes)
@@ -90,28 +88,13 @@ class Siblings:
     def _is_stack_of_vectors(self, path: str) -> bool:
         """Whether all axes but the last are those of a stack of kernels.
 
-        In the smallest scope that has such kernels, all leaves must have these axes in
-        front, or such a kernel must be beside the leaf and have a side of its size.
+        In the smallest scope that has such kernels, all leaves have these axes in
+        front.
         """
-        *first, size = self.shapes[path]
-        front = tuple(first)
-        parent, *_ = around = scopes_of(path)
-        scope = next((x for x in around if self._stacks_of(x, front)), None)
-        if scope is None:
-            return False
-        if self.scopes.all_start(scope, front):
-            return True
-        return scope == parent and size in self._clear_sides(scope, front)
-
-    def _find_clear_sides(self, scope: str, front: Shape) -> set[int]:
-        """Sides of the stacks in a module that have few matrices for their sides."""
-        n, found = len(front), set()
-        for path in self._stacks_of(scope, front):
-            stack, sides = self.shapes[path][:n], self.shapes[path][n:]
-            is_clear = max(stack) <= max(16, *sides) and min(sides) >= 8
-            if is_clear and scopes_of(path)[0] == scope:
-                found.update(sides)
-        return found
+        front = self.shapes[path][:-1]
+        scopes = (x for x in scopes_of(path) if self._stacks_of(x, front))
+        scope = next(scopes, None)
+        return scope is not None and self.scopes.all_start(scope, front)
 
     def _find_stacks(self, scope: str, front: Shape) -> list[str]:
         n = len(front)
@@ -147,25 +130,21 @@ class Siblings:
         return any(len(self.shapes[p]) == 2 for p in vectors)
 
     def _is_router(self, path: str) -> bool:
-        """A gate beside stacks of experts; not one beside an `up` of its own shape."""
+        """A gate beside stacks of experts."""
         shape = self.shapes[path]
         name = self.names[path].path
-        if not ROUTER.search(name) or len(shape) != 2 + self.stack(path):
+        if not _ROUTER.search(name) or len(shape) != 2 + self.stack(path):
             return False
         parent, n = scopes_of(self.names[path].module)[0], len(shape) - 2
-        ups, inside, counts = self._around_router(parent, n)
-        if shape in ups:
-            return False
-        others = len(inside) > (path in inside)
-        return others or bool(counts & set(shape[n:]))
+        inside, counts = self._around_router(parent, n)
+        return len(inside) > (path in inside) or bool(counts & set(shape[n:]))
 
-    def _find_around_router(self, scope: str, n: int) -> tuple[set, set, set]:
-        """Shapes of `up`, paths of experts, and sizes that count experts."""
+    def _find_around_router(self, scope: str, n: int) -> tuple[set, set]:
+        """Paths of experts, and sizes that count experts."""
         around = self.scopes.members.get(scope, [])
-        shapes = self.shapes
-        ups = {shapes[p] for p in around if _UP.search(p)}
         inside = {p for p in around if _EXPERTS.search(p.removeprefix(scope))}
-        return ups, inside, {shapes[p][n] for p in around if len(shapes[p]) == n + 3}
+        shapes = map(self.shapes.get, around)
+        return inside, {s[n] for s in shapes if s and len(s) == n + 3}
 
     def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.
@@ -287,12 +266,8 @@ class Siblings:
         return None
 
     def layers(self, path: str) -> int:
-        """Axes in front of a kernel, by its stack or by the axes of its bias."""
-        bias = self._bias(path)
-        in_front = len(self.shapes[path]) - 2
-        if bias and bias[:-1] == self.shapes[path][:in_front]:
-            return in_front
-        return min(self.stack(path), in_front)
+        """Axes in front of a kernel that count layers."""
+        return min(self.stack(path), len(self.shapes[path]) - 2)
 
     @functools.cached_property
     def _width(self) -> int | None:

@@ -33,8 +33,8 @@ _STATE_SPACES = (
     r"|conv_?1d(/[^/]*)?$"
 )
 _TABLES = (
-    r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|prompts?|registers?|queries"
-    r"|(query_)?pos|slots(_\w+)?|centers|anchors|prototypes|modulations?|memory)$"
+    r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|queries|(query_)?pos"
+    r"|slots(_\w+)?|modulations?)$"
     r"|[^/]+_token$|(^|/)time_(decay|first|faaaa|(maa|mix)(_[a-z])?)$"
     r"|(^|/)([^/]*_)?(freqs?|frequenc(y|ies)|decays?|temp(erature)?|shift)$"
     r"|(^|/)(fourier|random_?fourier|rff)[^/]*(/[^/]*)?$"

@@ -101,17 +101,8 @@ def _of_absent(decisions: Decisions) -> list[str]:
 def doubts(params: Any, decisions: Decisions) -> dict[str, str]:
     """What may be wrong with decisions of the default rule.
 
-    A decision is doubtful if
-
-    - the axis names of the parameter contradict it;
-    - there are more matrices than the longer side has entries, and more than 16, or 8
-      times as many as a shorter side of fewer than 8 (LoRA factors excepted);
-    - it may hold several matrices beside one another (`qkv_proj`, gates), be
-      ``(out, in)``, or have layers on axis 1;
-    - it is no matrix only because its name is not one of kernels, or it is complex.
-
-    Decisions by `dimension_numbers` are not doubted. Returns a clause for each
-    doubtful parameter, by path.
+    Decisions by `dimension_numbers` are not doubted. Returns a clause for each doubtful
+    parameter, by path; `_clauses` has the list of them.
     """
     return _doubts(Tree(params, decisions))
 

@@ -149,33 +149,23 @@ _WRITE_HEADS = re.compile(r"(att|mha|self|cross)[^/]*/out/[^/]*$", re.IGNORECASE
 def default_rule(path: str, leaf: Any) -> Answer:
     """Decides from a leaf's path, shape and dtype whether it is a matrix, and how.
 
-    Embeddings, output heads, norms, biases, routers, tables, tokens, frequencies and
-    depthwise convolutions are recognized by the name of the leaf or of its module, not
-    by names farther up in the path; they get the other optimizer. Kernels are
-    ``(..., in, out)``, as in Flax, with leading batch axes for layers and experts.
-    Convolutions ``(h, w, in, out)`` sum over all axes but the last. In query, key,
-    value and out kernels of Flax attention, heads and head dimension are merged.
-    Projections of other names (``q_proj``, ``qkv_einsum``, ``attn_out_proj``) have
-    their axes in any order: the longest is on the residual stream, and one of size 2 or
-    3 in a fused kernel counts matrices, as does that of size 2 in ``wi`` and
-    ``gating_einsum``. Indices at the end of a path, as in ``q_proj/weight/0``, are no
-    part of a name.
-
-    Three axes under ``query`` may be ``(in, heads, dim)`` or scanned
-    ``(layers, in, out)``; they are the latter if the path has ``layers``, ``blocks`` or
-    ``scan`` with no index after it. The side on the residual stream is known for the
-    usual names: query, key, value, up and gate read the stream on their input side; o
-    and down write it on their output side.
+    Embeddings, output heads, norms, biases, routers, tables, spreads and depthwise
+    convolutions are recognized by the name of the leaf or of its module; they get the
+    other optimizer. Kernels are ``(..., in, out)``, as in Flax, with leading batch axes
+    for layers and experts. Convolutions ``(h, w, in, out)`` sum over all axes but the
+    last. In attention kernels, heads and head dimension are merged: ``(in, heads,
+    dim)`` under ``query``, any order under other usual names, where the longest axis is
+    on the residual stream. One of size 2 or 3 in a fused kernel counts matrices. The
+    side on the residual stream is known for the usual names.
 
     Recipes apply the rule to a leaf in its tree. There, the type of a layer of Equinox
     shows that its weight is ``(out, in)``, and the leaves around a leaf show more: a
-    leaf ``(layers, n)`` beside kernels ``(layers, m, n)`` is a stack of vectors; a
-    ``gate`` beside stacks of experts is a router; a bias, or the width of the
-    embedding, shows which axis of a ``weight`` is the output; where kernels have the
-    usual names, a leaf of two axes without such a name is no kernel. Doubtful leaves
-    (flat fused kernels, gates of a cell, layers on axis 1) get a
-    `DoubtfulMatrixWarning` at `init`, with the argument that settles it, by `by_path`,
-    `infer` or dimension numbers. `describe` shows what was decided for each leaf.
+    bias, or the width of the embedding, shows which axis of a ``weight`` is the output;
+    the factors of LoRA show their rank; a leaf ``(layers, n)`` beside kernels
+    ``(layers, m, n)`` is a stack of vectors; a ``gate`` beside experts is a router.
+
+    No name is certain. `init` counts the leaves that are read from names alone, and
+    names doubtful ones, with what settles it; `by_use` reads the model instead.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.
