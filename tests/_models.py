@@ -8,10 +8,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from optax_matrix.matrices._counted import read_from_names
-from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.doubts import doubts
+from optax_matrix.matrices.doubts import doubts, read_from_names
 from optax_matrix.matrices.view import MatrixDimensionNumbers, make_view
 
 FOLDER = Path(__file__).parent / "matrices" / "models"
@@ -110,7 +108,7 @@ def judged(entries):
     params = tree_of(entries)
     decisions = decide(params)
     doubted = doubts(params, decisions)
-    counted = read_from_names(Tree(params, decisions), doubted)
+    counted = read_from_names(params, decisions)
     wrong, reported, needless = {}, {}, {}
     for path, (shape, _, answer, _) in entries.items():
         decision = decisions[path]

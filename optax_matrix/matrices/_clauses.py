@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._scopes import Shape
 from optax_matrix.matrices._siblings import NO_NAME
@@ -79,10 +77,9 @@ def _has_no_kernel_name(x: Doubtful) -> str | None:
 
 
 def _is_complex(x: Doubtful) -> bool:
-    leaf = x.tree.leaves[x.path]
     is_kernel = why_other(x.path, VOCABULARIES + OTHERS) is None
-    is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-    return is_kernel and is_complex and len(leaf.shape) > 1
+    several = len(x.tree.leaves[x.path].shape) > 1
+    return is_kernel and several and x.reason.startswith("dtype complex")
 
 
 def _has_layers_on_axis_one(x: Doubtful) -> int | None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._infer import infer
 from optax_matrix.matrices._scopes import Shape, scopes_of
@@ -13,7 +15,8 @@ from optax_matrix.matrices._siblings import Siblings
 from optax_matrix.matrices._words import own_names
 from optax_matrix.matrices.boxes import boxes_of
 from optax_matrix.matrices.decisions import Decisions, decide, views_of
-from optax_matrix.matrices.names import QKV
+from optax_matrix.matrices.leaves import layers_of
+from optax_matrix.matrices.names import ONE_INPUT, QKV, is_excluded
 from optax_matrix.matrices.shares import VOCABULARY
 from optax_matrix.matrices.view import MatrixView
 
@@ -42,6 +45,11 @@ class Tree:
         return boxes_of(self.params)
 
     @functools.cached_property
+    def layers(self) -> Mapping[str, Any]:
+        """What the types of layers say, by path."""
+        return layers_of(self.params)
+
+    @functools.cached_property
     def by_axis_names(self) -> Decisions:
         """The decisions by the axis names of the parameters."""
         return decide(self.params, infer(self.params))
@@ -54,6 +62,24 @@ class Tree:
     def views(self) -> Mapping[str, MatrixView]:
         """The views of the leaves that are matrices."""
         return views_of(self.decisions)
+
+    def is_certain(self, path: str) -> bool:
+        """Whether type, axis names or convention confirm a guess.
+
+        Fewer than two axes longer than one can be read in one way only. The convention
+        is a ``kernel`` of two axes, unless it is an end: then it may be a last layer,
+        or hold several matrices.
+        """
+        leaf, guess = self.leaves[path], self.guesses[path]
+        is_float = jnp.issubdtype(leaf.dtype, jnp.inexact)
+        if not is_float or sum(n > 1 for n in leaf.shape) < 2:
+            return True
+        if path in self.layers or self.is_named_by_axes(path):
+            return guess.reason != ONE_INPUT
+        if len(leaf.shape) > 2 or self.siblings.names[path].name != "kernel":
+            return False
+        is_matrix = guess.view is not None
+        return not self.is_end(path) if is_matrix else is_excluded(path, leaf)
 
     def is_end(self, path: str) -> bool:
         """Whether there are other matrices, and no other leaf takes its outputs.

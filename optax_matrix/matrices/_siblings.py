@@ -143,8 +143,7 @@ class Siblings:
         """Paths of experts, and sizes that count experts."""
         around = self.scopes.members.get(scope, [])
         inside = {p for p in around if _EXPERTS.search(p.removeprefix(scope))}
-        shapes = map(self.shapes.get, around)
-        return inside, {s[n] for s in shapes if s and len(s) == n + 3}
+        return inside, {s[n] for p in around if len(s := self.shapes[p]) == n + 3}
 
     def axes(self, path: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Axes of inputs and outputs of a kernel of three or more, by its siblings.

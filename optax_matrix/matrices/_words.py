@@ -28,10 +28,7 @@ _VECTORS = (
 _NORMS = r"norm[_\d]*(/[^/]*)?$|(^|/)ln(_[^/]*|\d*)(/[^/]*)?$"
 _ROUTERS = r"(^|[/_])router([/_][^/]*)?(/[^/]*)?$"
 _SPREADS = r"_(auto_scale|rho|logvar|sigma)$"
-_STATE_SPACES = (
-    r"(^|/)(a_log|dt_bias|(?-i:D)|log_step|lambda\w*|(nu|theta|gamma)_log|[bc]_(re|im)\w*)$"
-    r"|conv_?1d(/[^/]*)?$"
-)
+_STATE_SPACES = r"(^|/)(a_log|log_step|[bc]_(re|im)\w*)$|conv_?1d(/[^/]*)?$"
 _TABLES = (
     r"(^|/)([^/]*_)?(tables?|codebooks?|tokens|latents|queries|(query_)?pos"
     r"|slots(_\w+)?|modulations?)$"

@@ -9,7 +9,6 @@ import optax
 
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices._clauses import Doubtful, clause_of, shown
-from optax_matrix.matrices._counted import read_from_names
 from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices._siblings import STACK_OF_VECTORS
 from optax_matrix.matrices._words import name_of
@@ -58,20 +57,28 @@ def warn_of_mistakes(
         said = [few] if few else []
         said += _of_doubts(found, decisions) if found else []
     kind = DoubtfulMatrixWarning if said else ReadFromNamesWarning
-    if views_of(decisions) and (paths := read_from_names(tree, found)):
+    if views_of(decisions) and (paths := _uncertain(tree, found)):
         said.append(_count(paths))
     if said:
         warnings.warn("\n".join(said), kind)  # noqa: B028 (shown once)
 
 
+def read_from_names(params: Any, decisions: Decisions) -> list[str]:
+    """The paths of the guesses that nothing confirms, or that are doubtful."""
+    tree = Tree(params, decisions)
+    return _uncertain(tree, _doubts(tree))
+
+
+def _uncertain(tree: Tree, found: Mapping[str, str]) -> list[str]:
+    return [path for path in tree.guesses if path in found or not tree.is_certain(path)]
+
+
 def _count(paths: list[str]) -> str:
     """How many parameters are read from names, and which if they are few."""
-    several = len(paths) > 1
     named = f" ({', '.join(paths)})" if len(paths) <= _SHOWN else ""
     return (
-        f"{len(paths):,} {'parameters are' if several else 'parameter is'} read from "
-        f"names{named}; om.matrices.by_use(loss, params, batch) reads "
-        f"{'them' if several else 'it'} from the model, and "
+        f"Parameters read from names: {len(paths):,}{named}; om.matrices.by_use(loss, "
+        "params, batch) reads them from the model, and "
         "dimension_numbers=om.matrices.by_names accepts the names."
     )
 
@@ -130,8 +137,6 @@ def _of_doubts(found: Mapping[str, str], decisions: Decisions) -> list[str]:
         "Check how these parameters are interpreted:",
         *map(line, list(alike.values())[:_SHOWN]),
         *more,
-        "Settle it by `dimension_numbers=`: matrices.infer(model) reads axis names, "
-        "matrices.by_path(numbers={'name': MatrixDimensionNumbers(...)}) gives the "
-        "axes, None in their place or matrices.by_path(exclude='name') the other "
-        "optimizer.",
+        "Settle it by dimension_numbers=om.matrices.by_path(numbers={'name': "
+        "MatrixDimensionNumbers(...)}), None in their place for the other optimizer.",
     ]

@@ -80,11 +80,10 @@ def numbers_of_fused(path: str, shape: Sequence[int], stack: int) -> Answer | No
     """The dimension numbers of a kernel with heads or several matrices, by its name.
 
     No width of a model is less than its number of heads or their dimension, so the
-    longest axis of an attention kernel is the residual stream. Of equal ones it is the
-    first if the kernel reads the stream, the last if it writes it. In a fused kernel
-    the first axis of size 3 (query, key, value) or 2 (key and value, gate and up)
-    counts matrices. The first ``stack`` axes are of layers. None for other names and
-    axes.
+    longest axis of an attention kernel is the residual stream; of equal ones the first
+    if it reads the stream, the last if it writes it. In a fused kernel the first axis
+    of size 3 (query, key, value) or 2 (key and value, gate and up) counts matrices. The
+    first ``stack`` axes are of layers. None for other names and axes.
     """
     name = without_index(path)
     axes = list(range(stack, len(shape)))

@@ -14,10 +14,8 @@ from _walks import walk
 from flax import nnx
 
 import optax_matrix as om
-from optax_matrix.matrices._counted import read_from_names
-from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.doubts import doubts
+from optax_matrix.matrices.doubts import doubts, read_from_names
 
 TABLE = _models.tables()
 
@@ -121,7 +119,7 @@ def test_a_gate_is_a_router_beside_experts_and_a_kernel_beside_up(gate, around, 
     )
     path = "mlp/gate/kernel"
     assert ("router" in _reasons(params)[path]) == (kind == "router")
-    counted = read_from_names(Tree(params, decide(params)), ())
+    counted = read_from_names(params, decide(params))
     assert (path in counted) == (kind != "")
 
 
@@ -229,7 +227,7 @@ def test_init_warns_if_hardly_anything_is_a_matrix():
     many = {"scale": _shape(300)}
     assert "Only 128 of 428" in _warning(kernel | many)
     embedded = _warning(kernel | {"embed": {"embedding": _shape(512, 8)}})
-    assert embedded.startswith("1 parameter is read from names")
+    assert embedded.startswith("Parameters read from names: 1 ")
     chosen = om.muon(0.02, dimension_numbers=om.matrices.by_path(exclude="up"))
     assert _warning(kernel, chosen) == ""
 

@@ -17,10 +17,8 @@ from _walks import walk
 import optax_matrix as om
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices import DoubtfulMatrixWarning, ReadFromNamesWarning
-from optax_matrix.matrices._counted import read_from_names
-from optax_matrix.matrices._facts import Tree
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.doubts import doubts
+from optax_matrix.matrices.doubts import read_from_names
 
 FOREIGN = runpy.run_path(str(Path(__file__).parent / "models" / "foreign.py"))["MODELS"]
 S = jax.ShapeDtypeStruct
@@ -39,8 +37,7 @@ def tree(shapes):
 
 
 def counted(params, numbers=None):
-    decisions = decide(params, numbers)
-    return set(read_from_names(Tree(params, decisions), doubts(params, decisions)))
+    return set(read_from_names(params, decide(params, numbers)))
 
 
 def said(params, numbers=None, make=om.muon):
@@ -63,9 +60,9 @@ LAYERS = {
     "bias": (3, 5),
 }
 LINE = (
-    "4 parameters are read from names (bias, end/kernel, to_q/kernel, "
-    "token/embedding); om.matrices.by_use(loss, params, batch) reads them from the "
-    "model, and dimension_numbers=om.matrices.by_names accepts the names."
+    "Parameters read from names: 4 (bias, end/kernel, to_q/kernel, token/embedding); "
+    "om.matrices.by_use(loss, params, batch) reads them from the model, and "
+    "dimension_numbers=om.matrices.by_names accepts the names."
 )
 
 
@@ -77,10 +74,9 @@ def test_the_line():
     assert counted(params) == want
     one = om.matrices.by_path(exclude="embed|to_q|end")
     ((_, text),) = said(params, one)
-    assert text.startswith("1 parameter is read from names (bias); om.matrices.by_use(")
-    assert " reads it from " in text
+    assert text.startswith("Parameters read from names: 1 (bias); om.matrices")
     ((_, text),) = said(tree(LAYERS | {"w": (4, 3), "x/w": (3, 4)}))
-    assert text.startswith("6 parameters are read from names; om.matrices.by_use(loss,")
+    assert text.startswith("Parameters read from names: 6; om.matrices.by_use(loss,")
 
 
 @walk("name", RECIPES)
@@ -99,7 +95,9 @@ def test_doubts_and_the_count_are_one_warning():
         named = [line for line in text.splitlines() if "qkv_proj/kernel: 1x" in line]
         assert len(named) == min(some, 5)
         assert more is None or more in text.splitlines()
-        assert text.splitlines()[-1].startswith(f"{4 + some} parameters are read from")
+        assert text.splitlines()[-1].startswith(
+            f"Parameters read from names: {4 + some}"
+        )
 
 
 @walk(
@@ -197,7 +195,7 @@ def test_masked_trees_have_the_line_too():
     rule = om.matrices.by_path(exclude="embedding")
     parts = {"matrix": om.scale_by_muon(), "other": optax.sgd(1.0)}
     tx = optax.partition(parts, om.matrices.label_params(rule))
-    with pytest.warns(ReadFromNamesWarning, match="1 parameter is read from names"):
+    with pytest.warns(ReadFromNamesWarning, match="Parameters read from names: 1 "):
         jax.eval_shape(tx.init, params)
 
 
