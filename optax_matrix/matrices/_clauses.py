@@ -38,7 +38,6 @@ _CELL = re.compile(
 )
 _MODULATION = re.compile(r"modulation|ada_?(ln|layer_?norm|norm)", re.IGNORECASE)
 _OUT = re.compile(r"(^|/)(o|[^/]*out|c|proj)(_proj)?(/|$)", re.IGNORECASE)
-_LORA = re.compile("lora", re.IGNORECASE)
 
 
 class Doubtful(NamedTuple):
@@ -115,7 +114,7 @@ def _has_many_matrices(x: Doubtful) -> str | None:
     is_thin = low < 8 and x.view.batch >= 8 * low
     # Of one axis: layers of experts are many.
     most = max((x.view.shape[a] for a in x.view.batch_axes), default=1)
-    if (most > max(high, 16) or is_thin) and not _LORA.search(x.path):
+    if (most > max(high, 16) or is_thin) and "LoRA" not in x.reason:
         return ", ".join(map(str, x.view.batch_axes))
     return None
 

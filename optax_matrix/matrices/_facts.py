@@ -29,13 +29,14 @@ class Tree:
         leaves: Its leaves, by path.
         decisions: What was decided on them, by path.
         guesses: Those of the decisions that names and shapes made.
+        layers: What the types of layers say, by path.
     """
 
     def __init__(self, params: Any, decisions: Decisions):
         self.params, self.leaves = params, named_leaves(params)
         self.decisions = decisions
         self.guesses = {path: d for path, d in decisions.items() if d.is_guess}
-        self.siblings = Siblings(self.leaves)
+        self.siblings, self.layers = Siblings(self.leaves), layers_of(params)
         self._kernels = functools.cache(self._find_kernels)
         self._on_axis_one = functools.cache(self._find_on_axis_one)
 
@@ -43,11 +44,6 @@ class Tree:
     def boxes(self) -> Mapping[str, Any]:
         """The boxes with axis names, by path."""
         return boxes_of(self.params)
-
-    @functools.cached_property
-    def layers(self) -> Mapping[str, Any]:
-        """What the types of layers say, by path."""
-        return layers_of(self.params)
 
     @functools.cached_property
     def by_axis_names(self) -> Decisions:

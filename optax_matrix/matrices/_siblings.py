@@ -12,7 +12,7 @@ from optax_matrix.matrices._words import name_of
 from optax_matrix.matrices.names import LORA_FACTOR, numbers_of_kernel, side_by_name
 from optax_matrix.matrices.view import make_view
 
-_ROUTER = re.compile(r"(^|/)(gate|wg|switch|gating)(/(kernel|weight|w))?$", re.I)
+_ROUTER = re.compile(r"(^|/)gate(/(kernel|weight|w))?$", re.I)
 _EXPERTS = re.compile(r"(^|/)(experts?|expert_\d+)(/|$)", re.I)
 
 

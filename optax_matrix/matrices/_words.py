@@ -79,12 +79,6 @@ def without_index(path: str) -> str:
     return _INDEX.sub("", path).replace(".", "/").replace("/~/", "/") or path
 
 
-def module_and_name(path: str) -> tuple[str, str]:
-    """The path of the module of a leaf, and the name of the leaf."""
-    module, _, name = path.rpartition("/")
-    return module, name
-
-
 def own_names(path: str) -> str:
     """The names of a leaf and of its module."""
     return "/".join(without_index(path).rsplit("/", 2)[-2:])
@@ -132,7 +126,7 @@ class Name:
 def name_of(path: str) -> Name:
     """What the path of a leaf says of it."""
     plain = without_index(path)
-    module, name = module_and_name(plain)
+    module, _, name = plain.rpartition("/")
     return Name(
         plain,
         module,

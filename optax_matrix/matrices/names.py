@@ -164,7 +164,7 @@ def default_rule(path: str, leaf: Any) -> Answer:
     ``(layers, m, n)`` is a stack of vectors; a ``gate`` beside experts is a router.
 
     No name is certain. `init` counts the leaves that are read from names alone, and
-    names doubtful ones, with what settles it; `by_use` reads the model instead.
+    names doubtful ones, with what settles it; ``by_use`` reads the model instead.
 
     Args:
         path: The leaf's path, as in ``"layers/0/mlp/up/kernel"``.

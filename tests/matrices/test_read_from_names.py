@@ -1,5 +1,6 @@
 """`init` counts the parameters that nothing but their names tells what they are."""
 
+import re
 import runpy
 import warnings
 from pathlib import Path
@@ -18,7 +19,7 @@ import optax_matrix as om
 from optax_matrix._paths import named_leaves
 from optax_matrix.matrices import DoubtfulMatrixWarning, ReadFromNamesWarning
 from optax_matrix.matrices.decisions import decide
-from optax_matrix.matrices.doubts import read_from_names
+from optax_matrix.matrices.doubts import doubts, read_from_names
 
 FOREIGN = runpy.run_path(str(Path(__file__).parent / "models" / "foreign.py"))["MODELS"]
 S = jax.ShapeDtypeStruct
@@ -199,23 +200,54 @@ def test_masked_trees_have_the_line_too():
         jax.eval_shape(tx.init, params)
 
 
-@walk("model", FOREIGN)
-def test_a_leaf_that_is_not_right_is_counted(model):
+def wrong(model, numbers=None):
+    """The leaves of a foreign tree that are read otherwise than right."""
     leaves = FOREIGN[model]
-    params = tree({path: shape for path, (shape, _) in leaves.items()})
-    numbers, found = om.matrices.by_path()(params), counted(params)
-    numbers = {path: None for path in leaves} | {
-        path: x
-        for path, x in named_leaves(numbers, lambda x: x is None or _is(x)).items()
-    }
+    rule = om.matrices.by_path(numbers=numbers)
+    is_leaf = lambda x: x is None or isinstance(x, om.MatrixDimensionNumbers)
+    found = named_leaves(rule(foreign(model)), is_leaf)
     is_wrong = lambda path, shape, want: (
-        want and not is_right(letters(numbers[path], shape), want, shape)
+        want and not is_right(letters(found.get(path), shape), want, shape)
     )
-    wrong = {
+    return {
         path for path, (shape, want) in leaves.items() if is_wrong(path, shape, want)
     }
-    assert wrong <= found
 
 
-def _is(x):
-    return isinstance(x, om.MatrixDimensionNumbers)
+def foreign(model):
+    return tree({path: shape for path, (shape, _) in FOREIGN[model].items()})
+
+
+@walk("model", FOREIGN)
+def test_a_leaf_that_is_not_right_is_counted(model):
+    assert wrong(model) <= counted(foreign(model))
+
+
+@walk("model", [x for x in FOREIGN if re.match("LoRA|Bayesian|Fourier", x)])
+def test_kernels_pairs_and_spreads_are_right(model):
+    assert wrong(model) == set()
+
+
+@walk("model", [x for x in FOREIGN if re.search("PyTorch, |of PyTorch$", x)])
+def test_weights_of_pytorch_are_asked_and_the_line_settles_it(model):
+    params = foreign(model)
+    found = {p: x for p, x in doubts(params, decide(params)).items() if "PyTorch" in x}
+    asked = {p for p in wrong(model) if p.endswith("/weight") and "/weight/" not in p}
+    assert asked <= set(found)
+    numbers = {}
+    for clause in found.values():
+        line = clause.partition("numbers=")[2]
+        numbers |= eval(line, {"MatrixDimensionNumbers": om.MatrixDimensionNumbers})
+    assert not asked & wrong(model, numbers)
+
+
+def test_a_typed_layer_is_no_stack_of_vectors():
+    make = lambda key: eqx.nn.Linear(8, 8, key=key)
+    layer = eqx.filter_eval_shape(make, jax.random.key(0))
+    spectral = {"real": S((8, 8, 4), np.float32), "imag": S((8, 8, 4), np.float32)}
+    for params in (
+        {"bypass": layer, **spectral},
+        {"bypass": tree({"w": (8, 8), "b": (8,)}), **spectral},
+    ):
+        path = next(p for p in decide(params) if p.startswith("bypass/w"))
+        assert decide(params)[path].view is not None
