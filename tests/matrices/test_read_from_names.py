@@ -242,7 +242,7 @@ def test_weights_of_pytorch_are_asked_and_the_line_settles_it(model):
 
 
 def test_a_typed_layer_is_no_stack_of_vectors():
-    make = lambda key: eqx.nn.Linear(8, 8, key=key)
+    make = lambda key: eqx.nn.Linear(8, 8, use_bias=False, key=key)
     layer = eqx.filter_eval_shape(make, jax.random.key(0))
     spectral = {"real": S((8, 8, 4), np.float32), "imag": S((8, 8, 4), np.float32)}
     for params in (
